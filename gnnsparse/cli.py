@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
+from gnnsparse.building import options as building
 from gnnsparse.cluster import options as cluster
 from gnnsparse.doctor import options as doctor
 from gnnsparse.prediction import options as prediction
@@ -34,18 +35,24 @@ def _parser() -> argparse.ArgumentParser:
     add_cache(commands)
     bench = commands.add_parser("bench", help=COMMANDS["bench"])
     subjects = bench.add_subparsers(dest="subject", required=True, metavar="subject")
-    kernels = subjects.add_parser("kernels", help=SUBJECTS["kernels"], description=DESCRIPTION)
+    kernels = subjects.add_parser("kernels", help=SUBJECTS["bench"]["kernels"], description=DESCRIPTION)
     add_arguments(kernels)
     kernels.set_defaults(fail=kernels.error)
-    latency = subjects.add_parser("latency", help=SUBJECTS["latency"])
+    latency = subjects.add_parser("latency", help=SUBJECTS["bench"]["latency"])
     add_latency_arguments(latency)
     latency.set_defaults(fail=latency.error)
-    fit = subjects.add_parser("fit", help=SUBJECTS["fit"])
+    fit = subjects.add_parser("fit", help=SUBJECTS["bench"]["fit"])
     add_fit_arguments(fit)
     fit.set_defaults(fail=fit.error)
-    accuracy = subjects.add_parser("accuracy", help=SUBJECTS["accuracy"])
+    accuracy = subjects.add_parser("accuracy", help=SUBJECTS["bench"]["accuracy"])
     add_accuracy_arguments(accuracy)
     accuracy.set_defaults(fail=accuracy.error)
+    graph = commands.add_parser("graph", help=COMMANDS["graph"], description=building.DESCRIPTION)
+    subjects = graph.add_subparsers(dest="subject", required=True, metavar="subject")
+    for name, about in SUBJECTS["graph"].items():
+        command = subjects.add_parser(name, help=about)
+        building.add_arguments(name, command)
+        command.set_defaults(fail=command.error)
     for name, subject in _MODULES.items():
         command = commands.add_parser(name, help=COMMANDS[name], description=subject.DESCRIPTION)
         subject.add_arguments(command)
@@ -181,6 +188,12 @@ def _plan_cluster(options: argparse.Namespace) -> int:
     return run_plan_cluster(options)
 
 
+def _graph(options: argparse.Namespace) -> int:
+    from gnnsparse.building.command import run_graph
+
+    return run_graph(options)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status.
 
@@ -195,6 +208,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse profile [options]`: exits with the status of the process that is profiled.
     `gnnsparse reproduce PAPER [options]`: exits with 1 if nothing could be computed.
     `gnnsparse plan-cluster DATASET [options]` estimates training on several GPUs.
+    `gnnsparse graph build|generate|info [options]`: `info --verify` exits with 1 if a file is damaged.
     Options that are not accepted exit with 2.
     """
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -215,10 +229,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _reproduce(options)
             case "plan-cluster":
                 return _plan_cluster(options)
+            case "graph":
+                return _graph(options)
         check_folder(options)
         actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
         return actions[options.action](options.dir)
-    except (ValueError, OSError) as error:  # of files and folders that were named
+    except (ValueError, OSError, MemoryError) as error:  # of files, folders and sizes that were named
         options.fail(str(error))
         return 2
 

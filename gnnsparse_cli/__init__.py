@@ -26,15 +26,23 @@ COMMANDS = {
     "profile": "what a training step costs",
     "reproduce": "figures and tables of the five papers",
     "plan-cluster": "time and memory of training on 1 to 1,024 GPUs, estimated",
+    "graph": "make graphs larger than memory, from edges or at random",
 }
 
 
-#: What `gnnsparse bench` measures, with the help of each.
+#: What comes behind some subcommands, with the help of each: what is measured, or done.
 SUBJECTS = {
-    "kernels": "our kernels beside their peers",
-    "latency": "models beside their peers, from a call to its result",
-    "fit": "a record of this GPU, which plans are chosen by",
-    "accuracy": "errors of each precision, against float64",
+    "bench": {
+        "kernels": "our kernels beside their peers",
+        "latency": "models beside their peers, from a call to its result",
+        "fit": "a record of this GPU, which plans are chosen by",
+        "accuracy": "errors of each precision, against float64",
+    },
+    "graph": {
+        "build": "a graph of edges in a .npy file",
+        "generate": "a random graph like a well-known one",
+        "info": "what a folder has, and whether its files are whole",
+    },
 }
 
 
@@ -86,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if arguments is None else arguments
     command = arguments[0] if arguments else ""
     inner = arguments[1] if len(arguments) > 1 else ""
-    if command not in COMMANDS or command == "cache" or (command == "bench" and inner not in SUBJECTS):
+    lacks_subject = command in SUBJECTS and inner not in SUBJECTS[command]
+    if command not in COMMANDS or command == "cache" or lacks_subject:
         # What these say needs nothing but this file. They exit here, unless it is a cache that is there.
         options = _light_parser().parse_args(arguments)
         check_folder(options)
@@ -103,9 +112,9 @@ def _light_parser() -> Parser:
             add_cache(commands)
             continue
         command = commands.add_parser(name, help=text)
-        if name == "bench":
+        if name in SUBJECTS:
             subjects = command.add_subparsers(dest="subject", required=True, metavar="subject")
-            for subject, about in SUBJECTS.items():
+            for subject, about in SUBJECTS[name].items():
                 subjects.add_parser(subject, help=about)
     return parser
 

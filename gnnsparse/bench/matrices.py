@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from gnnsparse.data.files import load_matrix
-from gnnsparse.data.generators import GENERATED_GRAPHS, check_scale_of, graph_like
+from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, graph_like
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
 
@@ -62,7 +62,7 @@ def parse_matrix(text: str) -> list[MatrixSpec]:
         ValueError: there is no such graph or file, a parameter is wrong, or the folder has no matrix.
     """
     name, *parameters = text.split(":")
-    if name in GENERATED_GRAPHS:
+    if name in BLOCK_MODELS:
         return [_generated(text, name, parameters)]
     path = Path(text)
     if path.is_dir():
@@ -71,7 +71,7 @@ def parse_matrix(text: str) -> list[MatrixSpec]:
             bad_value("matrix", f"the folder {text!r} has no file {', '.join(ENDINGS)}")
         return [MatrixSpec(file.relative_to(path).as_posix(), path=file) for file in found]
     if not path.is_file():
-        bad_value("matrix", f"got {text!r}; accepted: {', '.join(GENERATED_GRAPHS)}, a file or a folder")
+        bad_value("matrix", f"got {text!r}; accepted: {', '.join(BLOCK_MODELS)}, a file or a folder")
     if not path.name.endswith(ENDINGS):
         bad_value("matrix", f"got {text!r}; accepted: files {', '.join(ENDINGS)}")
     return [MatrixSpec(path.name, path=path)]

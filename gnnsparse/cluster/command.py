@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from rich.console import Console
@@ -17,8 +18,9 @@ from gnnsparse.cluster.model import (
     random_facts,
     with_network,
 )
+from gnnsparse.cluster.streamed import StreamedCounts
 from gnnsparse.csr import Csr
-from gnnsparse.data import load_dataset
+from gnnsparse.data import load_dataset, open_graph
 from gnnsparse.distributed.partition import Partition, community_order, cut_sizes, ranges_along
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
@@ -48,25 +50,48 @@ def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
     )
 
 
-def _of_dataset(options: argparse.Namespace) -> tuple[Workload, Callable[[int], ShardFacts]]:
+@dataclass(frozen=True)
+class _Subject:
+    """What is estimated: the model and its graph, counts of a division among GPUs, and a remark on these."""
+
+    load: Workload
+    facts: Callable[[int], ShardFacts]
+    remark: str = ""
+
+
+def _of_dataset(options: argparse.Namespace) -> _Subject:
     dataset = load_dataset(options.dataset, **({} if options.root is None else {"root": options.root}))
     csr = normalize(dataset.graph.to(torch.device("cpu")), "gcn").graph.csr
     order = community_order(csr)
     gathers = int(csr.count_columns(_PANEL, order.int()).sum())
-    load = Workload(
-        csr.rows, csr.nnz, gathers, options.features or dataset.num_features, options.hidden,
-        options.classes or dataset.num_classes, options.layers, Precision.parse(options.precision),
-    )  # fmt: skip
-    return load, lambda gpus: counted_facts(csr, ranges_along(csr, order, gpus, "community"))
+    load = _load(options, csr.rows, csr.nnz, gathers, dataset.num_features, dataset.num_classes)
+    return _Subject(load, lambda gpus: counted_facts(csr, ranges_along(csr, order, gpus, "community")))
 
 
-def _of_counts(options: argparse.Namespace) -> tuple[Workload, Callable[[int], ShardFacts]]:
+def _of_graph(options: argparse.Namespace) -> _Subject:
+    counts = StreamedCounts(csr := open_graph(options.graph).csr)
+    gathers, looked, panels = counts.gathers(_PANEL)
+    remark = "nodes are divided in their own order; nonzeros and halos are counted"
+    if looked < panels:
+        remark += f", rows that products read are estimated from {looked} of {panels} panels"
+    return _Subject(_load(options, csr.rows, counts.nonzeros, gathers), counts.facts, remark)
+
+
+def _of_counts(options: argparse.Namespace) -> _Subject:
     nodes, nonzeros = options.nodes, options.edges + options.nodes
-    load = Workload(
-        nodes, nonzeros, nonzeros, options.features or 128, options.hidden, options.classes or 64,
+    load = _load(options, nodes, nonzeros, nonzeros)
+    return _Subject(load, lambda gpus: random_facts(nodes, nonzeros, gpus))
+
+
+def _load(
+    options: argparse.Namespace, nodes: int, nonzeros: int, gathers: int, features: int = 128,
+    classes: int = 64,
+) -> Workload:  # fmt: skip
+    """Returns the workload of the options; `features` and `classes` are those that are not given."""
+    return Workload(
+        nodes, nonzeros, gathers, options.features or features, options.hidden, options.classes or classes,
         options.layers, Precision.parse(options.precision),
     )  # fmt: skip
-    return load, lambda gpus: random_facts(nodes, nonzeros, gpus)
 
 
 def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimate]]) -> Table:
@@ -95,17 +120,21 @@ def run_plan_cluster(options: argparse.Namespace) -> int:
         ValueError: an option does not go with another one, or there is no such data set or record.
     """
     given = (options.nodes is not None) + (options.edges is not None)
-    if (options.dataset is None) != (given == 2) or given == 1:
-        bad_value("DATASET", "accepted: a data set, or --nodes and --edges in its place")
+    if given == 1 or (options.dataset is not None) + (options.graph is not None) + (given == 2) != 1:
+        bad_value("DATASET", "accepted: a data set, or --nodes and --edges, or --graph in its place")
     gpu = _record(options.gpu)
     machines = with_network(default_machines(), options.link_gbs, options.network_gbs, options.machine_gpus)
-    load, facts_of = (_of_counts if options.dataset is None else _of_dataset)(options)
-    found = []
+    read = (
+        _of_dataset if options.dataset is not None else _of_graph if options.graph is not None else _of_counts
+    )
+    subject, found = read(options), []
     for gpus in sorted(set(options.gpus)):
-        facts = facts_of(gpus)
-        found.append((facts, estimate(load, facts, gpu, machines)))
+        facts = subject.facts(gpus)
+        found.append((facts, estimate(subject.load, facts, gpu, machines)))
     console = Console()
-    console.print(_table(load, gpu, found))
+    console.print(_table(subject.load, gpu, found))
+    if subject.remark:
+        console.print(subject.remark, soft_wrap=True, highlight=False, markup=False)
     console.print(
         f"{machines.link_gbs:g} GB/s in machines of {machines.machine_gpus}, {machines.network_gbs:g} GB/s "
         f"between them; speedup over {found[0][1].gpus}; {machines.about}",

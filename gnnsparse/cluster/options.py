@@ -12,7 +12,8 @@ __all__ = ["DESCRIPTION", "add_arguments"]
 DESCRIPTION = """\
 Estimates the time of a training step and the memory of a GPU, for a model of graph convolutions on 1 to 1,024
 GPUs. With a data set, its graph is divided along communities for each number of GPUs and its halos are
-counted; with --nodes and --edges, edges join random nodes, and halos are large. Nothing is run: the rates of
+counted; with --graph, a graph on disk is divided into ranges of consecutive nodes, without being read into
+memory; with --nodes and --edges, edges join random nodes, and halos are large. Nothing is run: the rates of
 kernels are those of a GPU's record, those of the network are options.
 """
 MOST_GPUS = 1024
@@ -50,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="a data set of nodes of train.py")
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
+    parser.add_argument("--graph", metavar="FOLDER", help="a graph that `gnnsparse graph` has made")
     parser.add_argument("--nodes", type=_count, metavar="N", help="nodes of a graph that is not there")
     parser.add_argument("--edges", type=_count, metavar="E", help="its edges, both directions counted")
     parser.add_argument("--features", type=_count, metavar="F", help="features of its nodes; default: 128")

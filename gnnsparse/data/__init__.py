@@ -11,6 +11,17 @@ from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.data.large import (
+    DamagedGraphError,
+    EdgeStream,
+    NoSpaceError,
+    StoredGraph,
+    build_graph,
+    edges_like,
+    generate_graph,
+    graph_info,
+    open_graph,
+)
 from gnnsparse.data.links import LinkDataset
 from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
 from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
@@ -30,17 +41,25 @@ __all__ = [
     "BlockBatch",
     "BlockBatches",
     "BlockModel",
+    "DamagedGraphError",
     "DatasetEntry",
     "DatasetUnavailableError",
+    "EdgeStream",
     "GraphDataset",
     "LinkDataset",
+    "NoSpaceError",
     "NodeDataset",
     "SequenceDataset",
     "SequencePart",
+    "StoredGraph",
     "block_diagonal",
+    "build_graph",
     "data_folder",
     "dataset_of_pyg",
+    "edges_like",
     "evaluate_listops",
+    "generate_graph",
+    "graph_info",
     "graph_like",
     "load_custom",
     "load_dataset",
@@ -48,6 +67,7 @@ __all__ = [
     "load_matrix",
     "load_sequences",
     "load_text_bytes",
+    "open_graph",
     "register_dataset",
     "sample_graph",
 ]

@@ -16,24 +16,22 @@ from torch.nn.functional import pad
 
 from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory, shown
+from gnnsparse.data.pairs import Sampler, chunks, distinct, pair_keys
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_memory, shown
 from gnnsparse.graph import SparseGraph
 from gnnsparse.registry import Names, Registry
 
 __all__ = [
-    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "check_scale_of", "graph_like", "register_block_model",
-    "sample_graph",
+    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "check_scale_of", "community_bounds",
+    "graph_like", "pareto_weights", "register_block_model", "sample_graph",
 ]  # fmt: skip
 
-#: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
-_CHUNK = 2**22
 #: Bytes of memory that each node and each edge take at the least: measured peaks, rounded down.
-_NODE_BYTES, _EDGE_BYTES = 80, 48
+_NODE_BYTES, _EDGE_BYTES = 64, 48
+#: Nonzeros above which a graph is too large to be made in memory by default.
+_MOST_IN_MEMORY = 2**30
 #: The largest number among the other parameters of a model.
 _MAX = 1e9
-#: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
-#: nodes for its share of the edges, so the rounds must end.
-_ROUNDS = 24
 
 
 @dataclass(frozen=True)
@@ -91,8 +89,9 @@ class BlockModel:
 #: The parameters of the named graphs.
 BLOCK_MODELS: Registry[BlockModel] = Registry("name")
 
-#: The names that `graph_like` accepts.
-GENERATED_GRAPHS = Names(BLOCK_MODELS)
+#: The graphs that `graph_like` can generate at their full size in the memory of a large machine. It takes
+#: other names of BLOCK_MODELS, too, at a scale that fits.
+GENERATED_GRAPHS = Names(BLOCK_MODELS, where=lambda model: model.nnz <= _MOST_IN_MEMORY)
 
 
 def register_block_model(name: str, model: BlockModel) -> None:
@@ -110,6 +109,9 @@ register_block_model("products_like", BlockModel(2_449_029, 126_120_000, 0.56, 1
 register_block_model("arxiv_like", BlockModel(169_343, 2_331_000, 0.5, 800, 0.8, 1.6, 800))
 register_block_model("amazon_like", BlockModel(410_236, 4_875_000, 0.6, 16, 0.3, 2.1, 600, reach=3000))
 register_block_model("dd_like", BlockModel(334_925, 1_686_000, 1.0, 270, 0.25, 10.0, 3))
+# The size of ogbn-papers100M, with every citation in both directions. Communities and tail are those of
+# arxiv_like, which was fitted to another graph of citations; `cap` is chosen for hubs of about 10^5 edges.
+register_block_model("papers100m_like", BlockModel(111_059_956, 3_231_371_744, 0.5, 800, 0.8, 1.6, 20_000))
 
 
 def graph_like(
@@ -122,7 +124,7 @@ def graph_like(
     """Generates a random graph like a well-known one: symmetric, without self-loops, all values 1.
 
     Args:
-        name: one of GENERATED_GRAPHS.
+        name: one of GENERATED_GRAPHS, or "papers100m_like" at a scale that fits into memory.
         scale: factor of the numbers of nodes and of edges, above 0 and at most 1. The mean degree and the
             sizes of communities do not depend on it.
         seed: seed of the graph. Equal seeds make equal graphs on one type of device and release of torch.
@@ -138,7 +140,7 @@ def graph_like(
             or `seed` is negative.
         MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
-    return sample_named(check_choice("name", name, GENERATED_GRAPHS), scale, seed, device, shuffled)[0]
+    return sample_named(BLOCK_MODELS.check(name), scale, seed, device, shuffled)[0]
 
 
 def sample_named(
@@ -193,20 +195,20 @@ def sample_graph(
     _check_size(nodes, edges, torch.device(device))
     # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
-    bounds = _community_bounds(nodes, model, host)
-    weights = _pareto_weights(nodes, model, host)
+    bounds = community_bounds(nodes, model, host)
+    weights = pareto_weights(nodes, model, host)
     relabel = torch.randperm(nodes, generator=host)
-    sampler = _Sampler(weights, bounds, seed, torch.device(device))
+    sampler = Sampler(weights, bounds, seed, torch.device(device))
     inside = round(edges * model.inside)
     parts = [*sampler.inside(inside), sampler.outside(edges - inside, model.reach)]
     community = torch.repeat_interleave(torch.arange(bounds.numel() - 1), bounds.diff())
     if shuffled:
         ids = relabel.to(sampler.device)
-        parts = [_pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
+        parts = [pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
         community = torch.empty_like(community).scatter_(0, relabel, community)
     keys = torch.cat(parts)
     del parts  # as large as the graph; so are the keys that are deleted below
-    keys = _distinct(keys)
+    keys = distinct(keys)
     small, large = _split_keys(keys, nodes)
     del keys
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
@@ -225,7 +227,7 @@ def _check_size(nodes: int, edges: int, device: torch.device) -> None:
         check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
 
 
-def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
+def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
     """Draws the first node of each community, and the number of nodes as the end: int64 [communities + 1]."""
     count = max(2, round(nodes / model.community))
     sizes = torch.exp(model.spread * torch.randn(count, generator=generator, dtype=torch.float64))
@@ -233,124 +235,21 @@ def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator)
     return torch.unique(pad(ends, (1, 0)))
 
 
-def _pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
+def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
     """Returns quantiles of the Pareto distribution in random order, float64 [nodes].
 
     With quantiles in place of draws the expected degrees, up to their order, do not depend on the seed.
     """
-    quantile = (torch.arange(nodes, dtype=torch.float64) + 0.5) / nodes
-    weights = quantile.pow(-1 / model.tail).clamp(max=model.cap)
+    weights = torch.arange(nodes, dtype=torch.float64).add_(0.5).div_(nodes)
+    weights.pow_(-1 / model.tail).clamp_(max=model.cap)
     return weights[torch.randperm(nodes, generator=generator)]
-
-
-def _pair_keys(u: torch.Tensor, v: torch.Tensor, nodes: int) -> torch.Tensor:
-    """Returns a key for each unordered pair of nodes: the smaller one times `nodes`, plus the larger one."""
-    return torch.minimum(u, v) * nodes + torch.maximum(u, v)
-
-
-def _distinct(keys: torch.Tensor) -> torch.Tensor:
-    """Returns the distinct keys in ascending order; may overwrite `keys`."""
-    if keys.device.type == "cpu":
-        keys.numpy().sort()  # in place, and several times as fast as torch's sort on the CPU
-        return torch.unique_consecutive(keys)
-    return torch.unique(keys)
-
-
-class _Sampler:
-    """Draws distinct pairs of nodes, in proportion to the product of the nodes' weights."""
-
-    def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, seed: int, device: torch.device) -> None:
-        self.nodes, self.device = weights.numel(), device
-        self.bounds = bounds
-        # Summed on the CPU, because a running sum on a GPU may differ from run to run.
-        self.weight_below = pad(weights.cumsum(0), (1, 0)).to(device)
-        spans = bounds.diff()
-        self.start = torch.repeat_interleave(bounds[:-1], spans).to(device)
-        self.end = torch.repeat_interleave(bounds[1:], spans).to(device)
-        self.generator = torch.Generator(device=device).manual_seed(seed)
-
-    def inside(self, count: int) -> list[torch.Tensor]:
-        """Draws about `count` pairs inside communities; returns keys, in chunks without common pairs."""
-        share = self.weight_below[self.bounds.to(self.device)].cpu()
-        wanted = (share / share[-1] * count).round().long()
-        chunks, first = [], 0
-        while first < wanted.numel() - 1:
-            fits = int(torch.searchsorted(wanted, wanted[first] + _CHUNK, right=True)) - 1
-            last = max(first + 1, min(fits, wanted.numel() - 1))
-            nodes = slice(int(self.bounds[first]), int(self.bounds[last]))
-            chunks.append(self._fill(int(wanted[last] - wanted[first]), nodes, self.start, self.end))
-            first = last
-        return chunks
-
-    def outside(self, count: int, reach: int | None) -> torch.Tensor:
-        """Draws about `count` pairs of nodes of different communities; returns their keys."""
-        low, high = torch.zeros_like(self.start), torch.full_like(self.end, self.nodes)
-        if reach is not None:
-            ids = torch.arange(self.nodes, device=self.device)
-            low, high = (ids - reach).clamp(min=0), (ids + reach + 1).clamp(max=self.nodes)
-        return self._fill(count, slice(0, self.nodes), low, high, between=True)
-
-    def _fill(
-        self, count: int, nodes: slice, low: torch.Tensor, high: torch.Tensor, between: bool = False
-    ) -> torch.Tensor:
-        """Draws until there are about `count` distinct pairs, or all rounds are used.
-
-        Args:
-            count: number of pairs.
-            nodes: the nodes that the first ends are drawn from.
-            low, high: int64 [nodes], the range that the second end is drawn from, for each first end.
-            between: whether both ends must be in different communities.
-
-        Returns:
-            Keys, int64 [pairs].
-        """
-        found = torch.empty(0, dtype=torch.int64, device=self.device)
-        for _ in range(_ROUNDS):
-            missing = count - found.numel()
-            if missing <= count // 2000:
-                break
-            draws, parts = missing + missing // 16 + 16, [found]
-            for at in range(0, draws, _CHUNK):
-                parts.append(self._draw(min(_CHUNK, draws - at), nodes, low, high, between))
-            found = _distinct(torch.cat(parts))
-        if found.numel() > count:
-            chosen = torch.randperm(found.numel(), generator=self.generator, device=self.device)
-            found = found[chosen[:count]]
-        return found
-
-    def _draw(
-        self, count: int, nodes: slice, low: torch.Tensor, high: torch.Tensor, between: bool
-    ) -> torch.Tensor:
-        """Draws `count` pairs; returns the keys of those that can be edges, with repeats."""
-        u = self._pick(torch.arange(count, device=self.device), count, nodes)
-        below, above = self.weight_below[low[u]], self.weight_below[high[u]]
-        at = torch.lerp(below, above, self._uniform(count))
-        v = torch.searchsorted(self.weight_below, at, right=True) - 1
-        v = v.clamp(low[u], high[u] - 1)  # rounding may exceed the range
-        is_edge = u != v
-        if between:
-            is_edge &= self.start[u] != self.start[v]
-        return _pair_keys(u[is_edge], v[is_edge], self.nodes)
-
-    def _pick(self, stratum: torch.Tensor, strata: int, nodes: slice) -> torch.Tensor:
-        """Draws a node from each of `strata` equal parts of the summed weights.
-
-        Stratified draws are ascending, and the number of times that a node is drawn varies little.
-        """
-        below, above = self.weight_below[nodes.start], self.weight_below[nodes.stop]
-        at = below + (stratum + self._uniform(stratum.numel())) / strata * (above - below)
-        u = torch.searchsorted(self.weight_below, at, right=True) - 1
-        return u.clamp(nodes.start, nodes.stop - 1)
-
-    def _uniform(self, count: int) -> torch.Tensor:
-        return torch.rand(count, dtype=torch.float64, device=self.device, generator=self.generator)
 
 
 def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the smaller and the larger node of each key, int32."""
     small = torch.empty(keys.numel(), dtype=torch.int32, device=keys.device)
     large = torch.empty_like(small)
-    for part in _chunks(keys.numel()):
+    for part in chunks(keys.numel()):
         small[part], large[part] = keys[part] // nodes, keys[part] % nodes
     return small, large
 
@@ -382,10 +281,6 @@ def _write_rows(
         count: for each row the number of its elements.
     """
     shift = start - (count.cumsum(0) - count)
-    for part in _chunks(row.numel()):
+    for part in chunks(row.numel()):
         edge = torch.arange(part.start, part.stop, device=row.device)
         out[edge + shift[row[part].long()]] = col[part]
-
-
-def _chunks(count: int) -> list[slice]:
-    return [slice(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]

@@ -7,6 +7,7 @@ Pickled objects are never loaded.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import warnings
 import zipfile
@@ -19,7 +20,7 @@ import numpy as np
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.opened import check_inflated, open_regular, reading
 
-__all__ = ["Arrays", "open_npz", "read_npy"]
+__all__ = ["Arrays", "bytes_of", "map_npy", "open_npz", "read_npy"]
 
 #: Bytes that are read at a time.
 _CHUNK = 2**24
@@ -135,24 +136,62 @@ def read_npy(path: Path, kinds: str, shape: Shape) -> np.ndarray:
         return _read_array("array", file, os.fstat(file.fileno()).st_size, kinds, shape)
 
 
+def bytes_of(array: np.ndarray) -> memoryview:
+    """Returns the bytes of a contiguous array, which are not copied."""
+    view: Any = array.reshape(-1).view(np.uint8)
+    return memoryview(view)
+
+
+def map_npy(path: Path, dtypes: tuple[Any, ...], shape: Shape) -> np.ndarray:
+    """Maps the array of an npy file into memory, of which nothing is read but the header.
+
+    The mapping goes on when the file is replaced by another one of its name. A file that is cut short while
+    it is mapped ends the process at the next access to what is missing.
+
+    Args:
+        path: the file.
+        dtypes: the types that are accepted, in the byte order of this machine.
+        shape: its shape, in which None stands for any size.
+
+    Returns:
+        The array, which can't be written to.
+
+    Raises:
+        ValueError: it is no npy file, damaged, or of another type or shape; the message names the file.
+        OSError: it can't be opened.
+    """
+    with open_regular(path) as file, reading(path):
+        found, fortran, dtype, header = _header("array", file)
+        names = [np.dtype(accepted).name for accepted in dtypes]
+        if dtype not in [np.dtype(accepted) for accepted in dtypes]:
+            bad_value("array", f"is of type {dtype}; accepted: {' or '.join(names)}")
+        _check_extent("array", found, shape, dtype, os.fstat(file.fileno()).st_size - header)
+        if 0 in found:  # there is nothing to map
+            return np.empty(found, dtype)
+        order: Any = "F" if fortran else "C"
+        return np.memmap(file, dtype, "r", header, found, order).view(np.ndarray)
+
+
+def _check_extent(
+    name: str, shape: tuple[int, ...], wanted: Shape, dtype: np.dtype[Any], nbytes: int
+) -> None:
+    """Raises ValueError if a shape is not the wanted one, or does not take the bytes that are there."""
+    if len(shape) != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, shape, strict=True)):
+        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
+        bad_value(name, f"has shape {str(shape)[:80]}; accepted: ({sizes})")
+    if math.prod(shape) * dtype.itemsize != nbytes:
+        bad_value(name, f"has {nbytes} bytes; accepted: those of its shape {str(shape)[:80]} of {dtype}")
+
+
 def _read_array(name: str, file: IO[bytes], size: int, kinds: str, wanted: Shape) -> np.ndarray:
     """Reads an array of `size` bytes with its header."""
     shape, fortran, dtype, header = _header(name, file)
     accepted = " or ".join(_FORMS[kind] for kind in kinds)
     if dtype.kind not in kinds or dtype.itemsize == 0:
         bad_value(name, f"is of type {dtype}; accepted: {accepted}")
-    if len(shape) != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, shape, strict=True)):
-        sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        bad_value(name, f"has shape {str(shape)[:80]}; accepted: ({sizes})")
-    count = 1
-    for extent in shape:
-        count *= extent
-    if count * dtype.itemsize != size - header:
-        bad_value(
-            name, f"has {size - header} bytes; accepted: those of its shape {str(shape)[:80]} of {dtype}"
-        )
+    _check_extent(name, shape, wanted, dtype, size - header)
     check_memory(name, size, f"an array of shape {shape}")
-    flat = _fill(name, file, np.empty(count, dtype))
+    flat = _fill(name, file, np.empty(math.prod(shape), dtype))
     if dtype.kind == "b":
         flat = flat.view(np.uint8) != 0  # other bytes than 0 and 1 are no bools for native code
     if not dtype.isnative:
@@ -182,7 +221,7 @@ def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype
 
 def _fill(name: str, file: IO[bytes], array: np.ndarray) -> np.ndarray:
     """Reads an array's bytes into it, to the end of the file, where an archive checks its checksum."""
-    target: Any = memoryview(array.view(np.uint8)) if array.size else b""  # type: ignore[arg-type]
+    target: Any = bytes_of(array)
     at = 0
     while chunk := file.read(min(_CHUNK, len(target) - at) or 1):
         if at + len(chunk) > len(target):

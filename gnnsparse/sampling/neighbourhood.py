@@ -155,6 +155,10 @@ def _without_loops(
         The edges, their normalised weights or None, the scales of a graph without weights or None, the
         normalised weights of self-loops, and for each edge its nonzero in `graph` or None.
     """
+    if graph.values is None and graph.num_rows == graph.num_cols and graph.csr.count_near(0) == 0:
+        # Nothing of the size of the edges is made: they may be those of a file that is memory-mapped.
+        factors = (graph.csr.degrees + 1).double().rsqrt().float()
+        return graph.csr, None, factors, factors * factors, None
     weighted = normalize(graph, "gcn")
     whole = weighted.graph
     rows = whole.csr.row_index()

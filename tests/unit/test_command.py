@@ -35,7 +35,7 @@ def started(*words: str) -> tuple[str, float]:
     return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-@pytest.mark.parametrize("words", [("cache", "--help"), ("bench", "--help")])
+@pytest.mark.parametrize("words", [("cache", "--help"), ("bench", "--help"), ("graph", "--help")])
 def test_help_of_what_needs_no_library(words: tuple[str, ...]) -> None:
     printed, seconds = started(*words)
     assert printed.startswith(f"usage: gnnsparse {words[0]} ")

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from gnnsparse import Precision
+from gnnsparse import Precision, SparseGraph
 from gnnsparse.cli import main
 from gnnsparse.cluster.command import counted_facts
 from gnnsparse.cluster.model import Workload, default_machines, estimate, product, random_facts
-from gnnsparse.distributed.partition import partition_rows
+from gnnsparse.cluster.streamed import StreamedCounts
+from gnnsparse.csr import Csr
+from gnnsparse.data import build_graph, generate_graph, open_graph
+from gnnsparse.distributed.partition import partition_rows, ranges_along
 from gnnsparse.distributed.stored import ShardRecipe
 from gnnsparse.gpus import records
+from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.testing import random_graph
+from tests.large import random_edges
 
 H200 = next(record for record in records() if record.name == "NVIDIA H200")
 #: Nodes, nonzeros and distinct columns of panels of 32 rows (millions), and milliseconds of a product of 128
@@ -93,9 +100,53 @@ def test_a_data_set_is_divided_along_communities(
     assert "1797 nodes" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("loops", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("nodes", [1, 70, 1500])
+def test_counts_of_a_graph_on_disk_are_those_of_the_one_in_memory(
+    nodes: int, loops: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edges = random_edges(nodes, 9 * nodes, seed=nodes, hub=0.2)
+    edges[0, : int(loops * nodes)] = edges[1, : int(loops * nodes)] = np.arange(int(loops * nodes))
+    monkeypatch.setattr("gnnsparse.data.large.folder._NONZEROS", 100)
+    csr = open_graph(build_graph(edges, tmp_path / "g", nodes).folder).csr
+    made, counts = normalize(SparseGraph(csr), "gcn").graph.csr, StreamedCounts(csr)
+    assert counts.nonzeros == made.nnz
+    order = torch.arange(nodes)
+    for parts in (1, 2, 3, 64, 1024):
+        assert counts.facts(parts) == counted_facts(made, ranges_along(made, order, parts, "contiguous"))
+    panels = made.count_columns(32)
+    assert counts.gathers(32) == (int(panels.sum()), panels.numel(), panels.numel())
+    monkeypatch.setattr("gnnsparse.cluster.streamed._PANELS", 10)
+    estimated, looked, of = counts.gathers(32)
+    assert (looked, of) == (min(10, panels.numel()), panels.numel())
+    assert estimated == pytest.approx(int(panels.sum()), rel=0.1)
+
+
+def test_a_graph_on_disk_is_planned_without_being_read_into_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "150")
+    monkeypatch.setattr("gnnsparse.cluster.streamed._PANELS", 100)
+    folder = generate_graph("papers100m_like", tmp_path / "g", 0.0002).folder
+    # Of what copies a matrix, or needs arrays of its nonzeros, nothing may be called.
+    for name in ("add_self_loops", "row_index", "transpose", "select_rows", "community_order", "to"):
+        monkeypatch.setattr(Csr, name, None)
+    words = ["plan-cluster", "--graph", str(folder), "--features", "128", "--classes", "172"]
+    assert main([*words, "--gpus", "1", "4"]) == 0
+    printed = capsys.readouterr().out
+    assert "22212 nodes" in printed
+    found = {line.split("│")[1].strip(): line.split("│") for line in printed.splitlines() if "│" in line}
+    assert found["1"][3].strip() == "0"
+    assert 0 < int(found["4"][3]) < 22_212
+    assert "nonzeros and halos are counted, rows that products read are estimated from 100 of 695" in printed
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--graph", "g", "--nodes", "5", "--edges", "9"], "DATASET: accepted: a data set, or --nodes and"),
+        (["digits", "--graph", "g"], "or --nodes and --edges, or --graph in its place"),
+        (["--graph", "nowhere"], "folder: nowhere is no folder of a graph"),
         (["digits", "--nodes", "5", "--edges", "9"], "DATASET: accepted: a data set, or --nodes and --edges"),
         (["--nodes", "5"], "DATASET: accepted: a data set, or --nodes and --edges"),
         (["digits", "--gpus", "2000"], "accepted: at most 1024"),

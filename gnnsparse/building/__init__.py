@@ -1,0 +1,1 @@
+"""The command `gnnsparse graph`: graphs larger than memory, made of edges or generated."""

@@ -1,0 +1,214 @@
+"""Buckets of an external sort: files of keys, of which each is small enough to be sorted in memory.
+
+The key of an edge is row * columns + column, so that sorted keys are a matrix in canonical CSR form. A bucket
+holds the keys of one range. Ranges ascend, and no key is in two of them: the sorted buckets, one after
+another, are all keys in order. A range may end within a row, so that a row of any length can be sorted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnsparse.data.large.space import check_space, writing
+from gnnsparse.data.npz import bytes_of
+
+__all__ = ["Bucket", "Limits", "Spiller"]
+
+Keys = np.ndarray[Any, np.dtype[np.int64]]
+
+#: Bytes of a key.
+_KEY = 8
+#: Equal ranges whose keys are counted, to choose the ranges of buckets.
+_CELLS = 1 << 16
+#: Most buckets that keys are distributed to at a time: their files are open, and their numbers have 8 bits.
+_FAN_OUT = 256
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How much is held in memory.
+
+    Attributes:
+        part: edges that are read at a time. Their keys and the arrays by which they are sorted into buckets
+            take up to 96 bytes an edge.
+        bucket: keys of a bucket that is sorted in memory.
+    """
+
+    part: int
+    bucket: int
+
+    @classmethod
+    def within(cls, memory: int) -> Limits:
+        """Returns the limits by which about `memory` bytes are used at a time."""
+        # A bucket takes two thirds, and what is computed of a part of it the rest.
+        return cls(part=min(memory // 288, 1 << 20), bucket=memory * 2 // 3 // _KEY)
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A file of keys.
+
+    Attributes:
+        file: int64 keys in any order; nothing if there are none.
+        low, high: the range of the keys, from `low` on and below `high`.
+        count: how many there are, repeats included.
+    """
+
+    file: Path
+    low: int
+    high: int
+    count: int
+
+    def read(self) -> Keys:
+        """Returns the keys in ascending order."""
+        if self.count == 0:
+            return np.empty(0, np.int64)
+        keys = np.fromfile(self.file, np.int64, self.count)
+        keys.sort()
+        return keys
+
+    def parts(self, size: int) -> Iterator[Keys]:
+        """Yields the keys as they are in the file, at most `size` at a time."""
+        if self.count:
+            with open(self.file, "rb") as file:
+                while len(keys := np.fromfile(file, np.int64, size)):
+                    yield keys
+
+
+class Spiller:
+    """Distributes keys to buckets, and splits those that are too large.
+
+    Args:
+        folder: where the files of buckets are made.
+        limits: how many keys are held in memory.
+    """
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self._folder, self._limits, self._files = folder, limits, 0
+
+    def distribute(
+        self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
+    ) -> list[Bucket]:
+        """Distributes keys in [low, high) to buckets.
+
+        Args:
+            parts: returns the keys, a part at a time. It is called twice with `count_first`.
+            low, high: the range of the keys, which is not empty.
+            count_first: whether keys are counted, so that buckets get about as many as fit into memory; else
+                buckets have equal ranges.
+            step: ranges begin at multiples of `step` from `low` on, where there are enough of these.
+
+        Returns:
+            The buckets in the order of their ranges. Some may have too many keys to be sorted in memory.
+        """
+        cells = min(_CELLS if count_first else _FAN_OUT, -(-(high - low) // step))
+        width = -(-(high - low) // (cells * step)) * step
+        cells = -(-(high - low) // width)
+        used, bucket_of_cell = np.arange(cells), np.arange(cells).astype(np.uint8)
+        if count_first:
+            counts = np.zeros(cells, np.int64)
+            for keys in parts():
+                counts += np.bincount((keys - low) // width, minlength=cells)
+            used, bucket_of_cell = np.flatnonzero(counts), _group(counts, self._limits.bucket)
+        if not len(used):
+            return []
+        # Ranges begin and end with cells that have keys, so that the range of a bucket that is split shrinks.
+        begins = np.flatnonzero(np.diff(bucket_of_cell[used].astype(np.int16), prepend=-1) != 0)
+        firsts, lasts = used[begins], used[[*(begins[1:] - 1), len(used) - 1]]
+        found = self._write(parts(), low, width, bucket_of_cell, len(firsts))
+        return [
+            Bucket(file, low + width * first, min(low + width * (last + 1), high), count)
+            for (file, count), first, last in zip(found, firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+
+    def _write(
+        self, parts: Iterable[Keys], low: int, width: int, bucket_of_cell: np.ndarray[Any, Any], buckets: int
+    ) -> list[tuple[Path, int]]:
+        """Writes keys to the files of their buckets; returns each file with the number of its keys."""
+        paths = [self._folder / f"{self._files + number}.keys" for number in range(buckets)]
+        self._files += buckets
+        totals = np.zeros(buckets, np.int64)
+        with contextlib.ExitStack() as opened:
+            files: dict[int, Any] = {}
+            for keys in parts:
+                bucket = bucket_of_cell[(keys - low) // width]
+                counts = np.bincount(bucket, minlength=buckets)
+                # A stable sort of 8 bits is a counting sort.
+                ordered, end = keys[np.argsort(bucket, kind="stable")], 0
+                for number in np.flatnonzero(counts).tolist():
+                    first, end = end, end + int(counts[number])
+                    with writing(paths[number]):
+                        if number not in files:
+                            files[number] = opened.enter_context(open(paths[number], "xb", buffering=0))
+                        _write_all(files[number], ordered[first:end])
+                totals += counts
+        return list(zip(paths, totals.tolist(), strict=True))
+
+    def sorted(self, buckets: Iterable[Bucket]) -> Iterator[tuple[Keys, int]]:
+        """Yields the distinct keys of buckets in ascending order, and removes their files.
+
+        Yields:
+            Keys, and how many keys were read for them, repeats included.
+        """
+        pending = list(buckets)[::-1]
+        while pending:
+            bucket = pending.pop()
+            if bucket.count > self._limits.bucket and bucket.high - bucket.low > 1:
+                pending.extend(self._split(bucket)[::-1])
+                continue
+            if bucket.count > self._limits.bucket:  # repeats of one edge
+                yield np.array([bucket.low]), bucket.count
+            else:
+                yield from _distinct(bucket.read(), self._limits.part)
+            bucket.file.unlink(missing_ok=True)
+
+    def _split(self, bucket: Bucket) -> list[Bucket]:
+        check_space(self._folder, _KEY * bucket.count, "splitting a bucket of edges")
+        found = self.distribute(
+            lambda: bucket.parts(self._limits.part), bucket.low, bucket.high, count_first=True
+        )
+        bucket.file.unlink()
+        return found
+
+
+def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
+    """Yields the distinct ones of ascending keys, and how many were looked at for them, `size` at a time."""
+    before = -1
+    for first in range(0, len(keys), size):
+        part = keys[first : first + size]
+        yield part[np.diff(part, prepend=before) != 0], len(part)
+        before = int(part[-1])
+
+
+def _write_all(file: Any, keys: Keys) -> None:
+    """Writes keys to an unbuffered file, which may take a part of them at a time."""
+    left = bytes_of(keys)
+    while left:
+        left = left[file.write(left) :]
+
+
+def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Puts consecutive cells into at most 256 groups of about `most` keys.
+
+    Args:
+        counts: the number of keys of each cell.
+        most: keys of a group. A cell with more of them is a group of its own, and where 256 groups are too
+            few, groups get more.
+
+    Returns:
+        The group of each cell.
+    """
+    # Two neighbouring groups have more than `most` keys together, or they would be one.
+    most = max(most, -(-2 * int(counts.sum()) // (_FAN_OUT - 2)))
+    groups, group, held = np.empty(len(counts), np.uint8), 0, 0
+    for cell, count in enumerate(counts.tolist()):
+        if held and held + count > most:
+            group, held = group + 1, 0
+        groups[cell], held = group, held + count
+    return groups

@@ -1,0 +1,300 @@
+"""Folders of graphs: a matrix in CSR form in two .npy files, which are memory-mapped, and a header.
+
+graph.json    numbers, and the size and checksum of each array; with a checksum of its own
+indptr.npy    int64 [nodes + 1]
+indices.npy   int32 [nonzeros], ascending in each row, without repeats
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import xxhash
+
+from gnnsparse import _native
+from gnnsparse.array_checks import check_offsets
+from gnnsparse.csr import Csr
+from gnnsparse.data.large.space import writing
+from gnnsparse.data.npz import bytes_of, map_npy
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.graph import SparseGraph
+from gnnsparse.hashing import fingerprint
+from gnnsparse.opened import read_json
+from gnnsparse.plain import PlainError, from_plain, to_plain
+
+__all__ = [
+    "FILES", "HEADER", "DamagedGraphError", "StoredFile", "StoredGraph", "folder_of", "graph_info",
+    "map_offsets", "open_graph", "row_parts", "write_header",
+]  # fmt: skip
+
+HEADER, FILES = "graph.json", ("indptr.npy", "indices.npy")
+_MARK, _VERSION = "gnnsparse-graph", 1
+#: Rows and nonzeros that are looked at at a time.
+_ROWS, _NONZEROS = 1 << 20, 1 << 22
+#: Nonzeros whose reverse is looked for in a graph that is said to be symmetric.
+_SAMPLES = 1024
+_MOST_NODES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a folder: its size in bytes, and the XXH3 checksum (128 bits) of its elements' bytes."""
+
+    nbytes: int
+    checksum: str
+
+
+@dataclass(frozen=True)
+class _Header:
+    """The content of graph.json."""
+
+    made_by: str
+    version: int
+    num_nodes: int
+    nnz: int
+    num_edges: int
+    symmetric: bool
+    about: str
+    date: str
+    files: Mapping[str, StoredFile]
+
+
+@dataclass(frozen=True)
+class StoredGraph:
+    """What the folder of a graph says of it. Its arrays were not looked at.
+
+    Attributes:
+        folder: the folder.
+        num_nodes: number of nodes.
+        nnz: number of nonzeros.
+        num_edges: number of edges that it was built of, repeats included.
+        symmetric: whether the reverse of each edge was added.
+        about: what it is, as given when it was built.
+        date: when it was built (UTC, ISO 8601).
+        nbytes: bytes of its arrays.
+    """
+
+    folder: Path
+    num_nodes: int
+    nnz: int
+    num_edges: int
+    symmetric: bool
+    about: str
+    date: str
+    nbytes: int
+
+
+def folder_of(folder: Any) -> Path:
+    """Returns the argument `folder` as a path; raises TypeError or ValueError if it is none."""
+    if not isinstance(folder, (str, os.PathLike)):
+        bad_type("folder", folder, "the path of a folder")
+    path = os.fsdecode(folder)
+    if not path or "\0" in path:
+        bad_value("folder", f"got {path!r}; accepted: the path of a folder")
+    return Path(path)
+
+
+def write_header(folder: Path, graph: StoredGraph, files: Mapping[str, StoredFile]) -> None:
+    """Writes graph.json, and waits until it is on the disk."""
+    header = _Header(
+        _MARK, _VERSION, graph.num_nodes, graph.nnz, graph.num_edges, graph.symmetric, graph.about,
+        graph.date, files,
+    )  # fmt: skip
+    content = to_plain(header)
+    path = folder / HEADER
+    with writing(path), open(path, "x", encoding="utf-8") as file:
+        json.dump({"graph": content, "checksum": _sum_of(content)}, file, indent=2)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sum_of(content: Any) -> str:
+    return fingerprint([], json.dumps(content, sort_keys=True))
+
+
+class DamagedGraphError(ValueError):
+    """A file of a graph is not what was written; the message names it."""
+
+
+def _damaged(path: Path, problem: str) -> NoReturn:
+    raise DamagedGraphError(f"{path}: is damaged ({problem})")
+
+
+def _read_header(folder: Path) -> _Header:
+    path = folder / HEADER
+    try:
+        content = read_json(path, 1 << 20)
+    except ValueError as error:
+        raise DamagedGraphError(str(error)) from error
+    except (FileNotFoundError, NotADirectoryError):
+        bad_value("folder", f"{folder} is no folder of a graph; accepted: one that `build_graph` made")
+    plain = content.get("graph") if isinstance(content, dict) else None
+    if not isinstance(plain, dict) or plain.get("made_by") != _MARK:
+        _damaged(path, "it has not the mark of a graph")
+    if content.get("checksum") != _sum_of(plain):
+        _damaged(path, "it does not match its checksum")
+    if plain.get("version") != _VERSION:
+        bad_value("folder", f"{path} is of version {plain.get('version')}; accepted: {_VERSION}")
+    try:
+        header: _Header = from_plain(_Header, plain, "graph")
+    except PlainError as error:
+        _damaged(path, str(error))
+    if set(header.files) != set(FILES):
+        _damaged(path, f"it names the files {', '.join(header.files)}; accepted: {', '.join(FILES)}")
+    if header.num_nodes > _MOST_NODES or header.nnz > header.num_nodes**2:
+        _damaged(path, f"it says {header.num_nodes} nodes and {header.nnz} nonzeros")
+    return header
+
+
+def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
+    """Reads what a folder says of its graph, and compares the sizes of its files.
+
+    Args:
+        folder: a folder that `build_graph` or `generate_graph` made.
+
+    Raises:
+        TypeError: `folder` is no path.
+        DamagedGraphError: a file is missing or damaged, a ValueError that names the file.
+        ValueError: it is no folder of a graph, or one of another version.
+        OSError: a file can't be read.
+    """
+    path = folder_of(folder)
+    header = _read_header(path)
+    _map_arrays(path, header)
+    return StoredGraph(
+        path, header.num_nodes, header.nnz, header.num_edges, header.symmetric, header.about, header.date,
+        sum(file.nbytes for file in header.files.values()),
+    )  # fmt: skip
+
+
+def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
+    """Opens a graph that lies in a folder, without reading it into memory.
+
+    Its arrays are memory-mapped: the operating system reads their pages when they are used, and drops them
+    when it needs the memory. Both files are read once, a part at a time, and checked: their checksums, that
+    offsets never decrease, and that columns are in range and ascend in each row. The graph stays readable
+    when its folder is replaced or removed. Whoever writes to the files of an open graph changes it, and
+    cutting one short ends the process.
+
+    Args:
+        folder: a folder that `build_graph` or `generate_graph` made.
+
+    Returns:
+        The graph on the CPU: int64 offsets [nodes + 1], int32 columns [nnz], values None. Its arrays are for
+        reading: the operating system ends a process that writes to them.
+
+    Raises:
+        TypeError: `folder` is no path.
+        DamagedGraphError: a file is missing or damaged, a ValueError that names the file.
+        ValueError: it is no folder of a graph, or one of another version.
+        OSError: a file can't be read.
+    """
+    path = folder_of(folder)
+    header = _read_header(path)
+    indptr, indices = _map_arrays(path, header)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*not writable", UserWarning)  # nothing writes to them
+        csr = Csr(torch.from_numpy(indptr), torch.from_numpy(indices), header.num_nodes)
+    _check_offsets(path / FILES[0], csr, header.files[FILES[0]].checksum)
+    _check_indices(path / FILES[1], csr, header.files[FILES[1]].checksum)
+    graph = SparseGraph(csr)
+    if header.symmetric:
+        _check_symmetric(path / FILES[1], csr)
+        # Known, so that nobody transposes the whole matrix to find out.
+        graph.__dict__["is_symmetric"] = True
+    return graph
+
+
+def map_offsets(graph: StoredGraph) -> np.ndarray[Any, Any]:
+    """Maps the offsets of a graph, int64 [nodes + 1]. They were not checked.
+
+    Raises:
+        DamagedGraphError: the file is missing or damaged.
+    """
+    return _map_arrays(graph.folder, _read_header(graph.folder))[0]
+
+
+def _map_arrays(folder: Path, header: _Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    arrays = []
+    for name, dtype, count in zip(
+        FILES, (np.int64, np.int32), (header.num_nodes + 1, header.nnz), strict=True
+    ):
+        path, expected = folder / name, header.files[name].nbytes
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise DamagedGraphError(f"{path}: is missing; accepted: all files of a graph") from None
+        if size != expected:
+            _damaged(path, f"it has {size} bytes of {expected}")
+        try:
+            arrays.append(map_npy(path, (dtype,), (count,)))
+        except ValueError as error:
+            raise DamagedGraphError(str(error)) from error
+    return arrays[0], arrays[1]
+
+
+def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
+    """Cuts rows of a matrix into parts of bounded size, and yields them in their order.
+
+    Args:
+        csr: a matrix on the CPU with valid offsets.
+        first, stop: the first of the rows, and the one behind the last; None: the number of rows.
+
+    Yields:
+        The first row, the row behind the last, the first nonzero, and the nonzero behind the last. A part has
+        at most a million rows; it has more than four million nonzeros only if it is one row.
+    """
+    offsets, stop = csr.indptr.numpy(), csr.rows if stop is None else stop
+    begin = int(offsets[first])
+    while first < stop:
+        fits = int(np.searchsorted(offsets, begin + _NONZEROS, "right")) - 1
+        last = min(max(fits, first + 1), first + _ROWS, stop)
+        end = int(offsets[last])
+        yield first, last, begin, end
+        first, begin = last, end
+
+
+def _check_offsets(path: Path, csr: Csr, checksum: str) -> None:
+    found, offsets = xxhash.xxh3_128(), csr.indptr.numpy()
+    for first in range(0, len(offsets), _ROWS):
+        found.update(bytes_of(offsets[first : first + _ROWS]))
+    if found.hexdigest() != checksum:
+        _damaged(path, "its elements do not match their checksum")
+    try:
+        check_offsets(str(path), csr.indptr, csr.nnz)
+    except ValueError as error:
+        raise DamagedGraphError(str(error)) from error
+
+
+def _check_indices(path: Path, csr: Csr, checksum: str) -> None:
+    found, threads = xxhash.xxh3_128(), torch.get_num_threads()
+    for first, last, begin, end in row_parts(csr):
+        columns = csr.indices[begin:end]
+        found.update(bytes_of(columns.numpy()))
+        at = _native.first_out_of_range(columns, csr.cols, threads)
+        if at >= 0:
+            _damaged(path, f"element {begin + at} is {int(columns[at])}; accepted: 0 to {csr.cols - 1}")
+        if not _native.is_canonical(csr.indptr[first : last + 1] - begin, columns, threads):
+            _damaged(path, f"columns do not ascend in a row from {first} to {last - 1}")
+    if found.hexdigest() != checksum:
+        _damaged(path, "its elements do not match their checksum")
+
+
+def _check_symmetric(path: Path, csr: Csr) -> None:
+    """Looks for the reverse of some nonzeros, since what takes the graph for symmetric has no transpose."""
+    offsets, indices = csr.indptr.numpy(), csr.indices.numpy()
+    for at in range(0, csr.nnz, max(1, csr.nnz // _SAMPLES)):
+        row, column = int(np.searchsorted(offsets, at, "right")) - 1, int(indices[at])
+        reverse = indices[offsets[column] : offsets[column + 1]]
+        place = int(np.searchsorted(reverse, row))
+        if place == len(reverse) or reverse[place] != row:
+            _damaged(path, f"it lacks the reverse of the edge between {row} and {column}")

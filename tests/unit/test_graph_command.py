@@ -1,0 +1,179 @@
+"""`gnnsparse graph`: building, generating and describing graphs on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gnnsparse.cli import main
+from gnnsparse.data import graph_info, open_graph
+from gnnsparse.memory import MemoryLimit
+from gnnsparse_cli import SUBJECTS
+from gnnsparse_cli import main as light_main
+from tests.large import assert_same, expected, random_edges
+
+EDGES = random_edges(300, 4000)
+
+
+@pytest.fixture
+def edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.chdir(tmp_path)
+    np.save("edges.npy", EDGES)
+    return tmp_path / "edges.npy"
+
+
+def rows_of(printed: str) -> dict[str, str]:
+    """The table: the second column by the first."""
+    lines = [line.strip("│").split("│") for line in printed.splitlines() if line.startswith("│")]
+    return {name.strip(): value.strip() for name, value in lines}
+
+
+def test_a_graph_is_built_and_described(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["graph", "build", "edges.npy", "g", "--nodes", "300", "--symmetric", "--memory", "0.001"]
+    assert main([*words, "--about", "[bold]mine[/bold]"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "", "no bar where it is no terminal"
+    wanted = expected(EDGES, 300, symmetric=True)
+    assert_same(open_graph("g"), wanted)
+    table = rows_of(printed.out)
+    assert table["about"] == "[bold]mine[/bold]"
+    assert (table["nodes"], table["nonzeros"], table["edges read"]) == ("300", str(wanted.nnz), "4000")
+    assert table["symmetric"] == "yes"
+    assert main(["graph", "info", "g", "--verify"]) == 0
+    told = capsys.readouterr().out
+    assert rows_of(told).items() > table.items()
+    assert rows_of(told)["largest degree"] == str(int(wanted.csr.degrees.max()))
+    assert rows_of(told)["rows without nonzeros"] == str(int((wanted.csr.degrees == 0).sum()))
+    assert "all files are as they were written" in told
+
+
+def test_degrees_are_counted_over_parts(
+    edges: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main(["graph", "build", "edges.npy", "g", "--nodes", "900"])
+    tables = []
+    for part in (1, 7, 299, 1 << 22):
+        monkeypatch.setattr("gnnsparse.building.command._OFFSETS", part)
+        capsys.readouterr()
+        main(["graph", "info", "g"])
+        tables.append(rows_of(capsys.readouterr().out))
+    assert tables[0] == tables[1] == tables[2] == tables[3]
+    assert int(tables[0]["rows without nonzeros"]) >= 600
+    assert tables[0]["symmetric"] == "not known"
+
+
+def test_a_graph_is_generated(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["graph", "generate", "papers100m_like", "g", "--scale", "0.0002", "--seed", "4"]
+    assert main(words) == 0
+    assert rows_of(capsys.readouterr().out)["about"] == "papers100m_like, scale 0.0002, seed 4"
+    assert graph_info("g").num_nodes == 22_212
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert capsys.readouterr().err == (
+        "gnnsparse graph generate: error: folder: g has a graph; accepted: a new folder, or to replace it "
+        "(overwrite=True, on the command line --overwrite)\n"
+    )
+    assert main([*words, "--overwrite", "--seed", "5"]) == 0
+    assert graph_info("g").about.endswith("seed 5")
+
+
+def test_what_is_damaged_has_an_exit_status(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["graph", "build", "edges.npy", "g", "--nodes", "300"])
+    content = bytearray(Path("g/indices.npy").read_bytes())
+    content[-1] ^= 64
+    Path("g/indices.npy").write_bytes(content)
+    assert main(["graph", "info", "g"]) == 0, "sizes are right"
+    capsys.readouterr()
+    assert main(["graph", "info", "g", "--verify"]) == 1
+    assert "g/indices.npy: is damaged" in capsys.readouterr().out
+    Path("g/indices.npy").write_bytes(content[:-1])
+    assert main(["graph", "info", "g", "--verify"]) == 1
+    with pytest.raises(SystemExit) as end:
+        main(["graph", "info", "g"])
+    assert end.value.code == 2
+    assert "g/indices.npy: is damaged (it has" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["build", "edges.npy", "g"], "the following arguments are required: --nodes"),
+        (["build", "edges.npy", "g", "--nodes", "-1"], "got '-1'; accepted: an integer from 0 to 2^31 - 1"),
+        (["build", "edges.npy", "g", "--nodes", "2147483648"], "accepted: an integer from 0 to 2^31 - 1"),
+        (["build", "edges.npy", "g", "--nodes", "10"], "edges: element [0, "),
+        (["build", "no.npy", "g", "--nodes", "10"], "No such file or directory: 'no.npy'"),
+        (["build", "edges.npy", "above/g", "--nodes", "300"], "folder: there is no folder above for g"),
+        (
+            ["build", "edges.npy", "edges.npy", "--nodes", "300"],
+            "folder: edges.npy is there and is no",
+        ),
+        (
+            ["build", "edges.npy", "g", "--nodes", "3", "--memory", "0"],
+            "got '0'; accepted: GB, a number",
+        ),
+        (["build", "edges.npy", "g", "--nodes", "3", "--memory", "nan"], "got 'nan'; accepted: GB"),
+        (["generate", "papers", "g"], "argument NAME: invalid choice: 'papers'"),
+        (["generate", "papers100m_like", "g", "--scale", "2"], "got '2'; accepted: a number above 0 and at"),
+        (["generate", "papers100m_like", "g", "--scale", "x"], "got 'x'; accepted: a number above 0"),
+        (
+            ["generate", "papers100m_like", "g", "--scale", "1e-9"],
+            "scale: got 1e-09; accepted for papers100m",
+        ),
+        (
+            ["generate", "papers100m_like", "g", "--seed", "-1"],
+            "got '-1'; accepted: an integer from 0 to 2^63",
+        ),
+        (["info", "nothing"], "folder: nothing is no folder of a graph; accepted: one that"),
+        (["remove", "g"], "argument subject: invalid choice: 'remove'"),
+    ],
+)
+def test_wrong_options_are_refused(
+    words: list[str], message: str, edges: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        main(["graph", *words])
+    assert stopped.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("gnnsparse graph")
+    assert message in printed
+    assert printed.count("\n") == 1
+    assert [path.name for path in edges.parent.iterdir() if path.suffix != ".npy"] in ([], ["cache"])
+
+
+def test_a_full_disk_is_one_line(
+    edges: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full:
+        free = 1
+
+    monkeypatch.setattr("gnnsparse.data.large.space.shutil.disk_usage", lambda _: Full)
+    # A graph of some GB on a disk without room for it.
+    with pytest.raises(SystemExit) as stopped:
+        main(["graph", "generate", "papers100m_like", "g"])
+    assert stopped.value.code == 2
+    error = "folder: g.part has 0.0 MB free, and building a graph of 111059956 nodes takes 26.7 GB; accepted"
+    assert error in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("subject", SUBJECTS["graph"])
+def test_every_subject_has_help(subject: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        light_main(["graph", subject, "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: gnnsparse graph {subject} [-h] ")
+
+
+def test_too_little_memory_is_one_line(
+    edges: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gnnsparse.errors.available_memory", lambda: MemoryLimit(10**9, "this machine"))
+    monkeypatch.setattr("gnnsparse.data.large.build.check_space", lambda *_: None)
+    with pytest.raises(SystemExit) as stopped:
+        main(["graph", "generate", "papers100m_like", "g"])
+    assert stopped.value.code == 2
+    error = "scale: generating edges of 111059956 nodes needs 2.7 GB, and this machine leaves 1.0 GB\n"
+    assert capsys.readouterr().err.endswith(error)

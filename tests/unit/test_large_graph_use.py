@@ -1,0 +1,300 @@
+"""Graphs larger than memory in use: generated, sampled, with features in a file; what memory they take."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.data import (
+    GENERATED_GRAPHS,
+    build_graph,
+    edges_like,
+    generate_graph,
+    graph_info,
+    graph_like,
+    open_graph,
+)
+from gnnsparse.data.generators import BLOCK_MODELS
+from gnnsparse.sampling import FeatureStore, NeighborSampler
+from gnnsparse.testing import assert_accurate
+from tests.large import LEAST, assert_same, random_edges
+
+ROOT = Path(__file__).resolve().parents[2]
+PAPERS = "papers100m_like"
+#: Scales at which graphs are small.
+SCALES = {
+    "reddit_like": 0.01,
+    "products_like": 0.002,
+    "dd_like": 0.02,
+    "amazon_like": 0.02,
+    "arxiv_like": 0.1,
+}
+
+
+def test_the_sizes_are_those_of_the_published_graph() -> None:
+    whole = edges_like(PAPERS)
+    assert (whole.num_nodes, whole.num_edges) == (111_059_956, 1_615_685_872)
+    assert PAPERS not in GENERATED_GRAPHS, "benchmarks without a --matrix would need 100 GB"
+    tenth = edges_like(PAPERS, 0.1)
+    assert tenth.num_edges / tenth.num_nodes == pytest.approx(whole.num_edges / whole.num_nodes, rel=1e-5)
+
+
+@pytest.mark.parametrize("name", [*SCALES, PAPERS])
+def test_a_generated_graph_is_like_the_one_in_memory(name: str, tmp_path: Path) -> None:
+    scale = SCALES.get(name, 0.0004)
+    made = generate_graph(name, tmp_path / "g", scale, seed=3, memory=2**20)
+    graph, in_memory = open_graph(made.folder), graph_like(name, scale, seed=3)
+    assert made.about == f"{name}, scale {scale:g}, seed 3"
+    assert graph.num_rows == in_memory.num_rows
+    assert graph.nnz == pytest.approx(in_memory.nnz, rel=0.02)
+    assert made.nnz == graph.nnz <= 2 * made.num_edges
+    transposed, _ = graph.csr.transpose()
+    assert_same(SparseGraph(transposed), graph)
+    assert graph.csr.count_near(0) == 0
+    ours, theirs = (one.csr.degrees.double().sort().values for one in (graph, in_memory))
+    assert float((ours - theirs).abs().mean()) < 0.05 * float(theirs.mean())
+    columns = [int(one.csr.count_columns(16).sum()) for one in (graph, in_memory)]
+    assert columns[0] == pytest.approx(columns[1], rel=0.03)
+
+
+def test_reach_and_communities_are_those_of_the_model(tmp_path: Path) -> None:
+    name = "amazon_like"
+    generate_graph(name, tmp_path / "g", 0.05)
+    csr = open_graph(tmp_path / "g").csr
+    reach = BLOCK_MODELS[name].reach
+    assert reach is not None
+    distance = (csr.row_index() - csr.indices).abs()
+    assert int(distance.max()) <= reach
+    assert 0.3 < float((distance < 20).double().mean()) < 0.7, "communities have 16 nodes"
+
+
+def test_edges_depend_on_the_seed_and_the_scale_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gnnsparse.data.large.generated._PART", 5000)
+    torch.manual_seed(1)
+    stream = edges_like(PAPERS, 0.0004, seed=2)
+    first, again = list(stream), list(stream)
+    assert len(first) > 50
+    assert {chunk.dtype for chunk in first} == {torch.int32}
+    torch.manual_seed(7)
+    other = list(edges_like(PAPERS, 0.0004, seed=2))
+    for chunk, same, alike in zip(first, again, other, strict=True):
+        assert torch.equal(chunk, same)
+        assert torch.equal(chunk, alike)
+        assert bool((chunk[0] < chunk[1]).all())
+    assert sum(chunk.shape[1] for chunk in first) == pytest.approx(stream.num_edges, rel=0.02)
+    changed = [list(edges_like(PAPERS, scale, seed=seed)) for scale, seed in ((0.0004, 3), (0.0005, 2))]
+    assert not any(torch.equal(first[0], chunks[0]) for chunks in changed)
+
+
+def test_a_part_is_drawn_without_the_parts_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be made alone: its random numbers are its own."""
+    monkeypatch.setattr("gnnsparse.data.large.generated._PART", 5000)
+    stream = edges_like("arxiv_like", 0.1)
+    whole, kept, seeds = list(stream), [], set()
+    fill = gnnsparse.data.pairs.Sampler.fill
+
+    def some(self: Any, count: int, nodes: slice, *arguments: Any, **options: Any) -> torch.Tensor:
+        kept.append(len(kept) % 3 == 1)
+        seeds.add(self.generator.initial_seed())
+        if kept[-1]:
+            return fill(self, count, nodes, *arguments, **options)
+        return torch.empty(0, dtype=torch.int64)
+
+    monkeypatch.setattr("gnnsparse.data.pairs.Sampler.fill", some)
+    parts = list(stream)
+    assert sum(kept) > 5
+    assert len(seeds) == len(kept)
+    for taken, part, wanted in zip(kept, parts, whole, strict=True):
+        assert torch.equal(part, wanted if taken else wanted[:, :0])
+
+
+def test_a_stream_of_edges_is_built_as_any_iterable(tmp_path: Path) -> None:
+    stream = edges_like("dd_like", 0.02)
+    build_graph(stream, tmp_path / "g", stream.num_nodes, symmetric=True, memory=LEAST)
+    generate_graph("dd_like", tmp_path / "h", 0.02)
+    assert_same(open_graph(tmp_path / "g"), open_graph(tmp_path / "h"))
+    both = torch.cat([edge for chunk in stream for edge in (chunk, chunk.flip(0))], dim=1)
+    wanted = SparseGraph.from_edge_index(both, stream.num_nodes)
+    assert_same(open_graph(tmp_path / "g"), SparseGraph(wanted.csr))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"name": "papers_like"}, ValueError, "^name: got 'papers_like'; accepted: .*papers100m_like"),
+        ({"name": 3}, TypeError, "^name: got int; accepted: one of"),
+        ({"scale": 0}, ValueError, "^scale: got 0; accepted: a number above 0 and at most 1"),
+        ({"scale": 1e-9}, ValueError, "^scale: got 1e-09; accepted for papers100m_like: "),
+        ({"scale": "1"}, TypeError, "^scale: got str; accepted"),
+        ({"seed": -1}, ValueError, "^seed: got -1; accepted"),
+        ({"seed": 1.0}, TypeError, "^seed: got float; accepted"),
+    ],
+)
+def test_wrong_arguments_of_generated_graphs_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(error, match=message):
+        edges_like(**{"name": PAPERS, "scale": 0.001, **arguments})
+    with pytest.raises(error, match=message):
+        generate_graph(**{"name": PAPERS, "scale": 0.001, "folder": tmp_path / "g", **arguments})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nodes_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gnnsparse.memory import MemoryLimit
+
+    monkeypatch.setattr("gnnsparse.errors.available_memory", lambda: MemoryLimit(10**9, "this test"))
+    monkeypatch.setattr("gnnsparse.data.large.build.check_space", lambda *_: None)
+    with pytest.raises(MemoryError, match=r"^scale: generating edges of 111059956 nodes needs 2.7 GB"):
+        generate_graph(PAPERS, tmp_path / "g")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> SparseGraph:
+    return open_graph(generate_graph(PAPERS, tmp_path / "g", 0.0002).folder)
+
+
+@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+def test_a_mapped_graph_is_sampled_and_multiplied_as_any_other(
+    values: str | None, stored: SparseGraph
+) -> None:
+    copied = SparseGraph.from_csr(stored.csr.indptr, stored.csr.indices)
+    seeds, x = torch.arange(0, stored.num_rows, 100), torch.randn(stored.num_rows, 8)
+    samples = [
+        NeighborSampler(graph, [5, 5], values=values, seed=4).sample(seeds) for graph in (stored, copied)
+    ]
+    for ours, theirs in zip(*(sample.blocks for sample in samples), strict=True):
+        assert torch.equal(ours.sources, theirs.sources)
+        assert torch.equal(ours.adj @ x[ours.sources], theirs.adj @ x[theirs.sources])
+    whole = gnnsparse.prepare(stored, values=values)
+    again = gnnsparse.prepare(copied, values=values)
+    assert again.cache_hit, "equal graphs have one entry in the cache"
+    reference = gnnsparse.prepare(copied, values=values, cache=False) @ x
+    assert_accurate(whole @ x, reference, reference.double())
+
+
+def test_weights_of_a_graph_without_loops_are_those_that_normalisation_gives(stored: SparseGraph) -> None:
+    """The way that copies nothing beside the one for graphs with self-loops."""
+    edges = torch.stack([stored.csr.indices.long(), stored.csr.row_index()])
+    with_loop = SparseGraph.from_edge_index(torch.cat([edges, edges.new_zeros(2, 1)], dim=1), stored.num_rows)
+    assert with_loop.nnz == stored.nnz + 1
+    seeds = torch.arange(0, stored.num_rows, 50)
+    blocks = [
+        NeighborSampler(SparseGraph(graph.csr), [-1], values="gcn").sample(seeds).blocks[0]
+        for graph in (stored, with_loop)
+    ]
+    assert torch.equal(blocks[0].sources, blocks[1].sources)
+    x = torch.randn(len(blocks[0].sources), 4)
+    # A loop that is there has weight 1, as one that is added: all weights are equal.
+    assert torch.equal(blocks[0].adj @ x, blocks[1].adj @ x)
+
+
+def test_features_come_from_a_file_beside_the_graph(stored: SparseGraph, tmp_path: Path) -> None:
+    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (stored.num_rows, 16))
+    x[:] = np.random.default_rng(0).standard_normal(x.shape)
+    x.flush()
+    sample = NeighborSampler(stored, [4, 4], values="mean").sample(torch.arange(20))
+    store = FeatureStore(tmp_path / "x.npy", "host")
+    assert torch.equal(store.gather(sample.nodes), torch.from_numpy(np.array(x))[sample.nodes])
+
+
+MEASURE = """
+import json, re, sys, threading, time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from gnnsparse import SparseGraph
+from gnnsparse.data import build_graph, open_graph
+from gnnsparse.sampling import NeighborSampler
+
+torch.set_num_threads(1)
+found, folder = {}, Path(sys.argv[1])
+
+
+def anonymous():
+    return 1024 * int(re.search(r"RssAnon:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+
+
+def measured(name, work):
+    base, most, done = anonymous(), [0], threading.Event()
+
+    def watch():
+        while not done.wait(0.001):
+            most[0] = max(most[0], anonymous() - base)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    result = work()
+    done.set()
+    watcher.join()
+    found[name] = most[0]
+    return result
+
+
+edges, nodes = folder / "edges.npy", 1_000_000
+np.zeros(1000).sort()
+measured("build", lambda: build_graph(edges, folder / "g", nodes, memory=64 * 2**20))
+graph = measured("open", lambda: open_graph(folder / "g"))
+seeds = torch.arange(0, nodes, 1000)
+for values in (None, "mean", "gcn"):
+    measured(f"sample {values}", lambda: NeighborSampler(graph, [5, 5], values=values).sample(seeds))
+in_memory = measured("in memory", lambda: SparseGraph.from_edge_index(np.load(edges, mmap_mode="r"), nodes))
+assert torch.equal(in_memory.csr.indices, graph.csr.indices)
+print(json.dumps(found))
+"""
+
+
+@pytest.mark.slow
+def test_memory_is_bounded_by_the_budget(tmp_path: Path) -> None:
+    """20 million edges, 160 MB in a file: in memory they take ten times the budget of 64 MB."""
+    edges = np.lib.format.open_memmap(tmp_path / "edges.npy", "w+", np.int32, (2, 20_000_000))
+    draw = np.random.default_rng(0)
+    for row in edges:
+        row[:] = draw.integers(0, 1_000_000, 20_000_000, np.int32)
+    # The sampler of GCN's weights copies a graph with self-loops; generated ones have none.
+    edges[1] += edges[0] == edges[1]
+    edges[1] %= 1_000_000
+    edges.flush()
+    command = [sys.executable, "-c", MEASURE, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    bound = 80 * 2**20
+    assert found["in memory"] > 5 * bound
+    assert found["build"] < bound
+    assert found["open"] < bound / 4
+    # A sampler keeps 4 bytes for each node, that of GCN's weights 8 more. Of a graph with self-loops it would
+    # take half a GB, several arrays of the edges.
+    for values in (None, "mean", "gcn"):
+        assert found[f"sample {values}"] < bound, found
+    assert graph_info(tmp_path / "g").num_edges == 20_000_000
+
+
+def test_a_chunk_is_let_go_before_the_next_one_is_made(tmp_path: Path) -> None:
+    made: list[weakref.ref[np.ndarray]] = []
+
+    def chunks() -> Iterator[np.ndarray]:
+        for seed in range(20):
+            assert not any(chunk() is not None for chunk in made)
+            yield noted(random_edges(50, 1000, seed))
+
+    def noted(chunk: np.ndarray) -> np.ndarray:
+        made.append(weakref.ref(chunk))
+        return chunk
+
+    build_graph(chunks(), tmp_path / "g", 50, memory=LEAST)
+    assert graph_info(tmp_path / "g").num_edges == 20_000

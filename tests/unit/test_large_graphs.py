@@ -1,0 +1,277 @@
+"""build_graph: the graph that is made in memory, whatever the chunks and the memory; what it refuses."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gnnsparse.data import build_graph, graph_info, open_graph
+from gnnsparse.data.large.buckets import Limits, Spiller
+from tests.large import LEAST, assert_same, expected, random_edges
+
+
+def cut(edges: np.ndarray, places: list[float]) -> list[np.ndarray]:
+    """Chunks that end at some shares of the edges; equal ones make empty chunks."""
+    return np.split(edges, sorted(int(place * edges.shape[1]) for place in places), axis=1)
+
+
+def once(chunks: list[Any]) -> Iterator[Any]:
+    yield from chunks
+
+
+@given(
+    nodes=st.sampled_from([0, 1, 2, 3, 40, 700, 100_000]),
+    count=st.sampled_from([0, 1, 30, 3000, 20_000]),
+    hub=st.sampled_from([0.0, 0.0, 0.7]),
+    places=st.lists(st.floats(0, 1), max_size=6),
+    symmetric=st.booleans(),
+    repeatable=st.booleans(),
+    small=st.booleans(),
+    as_tensor=st.booleans(),
+    seed=st.integers(0, 2**20),
+)
+def test_the_graph_is_that_of_the_edges_in_memory(
+    nodes: int, count: int, hub: float, places: list[float], symmetric: bool, repeatable: bool, small: bool,
+    as_tensor: bool, seed: int,
+) -> None:  # fmt: skip
+    edges = random_edges(nodes, count, seed, hub)
+    chunks: list[Any] = [chunk.astype(np.int32) if small else chunk for chunk in cut(edges, places)]
+    chunks = [torch.from_numpy(np.array(chunk)) for chunk in chunks] if as_tensor else chunks
+    with tempfile.TemporaryDirectory() as folder:
+        made = build_graph(
+            chunks if repeatable else once(chunks), Path(folder, "g"), nodes, symmetric=symmetric,
+            memory=LEAST,
+        )  # fmt: skip
+        assert [path.name for path in Path(folder).iterdir()] == ["g"]
+        graph, wanted = open_graph(made.folder), expected(edges, nodes, symmetric=symmetric)
+        assert_same(graph, wanted)
+        assert (made.num_nodes, made.nnz, made.num_edges) == (nodes, wanted.nnz, edges.shape[1])
+        assert graph_info(made.folder) == made
+
+
+@pytest.fixture
+def splits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many keys the buckets had that were split."""
+    found: list[int] = []
+    split = Spiller._split
+
+    def noted(self: Spiller, bucket: Any) -> Any:
+        found.append(bucket.count)
+        return split(self, bucket)
+
+    monkeypatch.setattr(Spiller, "_split", noted)
+    return found
+
+
+@pytest.mark.parametrize("repeatable", [True, False])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_a_row_of_more_edges_than_fit_is_cut(
+    repeatable: bool, symmetric: bool, tmp_path: Path, splits: list[int]
+) -> None:
+    edges = random_edges(50_000, 60_000, hub=0.9)
+    chunks = cut(edges, [0.3, 0.6])
+    build_graph(
+        chunks if repeatable else once(chunks), tmp_path / "g", 50_000, symmetric=symmetric, memory=LEAST
+    )
+    assert_same(open_graph(tmp_path / "g"), expected(edges, 50_000, symmetric=symmetric))
+    assert max(splits) > 50_000
+
+
+def test_edges_that_are_counted_fit_at_once(tmp_path: Path, splits: list[int]) -> None:
+    """Degrees fall with the number of the node: ranges of equal rows would not be of equal edges."""
+    edges = (random_edges(10_000, 80_000) ** 3) // 10_000**2
+    build_graph(edges, tmp_path / "counted", 10_000, memory=LEAST)
+    assert splits == []
+    build_graph(once([edges]), tmp_path / "once", 10_000, memory=LEAST)
+    assert splits
+    for name in ("counted", "once"):
+        assert_same(open_graph(tmp_path / name), expected(edges, 10_000))
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 2**31 - 1])
+def test_one_edge_many_times(nodes: int, tmp_path: Path) -> None:
+    """No range can divide them; with 2^31 - 1 nodes keys need 62 bits."""
+    edges = np.full((2, 30_000), nodes - 1)
+    if nodes > 2**30:
+        counted = Spiller(tmp_path, Limits.within(LEAST))
+        key = np.array([(nodes - 1) * nodes + nodes - 1])
+        parts = [np.repeat(key, 200) for _ in range(150)]
+        buckets = counted.distribute(lambda: parts, 0, nodes**2, count_first=False, step=nodes)
+        found = [(keys.tolist(), count) for keys, count in counted.sorted(buckets)]
+        assert found == [(key.tolist(), 30_000)]
+        return
+    made = build_graph(edges, tmp_path / "g", nodes, memory=LEAST)
+    assert made.nnz == 1
+    assert_same(open_graph(tmp_path / "g"), expected(edges, nodes))
+
+
+def test_graphs_without_edges_or_nodes(tmp_path: Path) -> None:
+    for nodes in (0, 1, 3_000_000):
+        for form, edges in (("array", np.empty((2, 0), np.int64)), ("list", []), ("once", iter([]))):
+            made = build_graph(edges, tmp_path / f"{form}{nodes}", nodes, symmetric=True)
+            assert (made.nnz, made.num_edges) == (0, 0)
+            graph = open_graph(made.folder)
+            assert graph.csr.indptr.tolist() == [0] * (nodes + 1)
+            assert graph.is_symmetric
+
+
+def test_every_form_of_edges(tmp_path: Path) -> None:
+    edges = random_edges(300, 4000)
+    np.save(tmp_path / "e.npy", edges)
+    np.save(tmp_path / "small.npy", edges.astype(np.int32))
+    np.save(tmp_path / "fortran.npy", np.asfortranarray(edges))
+    forms: dict[str, Any] = {
+        "path": tmp_path / "e.npy",
+        "text": str(tmp_path / "small.npy"),
+        "fortran": tmp_path / "fortran.npy",
+        "mapped": np.load(tmp_path / "e.npy", mmap_mode="r"),
+        "tensor": torch.from_numpy(edges),
+        "columns": torch.from_numpy(np.ascontiguousarray(edges.T)).T,
+        "gradient-free": torch.from_numpy(edges).to(torch.int32),
+        "tuple": (edges[:, :5], torch.from_numpy(edges[:, 5:])),
+        "map": map(np.asarray, [edges]),
+    }
+    for name, given_edges in forms.items():
+        build_graph(given_edges, tmp_path / name, 300, memory=LEAST)
+        assert_same(open_graph(tmp_path / name), expected(edges, 300))
+
+
+WEIGHTED = "int32 or int64, without weights of edges"
+
+
+@pytest.mark.parametrize(
+    ("edges", "error", "message"),
+    [
+        (None, TypeError, rf"^edges: got NoneType; accepted: .*{WEIGHTED}: a tensor, an array, the path"),
+        (5, TypeError, "^edges: got int; accepted"),
+        (b"edges.npy", TypeError, "^edges: got bytes; accepted"),
+        ({"a": 1}, TypeError, "^edges: got dict; accepted"),
+        ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{WEIGHTED}"),
+        (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{WEIGHTED}"),
+        (np.zeros((2, 3), ">i8"), TypeError, "^edges: got dtype >i8; accepted"),
+        (np.zeros((2, 3), np.uint32), TypeError, "^edges: got dtype uint32; accepted"),
+        (torch.zeros(2, 3), TypeError, "^edges: got a tensor of dtype torch.float32; accepted"),
+        (torch.zeros(2, 3, dtype=torch.int64).to_sparse(), TypeError, "^edges: got a tensor .*layout"),
+        (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{WEIGHTED}"),
+        (np.zeros(4, np.int64), ValueError, r"^edges: has shape \(4,\); accepted"),
+        (torch.tensor([[0], [7]]), ValueError, r"^edges: element \[1, 0\] is 7; accepted: 0 to 6, as num_n"),
+        (np.array([[0, -1], [1, 1]]), ValueError, r"^edges: element \[0, 1\] is -1; accepted: 0 to 6"),
+        ([np.zeros((2, 3), np.int64), np.zeros((2, 3))], TypeError, r"^edges\[1\]: got dtype float64"),
+        (iter([np.zeros((2, 0), np.int64), torch.full((2, 3), 9)]), ValueError, r"^edges\[1\]: element"),
+        ((np.zeros((2, 3), np.int64), np.ones(3)), TypeError, r"^edges\[1\]: got dtype float64"),
+    ],
+)
+def test_wrong_edges_are_named(edges: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error, match=message):
+        build_graph(edges, tmp_path / "g", 7, memory=LEAST)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_place_of_a_wrong_index_is_that_in_the_whole_array(tmp_path: Path) -> None:
+    edges = random_edges(100, 5000)
+    edges[0, 4321] = 100
+    with pytest.raises(ValueError, match=r"^edges: element \[0, 4321\] is 100; accepted: 0 to 99"):
+        build_graph(edges, tmp_path / "g", 100, memory=LEAST)
+    with pytest.raises(ValueError, match=r"^edges: element \[0, 0\] is 0; accepted: nothing"):
+        build_graph(np.zeros((2, 1), np.int64), tmp_path / "g", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"num_nodes": -1}, ValueError, "^num_nodes: got -1; accepted: 0 to 2"),
+        ({"num_nodes": 2**31}, ValueError, "^num_nodes: got 2147483648; accepted: 0 to 2"),
+        ({"num_nodes": 1.5}, TypeError, "^num_nodes: got float; accepted"),
+        ({"num_nodes": None}, TypeError, "^num_nodes: got NoneType; accepted"),
+        ({"num_nodes": (3, 4)}, TypeError, "^num_nodes: got tuple; accepted"),
+        ({"symmetric": 1}, TypeError, "^symmetric: got int; accepted: True or False"),
+        ({"overwrite": "yes"}, TypeError, "^overwrite: got str; accepted: True or False"),
+        ({"memory": 65_535}, ValueError, "^memory: got 65535; accepted: a number of bytes, at least 65536"),
+        ({"memory": 1e9}, TypeError, "^memory: got float; accepted"),
+        ({"about": None}, TypeError, "^about: got NoneType; accepted: a text"),
+        ({"folder": None}, TypeError, "^folder: got NoneType; accepted: the path of a folder"),
+        ({"folder": ""}, ValueError, "^folder: got ''; accepted: the path of a folder"),
+        ({"folder": "a\0b"}, ValueError, "^folder: got .*; accepted: the path of a folder"),
+    ],
+)
+def test_wrong_arguments_are_named(
+    arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+) -> None:
+    given_arguments = {"folder": tmp_path / "g", "num_nodes": 3, **arguments}
+    with pytest.raises(error, match=message):
+        build_graph(np.zeros((2, 3), np.int64), **given_arguments)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "e.npy.*no array of the npy format"),
+        (b"hello, world", "e.npy.*no array of the npy format"),
+        ("short", r"e.npy.*has \d+ bytes; accepted: those of its shape \(2, 50\)"),
+        ("floats", "e.npy.*is of type float64; accepted: int32 or int64"),
+        ("objects", "e.npy.*is of type object; accepted: int32 or int64"),
+        ("flat", r"e.npy.*has shape \(100,\); accepted: \(any, any\)"),
+        ("columns", r"^edges: has shape \(50, 2\); accepted"),
+        ("zip", "e.npy.*no array of the npy format"),
+    ],
+)
+def test_wrong_files_are_named(content: Any, message: str, tmp_path: Path) -> None:
+    file, edges = tmp_path / "e.npy", random_edges(9, 50)
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    elif content == "zip":
+        np.savez(tmp_path / "e", edges)
+        (tmp_path / "e.npz").rename(file)
+    else:
+        arrays = {"floats": edges * 1.0, "objects": edges.astype(object), "flat": edges.reshape(-1)}
+        np.save(file, edges.T if content == "columns" else arrays.get(content, edges), allow_pickle=True)
+        if content == "short":
+            file.write_bytes(file.read_bytes()[:-8])
+    with pytest.raises(ValueError, match=message):
+        build_graph(file, tmp_path / "g", 9)
+    with pytest.raises(FileNotFoundError, match=r"nothing\.npy"):
+        build_graph(tmp_path / "nothing.npy", tmp_path / "g", 9)
+    assert [path.name for path in tmp_path.iterdir()] == ["e.npy"]
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("repeatable", [True, False])
+def test_the_disk_is_what_the_documentation_says(symmetric: bool, repeatable: bool, tmp_path: Path) -> None:
+    nodes, edges, memory = 5000, random_edges(5000, 60_000), 1 << 18
+    taken = []
+
+    def look(*_: Any) -> None:
+        files = [path for path in (tmp_path / "g.part").rglob("*") if path.is_file()]
+        taken.append(sum(path.stat().st_size for path in files))
+
+    made = build_graph(
+        [edges] if repeatable else once([edges]), tmp_path / "g", nodes, symmetric=symmetric, memory=memory,
+        progress=look,
+    )  # fmt: skip
+    most = 8 * (1 + symmetric) * 60_000 + 8 * nodes + memory / 2
+    assert 0.9 * most < max(taken) + memory / 2 < most + memory / 2
+    assert made.nbytes < 4 * made.nnz + 8 * nodes + 1000
+    assert taken[-1] < made.nbytes + memory / 2, "what was sorted is removed"
+
+
+def test_progress_counts_every_edge(tmp_path: Path) -> None:
+    edges, told = random_edges(100, 3000), []
+    build_graph(edges, tmp_path / "g", 100, memory=LEAST, progress=lambda *done: told.append(done))
+    assert [what for what, done, total in told if done == total] == ["count", "distribute", "sort"]
+    assert {total for what, _, total in told} == {3000}
+    told.clear()
+    build_graph(
+        once([edges]), tmp_path / "h", 100, symmetric=True, memory=LEAST,
+        progress=lambda *done: told.append(done),
+    )  # fmt: skip
+    assert [done for done in told if done[0] == "distribute"][-1] == ("distribute", 3000, None)
+    assert told[-1] == ("sort", 6000, 6000)
