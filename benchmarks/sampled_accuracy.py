@@ -17,6 +17,7 @@ import argparse
 import copy
 import statistics
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -170,7 +171,8 @@ def statistics_of(accuracies: list[float]) -> dict[str, Any]:
     return {"mean": mean, "standard_deviation": deviation, "accuracies": scores}
 
 
-def measured(name: str, root: Path | None, seeds: int, device: str) -> dict[str, Any]:
+def measured(name: str, root: Path | None, seeds: int, device: str) -> Iterator[dict[str, Any]]:
+    """Yields the row of a data set after each seed."""
     whole, setting = load_dataset(name, root=root), SETTINGS[name]
     found: dict[str, list[float]] = {"ours": [], "peer": []}
     seconds = dict.fromkeys(found, 0.0)
@@ -181,10 +183,8 @@ def measured(name: str, root: Path | None, seeds: int, device: str) -> dict[str,
             found[kind].append(train(dataset, setting, seed, device))
             seconds[kind] += time.perf_counter() - start
         print(name, seed, *(f"{kind} {100 * scores[-1]:.2f}" for kind, scores in found.items()), flush=True)
-    return {
-        "dataset": name, "seeds": seeds, **{kind: statistics_of(scores) for kind, scores in found.items()},
-        "seconds": seconds,
-    }  # fmt: skip
+        scores = {kind: statistics_of(of) for kind, of in found.items()}
+        yield {"dataset": name, "seeds": seed + 1, **scores, "seconds": dict(seconds)}
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -198,11 +198,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args(arguments)
     roots = {name: Path(folder) for name, _, folder in (pair.partition("=") for pair in options.root_of)}
-    rows = []
+    rows: dict[str, dict[str, Any]] = {}
     for name in options.datasets:
-        rows.append(measured(name, roots.get(name), options.seeds, options.device))
-        if options.out is not None:
-            write_json(options.out, {**describe_environment(options.device), "rows": rows})
+        for rows[name] in measured(name, roots.get(name), options.seeds, options.device):
+            if options.out is not None:  # after each seed, because a run takes long
+                content = {**describe_environment(options.device), "rows": list(rows.values())}
+                write_json(options.out, content)
 
 
 if __name__ == "__main__":

@@ -56,6 +56,6 @@ def test_a_row_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.sampled_accuracy.SETTINGS", {"toy": SETTING})
     monkeypatch.setattr("benchmarks.sampled_accuracy.ours", lambda *_: 0.5)
     monkeypatch.setattr("benchmarks.sampled_accuracy.theirs", lambda *_: 0.25)
-    row = measured("toy", None, 2, "cpu")
-    assert (row["dataset"], row["seeds"]) == ("toy", 2)
+    first, row = measured("toy", None, 2, "cpu")
+    assert (first["seeds"], row["dataset"], row["seeds"]) == (1, "toy", 2)
     assert (row["ours"]["mean"], row["peer"]["accuracies"]) == (50.0, [25.0, 25.0])
