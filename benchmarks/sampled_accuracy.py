@@ -200,7 +200,8 @@ def main(arguments: list[str] | None = None) -> None:
     roots = {name: Path(folder) for name, _, folder in (pair.partition("=") for pair in options.root_of)}
     rows: dict[str, dict[str, Any]] = {}
     for name in options.datasets:
-        for rows[name] in measured(name, roots.get(name), options.seeds, options.device):
+        for row in measured(name, roots.get(name), options.seeds, options.device):
+            rows[name] = row
             if options.out is not None:  # after each seed, because a run takes long
                 content = {**describe_environment(options.device), "rows": list(rows.values())}
                 write_json(options.out, content)

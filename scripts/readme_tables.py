@@ -225,6 +225,17 @@ def accuracy_table(file: str) -> str:
     return table(["data set", *precisions, "PyG fp32"], rows) + "\n\n" + origin(data)
 
 
+def sampled_accuracy_table(file: str) -> str:
+    """Makes the table of test accuracies after training on samples, beside PyG's layers on samples of DGL."""
+    data = load(file)
+    rows = []
+    for r in data["rows"]:
+        scores = (f"{r[kind]['mean']:.2f} ± {r[kind]['standard_deviation']:.2f}" for kind in ("ours", "peer"))
+        rows.append([r["dataset"], str(r["seeds"]), *scores])
+    head = ["data set", "seeds", "gnnsparse fp32", "PyG's layers on samples of DGL"]
+    return table(head, rows) + "\n\n" + origin(data)
+
+
 def layers_accuracy_table(*files: str) -> str:
     """Makes the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
     measured = [load(file) for file in files]
@@ -366,6 +377,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "accuracy-layers": lambda: layers_accuracy_table(
         "accuracy_layers.json", "accuracy_tolokers.json", "accuracy_tolokers_transformer.json"
     ),
+    "accuracy-sampled": lambda: sampled_accuracy_table("sampled_accuracy.json"),
     "accuracy-accelerated": lambda: examples_table("pyg_examples.json", "pyg_examples_cpu.json"),
     "precision-study": lambda: precision_tables.study(load("precision_h200.json")),
     "precision-table8": lambda: precision_tables.study(
