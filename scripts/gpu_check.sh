@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # Everything that needs an NVIDIA GPU: build, GPU tests, compute-sanitizer, benchmarks.
 #
-#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices]
+#   scripts/gpu_check.sh [build] [test] [sanitize] [bench] [fit] [choices] [scale]
 #
 # Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
-# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md).
+# the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `scale` needs two GPUs or
+# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that takes about 87 GB on one GPU, as estimated.
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
 # `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the
@@ -99,6 +100,17 @@ choices() {
     --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices.json"
 }
 
+scale() {
+  mkdir -p "$out"
+  local found gpus=() count=1
+  found=$(nvidia-smi -L | wc -l)
+  while [ "$count" -le "$found" ]; do gpus+=("$count"); count=$((2 * count)); done
+  "$python" -m pytest -m gpu -q -p no:cacheprovider tests/distributed/test_nccl.py
+  "$python" -m benchmarks.scaling --gpus "${gpus[@]}" --profile --out "$out/scaling.json"
+  "$python" -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --precisions fp32 --hidden 1024 \
+    --steps 4 --capture off --out "$out/scaling_memory.json"
+}
+
 for step in "${steps[@]}"; do
   case $step in
     build) build ;;
@@ -107,6 +119,7 @@ for step in "${steps[@]}"; do
     bench) bench ;;
     fit) fit ;;
     choices) choices ;;
-    *) echo "unknown step '$step': build, test, sanitize, bench, fit or choices" >&2; exit 2 ;;
+    scale) scale ;;
+    *) echo "unknown step '$step': build, test, sanitize, bench, fit, choices or scale" >&2; exit 2 ;;
   esac
 done
