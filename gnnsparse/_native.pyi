@@ -576,6 +576,7 @@ def cuda_spmm_panel(
     partial: _Array,
     precision: int,
     stream: int,
+    add: bool = False,
 ) -> None: ...
 def cuda_sddmm_csr(
     a: Csr,

@@ -144,17 +144,20 @@ class Launchable:
         run: computes the product.
         launch: the native launch that computes it without edge values; None: there is none.
         mean: whether the product is a mean.
+        adds: whether `run` takes, after a result's memory, whether the product is added to what that has.
     """
 
-    __slots__ = ("_device", "_run", "launch", "mean")
+    __slots__ = ("_device", "_run", "adds", "launch", "mean")
 
-    def __init__(self, device: torch.device, run: Callable[..., Any], launch: Any, mean: bool) -> None:
-        self._device, self._run, self.launch, self.mean = device, run, launch, mean
+    def __init__(
+        self, device: torch.device, run: Callable[..., Any], launch: Any, mean: bool, adds: bool = False
+    ) -> None:
+        self._device, self._run, self.launch, self.mean, self.adds = device, run, launch, mean, adds
 
-    def __call__(self, *tensors: torch.Tensor | None) -> torch.Tensor:
+    def __call__(self, *arguments: torch.Tensor | bool | None) -> torch.Tensor:
         """Runs the product."""
         with path().current(self._device):
-            y: torch.Tensor = self._run(*tensors)
+            y: torch.Tensor = self._run(*arguments)
             return y
 
 

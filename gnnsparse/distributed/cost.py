@@ -39,6 +39,8 @@ class Rates:
         product_bytes: nonzeros times bytes of a row of features that a product works off in a second.
         narrow_bytes: bytes of a row of features below which a product does not become faster.
         copy_bytes: bytes that are copied in a second.
+        add_passes: how often a rank's results are read or written to add a second product to the first,
+            beyond writing both: 3 where that is an operation of its own, 1 where kernels add to memory.
         about: where the numbers come from.
 
     Raises:
@@ -51,10 +53,11 @@ class Rates:
     product_bytes: float
     narrow_bytes: float
     copy_bytes: float
+    add_passes: float = 3.0
     about: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("link_bytes", "latency", "product_bytes", "narrow_bytes", "copy_bytes"):
+        for name in ("link_bytes", "latency", "product_bytes", "narrow_bytes", "copy_bytes", "add_passes"):
             if check_number(f"rates.{name}", getattr(self, name)) <= 0:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
 
@@ -178,8 +181,9 @@ class _Model:
             arrived, transfer = arrived + took, transfer + took
             waits += max(arrived - now, 0.0)
             now = max(now, arrived) + self.product(nnz - own, width)
-        # The second result of a split product is read, and added to the first one.
-        return _Rows(now + (1.5 * self.copy(rows) if split else 0.0), transfer, waits, len(widths), split)
+        # A copy is two passes over the rows: they are read and written.
+        added = self.rates.add_passes / 2 * self.copy(rows) if split else 0.0
+        return _Rows(now + added, transfer, waits, len(widths), split)
 
     def _widths(self, chunks: int) -> list[int]:
         return [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]

@@ -74,6 +74,7 @@ def measure_rates(operand: SparseOperand, group: Any = None, *, width: int = 128
         # The width at which the time of the narrow product would be that of its bytes.
         narrow_bytes=max(1.0, by_width[_NARROW] * product / operand.nnz),
         copy_bytes=2 * _LARGE / copied,
+        add_passes=1.0 if operand.device.type == "cuda" else 3.0,  # as ops/spmm/into.py adds
         about=f"measured on {ranks} ranks, {dist.get_backend(group)}, {operand!r}",
     )
 

@@ -47,19 +47,15 @@ class RowProduct:
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
         begin = self._exchange.start if self._choice.split else self._exchange.start_whole
         pending = [begin(_in_vectors(x[:, part], dtype), dtype) for part in parts]
-        y = x.new_empty(self._layout.shard.facts.rows, width)
-        if self._choice.split:
+        y, split = x.new_empty(self._layout.shard.facts.rows, width), self._choice.split
+        if split:
             spmm_into(self._operand("own"), x, y)
-        if self._choice.split and not self._operand("others").nnz:
-            for transfer in pending:
-                transfer.wait()
-            return y
-        # Of a split product the others' columns have a result of their own, which is added in one pass.
-        found = torch.empty_like(y) if self._choice.split else y
-        operand = self._operand("others" if self._choice.split else "whole")
+        operand = self._operand("others" if split else "whole")
         for part, transfer in zip(parts, pending, strict=True):
-            spmm_into(operand, transfer.wait()[:, : part.stop - part.start], found[:, part])
-        return y.add_(found) if self._choice.split else y
+            of_others = transfer.wait()[:, : part.stop - part.start]
+            if operand.nnz or not split:
+                spmm_into(operand, of_others, y[:, part], add=split)
+        return y
 
 
 def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -95,14 +95,16 @@ void spmm_tiles(const BlockedHandle& a, const StoredRowsHandle& rows, const Work
 
 void spmm_panel(const BlockedHandle& a, const StoredRowsHandle& rows, const WorkListHandle& work,
                 const Dense& x, const Dense& y, int64_t n, int slices, const Memory& partial,
-                int precision_code, Address stream) {
+                int precision_code, Address stream, bool add) {
   const Precision precision = precision_of(precision_code);
+  const bool bits = a.view.encoding == Encoding::kBitmap;
+  if (add && !bits) reject("add", "is true; accepted for panels of bits");
   // Panels of bits copy halves of vectors, of rows that consist of them, where X is as it was
   // given.
-  const bool halves = a.view.encoding == Encoding::kBitmap && !x.rounded &&
-                      n * size_of(storage_of(precision)) % 8 == 0;
+  const bool halves = bits && !x.rounded && !add && n * size_of(storage_of(precision)) % 8 == 0;
   vector_matrix(x, a.view.cols, n, precision, "x", halves ? 8 : 16);
-  const PanelSpmm p = panel_spmm(a, rows, work, x, y, n, slices, partial, precision);
+  PanelSpmm p = panel_spmm(a, rows, work, x, y, n, slices, partial, precision);
+  p.add = add;
   cuda::spmm_panel(p, precision, stream_of(stream));
 }
 
@@ -166,7 +168,7 @@ Launch launch_panel(const py::object& a, const py::object& rows, const py::objec
   const auto run = [a = Bound<BlockedHandle>(a), rows = Bound<StoredRowsHandle>(rows),
                     work = Bound<WorkListHandle>(work), slices, precision, n = result.width](
                        const Dense& x, const Dense& y, const Memory& partial, Address stream) {
-    spmm_panel(*a, *rows, *work, x, y, n, slices, partial, precision, stream);
+    spmm_panel(*a, *rows, *work, x, y, n, slices, partial, precision, stream, false);
   };
   return launch(run, result, layout, queue);
 }
@@ -211,7 +213,7 @@ void bind_cuda_spmm(py::module_& m) {
         py::arg("precision"), py::arg("stream"));
   m.def("cuda_spmm_panel", &spmm_panel, nogil, py::arg("a"), py::arg("rows"), py::arg("work"),
         py::arg("x"), py::arg("y"), py::arg("n"), py::arg("slices"), py::arg("partial"),
-        py::arg("precision"), py::arg("stream"));
+        py::arg("precision"), py::arg("stream"), py::arg("add") = false);
 }
 
 }  // namespace gnnsparse::bindings

@@ -1,7 +1,7 @@
 """Runs every CUDA kernel once on small, awkward shapes: the program that compute-sanitizer watches.
 
 compute-sanitizer --tool memcheck python tests/gpu/every_kernel.py [products] [attention] [graph_attention]
-    [starts] [narrow] [eight_bits] [sampling]
+    [starts] [narrow] [added] [eight_bits] [sampling]
 
 Without names it runs all of them; "tiles" is a part of "graph_attention" short enough for racecheck.
 """
@@ -18,6 +18,8 @@ import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.cuda_path import path
 from gnnsparse.formats.packed import packed_changes, packed_kernel
+from gnnsparse.kernel_keys import Product
+from gnnsparse.ops.spmm.into import spmm_into
 from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
@@ -287,6 +289,20 @@ def all_narrow() -> None:
                 gnnsparse.spmm(a, x[:, 1:], plan=plan)
 
 
+def all_added() -> None:
+    """Products of panels that are added to what is there, whole and cut, at whole chunks and between them."""
+    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2).to("cuda")
+    for precision, height, values in product(PRECISIONS, HEIGHTS, (None, "gcn")):
+        a = gnnsparse.prepare(graph, precision=precision, values=values, cache=False)
+        x = torch.randn(90, 72, device="cuda").to(a.precision.storage)
+        for limit, dtype in product((1, 1000), {a.precision.storage, torch.float32}):
+            plan = Plan("panel", height=height, tile_limit=limit, prescale=limit == 1)
+            y = torch.zeros(90, 73, device="cuda", dtype=dtype)
+            for width, first in ((72, 0), (72, 1), (23, 3)):
+                a.kernels.use_plan(Product("spmm", width), plan)
+                spmm_into(a, x[:, :width], y[:, first : first + width], add=True)
+
+
 def all_sampling() -> None:
     """Draws of every kind, the numbering of nodes, and pairs without an edge."""
     graph = random_graph(300, 300, 0.05, weighted=False, hubs=2, empty_rows=0.1).to("cuda")
@@ -316,12 +332,14 @@ def all_sampling() -> None:
 def main() -> None:
     torch.manual_seed(0)
     parts = sys.argv[1:] or [
-        "products", "starts", "narrow", "attention", "graph_attention", "eight_bits", "sampling",
+        "products", "starts", "narrow", "added", "attention", "graph_attention", "eight_bits", "sampling",
     ]  # fmt: skip
     if "starts" in parts:
         all_starts()
     if "narrow" in parts:
         all_narrow()
+    if "added" in parts:
+        all_added()
     if "eight_bits" in parts:
         all_eight_bits()
     if "sampling" in parts:

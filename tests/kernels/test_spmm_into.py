@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 
 import gnnsparse
-from gnnsparse import SparseOperand
+from gnnsparse import Precision, SparseOperand, _native
+from gnnsparse.formats import format_spec
+from gnnsparse.kept import Launchable
 from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.spmm.into import spmm_into
+from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import Plan
+from gnnsparse.precision import dense_view
+from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
-from tests.helpers import make
+from tests.helpers import PRECISIONS, make
 
 
 def check_columns(a: SparseOperand, dtype: torch.dtype) -> None:
@@ -28,6 +35,23 @@ def check_columns(a: SparseOperand, dtype: torch.dtype) -> None:
         assert (y[:, 64:] == 7).all()  # what lies behind is left alone
 
 
+def check_sums(a: SparseOperand, dtype: torch.dtype) -> None:
+    """What was there and products beside each other, with the bits of an addition by torch."""
+    rows, columns = a.shape
+    for given in dict.fromkeys((a.precision.storage, torch.float32)):
+        # From column 0 on results are whole chunks, from column 41 on they begin between two vectors.
+        for parts, width in (((slice(0, 40), slice(40, 64)), 64), ((slice(41, 65), slice(1, 41)), 67)):
+            x = torch.randn(columns, width, device=a.device).to(given)
+            y = torch.randn(rows, width, device=a.device).to(dtype)
+            before = y.clone()
+            for part in parts:
+                found = torch.full((rows, part.stop - part.start), 7.0, dtype=dtype, device=a.device)
+                spmm_into(a, x[:, part], found)
+                spmm_into(a, x[:, part], y[:, part], add=True)
+                before[:, part] += found
+            assert torch.equal(y, before)
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("format", ["auto", "window", "me-bcrs"])
 def test_on_the_cpu(precision: str, format: str) -> None:
@@ -37,6 +61,7 @@ def test_on_the_cpu(precision: str, format: str) -> None:
     a = gnnsparse.prepare(graph, precision=precision, values="mean", format=format, cache=False)
     for dtype in (torch.float32, torch.float16):
         check_columns(a, dtype)
+        check_sums(a, dtype)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -51,6 +76,7 @@ def test_on_the_path_of_a_gpu(native: RunningPath, kernel: str, precision: str) 
         a.kernels.use_plan(Product("spmm", width), Plan(kernel))
     for dtype in (torch.float32, torch.float16):
         check_columns(a, dtype)
+        check_sums(a, dtype)
     assert f"cuda_spmm_{kernel}" in native.called
 
 
@@ -59,3 +85,64 @@ def test_an_empty_matrix_gives_zeros(native: RunningPath) -> None:
     y = torch.ones(5, 8)
     spmm_into(a, torch.randn(6, 4), y[:, :4])
     assert torch.equal(y, torch.tensor([0.0] * 4 + [1.0] * 4).expand(5, 8))
+    spmm_into(a, torch.randn(6, 4), y, add=True)
+    assert torch.equal(y, torch.tensor([0.0] * 4 + [1.0] * 4).expand(5, 8))
+
+
+def check_panels(device: str, precision: str, height: int, values: str | None, cut: bool) -> SparseOperand:
+    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, device, precision=precision, values=values)
+    for width in (40, 24):
+        plan = Plan("panel", height=height, tile_limit=1 if cut else 1000, prescale=cut)
+        a.kernels.use_plan(Product("spmm", width), plan)
+    for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
+        check_sums(a, dtype)
+    return a
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("height", _native.SPMM_PANEL_BLOCKS)
+@pytest.mark.parametrize("values", [None, "gcn"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_on_a_gpu(precision: str, height: int, values: str | None, cut: bool) -> None:
+    check_panels("cuda", precision, height, values, cut)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("height", _native.SPMM_PANEL_BLOCKS)
+@pytest.mark.parametrize("values", [None, "gcn"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_panels_add_to_what_is_there(
+    native: RunningPath, precision: str, height: int, values: str | None, cut: bool
+) -> None:
+    """In the kernel itself, which writes to no memory but the result; panels in one piece and cut."""
+    a = check_panels("cpu", precision, height, values, cut)
+    run = bind(a.kernels, torch.zeros(90, 24), None)
+    assert isinstance(run, Launchable)
+    assert run.adds
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "empty_like", None)  # of which the other way would need one
+        spmm_into(a, torch.randn(90, 24), torch.zeros(90, 24), add=True)
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp8"])
+def test_of_eight_bits(precision: str) -> None:
+    graph = random_graph(60, 60, 0.1, seed=3, weighted=False, empty_rows=0.2)
+    a = gnnsparse.prepare(graph, precision=precision, values="gcn", cache=False)
+    x, y = torch.randn(60, 24), torch.randn(60, 30)
+    expected = y.clone()
+    expected[:, :24] += gnnsparse.spmm(a, x)
+    spmm_into(a, x, y[:, :24], add=True)
+    assert torch.equal(y, expected)
+
+
+def test_panels_of_values_are_not_added(built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    values = graph.values.half()
+    blocked = convert(graph.csr, format_spec("panel-values", "fp16", panel=32), values)
+    x, y = dense_view(torch.zeros(20, 8).half()), dense_view(torch.zeros(20, 8))
+    rows, work = _native.StoredRows(), _native.WorkList(None, None, 0)
+    with pytest.raises(ValueError, match="add: is true; accepted for panels of bits"):
+        built.cuda_spmm_panel(blocked.view(), rows, work, x, y, 8, 1, None, Precision.FP16.code, 0, True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -70,7 +71,9 @@ def bind(
         chosen = plan or kernels.plan_of(product)
         run, launch = _BINDERS[type(chosen)](kernels, chosen, product, mean)
         native = None if launch is None or edge_values else launch.bind(kernels, width, dtype)
-        return Launchable(kernels.csr.device, run, native, mean)
+        # Kernels of panels of bits add to memory.
+        adds = isinstance(chosen, PanelPlan) and kernels.values is None
+        return Launchable(kernels.csr.device, run, native, mean, adds)
 
     return kernels.kept.get(BoundCall(product, dtype, plan, mean), make)
 
@@ -182,18 +185,20 @@ def _bind_panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: b
     rounds = plan.prescale and kernels.precision is Precision.TF32 and values is None
     scale = kernels.col_scale if plan.prescale else None
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
-    load = CudaLoader(
-        kernels.precision, width, scale, rounds=rounds, whole=_whole_rows(kernels, product, reads),
-        halves=values is None and _reads_halves(kernels, product, reads),
-    )  # fmt: skip
+    whole = _whole_rows(kernels, product, reads)
+    make_load = functools.partial(CudaLoader, kernels.precision, width, scale, rounds=rounds, whole=whole)
+    load = make_load(halves=values is None and _reads_halves(kernels, product, reads))
+    load_to_add = make_load()  # kernels that add to memory read whole vectors
 
-    def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        x_view = load(x)
+    def run(
+        x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None, add: bool = False
+    ) -> torch.Tensor:
+        x_view = load_to_add(x) if add else load(x)
         y = x.new_empty(rows, width) if out is None else out
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_panel(
             view, stored, items, x_view, gpu.native.Dense(y), width, slices, partial, code,
-            streams.current(),
+            streams.current(), add,
         )  # fmt: skip
         return y
 

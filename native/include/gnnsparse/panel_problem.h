@@ -6,7 +6,7 @@
 
 namespace gnnsparse {
 
-// y[row_ids[i]] = row_scale[i] * (A x)[i]
+// y[row_ids[i]] = row_scale[i] * (A x)[i], or added to what y has
 struct PanelSpmm {
   BlockedView a;  // in lane order
   StoredRows stored;
@@ -16,6 +16,9 @@ struct PanelSpmm {
   DenseView x;
   MutableDenseView y;
   int64_t n = 0;
+  // Whether the product, rounded to the type of y, is added to what y has. Of panels of bits, whose
+  // X is in rows of whole 16 bytes.
+  bool add = false;
   int slices = 1;  // slices of 128 bytes of the rows of X, which a warp takes one after the other
   float* partial = nullptr;  // [work.partials][panel][partial_stride(n)]
 };

@@ -5,6 +5,7 @@
 #include "device/async.cuh"
 #include "device/mma.cuh"
 #include "device/vector.cuh"
+#include "device/vector_add.cuh"
 #include "gnnsparse/panel_tile.h"
 #include "kernels/common/shifted_rows.cuh"
 
@@ -85,8 +86,8 @@ __device__ __forceinline__ void put_floats(const float (&sums)[kTiles][4], const
 }
 
 // Writes 16 rows: row_id(i), which all lanes ask for together, is where row i goes; -1: nowhere.
-// `own` is 2 KB that only this warp uses.
-template <Precision P, int kTiles, class RowId>
+// `own` is 2 KB that only this warp uses. kAdd: rounded, they are added to what is there.
+template <Precision P, bool kAdd = false, int kTiles, class RowId>
 __device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
                                              const float (&scale)[2], const RowId& row_id,
                                              const ChunkRows& to, int lane, uint32_t own) {
@@ -95,13 +96,29 @@ __device__ __forceinline__ void store_chunks(const float (&sums)[kTiles][4],
   __syncwarp();
   const int at = kChunkBytes * copy_chunk(lane);
   const uint32_t first = own + own_address(lane);
+  constexpr int kAtATime = kAdd ? 2 : 1;  // rows that are on their way before one is waited for
 #pragma unroll
-  for (int i = 0; i < kQueryRows / 4; ++i) {
-    const int row = row_id(own_row(lane, i));
-    if (row < 0 || at >= to.bytes) continue;
-    uint32_t words[4];
-    load_shared(own_address(first, i), words);
-    store_chunk(to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride, words);
+  for (int i = 0; i < kQueryRows / 4; i += kAtATime) {
+    char* place[kAtATime];
+    [[maybe_unused]] Vec16 there[kAtATime];
+#pragma unroll
+    for (int j = 0; j < kAtATime; ++j) {
+      const int row = row_id(own_row(lane, i + j));
+      const bool exists = row >= 0 && at < to.bytes;
+      place[j] = to.data + at + uint64_t{static_cast<uint32_t>(row)} * to.stride;
+      if (!exists) place[j] = nullptr;
+      if constexpr (kAdd) {
+        if (exists) there[j] = load_once(place[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kAtATime; ++j) {
+      if (place[j] == nullptr) continue;
+      uint32_t words[4];
+      load_shared(own_address(first, i + j), words);
+      if constexpr (kAdd) add_chunk<PrecisionTraits<P>::kStorage>(there[j], words);
+      store_chunk(place[j], words);
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "device/launch.cuh"
 #include "device/vector.cuh"
+#include "device/vector_add.cuh"
 #include "kernels/common/reduce.cuh"
 #include "kernels/common/shifted_rows.cuh"
 
@@ -17,6 +18,7 @@ struct ReduceLaunch : Reduce {
   ShiftedRows shifted;  // y, where four of its elements are no vector
 
   explicit ReduceLaunch(const Reduce& p) : Reduce(p) {
+    if (p.add) return;  // rows that are shifted are written only
     if (!starts_at(p.y, static_cast<int>(4 * size_of(p.y.dtype)))) shifted = ShiftedRows(p.y, p.n);
   }
 };
@@ -87,6 +89,7 @@ __global__ void __launch_bounds__(kThreads) reduce_kernel(const ReduceLaunch p) 
 #pragma unroll
   for (int i = 0; i < 4; ++i) sum[i] *= scale;
   const int64_t to = p.stored.row_ids != nullptr ? p.stored.row_ids[row] : row;
+  if (p.add) add_row(p.y, to, column, p.n, sum);
   if (p.shifted.data == nullptr) return store_row(p.y, to, column, p.n, sum);
   store_shifted_result(p, static_cast<int>(to), static_cast<int>(column), sum);
 }

@@ -14,14 +14,15 @@ struct Reduce {
   StoredRows stored;
   MutableDenseView y;
   int64_t n = 0;
+  bool add = false;  // to what y has
 };
 
 void reduce_partials(const Reduce& problem, Stream stream);
 
 // The partial sums of what a window or panel kernel cut, if there are any; `height` is the rows of
-// a window or a panel.
+// a window or a panel. With `add` they are added to what y has.
 template <class Problem>
-void reduce_cut(const Problem& problem, int64_t height, Stream stream) {
+void reduce_cut(const Problem& problem, int64_t height, Stream stream, bool add = false) {
   if (problem.work.cut_count == 0) return;
   Reduce reduce;
   reduce.work = problem.work;
@@ -32,6 +33,7 @@ void reduce_cut(const Problem& problem, int64_t height, Stream stream) {
   reduce.stored = problem.stored;
   reduce.y = problem.y;
   reduce.n = problem.n;
+  reduce.add = add;
   reduce_partials(reduce, stream);
 }
 

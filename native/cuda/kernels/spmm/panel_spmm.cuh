@@ -30,7 +30,7 @@ constexpr int panel_blocks() {
   return resident_blocks(kHeight.spmm_blocks);
 }
 
-template <Precision P, class Source, int kCopyBytes>
+template <Precision P, class Source, int kCopyBytes, bool kAdd>
 struct PanelSpmmParts {
   using Problem = SpmmLaunch;
   using Ring = PanelRing<PanelTile<P>, Source, kCopyBytes>;
@@ -42,22 +42,23 @@ struct PanelSpmmParts {
 
   static __device__ void store(const SpmmLaunch& p, const PanelItem& item, const Rows& rows,
                                int lane, int, int slice, const Product& product, uint32_t own) {
-    store_slice<P>(p, item, rows, lane, slice, product.sums(), own);
+    store_slice<P, kAdd>(p, item, rows, lane, slice, product.sums(), own);
   }
 };
 
-template <Precision P, class Source, int kCopyBytes>
+// kAdd: a kernel of its own, because the rows that it reads take registers.
+template <Precision P, class Source, int kCopyBytes, bool kAdd>
 __global__ void __launch_bounds__(kWarp, panel_blocks<P, Source>())
     panel_spmm_kernel(const __grid_constant__ SpmmLaunch p) {
-  using Parts = PanelSpmmParts<P, Source, kCopyBytes>;
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kAdd>;
   __shared__ __align__(1024) uint4 shared[PanelPipeline<Parts>::kSharedChunks];
   run_panel<Parts>(p, static_cast<uint32_t>(__cvta_generic_to_shared(shared)));
 }
 
-template <Precision P, class Source, int kCopyBytes = kChunkBytes>
+template <Precision P, class Source, int kCopyBytes = kChunkBytes, bool kAdd = false>
 void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
-  using Parts = PanelSpmmParts<P, Source, kCopyBytes>;
-  const auto kernel = panel_spmm_kernel<P, Source, kCopyBytes>;
+  using Parts = PanelSpmmParts<P, Source, kCopyBytes, kAdd>;
+  const auto kernel = panel_spmm_kernel<P, Source, kCopyBytes, kAdd>;
   const dim3 grid = panel_grid<Parts>(p, "spmm_panel");
   static std::atomic<uint64_t> prepared{0};
   prefer_shared_memory(kernel, 0, prepared);
@@ -68,6 +69,7 @@ void launch_panel_spmm(const PanelSpmm& p, Stream stream) {
 // Panels of bits, whose X is read as it is.
 template <Precision P, class Source>
 void launch_bit_panels(const PanelSpmm& p, Stream stream) {
+  if (p.add) return launch_panel_spmm<P, Source, kChunkBytes, true>(p, stream);
   const int64_t stride = p.x.stride * size_of(p.x.dtype);
   const bool chunks = (reinterpret_cast<uintptr_t>(p.x.data) | stride) % kChunkBytes == 0;
   if (chunks) return launch_panel_spmm<P, Source>(p, stream);
@@ -88,7 +90,7 @@ void run_panels_of(const PanelSpmm& p, Stream stream) {
     // Only tf32 rounds X when it is multiplied, so only there it can have been rounded before.
     using Rounded = std::conditional_t<kArithmetic<P> == Arithmetic::kTf32, RoundedPanel<kRows>,
                                        UnitPanel<P, kRows>>;
-    if (p.x.rounded) return launch_panel_spmm<P, Rounded>(p, stream);
+    if (p.x.rounded && !p.add) return launch_panel_spmm<P, Rounded>(p, stream);
     launch_bit_panels<P, UnitPanel<P, kRows>>(p, stream);
   }
 }

@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "device/vector.cuh"
+#include "device/vector_add.cuh"
 #include "gnnsparse/panel_problem.h"
 #include "kernels/common/chunk_rows.cuh"
 #include "kernels/common/panel_multiply.cuh"
@@ -74,7 +75,8 @@ class PanelRows {
 };
 
 // Writes a lane's results four at a time: those of rows g, g + 8, ... of the panel, g = lane / 4.
-template <class Source>
+// kAdd: or adds them to what is there.
+template <class Source, bool kAdd = false>
 class PanelOutput {
  public:
   static constexpr int kGroups = Source::kRows / 8;
@@ -99,6 +101,7 @@ class PanelOutput {
       float* to = p_.partial + row * partial_stride(p_.n);
       *reinterpret_cast<float4*>(to + feature) = make_float4(v[0], v[1], v[2], v[3]);
     } else {
+      if constexpr (kAdd) add_row(p_.y, row_[group], feature, p_.n, v);
       store_row(p_.y, row_[group], feature, p_.n, v);
     }
   }
@@ -137,9 +140,9 @@ __device__ __forceinline__ void store_shifted_slice(const SpmmLaunch& p,
   }
 }
 
-// Writes the sums of slice `slice` of a panel. `own` is shared memory of this warp that no copy is
-// on its way to.
-template <Precision P, class Source, class Sums>
+// Writes the sums of slice `slice` of a panel, or adds them to what is there (kAdd). `own` is
+// shared memory of this warp that no copy is on its way to.
+template <Precision P, bool kAdd = false, class Source, class Sums>
 __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem& item,
                                             const PanelRows<Source>& rows, int lane, int slice,
                                             const Sums& sums, uint32_t own) {
@@ -155,16 +158,17 @@ __device__ __forceinline__ void store_slice(const SpmmLaunch& p, const PanelItem
       const int g = kQueryRows * m + (lane >> 2);
       const float scale[2] = {rows.scale(g), rows.scale(g + 8)};
       const auto row_id = [&](int in_tile) { return rows.id(kQueryRows * m + in_tile); };
-      store_chunks<P>(sums[m], scale, row_id, to, lane, own + m % kTilesOfStage * kQueryBytes);
+      store_chunks<P, kAdd>(sums[m], scale, row_id, to, lane,
+                            own + m % kTilesOfStage * kQueryBytes);
     }
-  } else if (p.shifted.data != nullptr && item.partial < 0) {
+  } else if (!kAdd && p.shifted.data != nullptr && item.partial < 0) {
     if (p.shifted.unit == 4) {
       store_shifted_slice<P, Source, 4>(p, rows, lane, slice, sums, own);
     } else if constexpr (!kWords<P>) {
       store_shifted_slice<P, Source, 2>(p, rows, lane, slice, sums, own);
     }
   } else {
-    const PanelOutput<Source> out(p, item, rows, lane);
+    const PanelOutput<Source, kAdd> out(p, item, rows, lane);
     const int64_t feature = int64_t{slice} * PanelTile<P>::kFeatures;
 #pragma unroll
     for (int m = 0; m < kRowTiles; ++m) {
