@@ -2,7 +2,7 @@
 
     python -m benchmarks.scaling --gpus 1 2 --out benchmarks/results/scaling.json
     python -m benchmarks.scaling --gpus 1 2 --models gcn --ways halo gather features
-    python -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --hidden 1024 --steps 5
+    python -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --hidden 1536 --steps 5
 
 Models: a GCN (5 layers of 128 features), an AGNN (4 of 32), a graph Transformer (2 blocks of 128, 4 heads),
 which train on the whole graph, and GraphSAGE (3 layers of 256) on sampled neighbours (fan-outs 15, 10, 5;

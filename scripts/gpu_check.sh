@@ -5,7 +5,7 @@
 #
 # Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
 # the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `scale` needs two GPUs or
-# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that takes about 87 GB on one GPU, as estimated.
+# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that would take about 98 GB on one GPU.
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
 # `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the
@@ -107,7 +107,7 @@ scale() {
   while [ "$count" -le "$found" ]; do gpus+=("$count"); count=$((2 * count)); done
   "$python" -m pytest -m gpu -q -p no:cacheprovider tests/distributed/test_nccl.py
   "$python" -m benchmarks.scaling --gpus "${gpus[@]}" --profile --out "$out/scaling.json"
-  "$python" -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --precisions fp32 --hidden 1024 \
+  "$python" -m benchmarks.scaling --gpus 1 2 --models gcn --graphs products_like --precisions fp32 --hidden 1536 \
     --steps 4 --capture off --out "$out/scaling_memory.json"
 }
 

@@ -40,6 +40,10 @@ struct PanelSpmmParts {
   static constexpr int kFeatures = PanelTile<P>::kFeatures;
   static constexpr int kWarps = 1;
 
+  static __device__ void expect(const SpmmLaunch& p, const PanelItem& item, const Rows& rows,
+                                int slice) {
+    if constexpr (kAdd) prefetch_slice(p, item, rows, slice);
+  }
   static __device__ void store(const SpmmLaunch& p, const PanelItem& item, const Rows& rows,
                                int lane, int, int slice, const Product& product, uint32_t own) {
     store_slice<P, kAdd>(p, item, rows, lane, slice, product.sums(), own);

@@ -52,6 +52,8 @@ class PanelRows {
       scale_[i] = scale;
     }
   }
+  // The rows of y that this lane holds.
+  __device__ const auto& of_lane() const { return row_; }
   // The row of y; -1 behind the last row of the matrix.
   __device__ int id(int in_panel) const { return of_row(row_, in_panel); }
   __device__ float scale(int in_panel) const { return of_row(scale_, in_panel); }
@@ -137,6 +139,18 @@ __device__ __forceinline__ void store_shifted_slice(const SpmmLaunch& p,
     store(std::bool_constant<kUnit == 4 && !kWords<P>>());
   } else {
     store(std::false_type());
+  }
+}
+
+// Asks for what a slice's sums are going to be added to: a line of each row, by one lane.
+template <class Rows>
+__device__ __forceinline__ void prefetch_slice(const SpmmLaunch& p, const PanelItem& item,
+                                               const Rows& rows, int slice) {
+  if (p.chunks.data == nullptr || item.partial >= 0) return;
+  for (const int row : rows.of_lane()) {
+    if (row < 0) continue;
+    prefetch(p.chunks.data + int64_t{slice} * kRowSliceBytes +
+             uint64_t{static_cast<uint32_t>(row)} * p.chunks.stride);
   }
 }
 

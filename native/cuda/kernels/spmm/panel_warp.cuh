@@ -16,6 +16,8 @@ namespace gnnsparse::cuda {
 //   Rows     where results go (panel_store.cuh),
 //   kFeatures of a slice,
 //   kWarps   of a block,
+//   expect(problem, item, rows, slice): before a slice is multiplied, so that what store reads is
+//            on its way; every lane calls it,
 //   store(problem, item, rows, lane, warp, slice, product, own): `own` is the shared memory of a
 //            stage that no copy is on its way to.
 template <class Parts>
@@ -109,6 +111,7 @@ __device__ __forceinline__ void run_panel(const typename Parts::Problem& p, uint
   const typename Parts::Rows rows(p, item, lane);
   pipeline.start(item.k_tiles * slices);
   for (int slice = 0; slice < slices; ++slice) {
+    Parts::expect(p, item, rows, first + slice);
     for (int i = item.k_tiles; i > 0; --i) pipeline.add();
     pipeline.store(item, rows, slice);
   }

@@ -145,6 +145,7 @@ struct QuantizedParts {
   using Rows = PanelRows<Source>;
   static constexpr int kFeatures = kByteFeatures;
 
+  static __device__ void expect(const QuantizedLaunch&, const PanelItem&, const Rows&, int) {}
   static __device__ void store(const QuantizedLaunch& p, const PanelItem& item, const Rows& rows,
                                int lane, int warp, int slice, const Product& product,
                                uint32_t own) {
