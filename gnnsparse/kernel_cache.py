@@ -20,6 +20,7 @@ from gnnsparse.kernel_keys import (
     NearKey,
     PanelsKey,
     PanelWorkKey,
+    PlanKey,
     Product,
     RowGroupsKey,
     RowWorkKey,
@@ -374,12 +375,12 @@ class KernelCache:
                 return self.tuner(self, product)
             return choose_plan(self.problem(product, transpose))
 
-        return self.kept.get(product, make)
+        return self.kept.get(PlanKey(product, self.quantization), make)
 
     def use_plan(self, product: Product, plan: Plan) -> None:
         """Replaces the plan of an operation, and drops the calls that were bound to the former plan."""
         with self.kept.lock:
-            self.kept.put(product, plan)
+            self.kept.put(PlanKey(product, self.quantization), plan)
             self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
             self.accepted.clear()
 

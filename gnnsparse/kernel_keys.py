@@ -20,6 +20,7 @@ __all__ = [
     "NearKey",
     "PanelWorkKey",
     "PanelsKey",
+    "PlanKey",
     "Product",
     "RowGroupsKey",
     "RowWorkKey",
@@ -31,8 +32,8 @@ __all__ = [
 
 
 @dataclass(frozen=True)
-class Product(Key[Plan]):
-    """What an operation is asked to compute; the key of its plan.
+class Product:
+    """What an operation is asked to compute.
 
     Attributes:
         op: "spmm", "sddmm", "attention" or "attention_grad".
@@ -47,6 +48,14 @@ class Product(Key[Plan]):
     value_width: int = 0
     heads: int = 1
     has_score_terms: bool = False
+
+
+@dataclass(frozen=True)
+class PlanKey(Key[Plan]):
+    """The plan of an operation; of an X of 8 bits (`quantization`) it is another one."""
+
+    product: Product
+    quantization: Precision | None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import gnnsparse
 from gnnsparse import Precision, _native
 from gnnsparse.ops import quantization
 from gnnsparse.ops.quantization import quantize, store
-from gnnsparse.plan import Plan
+from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import make, product_scale
@@ -125,6 +125,21 @@ def test_what_is_not_finite_is_not_lost(native: RunningPath, precision: str, bad
     others = torch.arange(20) != 5
     assert with_bad[:, 5].isnan().all()
     assert torch.equal(with_bad[:, others], y[:, others])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_products_in_sixteen_bits_have_plans_of_their_own(native: RunningPath, precision: str) -> None:
+    """Six columns of 8 bits are multiplied by panels, of 16 bits row by row, whichever came first."""
+    graph = random_graph(60, 60, 0.1)
+    a, half = make(graph, "cpu", precision=precision), make(graph, "cpu", precision="fp16")
+    x, probe = torch.randn(60, 6, requires_grad=True), torch.randn(60, 6)
+    gnnsparse.spmm(a.T, probe)
+    assert "cuda_spmm_quantized" in native.called
+    (grad,) = torch.autograd.grad(gnnsparse.spmm(a, x), x, probe)
+    assert torch.equal(grad, half.T @ probe)
+    assert type(a.T.plan(6)) is type(a.plan(6)) is PanelPlan
+    assert a.unquantized.T.plan(6) == half.T.plan(6)
+    assert not isinstance(half.T.plan(6), PanelPlan)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
