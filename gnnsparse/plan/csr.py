@@ -9,7 +9,7 @@ from gnnsparse import _native
 from gnnsparse.formats import exclusive_preset
 from gnnsparse.gpus.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
-from gnnsparse.plan.problem import Problem
+from gnnsparse.plan.problem import SHORT_ROW, Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
 
@@ -23,10 +23,7 @@ _BATCH = 8
 _LEAST_LIMIT, _MOST_LIMIT = 64, 256
 #: The least CsrPlan.group that is not 0.
 _LEAST_GROUP = 16
-#: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
-#: results at most that leaves element by element if it is no whole vectors (docs/performance.md).
-_SHORT_ROW = 32
-#: The most CsrPlan.row_limit of such products, unless it is twice the mean row length.
+#: The most CsrPlan.row_limit of products with short rows of X, unless it is twice the mean row length.
 _SHORT_ROW_LIMIT = 128
 #: If X stays in L2 and a column slot of 16-row panels has fewer nonzeros than this, panels are slower there.
 #: The second number is for rows of two vectors, 16 bits or tf32, and panels without stored values.
@@ -97,7 +94,7 @@ class CsrKernel(Kernel):
         shared = panels is not None and problem.nnz >= least * panels.slots
         if not self._is_short(problem) or not resident or shared:
             return ""
-        return f"rows of X have at most {_SHORT_ROW} bytes, and stay in L2"
+        return f"rows of X have at most {SHORT_ROW} bytes, and stay in L2"
 
     def default(self, problem: Problem) -> CsrPlan:
         """Returns the plan for very few columns of SpMM on a GPU, or `by_vectors`."""
@@ -105,7 +102,7 @@ class CsrKernel(Kernel):
 
     def _is_short(self, problem: Problem) -> bool:
         on_gpu = problem.device.type == "cuda" and problem.op == "spmm"
-        return on_gpu and not problem.quantization and problem.row_bytes <= _SHORT_ROW
+        return on_gpu and not problem.quantization and problem.is_short
 
     def _is_narrow(self, problem: Problem) -> bool:
         most = _FEW_COLUMNS if problem.nnz < _LONG_ROW * problem.rows else 1
@@ -173,12 +170,13 @@ class CsrKernel(Kernel):
         load = self.load(problem, plan)
         if plan.narrow:
             return float(narrow_us(load, record.memory, record.csr, problem.width))
-        return float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
+        us = float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
+        return us + problem.odd_rows_us(VECTOR_BYTES)
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
         """Returns the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
-        shifted = 4 / problem.precision.storage.itemsize if problem.row_bytes > _SHORT_ROW else 0.5
+        shifted = 0.5 if problem.is_short else 4 / problem.precision.storage.itemsize
         return CsrLoad(
             rows=problem.rows,
             nnz=problem.nnz,

@@ -13,7 +13,7 @@ from gnnsparse.gpus.record import PanelRow, PanelVariant
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
+from gnnsparse.tiles import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
 __all__ = [
     "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "reads_lines",
@@ -205,7 +205,8 @@ class PanelKernel(Kernel):
         record = problem.record
         row, variant = self._costs(problem, plan)
         us = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
-        return us * _HINDERED_PAIR if self._hinders_pairs(problem) else us
+        us *= _HINDERED_PAIR if self._hinders_pairs(problem) else 1.0
+        return us + problem.odd_rows_us(SECTOR_BYTES)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
         """Returns the quantities that the model computes the time of a plan from."""

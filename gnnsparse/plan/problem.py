@@ -5,16 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnnsparse.cuda_path import Device
-from gnnsparse.gpus.model import TileCounts
+from gnnsparse.gpus.model import TileCounts, pass_us
 from gnnsparse.gpus.record import GpuRecord, record_for
 from gnnsparse.locks import cached_property
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 
-__all__ = ["NEAR", "AttentionProblem", "PanelCounts", "Problem"]
+__all__ = ["NEAR", "SHORT_ROW", "AttentionProblem", "PanelCounts", "Problem"]
 
 #: The distance from the diagonal up to which columns count as near: that many rows of X fit L1.
 NEAR = 512
+#: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
+#: results at most that leaves element by element if it is no whole vectors (docs/performance.md).
+SHORT_ROW = 32
+#: Fitted to an H100's times of twelve widths on three graphs (docs/performance.md).
+_ODD_ROW_PASSES = 2.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,22 @@ class Problem:
     def stores_values(self) -> bool:
         """Whether panels store a value for each nonzero, not bits alone."""
         return self.weighted and self.op == "spmm"
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a row of X has so few bytes that plans are chosen by other rules (`plan/csr.py`)."""
+        return self.row_bytes <= SHORT_ROW
+
+    def odd_rows_us(self, unit: int) -> float:
+        """Returns the modelled microseconds that rows cost SpMM which are no multiples of `unit` bytes.
+
+        Models of kernels are fitted to widths whose rows are whole sectors. Elsewhere kernels copy X, read
+        parts of lines and shift results, which takes as long as two passes over the dense operands do.
+        """
+        if self.op != "spmm" or self.quantization or self.is_short or self.row_bytes % unit == 0:
+            return 0.0
+        size = (self.rows + self.cols) / 2 * self.row_bytes
+        return _ODD_ROW_PASSES * float(pass_us(self.record.memory, size))
 
     def panel(self, height: int) -> PanelCounts | None:
         """Returns the counts of panels of a height; None if that height was not counted."""
