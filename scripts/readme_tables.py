@@ -365,8 +365,12 @@ TABLES: dict[str, Callable[[], str]] = {
     "cusparse-best": lambda: product_tables.users(load("spmm_cusparse.json")),
     "spmm-8bit": lambda: product_tables.eight_bits(*map(load, ("spmm_8bit.json", "spmm_8bit_h100.json"))),
     "widths": lambda: product_tables.widths(*map(load, ("widths.json", "widths_large.json"))),
+    "widths-h100": lambda: product_tables.widths(load("widths_h100.json")),
     "widths-cusparse": lambda: product_tables.widths_beside_cusparse(
         *map(load, ("widths_cusparse.json", "widths_cusparse_large.json"))
+    ),
+    "widths-cusparse-h100": lambda: product_tables.widths_beside_cusparse(
+        *map(load, ("widths_cusparse_h100.json", "widths_cusparse_large_h100.json"))
     ),
     "host": lambda: product_tables.host(load("host_path.json")),
     "train-epochs": epochs_table,

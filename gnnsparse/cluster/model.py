@@ -142,6 +142,7 @@ def _rates(load: Workload, width: int, gpus: int, gpu: GpuRecord, machines: Mach
         product_bytes=gathered * load.nonzeros / max(load.gathers, 1),
         narrow_bytes=known_rates("nccl").narrow_bytes,
         copy_bytes=gpu.memory.dram_tbs * 1e12,
+        add_passes=known_rates("nccl").add_passes,
     )
 
 
