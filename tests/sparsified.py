@@ -66,11 +66,10 @@ def assert_same(
     floor = 32 * ROUNDING["fp32"]
     if autocast is not None:
         floor = 4 * torch.finfo(autocast).eps
-    if device.type != "cpu":
-        # A GPU rounds sums at other places: gradients in which most cancels are judged with the rest.
-        got, plain, exact = (
-            _one_of_parameters(found, len(parameters(sparse[1]))) for found in (got, plain, exact)
-        )
+    # In some gradients most cancels, as in those of the queries' weights where attention is nearly even. How
+    # they are rounded depends on the GPU, or on the CPU and its libraries: they are judged with the rest.
+    count = len(parameters(sparse[1]))
+    got, plain, exact = (_one_of_parameters(found, count) for found in (got, plain, exact))
     assert_all_accurate(got, plain, exact, floor=floor)
 
 
