@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,11 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A pool of processes takes longer to start than to compile the few kernels of the tests.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+
+# A shell starts what runs in its background with SIGINT ignored, and processes hand that on: tests of Ctrl-C,
+# and the runs that they start, need the signal.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 import torch
