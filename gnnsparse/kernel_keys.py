@@ -52,7 +52,7 @@ class Product:
 
 @dataclass(frozen=True)
 class PlanKey(Key[Plan]):
-    """The plan of an operation; of an X of 8 bits (`quantization`) it is another one."""
+    """The plan of an operation. An operand whose X has 8 bits (`quantization`) has another one for it."""
 
     product: Product
     quantization: Precision | None

@@ -5,7 +5,7 @@
 #
 # Without an argument: the first four. `fit` measures this GPU and writes a record of it, and `choices` compares what
 # the plan chooses by the record in use with every kernel by itself (docs/gpu-records.md). `scale` needs two GPUs or
-# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that would take about 98 GB on one GPU.
+# more: the tests of NCCL, steps on 1, 2, 4, ... of them, and a GCN that does not fit one GPU of 80 GB.
 #
 # Uses the python3 on the PATH with the torch it has; needs nvcc, cmake and the packages of
 # `pip install .[train,dev]`. Results go to $OUT (default: benchmarks/results); where the

@@ -183,7 +183,7 @@ class CsrKernel(Kernel):
             near=problem.near,
             slices=problem.row_bytes / SLICE_BYTES,
             in_use=problem.cols * min(SLICE_BYTES, problem.row_bytes),
-            pass_bytes=(problem.rows + problem.cols) / 2 * problem.row_bytes,
+            pass_bytes=problem.pass_bytes,
             longest=part * plan.lanes / plan.row_lanes,
             shifted=shifted if problem.row_bytes % VECTOR_BYTES else 0,
         )

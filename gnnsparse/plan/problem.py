@@ -18,7 +18,8 @@ NEAR = 512
 #: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
 #: results at most that leaves element by element if it is no whole vectors (docs/performance.md).
 SHORT_ROW = 32
-#: Fitted to an H100's times of twelve widths on three graphs (docs/performance.md).
+#: Passes over the dense operands that `Problem.odd_rows_us` stands for: fitted to an H100's times of twelve
+#: widths on three graphs (docs/performance.md).
 _ODD_ROW_PASSES = 2.0
 
 
@@ -114,16 +115,21 @@ class Problem:
         """Whether a row of X has so few bytes that plans are chosen by other rules (`plan/csr.py`)."""
         return self.row_bytes <= SHORT_ROW
 
-    def odd_rows_us(self, unit: int) -> float:
-        """Returns the modelled microseconds that rows cost SpMM which are no multiples of `unit` bytes.
+    @property
+    def pass_bytes(self) -> float:
+        """The mean of the bytes of X and of the result: what a pass over both reads, and what it writes."""
+        return (self.rows + self.cols) / 2 * self.row_bytes
 
-        Models of kernels are fitted to widths whose rows are whole sectors. Elsewhere kernels copy X, read
-        parts of lines and shift results, which takes as long as two passes over the dense operands do.
+    def odd_rows_us(self, unit: int) -> float:
+        """Returns how many microseconds the model adds to SpMM if rows are not multiples of `unit` bytes.
+
+        The models of the kernels are fitted to widths whose rows are whole sectors of 32 bytes. At other
+        widths a kernel copies X, reads parts of lines and shifts results. Together this takes about as long
+        as two passes over the dense operands. Each kernel says which rows it can read and write as they are.
         """
         if self.op != "spmm" or self.quantization or self.is_short or self.row_bytes % unit == 0:
             return 0.0
-        size = (self.rows + self.cols) / 2 * self.row_bytes
-        return _ODD_ROW_PASSES * float(pass_us(self.record.memory, size))
+        return _ODD_ROW_PASSES * float(pass_us(self.record.memory, self.pass_bytes))
 
     def panel(self, height: int) -> PanelCounts | None:
         """Returns the counts of panels of a height; None if that height was not counted."""

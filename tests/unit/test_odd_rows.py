@@ -19,7 +19,7 @@ H100 = Device("cuda", (9, 0), 132, 80 * 2**30, "NVIDIA H100 80GB HBM3", 50 * 2**
 
 
 def like_arxiv(width: int, precision: Precision, device: Device = H100) -> Problem:
-    """15 nonzeros a row, 57 of 100 near the diagonal; a column slot of a panel has hardly more than one."""
+    """15 nonzeros a row, 38 % of them near the diagonal; a column slot of a panel has about one."""
     return Problem(
         "spmm", device, precision, 169_343, 169_343, 2_500_307, width, near=957_181,
         panels=panel_counts(2_492_416, 2_305_344),
@@ -35,10 +35,10 @@ def like_arxiv(width: int, precision: Precision, device: Device = H100) -> Probl
         (Precision.FP32, 100, (0, 2)), (Precision.FP32, 130, (2, 2)), (Precision.TF32, 600, (0, 0)),
     ],
 )  # fmt: skip
-def test_rows_cost_two_passes_more(
+def test_the_model_adds_two_passes_where_a_kernel_cannot_take_rows_as_they_are(
     device: Device, precision: Precision, width: int, passes: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the csr kernel where they are no vectors of 16 bytes, of panels where they are no sectors of 32."""
+    """The csr kernel takes rows that are multiples of 16 bytes, the panel kernels those of 32 bytes."""
     of = like_arxiv(width, precision, device)
     each = pass_us(of.record.memory, of.cols * of.row_bytes)
     extra = [of.odd_rows_us(unit) for unit in (16, 32)]
@@ -51,12 +51,12 @@ def test_rows_cost_two_passes_more(
 
 
 @pytest.mark.parametrize("change", [{"op": "sddmm"}, {"quantization": Precision.INT8}, {"width": 7}])
-def test_only_rows_of_spmm_that_are_longer_than_a_sector_do(change: dict[str, object]) -> None:
+def test_it_adds_nothing_for_sddmm_an_x_of_eight_bits_and_short_rows(change: dict[str, object]) -> None:
     assert replace(like_arxiv(41, Precision.FP32), **change).odd_rows_us(32) == 0  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("precision", [Precision.TF32, Precision.FP32])
-def test_panels_that_would_shift_results_are_left_for_rows(precision: Precision) -> None:
+def test_the_csr_kernel_is_chosen_where_panels_would_shift_their_results(precision: Precision) -> None:
     """100 and 500 columns are whole vectors, which the csr kernel writes as they are.
 
     On an H100 it takes .70 and .76 of the time of panels, which were chosen before.
