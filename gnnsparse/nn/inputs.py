@@ -157,9 +157,10 @@ def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
 
 
 def is_watched(module: torch.nn.Module) -> bool:
-    """Returns whether a module has hooks, which see its calls."""
+    """Return whether a module has hooks, which see its calls, or a `forward` that was set in it."""
     return bool(
-        module._forward_hooks
+        "forward" in module.__dict__
+        or module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks

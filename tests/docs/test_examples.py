@@ -10,6 +10,7 @@ import contextlib
 import doctest
 import importlib.util
 import io
+import linecache
 import os
 import re
 import subprocess
@@ -101,8 +102,10 @@ def run_python(block: Block, namespace: dict[str, object], operations: Path) -> 
         return ""
     gnnsparse.ops.find_operations()
     printed = io.StringIO()
-    # Errors name the line of the page.
-    code = compile("\n" * block.line + block.text, page_name(block.page), "exec")
+    # Errors name the line of the page, and functions find their source, as in a notebook.
+    source, name = "\n" * block.line + block.text, page_name(block.page)
+    linecache.cache[name] = len(source), None, source.splitlines(keepends=True), name
+    code = compile(source, name, "exec")
     with contextlib.redirect_stdout(printed):
         exec(code, namespace)
     return printed.getvalue()

@@ -6,22 +6,35 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg import compiled
 from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
-from gnnsparse.interop.pyg.message import Argument, Message, arguments_of, read_message
+from gnnsparse.interop.pyg.message import (
+    Argument,
+    Form,
+    Message,
+    Reading,
+    arguments_of,
+    form_of,
+    read_message,
+)
 from gnnsparse.interop.pyg.normalize import is_gcn_weight
 from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.nn.adjacency import GcnRecipe
 from gnnsparse.nn.aggregation import Aggregation
+from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS
 from gnnsparse.transforms import is_direct
 
-__all__ = ["NOTHING", "LayerState", "propagate", "unsuitable", "watched"]
+__all__ = [
+    "NOTHING", "NO_PRODUCT", "LayerState", "has_code", "is_plain_compiled", "probe", "propagate",
+    "propagate_compiled", "unsuitable", "watched",
+]  # fmt: skip
 
 #: Aggregations that a product computes.
 REDUCTIONS = {
@@ -30,6 +43,14 @@ REDUCTIONS = {
     aggr.MaxAggregation: "max",
     aggr.MinAggregation: "min",
 }
+#: The most forms of arguments of which a layer remembers what its message computes.
+_MOST_READINGS = 64
+NO_PRODUCT = "its message is none that is recognised"
+#: Methods of MessagePassing that PyG calls between `propagate` and the sum, besides those that are read.
+_STEPS = (
+    "_check_input", "_set_size", "_lift", "_collect", "_index_select", "_index_select_safe", "aggregate",
+    "update",
+)  # fmt: skip
 #: What a function returns that leaves a call to PyG.
 NOTHING = object()
 _HOOKS = tuple(
@@ -48,38 +69,83 @@ class LayerState:
         arguments: the arguments of its message.
         runs_on: what its calls ran on, and how often.
         left: why calls were left to PyG, and how often.
-        read: the messages that were recognised, by the form of their arguments.
+        readings: what the message was read to be, by the form of its arguments and the layer's mode.
+        known: those of the readings that torch.compile can use, see Reading.attributes.
+        why: why the attention of the call that runs now was left to PyG; None: it was not, or its `propagate`
+            was not.
     """
 
     settings: Settings
     arguments: tuple[Argument, ...] = ()
     runs_on: dict[str, int] = field(default_factory=dict)
     left: dict[str, int] = field(default_factory=dict)
-    read: dict[Any, Message] = field(default_factory=dict)
+    readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
+    known: tuple[Reading, ...] = ()
+    why: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what was read: the code may be another where the layer is loaded."""
+        return {**self.__dict__, "readings": {}, "known": ()}
 
     @property
     def is_weighted_only(self) -> bool:
         """Whether the message can have a weight, by which gcn_norm's edges of weight 0 do not count."""
-        return any(message.weight is not None for message in self.read.values())
+        return any(
+            reading.message is not None and reading.message.weight is not None for reading in self.known
+        )
+
+    def message(self, layer: Any, given: dict[str, Any], edges: int) -> Message | None:
+        """Return what the layer's message computes in a call; None: no product.
+
+        Args:
+            layer: the layer.
+            given: what `propagate` is called with.
+            edges: number of edges.
+        """
+        form = form_of(layer, self.arguments, given, edges)
+        reading = self.readings.get((form, layer.training))
+        if reading is None or not reading.holds(layer):
+            reading = read_message(layer, self.arguments, form)
+            self.remember({(form, layer.training): reading})
+        return reading.message
+
+    def remember(self, found: dict[tuple[Form, bool], Reading]) -> None:
+        """Remember what a message was read to be."""
+        self.readings.update(found)
+        while len(self.readings) > _MOST_READINGS:
+            self.readings.pop(next(iter(self.readings)))
+        products = [reading for reading in self.readings.values() if reading.message is not None]
+        self.known = tuple(reading for reading in products if reading.attributes is not None)
 
     def note(self, what: str) -> None:
-        """Counts a call that ran on `what`."""
+        """Count a call that ran on `what`."""
+        if self.why is not None:
+            what = f"{what}; its attention on PyG: {self.why}"
         self.runs_on[what] = self.runs_on.get(what, 0) + 1
+        self.why = None
 
     def leave(self, why: str) -> Any:
-        """Counts a call that is left to PyG, and returns NOTHING."""
+        """Count a call that is left to PyG, and return NOTHING."""
+        if self.why is not None:  # the call is counted already, or will be
+            return NOTHING
         if why not in self.left and len(self.left) >= 16:
             why = "other reasons"
         self.left[why] = self.left.get(why, 0) + 1
         return NOTHING
 
 
-def watched(layer: Any) -> str | None:
-    """Returns why a call has to be PyG's own, though the message is recognised; None: it has not."""
+def watched(layer: Any, edges: Any) -> str | None:
+    """Return why a call with these edges has to be PyG's own whatever the message is; None: it has not."""
     own = layer.__dict__
     for name in _HOOKS:
         if own[name]:
             return f"hooks are registered ({name.strip('_')})"
+    if _has_any_global_hook():
+        return "hooks are registered for all modules"
+    if isinstance(edges, EdgeIndex) and layer.fuse and layer.SUPPORTS_FUSED_EDGE_INDEX:
+        fused = layer.message_and_aggregate
+        if not getattr(fused, "__module__", "").startswith("torch_geometric."):
+            return "PyG sums an EdgeIndex by its `message_and_aggregate`"
     if own["_explain"]:
         return "it is being explained"
     if own["_decomposed_layers"] != 1:
@@ -88,29 +154,29 @@ def watched(layer: Any) -> str | None:
 
 
 def _reduction_of(aggregation: Any) -> str | None:
-    """Returns which of `REDUCTIONS` an aggregation is; None: none of them.
+    """Return which of `REDUCTIONS` an aggregation is; None: none of them, or something in it was overridden.
 
     torch.export puts objects of subclasses, which it makes, in the place of modules.
     """
     for kind, name in REDUCTIONS.items():
         if isinstance(aggregation, kind):
-            return name if type(aggregation).forward is kind.forward else None
+            own = [aggregation.__dict__, *map(vars, type(aggregation).__mro__[: -len(kind.__mro__)])]
+            keys = set().union(*own) - {"__init__"}
+            return None if any(callable(getattr(kind, key, None)) for key in keys) else name
     return None
 
 
 def unsuitable(layer: Any) -> str | None:
-    """Returns why no call of a layer can be a product, whatever its message; None: calls can be."""
-    kind = type(layer)
+    """Return why no call of a layer can be a product, whatever its message; None: calls can be."""
+    kind, own = type(layer), layer.__dict__
     if layer.flow != "source_to_target":
         return f"flow={layer.flow!r}"
-    if kind.aggregate is not MessagePassing.aggregate or "aggregate" in layer.__dict__:
-        return "it has an `aggregate` of its own"
-    if kind.update is not MessagePassing.update or "update" in layer.__dict__:
-        return "it has an `update` of its own"
-    reduction = layer.aggr_module
-    if _reduction_of(reduction) is None:
-        return f"its aggregation is {reduction}"
-    if reduction._forward_hooks or reduction._forward_pre_hooks:
+    for name in _STEPS:
+        if name in own or getattr(kind, name, None) is not getattr(MessagePassing, name, None):
+            return f"it overrides `{name}`"
+    if _reduction_of(layer.aggr_module) is None:
+        return f"its aggregation is {layer.aggr_module}"
+    if is_watched(layer.aggr_module):
         return "its aggregation has hooks"
     return None
 
@@ -182,16 +248,16 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Computes PyG's `propagate` of a layer by a sparse product, or returns NOTHING to leave it to PyG."""
     why = memo.leaves(edges) if state.settings.convert == "auto" else None
-    why = why or watched(layer) or unsuitable(layer)
+    why = why or watched(layer, edges) or unsuitable(layer)
     if why is not None:
         return state.leave(why)
     if torch._C._get_tracing_state() is not None or not is_direct():
         return state.leave("a transform of torch.func is active, or torch.jit traces")
     try:
         plain = check_edges(edges)
-        found = read_message(layer, state.arguments, given, plain.shape[1])
+        found = state.message(layer, given, plain.shape[1])
         if found is None:
-            return state.leave("its message is none that is recognised")
+            return state.leave(NO_PRODUCT)
         return _product(layer, state, edges, size, given, found)
     except LeftError as reason:
         return state.leave(str(reason))
@@ -241,21 +307,11 @@ def _under_autocast(x: torch.Tensor) -> bool:
     return torch.is_autocast_enabled(x.device.type)
 
 
-def form_of(arguments: tuple[Argument, ...], given: dict[str, Any], training: bool) -> Any:
-    """Returns what a message depends on that is no number: which arguments there are, of what form."""
-    dims = []
-    for argument in arguments:
-        value = given.get(argument.source)
-        if isinstance(value, (tuple, list)):
-            value = value[0]
-        dims.append(value.dim() if isinstance(value, torch.Tensor) else None)
-    return training, *dims
+def probe(layer: Any) -> dict[tuple[Form, bool], Reading]:
+    """Read the message of a layer for the usual forms of its arguments, and return those that are products.
 
-
-def probe(layer: Any) -> dict[Any, Message]:
-    """Reads the message of a layer for all forms of its arguments: form -> what is recognised.
-
-    The features have 2 dimensions or 3, those of edges are absent, [edges] or [edges, heads].
+    The features have 2 dimensions or 3; what is given of the edges is None, [edges], [edges, 1] or
+    [edges, heads].
     """
     arguments, found = arguments_of(layer.inspector.get_param_names("message")), {}
     heads = getattr(layer, "heads", 1)
@@ -263,34 +319,57 @@ def probe(layer: Any) -> dict[Any, Message]:
     if unsuitable(layer) is not None:
         return {}
     edges, features = 7, 5
-    on_meta: Any = {"device": "meta", "dtype": torch.float32}
     for x_shape in ((11, features), (11, heads, features)):
-        for w_shape in (None, (edges,), (edges, heads)):
-            x = torch.empty(x_shape, **on_meta)
-            w = None if w_shape is None else torch.empty(w_shape, **on_meta)
+        for w_shape in (None, (edges,), (edges, 1), (edges, heads)):
+            x = torch.empty(x_shape, device="meta")
+            w = None if w_shape is None else torch.empty(w_shape, device="meta")
             given = {a.source: w if a.role == "edge" else x for a in arguments}
-            training = layer.training
-            for mode in (True, False):
-                layer.training = mode
-                message = read_message(layer, arguments, given, edges)
-                if message is not None:
-                    found[form_of(arguments, given, mode)] = message
-            layer.training = training
+            form = form_of(layer, arguments, given, edges)
+            for training in (True, False):
+                reading = read_message(layer, arguments, form, training)
+                if reading.message is not None:
+                    found[form, training] = reading
     return found
 
 
-def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
-    """`propagate` while torch.compile traces: an operator that finds its operand when it runs.
+def has_code(of: Any, name: str, code: Any) -> bool:
+    """Return whether a method is that of this code, so that torch.compile sees when it is replaced."""
+    return getattr(getattr(of, name), "__code__", None) is code
 
-    The message is what it was found to be when the layer was accelerated.
-    """
+
+def is_plain_compiled(layer: Any) -> bool:
+    """Return whether nothing is overridden between `propagate` and the sum, while torch.compile traces."""
+    if layer._explain or layer._decomposed_layers != 1 or unsuitable(layer) is not None:
+        return False
+    kind = next(kind for kind in REDUCTIONS if isinstance(layer.aggr_module, kind))
+    return (
+        has_code(layer, "aggregate", MessagePassing.aggregate.__code__)
+        and has_code(layer, "update", MessagePassing.update.__code__)
+        and has_code(layer.aggr_module, "forward", kind.forward.__code__)
+        and has_code(layer.aggr_module, "reduce", kind.reduce.__code__)
+    )
+
+
+def _compiled_message(layer: Any, state: LayerState, given: dict[str, Any], edges: int) -> Message | None:
+    """`LayerState.message` while torch.compile traces, which sees when what is compared here changes."""
+    form = form_of(layer, state.arguments, given, edges)
+    for reading in state.known:
+        if reading.form == form and has_code(layer, "message", reading.code):
+            attributes = reading.attributes or ()
+            if all(getattr(of or layer, name) == value for of, name, value in attributes):
+                return reading.message
+    return None
+
+
+def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
+    """`propagate` while torch.compile traces: an operator that finds its operand when it runs."""
+    if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor) or edges.layout != torch.strided:
+        return NOTHING
+    if not is_plain_compiled(layer):
+        return NOTHING
     reduce = _reduction_of(layer.aggr_module)
-    if layer._explain or layer._decomposed_layers != 1 or reduce not in ("sum", "mean"):
-        return NOTHING
-    found = state.read.get(form_of(state.arguments, given, layer.training))
-    if found is None or isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
-        return NOTHING
-    if edges.layout != torch.strided:
+    found = _compiled_message(layer, state, given, edges.shape[1])
+    if found is None or reduce not in ("sum", "mean"):
         return NOTHING
     x = given[found.features]
     if isinstance(x, (tuple, list)):

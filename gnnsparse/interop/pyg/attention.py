@@ -21,6 +21,9 @@ from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
     LayerState,
     check_edges,
+    has_code,
+    is_plain_compiled,
+    unsuitable,
     watched,
 )
 from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
@@ -28,6 +31,7 @@ from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.heads import joined
+from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.transforms import is_direct
 
@@ -107,7 +111,7 @@ FUSED: dict[type, tuple[Any, str]] = {
     conv.AGNNConv: (_Agnn, "beta"),
 }
 #: The methods that say what a layer computes.
-_METHODS = ("forward", "message", "edge_update", "aggregate", "update", "message_and_aggregate")
+_METHODS = ("forward", "message", "edge_update", "edge_updater")
 
 
 def is_own(base: type) -> type | None:
@@ -120,19 +124,24 @@ def is_own(base: type) -> type | None:
 
 
 def unsuitable_attention(layer: Any) -> str | None:
-    """Returns why no call of an attention layer can be fused; None: calls can be."""
-    own = layer.__dict__
-    if any(name in own for name in _METHODS[1:]):
+    """Return why no call of an attention layer can be fused; None: calls can be."""
+    if any(name in layer.__dict__ for name in _METHODS[1:]):
         return "a method was replaced in this layer"
-    if layer.flow != "source_to_target":
-        return f"flow={layer.flow!r}"
-    if type(layer.aggr_module) is not SumAggregation or layer.aggr_module._forward_hooks:
-        return f"its aggregation is {layer.aggr_module}"
-    return None
+    if "parametrizations" in layer._modules:
+        return "its parameters are computed (torch.nn.utils.parametrize)"
+    for name, linear in _linear_maps(layer).items():
+        # Without sizes it has a hook that gives it some. A weight that is computed is not asked for.
+        has_sizes = type(linear._parameters.get("weight")) is not UninitializedParameter
+        if has_sizes and not is_plain_linear(linear, Linear):
+            return f"its `{name}` is no plain linear layer, or has hooks"
+    why = unsuitable(layer)
+    if why is None and not isinstance(layer.aggr_module, SumAggregation):
+        why = f"its aggregation is {layer.aggr_module}"
+    return why
 
 
 def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
-    why = watched(layer) or unsuitable_attention(layer)
+    why = watched(layer, edges) or unsuitable_attention(layer)
     if why is not None:
         raise LeftError(why)
     if torch._C._get_tracing_state() is not None or not is_direct():
@@ -142,17 +151,16 @@ def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
         raise LeftError("weights are returned with an EdgeIndex")
 
 
-def _linear_maps(layer: Any) -> list[Any]:
-    """Returns the linear layers of an attention layer, some of which get their sizes in the first call."""
-    return [
-        module for name, module in layer._modules.items() if name.startswith("lin") and module is not None
-    ]
+def _linear_maps(layer: Any) -> dict[str, Any]:
+    """Return the linear layers of an attention layer, some of which get their sizes in the first call."""
+    maps = {name: module for name, module in layer._modules.items() if name.startswith(("lin", "res"))}
+    return {name: module for name, module in maps.items() if module is not None}
 
 
 def attend(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """Computes `forward` of an attention layer, or returns NOTHING to leave it to PyG.
+    """Compute `forward` of an attention layer; NOTHING leaves it to PyG for the reason in `state.why`.
 
     Args:
         layer: the layer.
@@ -163,14 +171,14 @@ def attend(
     """
     try:
         if state.settings.convert == "auto" and (why := memo.leaves(edges)) is not None:
-            return state.leave(why)
+            raise LeftError(why)
         _check(layer, edges, options)
         stand_in, of = FUSED[kind]
         parameter = getattr(layer, of)
         if of == "lin_key":
             parameter = parameter.weight
         features = x[0] if isinstance(x, (tuple, list)) else x
-        if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer)):
+        if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
             raise LeftError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
             raise LeftError(f"features of dtype {getattr(features, 'dtype', None)}")
@@ -181,7 +189,8 @@ def attend(
         standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (LeftError, TypeError, ValueError) as reason:
-        return state.leave(str(reason))
+        state.why = str(reason)
+        return NOTHING
     state.note(f"graph_attention, {precision.value}")
     return out
 
@@ -194,7 +203,8 @@ def attend_compiled(
         return NOTHING
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor):
         return NOTHING
-    if layer._explain or layer._decomposed_layers != 1 or unsuitable_attention(layer) is not None:
+    same = all(has_code(layer, name, getattr(kind, name).__code__) for name in _METHODS[1:])
+    if not same or not is_plain_compiled(layer) or unsuitable_attention(layer) is not None:
         return NOTHING
     if (layer.training and getattr(layer, "dropout", 0.0) > 0) or edges.layout != torch.strided:
         return NOTHING

@@ -9,6 +9,7 @@ import torch
 from torch_geometric.nn import MessagePassing
 
 from gnnsparse.interop.pyg.aggregate import (
+    NO_PRODUCT,
     NOTHING,
     LayerState,
     probe,
@@ -31,7 +32,7 @@ _lock = ForkLock()
 
 def is_accelerated(layer: Any) -> bool:
     """Returns whether a layer is one that was accelerated."""
-    return "_gnnsparse_base" in type(layer).__dict__
+    return "_gnnsparse" in layer.__dict__
 
 
 def state_of(layer: Any) -> LayerState:
@@ -60,11 +61,19 @@ def _make_propagate(base: type) -> Callable[..., Any]:
 
 def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> Any:
-        run = attend_compiled if torch.compiler.is_compiling() else attend
-        out = run(self, kind, self._gnnsparse, x, edge_index, arguments, options)
+        state = self._gnnsparse
+        if torch.compiler.is_compiling():
+            out = attend_compiled(self, kind, state, x, edge_index, arguments, options)
+            return out if out is not NOTHING else plain(self, x, edge_index, *arguments, **options)
+        out = attend(self, kind, state, x, edge_index, arguments, options)
         if out is not NOTHING:
             return out
-        return plain(self, x, edge_index, *arguments, **options)
+        try:
+            return plain(self, x, edge_index, *arguments, **options)
+        finally:  # one call counts once, whatever its `propagate` ran on
+            why, state.why = state.why, None
+            if why is not None:
+                state.leave(why)
 
     forward.__wrapped__ = plain  # type: ignore[attr-defined]
     forward.__doc__ = plain.__doc__
@@ -90,6 +99,7 @@ def _set_state(self: Any, state: dict[str, Any]) -> None:
         self.__setstate__(state)
     finally:
         object.__setattr__(self, "__class__", own)
+    self._gnnsparse.remember(probe(self))
 
 
 def _generated(base: type) -> bool:
@@ -163,7 +173,7 @@ def why_not(layer: Any) -> str:
     """Returns why a layer that was not accelerated stays as it is."""
     why = refusal(layer)
     if why is None and not probe(layer) and is_own(type(layer)) is None:
-        why = "its message is none that is recognised"
+        why = NO_PRODUCT
     return why or "it was not accelerated"
 
 
@@ -171,18 +181,19 @@ def swap(layer: Any, settings: Settings) -> str | None:
     """Makes a layer an accelerated one, with other settings if it is one; returns why it stays as it is."""
     if is_accelerated(layer):
         old = state_of(layer)
-        layer._gnnsparse = LayerState(settings, old.arguments, read=old.read)
+        layer._gnnsparse = LayerState(settings, old.arguments, readings=old.readings, known=old.known)
         return None
     why = refusal(layer)
     if why is not None:
         return why
     read = probe(layer)
     if not read and is_own(type(layer)) is None:
-        return "its message is none that is recognised"
+        return NO_PRODUCT
     accelerated = class_for(type(layer))
     _forget_propagate(layer)
     arguments = arguments_of(layer.inspector.get_param_names("message"))
-    layer.__dict__["_gnnsparse"] = LayerState(settings, arguments, read=read)
+    layer.__dict__["_gnnsparse"] = state = LayerState(settings, arguments)
+    state.remember(read)
     layer.__class__ = accelerated
     return None
 
@@ -198,12 +209,19 @@ def swap_back(layer: Any) -> None:
     """Makes an accelerated layer what it was; other layers stay as they are."""
     if is_accelerated(layer):
         _forget_propagate(layer)
-        layer.__class__ = type(layer)._gnnsparse_base
+        kind = type(layer)
+        if "_gnnsparse_base" in vars(kind):
+            layer.__class__ = kind._gnnsparse_base
+        else:  # parametrised since then, by which torch has made it a class of its own
+            kind.__bases__ = tuple(getattr(base, "_gnnsparse_base", base) for base in kind.__bases__)
         layer.__dict__.pop("_gnnsparse", None)
 
 
 def outlook(layer: Any) -> str:
-    """Returns what the calls of an accelerated layer will run on."""
+    """Return what the calls of an accelerated layer run on; if all so far were left to PyG, that."""
+    state = state_of(layer)
+    if state.left and not state.runs_on:
+        return "PyG"
     if type(layer)._gnnsparse_kind is not None and unsuitable_attention(layer) is None:
         return "graph_attention"
     return "spmm"

@@ -1,24 +1,57 @@
-"""What a layer's `message` computes, found out by calling it with symbols in place of tensors."""
+"""What a layer's `message` computes, read from its source code. The message is never run to find out.
+
+A message is taken for a product only if its code shows that it is one: a small interpreter follows the code
+with what is known of the arguments (their shapes, and constants) and with the constants that the code reads
+from the layer, from modules and from its closure. Code that does anything else, such as calling a function
+that is not known here, assigning an attribute or testing the value of a tensor, is left to PyG, which runs it
+as often as it would without us.
+"""
 
 from __future__ import annotations
+import __future__
 
+import ast
+import builtins
+import inspect
+import linecache
 import operator
+import types
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-__all__ = ["Argument", "Message", "arguments_of", "read_message"]
+__all__ = ["Argument", "Form", "Message", "Reading", "arguments_of", "form_of", "read_message"]
 
 #: Arguments that PyG makes of the edges. A message that uses one is none that is recognised.
 _OF_EDGES = {
     "edge_index", "adj_t", "edge_index_i", "edge_index_j", "size", "size_i", "size_j", "ptr", "index",
     "dim_size",
 }  # fmt: skip
+#: Types of the constants that code may read, whose values can be compared.
+_CONSTANTS = (type(None), bool, int, float, str)
+#: What a message may name besides constants. They are compared by identity.
+_KNOWN = (
+    torch.Tensor, isinstance, torch.is_tensor, torch.mul, torch.multiply, torch.unsqueeze,
+)  # fmt: skip
+_COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
+    ast.Is: operator.is_, ast.IsNot: operator.is_not, ast.Eq: operator.eq, ast.NotEq: operator.ne,
+    ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt, ast.GtE: operator.ge,
+}  # fmt: skip
+#: The flags of `from __future__ import ...`. Code that is executed may have them from where that is done.
+_FUTURES = sum(getattr(__future__, name).compiler_flag for name in __future__.all_feature_names)
+
+#: What is known of the arguments of a message: for each argument a tuple whose first element is its kind.
+Form = tuple[tuple[Any, ...], ...]
+_ABSENT, _OPAQUE = ("absent",), ("opaque",)
+#: In symbolic values: the number of edges, and an argument of which nothing is known.
+_EDGES, _UNKNOWN = object(), object()
 
 
-class _Unknown(BaseException):
-    """The message does something else. No Exception, so that a message does not catch it."""
+class _NotShown(Exception):  # noqa: N818  (it reports no error)
+    """The code does something that is not known to be a product."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +85,7 @@ class Argument:
 
 
 def arguments_of(names: list[str]) -> tuple[Argument, ...]:
-    """Returns the arguments of a `message` that has parameters of these names, PyG's rules applied."""
+    """Return the arguments of a `message` that has parameters of these names, by PyG's rules."""
     found = []
     for name in names:
         if name in _OF_EDGES:
@@ -65,132 +98,8 @@ def arguments_of(names: list[str]) -> tuple[Argument, ...]:
     return tuple(found)
 
 
-class _Opaque:
-    """Stands for a tensor whose use is not recognised."""
-
-    __slots__ = ()
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Recognises torch.mul(w, x), and what Tensor's methods do with a symbol."""
-        if function in (torch.mul, torch.multiply) and len(args) == 2 and not kwargs:
-            return _product(*args)
-        if function is torch.unsqueeze and len(args) == 2 and not kwargs and isinstance(args[0], _Symbol):
-            return args[0].unsqueeze(args[1])
-        raise _Unknown
-
-    def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise _Unknown
-
-    __getattr__ = __bool__ = __iter__ = __len__ = __getitem__ = __call__ = _refuse
-    __add__ = __radd__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __matmul__ = __rmatmul__ = _refuse
-    __pow__ = __rpow__ = __neg__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
-    __mul__ = __rmul__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
-
-
-_OPAQUE = _Opaque()
-
-
-class _Symbol(_Opaque):
-    """Stands for a tensor with one row for each edge.
-
-    Attributes:
-        name: the argument of `propagate` that it is made of.
-        sizes: the sizes of the tensor, of one graph of a batch.
-        is_features: whether it holds features of sources; False: it holds weights of edges.
-        like: the argument itself.
-        is_batch: whether the tensor has a size before that of the edges, so that its shape is not `sizes`.
-    """
-
-    __slots__ = ("is_batch", "is_features", "like", "name", "sizes")
-
-    def __init__(
-        self, name: str, sizes: tuple[int, ...], is_features: bool, like: Any, is_batch: bool = False
-    ) -> None:
-        self.name, self.sizes, self.is_features, self.like = name, sizes, is_features, like
-        self.is_batch = is_batch
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        if self.is_batch:
-            raise _Unknown
-        return self.sizes
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.like.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.like.device
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def size(self, dim: int | None = None) -> Any:
-        return self.shape if dim is None else self.shape[dim]
-
-    def is_floating_point(self) -> bool:
-        return self.like.is_floating_point()
-
-    def view(self, *sizes: Any) -> _Symbol:
-        """Allows what appends sizes of 1 to weights, with all other sizes as they are."""
-        if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)):
-            sizes = tuple(sizes[0])
-        if self.is_features or not all(type(size) is int for size in sizes):
-            raise _Unknown
-        shape, own = (self.sizes[0], *sizes[1:]), self.sizes
-        while len(own) > 1 and own[-1] == 1:
-            own = own[:-1]
-        same = shape[: len(own)] == own and all(size == 1 for size in shape[len(own) :])
-        if sizes[0] not in (-1, self.sizes[0]) or not same:
-            raise _Unknown
-        return _Symbol(self.name, shape, False, self.like)
-
-    reshape = view
-
-    def unsqueeze(self, dim: int) -> _Symbol:
-        if self.is_features or dim not in (-1, len(self.sizes)):
-            raise _Unknown
-        return _Symbol(self.name, (*self.sizes, 1), False, self.like)
-
-    def __getitem__(self, index: Any) -> _Symbol:
-        """Allows w[:, None]."""
-        axes = (slice(None),) * len(self.sizes)
-        if not isinstance(index, tuple) or index not in ((*axes, None), (..., None)):
-            raise _Unknown
-        return self.unsqueeze(-1)
-
-    def __mul__(self, other: Any) -> Message:
-        return _product(self, other)
-
-    __rmul__ = __mul__
-    mul = __mul__
-
-
-def _product(left: Any, right: Any) -> Message:
-    """Returns the message that multiplies features by weights which do not depend on the feature."""
-    if type(left) is not _Symbol or type(right) is not _Symbol or left.is_features == right.is_features:
-        raise _Unknown
-    x, w = (left, right) if left.is_features else (right, left)
-    if len(w.sizes) != len(x.sizes) or w.sizes[-1] != 1 or len(x.sizes) not in (2, 3):
-        raise _Unknown
-    heads = w.sizes[1:-1]
-    if all(size == 1 for size in heads):
-        return Message(x.name, w.name)
-    if heads != x.sizes[1:-1]:
-        raise _Unknown
-    return Message(x.name, w.name, by_head=True)
-
-
-def read_message(
-    layer: Any, arguments: tuple[Argument, ...], given: dict[str, Any], edges: int
-) -> Message | None:
-    """Calls a layer's `message` with symbols, and returns what it computes; None: it is not recognised.
-
-    The layer is in the state in which PyG would call `message`, so that a message that depends on it is read
-    as it is now.
+def form_of(layer: Any, arguments: tuple[Argument, ...], given: dict[str, Any], edges: int) -> Form:
+    """Return what a message may depend on of its arguments.
 
     Args:
         layer: the layer.
@@ -198,34 +107,446 @@ def read_message(
         given: what `propagate` is called with.
         edges: number of edges.
     """
-    symbols: dict[str, Any] = {}
+    tracing = torch.compiler.is_compiling()
+    form: list[tuple[Any, ...]] = []
     for argument in arguments:
-        if argument.role == "edge" and argument.source not in given:
-            continue  # the message's own default
-        value = given.get(argument.source)
-        if argument.role == "source" and isinstance(value, (tuple, list)):
-            value = value[0] if len(value) == 2 else _OPAQUE
         if argument.role == "other":
-            value = _OPAQUE
-        elif isinstance(value, torch.Tensor):
-            of_nodes = argument.role == "source"
-            if of_nodes and value.dim() == 3 and layer.node_dim == -2:  # one graph for a batch of features
-                value = _Symbol(argument.source, (edges, value.shape[2]), True, value, is_batch=True)
-            elif of_nodes or (value.dim() > 0 and value.shape[0] == edges):
-                value = _Symbol(argument.source, (edges, *value.shape[1:]), of_nodes, value)
+            form.append(_OPAQUE)
+            continue
+        if argument.source not in given:
+            form.append(_ABSENT)
+            continue
+        value = given[argument.source]
+        is_source = argument.role == "source"
+        if is_source and isinstance(value, (tuple, list)) and len(value) == 2:
+            value = value[0]
+        # A subclass of Tensor may define its own products. Tracing puts subclasses of its own in.
+        if type(value) in (torch.Tensor, torch.nn.Parameter) or (tracing and isinstance(value, torch.Tensor)):
+            if is_source and value.dim() == 3 and layer.node_dim == -2:  # one graph for a batch of features
+                form.append(("batch",))
+            elif is_source and value.dim() > 0:
+                form.append(("features", *value.shape[1:-1]) if value.dim() > 1 else _OPAQUE)
+            elif value.dim() > 0 and value.shape[0] == edges:
+                form.append(("weights", *value.shape[1:]))
             else:
-                value = _OPAQUE
-        symbols[argument.name] = value
-    own = layer.__dict__
-    before = dict(own)
+                form.append(_OPAQUE)
+        elif type(value) in _CONSTANTS:
+            form.append(("constant", type(value), value))
+        else:
+            form.append(_OPAQUE)
+    return tuple(form)
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a message computes for arguments of one form, as long as what its code read stays as it is.
+
+    Attributes:
+        form: the form of the arguments.
+        message: the product that it is; None: none that is recognised.
+        function, code: the method that was read, and its code.
+        reads: what the code read besides its arguments: where (a key of `_LOOKUPS`, or a module), the name,
+            and the value.
+        attributes: the constants that it read, if all are attributes of the layer (None) or of modules, which
+            torch.compile can watch: the module, the name, and the value; else None.
+    """
+
+    form: Form
+    message: Message | None
+    function: Any
+    code: Any
+    reads: tuple[tuple[Any, str, Any], ...] = ()
+    attributes: tuple[tuple[Any, str, Any], ...] | None = None
+
+    def holds(self, layer: Any) -> bool:
+        """Return whether a layer's message would be read in the same way now."""
+        if type(layer).message is not self.function or "message" in layer.__dict__:
+            return False
+        if self.function.__code__ is not self.code:
+            return False
+        for where, name, value in self.reads:
+            try:
+                now = _looked_up(where, layer, self.function, name)
+            except _NotShown:
+                return False
+            if now is not value and (type(now) is not type(value) or now != value):
+                return False
+        return True
+
+
+def read_message(
+    layer: Any, arguments: tuple[Argument, ...], form: Form, training: bool | None = None
+) -> Reading:
+    """Read from a layer's code what its `message` computes.
+
+    Args:
+        layer: the layer, whose attributes are read as they are now.
+        arguments: the arguments of its `message`.
+        form: what is known of them, see `form_of`.
+        training: what `layer.training` is taken to be; None: what it is.
+    """
+    function = inspect.getattr_static(type(layer), "message", None)
+    if type(function) is not types.FunctionType or "message" in layer.__dict__:
+        return Reading(form, None, getattr(type(layer), "message", None), getattr(function, "__code__", None))
+    reader = _Reader(layer, function, training)
     try:
-        found = layer.message(**symbols)
-    except (_Unknown, Exception):
+        found = reader.run(_symbols(arguments, form))
+    except _NotShown:
         found = None
-    if len(own) != len(before) or not all(map(operator.is_, own.values(), before.values())):
-        own.clear()  # it keeps what it computes, which is to be tensors
-        own.update(before)
-        return None
     if type(found) is _Symbol and found.is_features:
-        return Message(found.name)
-    return found if type(found) is Message else None
+        found = Message(found.source)
+    reads = tuple((where, name, value) for (where, name), value in reader.reads.items())
+    constants = [read for read in reads if type(read[2]) in _CONSTANTS]
+    attributes = None
+    if all(where == "layer" or type(where) is types.ModuleType for where, _, _ in constants):
+        attributes = tuple((None if where == "layer" else where, *rest) for where, *rest in constants)
+    message = found if type(found) is Message else None
+    return Reading(form, message, function, function.__code__, reads, attributes)
+
+
+@dataclass(frozen=True)
+class _Symbol:
+    """A tensor with one row for each edge.
+
+    Attributes:
+        source: the argument of `propagate` that it is made of.
+        sizes: its sizes, of one graph of a batch: `_EDGES` first; None: the number of features, which code
+            may not use.
+        is_features: whether it holds features of sources; False: it holds weights of edges.
+        is_batch: whether it has a size before that of the edges.
+    """
+
+    source: str
+    sizes: tuple[Any, ...]
+    is_features: bool
+    is_batch: bool = False
+
+
+def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
+    """Return the values of a message's arguments, as far as they are known."""
+    found: dict[str, Any] = {}
+    for argument, (kind, *sizes) in zip(arguments, form, strict=True):
+        if kind == "constant":
+            found[argument.name] = sizes[1]
+        elif kind in ("features", "batch"):
+            found[argument.name] = _Symbol(argument.source, (_EDGES, *sizes, None), True, kind == "batch")
+        elif kind == "weights":
+            found[argument.name] = _Symbol(argument.source, (_EDGES, *sizes), False)
+        elif kind == "opaque":
+            found[argument.name] = _UNKNOWN
+    return found
+
+
+def _of_layer(layer: Any, function: Any, name: str) -> Any:
+    """Return an attribute of a layer that is a constant and that no code computes."""
+    of_class = inspect.getattr_static(type(layer), name, None)
+    if hasattr(type(of_class), "__set__"):  # a property, or another descriptor that comes first
+        raise _NotShown
+    found = layer.__dict__.get(name, of_class)
+    if type(found) not in _CONSTANTS or (found is None and name not in layer.__dict__):
+        raise _NotShown
+    return found
+
+
+def _of_default(layer: Any, function: Any, name: str) -> Any:
+    """Return the default of a parameter."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    positional = code.co_varnames[: code.co_argcount]
+    known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+    return _constant({**known, **(function.__kwdefaults__ or {})}, name)
+
+
+def _of_closure(layer: Any, function: Any, name: str) -> Any:
+    """Return a variable of the functions that a function is defined in."""
+    try:
+        found = function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
+    except ValueError:  # it has no value yet
+        raise _NotShown from None
+    return _constant({name: found}, name)
+
+
+def _of_global(layer: Any, function: Any, name: str) -> Any:
+    """Return a variable of a function's module, or a builtin."""
+    names = function.__globals__
+    return _constant(names if name in names else vars(builtins), name)
+
+
+def _constant(names: dict[str, Any], name: str) -> Any:
+    """Return a constant, a module, or one of `_KNOWN`, by its name."""
+    found = names.get(name, _NotShown)
+    if type(found) not in (*_CONSTANTS, types.ModuleType) and not any(found is known for known in _KNOWN):
+        raise _NotShown
+    return found
+
+
+_LOOKUPS = {"layer": _of_layer, "default": _of_default, "closure": _of_closure, "global": _of_global}
+
+
+def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
+    """Return what code reads, or raise _NotShown if that may be anything."""
+    return _LOOKUPS[where](layer, function, name) if type(where) is str else _constant(vars(where), name)
+
+
+#: Functions' code -> their syntax trees.
+_definitions: weakref.WeakKeyDictionary[types.CodeType, ast.FunctionDef | None] = weakref.WeakKeyDictionary()
+
+
+def _definition(function: Any) -> ast.FunctionDef | None:
+    """Return the syntax tree of a function; None: its source is not at hand, or is not what was compiled.
+
+    A file may have changed since it was imported. So it is compiled again, and has to give the same code.
+    """
+    code = function.__code__
+    if code not in _definitions:
+        linecache.checkcache(code.co_filename)
+        source = "".join(linecache.getlines(code.co_filename, function.__globals__))
+        _definitions[code] = _found(source, code)
+    return _definitions[code]
+
+
+def _found(source: str, code: types.CodeType) -> ast.FunctionDef | None:
+    """Return the syntax tree of the function in a module's source that compiles to this code."""
+    try:
+        tree = ast.parse(source)
+        known = [compile(tree, code.co_filename, "exec", code.co_flags & _FUTURES, dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return None
+    while known and code not in known:
+        known = [c for outer in known for c in outer.co_consts if type(c) is types.CodeType]
+    for node in ast.walk(tree) if known else ():
+        if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+            lines = [node.lineno, *(decorator.lineno for decorator in node.decorator_list)]
+            if min(lines) == code.co_firstlineno:
+                return node
+    return None
+
+
+class _Reader:
+    """Follows the code of a message.
+
+    Args:
+        layer: the layer.
+        function: the method.
+        training: what `layer.training` is taken to be, or None.
+
+    Attributes:
+        reads: what the code has read besides its arguments: (where, name) -> value.
+    """
+
+    def __init__(self, layer: Any, function: Any, training: bool | None) -> None:
+        self.layer, self.function, self.training = layer, function, training
+        self.reads: dict[tuple[Any, str], Any] = {}
+        self.names: dict[str, Any] = {}
+
+    def run(self, symbols: dict[str, Any]) -> Any:
+        """Return what the message returns for arguments with these values."""
+        code = self.function.__code__
+        kind: Any = type(self.layer)
+        plain = kind.__getattribute__ is object.__getattribute__
+        tree = _definition(self.function)
+        if tree is None or not plain or code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS):
+            raise _NotShown
+        first, *others = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if first in symbols:
+            raise _NotShown
+        self.names = {first: self.layer, **symbols}
+        for name in others:
+            if name not in symbols:
+                self.names[name] = self._read("default", name)
+        return self._block(tree.body)
+
+    def _read(self, where: Any, name: str) -> Any:
+        if (where, name) == ("layer", "training") and self.training is not None:
+            found: Any = self.training
+        else:
+            found = _looked_up(where, self.layer, self.function, name)
+        self.reads[where, name] = found
+        return found
+
+    def _block(self, body: list[ast.stmt]) -> Any:
+        """Return what a list of statements returns; `_NotShown` itself if it comes to its end."""
+        for statement in body:
+            match statement:
+                case ast.Return(value=ast.expr() as value):
+                    return self._value(value)
+                case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                    self.names[name] = self._value(value)
+                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                    self.names[name] = self._value(value)
+                case ast.If(test=test, body=then, orelse=otherwise):
+                    found = self._block(then if self._truth(test) else otherwise)
+                    if found is not _NotShown:
+                        return found
+                case ast.Pass() | ast.Expr(value=ast.Constant()):
+                    pass
+                case _:
+                    raise _NotShown
+        return _NotShown
+
+    def _truth(self, node: ast.expr) -> bool:
+        found = self._value(node)
+        if type(found) not in _CONSTANTS:
+            raise _NotShown
+        return bool(found)
+
+    def _value(self, node: ast.expr) -> Any:
+        """Return the value of an expression: a constant, a tuple, a symbol, a message, or one of `_KNOWN`."""
+        match node:
+            case ast.Constant(value=value) if type(value) in _CONSTANTS or value is Ellipsis:
+                return value
+            case ast.Name(id=name):
+                return self._named(name)
+            case ast.Attribute(value=of, attr=name):
+                return self._attribute(self._value(of), name)
+            case ast.Tuple(elts=elements):
+                return tuple(self._value(element) for element in elements)
+            case ast.Slice(lower=None, upper=None, step=None):
+                return slice(None)
+            case ast.Subscript(value=of, slice=index):
+                return _item(self._value(of), self._value(index))
+            case ast.IfExp(test=test, body=then, orelse=otherwise):
+                return self._value(then if self._truth(test) else otherwise)
+            case ast.BoolOp(op=op, values=[*parts, last]):
+                for part in parts:
+                    if self._truth(part) is isinstance(op, ast.Or):
+                        return self._value(part)
+                return self._value(last)
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return not self._truth(operand)
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() as value)):
+                return -value
+            case ast.Compare(left=left, ops=[op], comparators=[right]):
+                return _compared(type(op), self._value(left), self._value(right))
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return _product(self._value(left), self._value(right))
+            case ast.Call(func=function, args=arguments, keywords=[]):
+                return self._call(function, arguments)
+        raise _NotShown
+
+    def _named(self, name: str) -> Any:
+        code = self.function.__code__
+        if name in self.names:
+            return self.names[name]
+        if name in code.co_varnames or name in code.co_cellvars:  # it has no value yet
+            raise _NotShown
+        return self._read("closure" if name in code.co_freevars else "global", name)
+
+    def _attribute(self, of: Any, name: str) -> Any:
+        if of is self.layer:
+            return self._read("layer", name)
+        if type(of) is types.ModuleType:
+            return self._read(of, name)
+        if type(of) is _Symbol and not of.is_batch and name in ("shape", "ndim"):
+            return of.sizes if name == "shape" else len(of.sizes)
+        raise _NotShown
+
+    def _call(self, function: ast.expr, arguments: list[ast.expr]) -> Any:
+        if isinstance(function, ast.Attribute):
+            of = self._value(function.value)
+            if type(of) is _Symbol:
+                return _method(of, function.attr, [self._value(a) for a in arguments])
+            called = self._attribute(of, function.attr)
+        else:
+            called = self._value(function)
+        values = [self._value(argument) for argument in arguments]
+        match values:
+            case [value, kind] if called is isinstance and kind is torch.Tensor and _has_type(value):
+                return type(value) is _Symbol
+            case [value] if called is torch.is_tensor and _has_type(value):
+                return type(value) is _Symbol
+            case [left, right] if called in (torch.mul, torch.multiply):
+                return _product(left, right)
+            case [_Symbol() as weights, int() as dim] if called is torch.unsqueeze:
+                return _unsqueezed(weights, dim)
+        raise _NotShown
+
+
+def _has_type(value: Any) -> bool:
+    """Return whether it is known if a value is a tensor."""
+    return type(value) is _Symbol or type(value) in _CONSTANTS
+
+
+def _compared(kind: type, left: Any, right: Any) -> bool:
+    """Return the result of comparing two constants, or of asking whether something is None."""
+    if kind not in _COMPARISONS:
+        raise _NotShown
+    if kind in (ast.Is, ast.IsNot):
+        # Equal constants of other types may be one object or two.
+        is_clear = left is None or right is None or type(left) is type(right) is bool
+        if not (is_clear and _has_type(left) and _has_type(right)):
+            raise _NotShown
+    elif type(left) not in _CONSTANTS or type(right) not in _CONSTANTS:
+        raise _NotShown
+    try:
+        return bool(_COMPARISONS[kind](left, right))
+    except TypeError:  # which PyG's call raises
+        raise _NotShown from None
+
+
+def _method(of: _Symbol, name: str, values: list[Any]) -> Any:
+    """Return what a method of a tensor returns."""
+    if name in ("mul", "multiply") and len(values) == 1:
+        return _product(of, values[0])
+    if of.is_batch:
+        raise _NotShown
+    if name == "dim" and not values:
+        return len(of.sizes)
+    if name == "size" and len(values) <= 1:
+        return _item(of.sizes, values[0]) if values else of.sizes
+    if name in ("view", "reshape") and values:
+        sizes = values[0] if len(values) == 1 and type(values[0]) is tuple else tuple(values)
+        return _viewed(of, sizes)
+    if name == "unsqueeze" and len(values) == 1:
+        return _unsqueezed(of, values[0])
+    raise _NotShown
+
+
+def _item(of: Any, index: Any) -> Any:
+    """Return a size, or weights with a size of 1 appended (w[:, None])."""
+    if type(of) is tuple and type(index) is int and -len(of) <= index < len(of) and of[index] is not None:
+        return of[index]
+    if type(of) is not _Symbol or type(index) is not tuple:
+        raise _NotShown
+    if index not in ((*(slice(None),) * len(of.sizes), None), (..., None)):
+        raise _NotShown
+    return _unsqueezed(of, -1)
+
+
+def _unsqueezed(of: _Symbol, dim: Any) -> _Symbol:
+    """Return weights with a size of 1 appended."""
+    if of.is_features or type(dim) is not int or dim not in (-1, len(of.sizes)):
+        raise _NotShown
+    return _Symbol(of.source, (*of.sizes, 1), False)
+
+
+def _viewed(of: _Symbol, sizes: tuple[Any, ...]) -> _Symbol:
+    """Return weights with other sizes of 1 at the end, and all other sizes as they are."""
+    first, *others = sizes
+    if (
+        of.is_features
+        or not (first is _EDGES or first == -1)
+        or not all(type(size) is int for size in others)
+    ):
+        raise _NotShown
+    own = of.sizes
+    while len(own) > 1 and own[-1] == 1:
+        own = own[:-1]
+    shape = (_EDGES, *others)
+    if shape[: len(own)] != own or any(size != 1 for size in shape[len(own) :]):
+        raise _NotShown
+    return _Symbol(of.source, shape, False)
+
+
+def _product(left: Any, right: Any) -> Message:
+    """Return the message that multiplies features by weights which do not depend on the feature."""
+    if type(left) is not _Symbol or type(right) is not _Symbol or left.is_features == right.is_features:
+        raise _NotShown
+    x, w = (left, right) if left.is_features else (right, left)
+    if len(w.sizes) != len(x.sizes) or w.sizes[-1] != 1 or len(x.sizes) not in (2, 3):
+        raise _NotShown
+    heads = w.sizes[1:-1]
+    if all(size == 1 for size in heads):
+        return Message(x.source, w.source)
+    if heads != x.sizes[1:-1]:
+        raise _NotShown
+    return Message(x.source, w.source, by_head=True)

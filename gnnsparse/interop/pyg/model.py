@@ -104,8 +104,9 @@ def report(model: torch.nn.Module) -> Report:
     for name, module in model.named_modules():
         if is_accelerated(module):
             state = state_of(module)
-            seen = dict(state.runs_on), dict(state.left)
-            rows.append(Row(name, type(module).__name__, outlook(module), "", *seen))
+            runs_on, left = outlook(module), dict(state.left)
+            why = max(left, key=left.__getitem__) if runs_on == "PyG" else ""
+            rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), left))
         elif isinstance(module, MessagePassing):
             rows.append(Row(name, type(module).__name__, "PyG", why_not(module), {}, {}))
     return Report(tuple(rows))

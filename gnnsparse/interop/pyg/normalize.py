@@ -6,6 +6,7 @@ results all layers of a model share one edge_index, whose operand is then known.
 
 from __future__ import annotations
 
+import dis
 import functools
 import sys
 import types
@@ -177,13 +178,16 @@ def rebound(base: type) -> dict[str, Callable[..., Any]]:
 
 def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
     """Returns a method that calls the functions in `_INSTEAD`; None if it would call none of them."""
-    used = {name: method.__globals__.get(name) for name in method.__code__.co_names}
-    used = {name: f for name, f in used.items() if isinstance(f, types.FunctionType) and f in _INSTEAD}
-    if not used:
+    names = method.__globals__
+    seen = {name: names[name] for name in _names_of(method.__code__) if name in names}
+    used = {name: f for name, f in seen.items() if isinstance(f, types.FunctionType) and f in _INSTEAD}
+    writes = any(i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for i in dis.get_instructions(method))
+    if not used or writes:
         return None
     keeping = _with_globals(method, "kept", {name: _INSTEAD[f] for name, f in used.items()})
     fixed = method
-    if gcn_norm in used.values():
+    # torch.compile does not see it if a module's names change after they were copied, which PyG's do not.
+    if gcn_norm in used.values() and method.__module__.startswith("torch_geometric."):
         fixed = _with_globals(method, "fixed", {n: _fixed_gcn_norm for n, f in used.items() if f is gcn_norm})
 
     @functools.wraps(method)
@@ -193,9 +197,17 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
             return (fixed if sums else method)(self, *arguments, **options)
         if torch._C._get_tracing_state() is not None:
             return method(self, *arguments, **options)
+        if any(names.get(name) is not value for name, value in seen.items()):  # the copy has the old ones
+            return method(self, *arguments, **options)
         return keeping(self, *arguments, **options)
 
     return call
+
+
+def _names_of(code: types.CodeType) -> set[str]:
+    """Return the names that code uses, that of the functions in it included."""
+    inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
+    return set(code.co_names).union(*map(_names_of, inner))
 
 
 def _with_globals(method: Any, kind: str, other: dict[str, Any]) -> Any:

@@ -1,0 +1,383 @@
+"""Users' code sees nothing of acceleration: it runs as often as in PyG, on the same types, or not at all."""
+
+from __future__ import annotations
+
+import copy
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.nn.utils import parametrize
+
+from tests.fuzz import messages
+from tests.fuzz.common import Counts, Draw, Trial
+from tests.interop.pyg_cases import pyg
+from tests.interop.test_pyg_accelerated import close, edges_of, used
+
+interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace:UserWarning"),
+]
+
+NODES, WIDTH = 40, 4
+SCALE = 1
+
+
+class Base(pyg.MessagePassing):
+    """Passes messages with weights."""
+
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor, w: Any = None) -> torch.Tensor:
+        return self.propagate(edge_index, x=x, w=w)
+
+
+class TypeTest(Base):
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        if isinstance(w, torch.Tensor):
+            return w.view(-1, 1) * x_j
+        return x_j
+
+
+class IsTensor(Base):
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        return w.unsqueeze(-1) * x_j if torch.is_tensor(w) and w.dim() == 1 else x_j
+
+
+class Drawn(Base):
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        if random.random() < 0.5:
+            return x_j
+        return 2 * x_j
+
+
+class Counting(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+        self.seen: list[Any] = []
+
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        self.steps += 1
+        self.seen.append(x_j)
+        return x_j
+
+
+class Switching(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weighted, self.double = False, False
+
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        if self.double:
+            return 2 * x_j
+        return w.view(-1, 1) * x_j if self.weighted else x_j
+
+
+class Global(Base):
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        return x_j if SCALE == 1 else w.view(-1, 1) * x_j
+
+
+class Own(pyg.aggr.SumAggregation):
+    def reduce(self, *arguments: Any, **options: Any) -> torch.Tensor:
+        return super().reduce(*arguments, **options) + 1
+
+
+class OwnStep(Base):
+    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
+        return x_j
+
+    def _lift(self, src: torch.Tensor, edge_index: Any, dim: int) -> torch.Tensor:
+        return 2 * super()._lift(src, edge_index, dim)
+
+
+def both(layer: Any) -> tuple[Any, Any]:
+    return layer, interop.accelerate(copy.deepcopy(layer), convert="always")
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    edges = edges_of()
+    return torch.randn(NODES, WIDTH), edges, torch.rand(edges.shape[1])
+
+
+@pytest.mark.parametrize("kind", [TypeTest, IsTensor])
+def test_type_tests_see_tensors(kind: type) -> None:
+    plain, ours = both(kind())
+    x, edges, w = inputs()
+    for weight in (w, None):
+        close(ours(x, edges, weight), plain(x, edges, weight))
+    assert used(ours) == {"spmm, sum, fp32": 2}
+
+
+def test_random_numbers_are_drawn_as_often_as_in_pyg() -> None:
+    plain, ours = both(Drawn())
+    x, edges, _ = inputs()
+    found = []
+    for layer in (plain, ours):
+        random.seed(3)
+        found.append([layer(x, edges) for _ in range(20)])
+        found.append([random.random()])
+    assert found[1] == found[3]
+    for a, b in zip(found[0], found[2], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_message_is_not_run_by_accelerate_or_report() -> None:
+    state = random.getstate(), torch.get_rng_state()
+    layer = interop.accelerate(Counting())
+    x, edges, _ = inputs()
+    assert float(layer.steps) == 0
+    assert layer.seen == []
+    interop.report(layer)
+    with interop.backend():
+        Counting()(x, edges)
+    torch.set_rng_state(state[1])
+    plain, ours = both(Counting())
+    for _ in range(3):
+        close(ours(x, edges), plain(x, edges))
+    assert float(ours.steps) == 3
+    assert all(type(kept) is torch.Tensor for kept in ours.seen)
+    assert random.getstate() == state[0]
+
+
+def test_a_message_that_reads_attributes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls, and compiled ones, which run on our operator as long as what was read is as it was."""
+    x, edges, w = inputs()
+    for compiles in (False, True):
+        plain, ours = both(Switching())
+        run = torch.compile(ours, backend="eager", fullgraph=True) if compiles else ours
+        for weighted, double in [(False, False), (True, False), (False, True), (True, True), (False, False)]:
+            for layer in (plain, ours):
+                layer.weighted, layer.double = weighted, double
+            close(run(x, edges, w), plain(x, edges, w))
+        torch._dynamo.reset()
+    plain, ours = both(Global())
+    for scale in (1, 2, 1):
+        monkeypatch.setattr(sys.modules[__name__], "SCALE", scale)
+        close(ours(x, edges, w), plain(x, edges, w))
+    assert used(ours) == {"spmm, sum, fp32": 3}
+
+
+def operators(model: Any, *arguments: Any) -> list[str]:
+    """The operators of ours in what torch.compile makes of a model."""
+    found: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        found.extend(str(node.target) for node in graph.graph.nodes if "gnnsparse" in str(node.target))
+        return graph
+
+    torch._dynamo.reset()
+    torch.compile(model, backend=backend)(*arguments)
+    torch._dynamo.reset()
+    return found
+
+
+def test_compiled_layers_run_on_our_operators() -> None:
+    x, edges, w = inputs()
+    for layer, weights in [(pyg.GCNConv(WIDTH, 4), ()), (pyg.GraphConv(WIDTH, 4), (w,)), (TypeTest(), (w,))]:
+        assert operators(interop.accelerate(layer), x, edges, *weights) == ["gnnsparse.pyg_aggregate"]
+    kinds = torch.arange(edges.shape[1]) % 2
+    rgcn = interop.accelerate(pyg.RGCNConv(WIDTH, 4, 2))
+    assert "gnnsparse.pyg_aggregate" in operators(rgcn, x, edges, kinds)
+    gat = interop.accelerate(pyg.GATConv(WIDTH, 4))
+    assert operators(gat, x, edges) == ["gnnsparse.pyg_attention"]
+    switching = interop.accelerate(Switching())
+    assert operators(switching, x, edges, w) == ["gnnsparse.pyg_aggregate"]
+    switching.double = True
+    assert operators(switching, x, edges, w) == []
+
+
+@pytest.mark.parametrize("compiles", [False, True])
+def test_what_is_replaced_in_a_layer_later(compiles: bool) -> None:
+    x, edges, w = inputs()
+    plain, ours = both(TypeTest())
+    run = torch.compile(ours, backend="eager") if compiles else ours
+    close(run(x, edges, w), plain(x, edges, w))
+    before = [copy.copy(layer.__dict__) for layer in (plain, ours)]
+    changes: list[tuple[str, Any]] = [
+        ("message", lambda layer: lambda x_j, w: -x_j),
+        ("aggregate", lambda layer: lambda inputs, index, **_: inputs.new_ones(NODES, WIDTH)),
+        ("update", lambda layer: lambda inputs: inputs + 1),
+    ]
+    for name, make in changes:
+        for layer, own in zip((plain, ours), before, strict=True):
+            layer.__dict__ = {**own, name: make(layer)}
+        close(run(x, edges, w), plain(x, edges, w))
+    for layer, own in zip((plain, ours), before, strict=True):
+        layer.__dict__ = dict(own)
+    for layer in (plain, ours):
+        inner = layer.aggr_module.forward
+        layer.aggr_module.forward = lambda *args, inner=inner, **options: 3 * inner(*args, **options)
+    close(run(x, edges, w), plain(x, edges, w))
+    torch._dynamo.reset()
+
+
+def test_overridden_aggregations_and_steps_are_pygs() -> None:
+    x, edges, _ = inputs()
+    of_aggregations = pyg.SAGEConv(WIDTH, 4, aggr=Own()), pyg.GATConv(WIDTH, 4, aggr=Own())
+    for layer in (OwnStep(), *of_aggregations):
+        plain, ours = both(layer)
+        close(ours(x, edges), plain(x, edges))
+        assert used(ours) == {}
+        assert interop.report(ours).accelerated == ()
+
+
+@pytest.mark.parametrize("name", ["register_full_backward_hook", "register_full_backward_pre_hook"])
+def test_backward_hooks_on_an_aggregation(name: str) -> None:
+    x, edges, _ = inputs()
+    seen: list[Any] = []
+    for made in (lambda: pyg.SAGEConv(WIDTH, 4, aggr="sum"), lambda: pyg.GATConv(WIDTH, 4)):
+        plain, ours = both(made())
+        for layer in (plain, ours):
+            getattr(layer.aggr_module, name)(lambda *_: seen.append(1))
+            layer(x.clone().requires_grad_(), edges).sum().backward()
+        assert len(seen) == 2
+        assert "hooks" in str(interop.report(ours))
+        seen.clear()
+
+
+def test_hooks_for_all_modules() -> None:
+    """They see the modules that PyG calls, in its order."""
+    x, edges, _ = inputs()
+    plain, ours = both(pyg.GAT(WIDTH, 4, 2))
+    seen: list[list[str]] = [[], []]
+    for layer, names in zip((plain, ours), seen, strict=True):
+        handle = torch.nn.modules.module.register_module_forward_hook(
+            lambda module, *_, names=names: names.append(type(module).__name__)
+        )
+        layer(x, edges)
+        handle.remove()
+    assert seen[0] == seen[1]
+
+
+def test_hooks_and_own_forwards_of_linear_maps() -> None:
+    x, edges, _ = inputs()
+    attr = torch.rand(edges.shape[1], 3)
+    for name in ("lin", "lin_edge", "res"):
+        plain, ours = both(pyg.GATConv(WIDTH, 4, edge_dim=3, residual=True))
+        seen: list[int] = []
+        for layer in (plain, ours):
+            getattr(layer, name).register_forward_hook(lambda *_, seen=seen: seen.append(1))
+            layer(x, edges, attr)
+        assert len(seen) == 2
+        assert f"`{name}`" in str(interop.report(ours))
+
+
+class Doubled(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.runs = 0
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        self.runs += 1
+        return 2 * weight
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("name", ["att_src", "lin.weight"])
+def test_parametrised_attention(name: str, first: bool) -> None:
+    """It runs as often as in PyG: spectral_norm, for one, changes what it keeps whenever it runs."""
+    x, edges, _ = inputs()
+    plain = pyg.GATConv(WIDTH, 4)
+    ours = copy.deepcopy(plain)
+    runs = []
+    for layer, accelerates in ((plain, False), (ours, True)):
+        if accelerates and not first:
+            interop.accelerate(layer, convert="always")
+        owner = layer.lin if name == "lin.weight" else layer
+        parametrize.register_parametrization(owner, name.rpartition(".")[2], doubled := Doubled())
+        if accelerates and first:
+            interop.accelerate(layer, convert="always")
+        doubled.runs = 0
+        out = layer(x, edges)
+        runs.append((out, doubled.runs))
+    close(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+    if name == "lin.weight" or first:
+        interop.restore(ours)
+        close(ours(x, edges), plain(x, edges))
+    else:
+        assert "parametrize" in str(interop.report(ours))
+        interop.restore(ours)
+        assert isinstance(ours, pyg.GATConv)
+        close(ours(x, edges), plain(x, edges))
+        parametrize.remove_parametrizations(ours, "att_src")
+        parametrize.remove_parametrizations(plain, "att_src")
+        close(ours(x, edges), plain(x, edges))
+
+
+def test_the_report_counts_a_call_once() -> None:
+    edges = torch.tensor([[0, 0, 1, 2], [2, 2, 2, 1]])  # an edge is repeated
+    x, attr = torch.randn(3, WIDTH), torch.rand(4, 2)
+    layer = interop.accelerate(pyg.GATConv(WIDTH, 4, edge_dim=2), convert="always")
+    for _ in range(4):
+        layer(x, edges, attr)
+    report = interop.report(layer)
+    counts = [n for row in report.rows for n in (*row.calls.values(), *row.left.values())]
+    assert sum(counts) == 4
+    assert bool(report.accelerated) == bool(used(layer))
+    plain = interop.accelerate(pyg.GATConv(WIDTH, 4, dropout=0.0).double(), convert="always")
+    plain(x.double(), edges)
+    report = interop.report(plain)
+    assert "0 of 1 layers accelerated" in str(report)
+    assert "float64" in str(report)
+
+
+def test_a_module_whose_functions_read_a_global_that_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Methods that call gcn_norm call one that keeps its results, and go on reading their module."""
+    (tmp_path / "users_layers.py").write_text(
+        "import torch_geometric.nn as pyg\n"
+        "from torch_geometric.nn.conv.gcn_conv import gcn_norm\n"
+        "FACTOR = 1.0\n"
+        "CALLS = 0\n"
+        "class Layer(pyg.MessagePassing):\n"
+        "    def forward(self, x, edge_index):\n"
+        "        edge_index, w = gcn_norm(edge_index, num_nodes=x.shape[0])\n"
+        "        return FACTOR * self.propagate(edge_index, x=x, w=w)\n"
+        "    def message(self, x_j, w):\n"
+        "        return w.view(-1, 1) * x_j\n"
+        "class Counting(Layer):\n"
+        "    def forward(self, x, edge_index):\n"
+        "        global CALLS\n"
+        "        CALLS += 1\n"
+        "        edge_index, w = gcn_norm(edge_index, num_nodes=x.shape[0])\n"
+        "        return self.propagate(edge_index, x=x, w=w)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    users: Any = __import__("users_layers")
+    x, edges, _ = inputs()
+    plain, ours = both(users.Layer())
+    for factor in (1.0, 2.0, 1.0):
+        users.FACTOR = factor
+        close(ours(x, edges), plain(x, edges))
+    assert used(ours)
+    counting = interop.accelerate(users.Counting(), convert="always")
+    counting(x, edges)
+    assert users.CALLS == 1
+    # A file that changed since it was imported no longer says what the code does.
+    fresh = type("Fresh", (users.Layer,), {})
+    (tmp_path / "users_layers.py").write_text("\n" * 40)
+    from gnnsparse.interop.pyg import message
+
+    message._definitions.clear()
+    assert not interop.report(interop.accelerate(fresh())).accelerated
+
+
+def test_random_messages() -> None:
+    """Layers with random messages; the fuzzer draws more of them."""
+    ran, cases = 0, 250
+    for i in range(cases):
+        ran += messages.case(Trial(Draw(f"test-{i}"), Counts()), compiles=0.0) > 0
+    assert ran > cases / 5
+
+
+@pytest.mark.slow
+def test_random_messages_compiled() -> None:
+    for i in range(12):
+        messages.case(Trial(Draw(f"compiled-{i}"), Counts()), compiles=1.0)
