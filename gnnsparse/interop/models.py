@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ import torch
 from gnnsparse.errors import bad_type
 from gnnsparse.precision import PRECISIONS, Precision
 
-__all__ = ["check_model", "precision_of"]
+__all__ = ["check_model", "give_class_back", "precision_of"]
 
 
 def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
@@ -25,6 +26,20 @@ def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.d
         dtype = torch.get_autocast_dtype(kind)
         cast = dtype if x.dtype == torch.float32 and dtype in PRECISIONS else None
     return PRECISIONS[cast or x.dtype] if given is None else Precision.parse(given), cast
+
+
+def give_class_back(module: torch.nn.Module, is_ours: Callable[[type], bool]) -> None:
+    """Make a module one of the class again from which an accelerated class was derived.
+
+    Args:
+        module: the module.
+        is_ours: tells accelerated classes.
+    """
+    kind = type(module)
+    if is_ours(kind):
+        module.__class__ = kind.__bases__[0]
+    else:  # parametrised since then: torch has made it a class of its own, derived from the accelerated one
+        kind.__bases__ = tuple(base.__bases__[0] if is_ours(base) else base for base in kind.__bases__)
 
 
 def check_model(model: Any) -> None:

@@ -417,3 +417,32 @@ def test_models_of_other_types_are_refused(function: Callable[..., Any]) -> None
 def test_unknown_precisions_are_refused() -> None:
     with pytest.raises(ValueError, match="precision: got 'fp7'"):
         accelerate(Model(), precision="fp7")
+
+
+def test_what_users_add_to_a_layer_is_dgl_s() -> None:
+    """Parametrised weights, and hooks on modules whose place our kernels take."""
+    graph = homogeneous(dgl, 12, 40)
+    x = torch.randn(graph.num_nodes(), 5)
+    seen: list[int] = []
+
+    def hook(*_: Any) -> None:
+        seen.append(1)
+
+    for kind, change in [
+        (lambda: dnn.GraphConv(5, 4), lambda m: torch.nn.utils.parametrize.register_parametrization(
+            m, "weight", torch.nn.Tanh())),
+        (lambda: dnn.GATConv(5, 4, 2), lambda m: m.attn_drop.register_forward_hook(hook)),
+        (lambda: dnn.GATv2Conv(5, 4, 2), lambda m: m.leaky_relu.register_full_backward_hook(hook)),
+    ]:  # fmt: skip
+        plain = kind()
+        ours = accelerate(copy.deepcopy(plain))
+        for layer in (plain, ours):
+            change(layer)
+        given = x.clone().requires_grad_()
+        want, got = plain(graph, given), ours(graph, given)
+        assert torch.equal(got, want)
+        (want.sum() + got.sum()).backward()
+        assert "DGL in the last call" in str(report(ours))
+        restore(ours)
+        assert torch.equal(ours(graph, x), want)
+    assert len(seen) >= 4

@@ -11,6 +11,7 @@ import torch
 from gnnsparse.interop.dgl.graphs import Structure, is_dgl_graph, structure_of
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
+from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
 
@@ -129,6 +130,8 @@ def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = T
         needs_targets: whether the layer uses the features of targets; else those of sources stand for them.
     """
     held: Held = layer.__dict__[OPTIONS]
+    if "parametrizations" in layer._modules:
+        raise LeftToDgl("parameters that are computed (torch.nn.utils.parametrize)")
     if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
         raise LeftToDgl("a graph that has not one relation")
     is_pair = isinstance(feat, tuple)
@@ -230,6 +233,9 @@ def _agnn_conv(layer: Any, graph: Any, feat: Any) -> torch.Tensor:
 
 def _check_attention(call: _Call, layer: Any) -> None:
     call.check_targets(layer)
+    for module, kind in ((layer.attn_drop, torch.nn.Dropout), (layer.leaky_relu, torch.nn.LeakyReLU)):
+        if type(module) is not kind or is_watched(module):
+            raise LeftToDgl(f"a {type(module).__name__} that is not torch's, or has hooks")
     if layer.training and layer.attn_drop.p >= 1:
         raise LeftToDgl("a dropout of all weights")
 

@@ -47,10 +47,19 @@ REDUCTIONS = {
 _MOST_READINGS = 64
 NO_PRODUCT = "its message is none that is recognised"
 #: Methods of MessagePassing that PyG calls between `propagate` and the sum, besides those that are read.
-_STEPS = (
-    "_check_input", "_set_size", "_lift", "_collect", "_index_select", "_index_select_safe", "aggregate",
-    "update",
-)  # fmt: skip
+_STEPS = {
+    name: getattr(MessagePassing, name)
+    for name in (
+        "_check_input", "_set_size", "_lift", "_collect", "_index_select", "_index_select_safe", "aggregate",
+        "update",
+    )
+    if hasattr(MessagePassing, name)
+}  # fmt: skip
+#: Methods of aggregations that PyG calls from there on.
+_REDUCING = {
+    name for name in dir(aggr.SumAggregation)
+    if callable(getattr(aggr.SumAggregation, name)) and (name == "__call__" or name[:2] != "__")
+}  # fmt: skip
 #: What a function returns that leaves a call to PyG.
 NOTHING = object()
 _HOOKS = tuple(
@@ -158,25 +167,29 @@ def _reduction_of(aggregation: Any) -> str | None:
 
     torch.export puts objects of subclasses, which it makes, in the place of modules.
     """
+    if not _REDUCING.isdisjoint(aggregation.__dict__):
+        return None
+    found = REDUCTIONS.get(type(aggregation))
+    if found is not None:
+        return found
     for kind, name in REDUCTIONS.items():
         if isinstance(aggregation, kind):
-            own = [aggregation.__dict__, *map(vars, type(aggregation).__mro__[: -len(kind.__mro__)])]
-            keys = set().union(*own) - {"__init__"}
-            return None if any(callable(getattr(kind, key, None)) for key in keys) else name
+            derived = type(aggregation).__mro__[: -len(kind.__mro__)]
+            return name if all(_REDUCING.isdisjoint(vars(owner)) for owner in derived) else None
     return None
 
 
 def unsuitable(layer: Any) -> str | None:
     """Return why no call of a layer can be a product, whatever its message; None: calls can be."""
-    kind, own = type(layer), layer.__dict__
+    kind, own, aggregation = type(layer), layer.__dict__, layer.aggr_module
     if layer.flow != "source_to_target":
         return f"flow={layer.flow!r}"
-    for name in _STEPS:
-        if name in own or getattr(kind, name, None) is not getattr(MessagePassing, name, None):
+    for name, function in _STEPS.items():
+        if getattr(kind, name) is not function or name in own:
             return f"it overrides `{name}`"
-    if _reduction_of(layer.aggr_module) is None:
-        return f"its aggregation is {layer.aggr_module}"
-    if is_watched(layer.aggr_module):
+    if _reduction_of(aggregation) is None:
+        return f"its aggregation is {aggregation}"
+    if is_watched(aggregation):
         return "its aggregation has hooks"
     return None
 

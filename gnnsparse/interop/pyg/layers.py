@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch_geometric.nn import MessagePassing
 
+from gnnsparse.interop.models import give_class_back
 from gnnsparse.interop.pyg.aggregate import (
     NO_PRODUCT,
     NOTHING,
@@ -209,11 +210,7 @@ def swap_back(layer: Any) -> None:
     """Makes an accelerated layer what it was; other layers stay as they are."""
     if is_accelerated(layer):
         _forget_propagate(layer)
-        kind = type(layer)
-        if "_gnnsparse_base" in vars(kind):
-            layer.__class__ = kind._gnnsparse_base
-        else:  # parametrised since then, by which torch has made it a class of its own
-            kind.__bases__ = tuple(getattr(base, "_gnnsparse_base", base) for base in kind.__bases__)
+        give_class_back(layer, lambda kind: "_gnnsparse_base" in vars(kind))
         layer.__dict__.pop("_gnnsparse", None)
 
 
