@@ -147,9 +147,8 @@ def _is_known(kind: type) -> bool:
 def _row(name: str, module: Any) -> ReportRow | None:
     kind = type(module)
     if OPTIONS in module.__dict__:
-        return ReportRow(
-            name, kind.__name__, LAYERS[kind.__name__].runs_on, module.__dict__[OPTIONS].reason or ""
-        )
+        known = next(LAYERS[owner.__name__] for owner in kind.__mro__ if owner.__name__ in LAYERS)
+        return ReportRow(name, kind.__name__, known.runs_on, module.__dict__[OPTIONS].reason or "")
     base = next((base for base in kind.__mro__ if base.__module__.startswith(_CONVS)), None)
     if base is None:
         return None
