@@ -207,6 +207,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         precision=run.precision,
         several_labels=task.several_labels(dataset),
         regression=task.regression(dataset),
+        feature_names=task.feature_names(dataset),
         run={
             "dataset": data,
             **{name: plain(cfg[name]) for name in ("preprocess", *task.groups)},
@@ -398,6 +399,7 @@ def command() -> int:
     try:
         with raising():
             offer_registered()
+            from gnnsparse.environment import log_shown
             from studies.options import names_experiment
 
             if names_experiment(sys.argv[1:]):
@@ -412,7 +414,8 @@ def command() -> int:
                 sys.argv[1:] = go_on(sys.argv[1:])
             except ValueError as error:
                 refuse(error)
-            main()
+            with log_shown("gnnsparse.data", "train.py: "):
+                main()
     except KeyboardInterrupt as stop:
         sweep = Sweep.present
         print(f"train.py: {line_of(stop, None if sweep is None else sweep.folder)}", file=sys.stderr)

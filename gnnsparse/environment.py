@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from typing import Any
 import torch
 
 __all__ = [
-    "DEVICES", "commit_of", "describe_environment", "device_name", "without_pipe", "write_bytes",
-    "write_json", "write_text",
+    "DEVICES", "commit_of", "describe_environment", "device_name", "log_shown", "without_pipe",
+    "write_bytes", "write_json", "write_text",
 ]  # fmt: skip
 
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
@@ -110,6 +112,26 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     except OSError:
         os.unlink(file.name)
         raise
+
+
+@contextlib.contextmanager
+def log_shown(name: str, prefix: str) -> Iterator[None]:
+    """Write what a logger says at the level INFO to the standard error, inside a `with` block.
+
+    Args:
+        name: the name of the logger.
+        prefix: what stands before each line.
+    """
+    log, handler = logging.getLogger(name), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
+    level = log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(level)
 
 
 def without_pipe() -> None:
