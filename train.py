@@ -287,6 +287,13 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     )
 
 
+def show_line(text: str) -> None:
+    """Prints what the data say of themselves."""
+    from launching.printing import make_console
+
+    make_console().print(text, highlight=False, markup=False, soft_wrap=True)
+
+
 def run(cfg: DictConfig, folder: Path) -> float:
     """Trains and scores a model, writes to a folder, and returns the test score.
 
@@ -414,7 +421,7 @@ def command() -> int:
                 sys.argv[1:] = go_on(sys.argv[1:])
             except ValueError as error:
                 refuse(error)
-            with log_shown("gnnsparse.data", "train.py: "):
+            with log_shown("gnnsparse.data", show_line):
                 main()
     except KeyboardInterrupt as stop:
         sweep = Sweep.present

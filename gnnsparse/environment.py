@@ -11,7 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -114,24 +114,35 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
+class _Shown(logging.Handler):
+    def __init__(self, show: Callable[[str], object]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a message."""
+        self._show(record.getMessage())
+
+
 @contextlib.contextmanager
-def log_shown(name: str, prefix: str) -> Iterator[None]:
-    """Write what a logger says at the level INFO to the standard error, inside a `with` block.
+def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
+    """Show what a logger says at the level INFO, inside a `with` block, there and nowhere else.
 
     Args:
         name: the name of the logger.
-        prefix: what stands before each line.
+        show: prints a line.
     """
-    log, handler = logging.getLogger(name), logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"{prefix}%(message)s"))
-    level = log.level
+    log, handler = logging.getLogger(name), _Shown(show)
+    before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
+    log.propagate = False  # hydra shows what comes to the root
     try:
         yield
     finally:
         log.removeHandler(handler)
-        log.setLevel(level)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def without_pipe() -> None:

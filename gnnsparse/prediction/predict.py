@@ -157,7 +157,8 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
     if not Path(data).exists() or _OWN not in CATALOG:
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
-    return _OWN, {**(trained if name == _OWN else {}), _PATH: data}
+    features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
+    return _OWN, {**features, **(trained if name == _OWN else {}), _PATH: data}
 
 
 def _options_of(recipe: ModelRecipe, task: Task[Any, Any], device: torch.device) -> RunOptions:

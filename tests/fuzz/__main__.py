@@ -25,7 +25,7 @@ from tests.fuzz.common import Counts, Failure, name_with_kinds
 from tests.fuzz.report import store
 
 #: The generators; each is a module of this package with a function `run`.
-NAMES = tuple(n for n in ("api", "cache", "readers", "train") if find_spec(f"tests.fuzz.{n}"))
+NAMES = tuple(n for n in ("api", "cache", "readers", "tables", "train") if find_spec(f"tests.fuzz.{n}"))
 CORPUS = Path(__file__).parent / "corpus"
 
 
