@@ -11,6 +11,7 @@ run failed, 2 for errors that this program reports, 130 after Ctrl-C and 143 aft
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -287,8 +288,9 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     )
 
 
+@functools.cache
 def show_line(text: str) -> None:
-    """Prints what the data say of themselves."""
+    """Print a line about the data, once in a sweep."""
     from launching.printing import make_console
 
     make_console().print(text, highlight=False, markup=False, soft_wrap=True)
@@ -392,8 +394,11 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
     """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
+    from gnnsparse.environment import log_shown
+
     folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
-    return run(cfg, folder) if sweep is None else sweep.run(cfg, folder, run)
+    with log_shown("gnnsparse.data", show_line):
+        return run(cfg, folder) if sweep is None else sweep.run(cfg, folder, run)
 
 
 def command() -> int:
@@ -406,7 +411,6 @@ def command() -> int:
     try:
         with raising():
             offer_registered()
-            from gnnsparse.environment import log_shown
             from studies.options import names_experiment
 
             if names_experiment(sys.argv[1:]):
@@ -421,8 +425,7 @@ def command() -> int:
                 sys.argv[1:] = go_on(sys.argv[1:])
             except ValueError as error:
                 refuse(error)
-            with log_shown("gnnsparse.data", show_line):
-                main()
+            main()
     except KeyboardInterrupt as stop:
         sweep = Sweep.present
         print(f"train.py: {line_of(stop, None if sweep is None else sweep.folder)}", file=sys.stderr)

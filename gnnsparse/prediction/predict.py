@@ -108,7 +108,7 @@ def predict_dataset(
 
 
 def match_features(name: str, dataset: Any, recipe: ModelRecipe) -> Any:
-    """Returns a data set with the features that a model takes, in its order, by their names.
+    """Return a data set with the features that a model takes, in its order, by their names.
 
     Features that the model does not take are left out, with a warning. Where the data or the model have no
     names of features, the data set is returned as it is.

@@ -356,7 +356,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return found
 
     def feature_names(self, dataset: NodeDataset) -> tuple[str, ...] | None:
-        """Returns the names of the features, if the data set has such."""
+        """Return the names of the features, if the data set has such."""
         return dataset.feature_names
 
     def several_labels(self, dataset: NodeDataset) -> bool:
@@ -423,7 +423,7 @@ def _check_parts(dataset: NodeDataset) -> None:
 
 
 def _check_classes(dataset: NodeDataset) -> None:
-    """Raises ValueError if all training nodes have one class, which a model learns to say of any node."""
+    """Raise ValueError if all training nodes have one class, which a model learns to say of any node."""
     if dataset.multi_label or dataset.regression:
         return
     found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()

@@ -97,8 +97,8 @@ class ModelRecipe:
             and all(isinstance(feature, str) for feature in features)
             and len(set(features)) == len(features) == self.in_channels
         ):
-            accepted = f"{self.in_channels} different texts, or None"
-            bad_value("feature_names", f"got {_short(features)}; accepted: {accepted}")
+            problem = f"got {_short(features)}; accepted: {self.in_channels} different texts, or None"
+            bad_value("feature_names", problem)
         for name, what in (("name", "model"), ("task", "task")):
             if not isinstance(text := getattr(self, name), str) or not text:
                 bad_value(name, f"got {_short(text)}; accepted: the name of a {what}")

@@ -120,7 +120,7 @@ class Task(Generic[Dataset, Data]):
         return {}
 
     def feature_names(self, dataset: Dataset) -> tuple[str, ...] | None:
-        """Returns the names of the features, for the recipe of a model; None: they have none."""
+        """Return the names of the features, for the recipe of a model; None: they have none."""
         return None
 
     def found_options(self, dataset: Dataset) -> dict[str, Any]:

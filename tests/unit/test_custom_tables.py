@@ -229,6 +229,11 @@ def test_edges_that_could_be_several_things_are_refused(
         ),
         ({**NODES, "city": ["Graz"] * 4}, {}, r"feature_columns: .*'city' has 'Graz'.*=\[f,g\] without this"),
         ({**NODES, "f": [1, "NA", 2, 3]}, {}, r"feature_columns: .*'f' has 'NA' in row 2; .*=\[g\] without"),
+        (
+            None,
+            {"feature_columns": ["f", "label"]},
+            "feature_columns: has 'label', the column of labels; acc",
+        ),
         (None, {"feature_columns": ["f", "f"]}, "feature_columns: got .*; accepted: each column once"),
         (
             None,
@@ -249,6 +254,14 @@ def test_the_column_of_ids_is_found_at_any_place(tmp_path: Path) -> None:
     got = load_custom(write(tmp_path, nodes=nodes))
     assert got.node_ids == ("a", "b", "c", "d")
     assert got.feature_names == ("f",)
+
+
+def test_an_index_can_have_the_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = {"": [4, 2, 7, 9], "f": [1, 2, 3, 4], "label": NODES["label"], **SPLIT}
+    with caplog.at_level(logging.INFO, "gnnsparse.data"):
+        got = load_custom(write(tmp_path, {"source": [2, 4], "target": [4, 9]}, nodes))
+    assert got.node_ids == ("4", "2", "7", "9")
+    assert caplog.messages[1] == "nodes.csv: '' = ids; f = features; label = labels; split = split"
 
 
 def test_features_made_of_the_graph_need_no_columns_of_numbers(tmp_path: Path) -> None:

@@ -221,8 +221,8 @@ def _given(content: Content, number: str) -> Masks:
     if len(set(counts)) > 1:
         found = ", ".join(f"{name}_mask {mask.shape[1]}" for name, mask in zip(PARTS, masks, strict=True))
         bad_value("split", f"the masks have several numbers of splits ({found}); accepted: one number, or 1")
-    if which >= (there := max(counts, default=1)):
-        bad_value("split", f"got 'given:{which}', and the file has {there}; accepted: smaller numbers")
+    if which >= (count := max(counts, default=1)):
+        bad_value("split", f"got 'given:{which}', and the file has {count}; accepted: smaller numbers")
     columns = [mask[:, 0 if mask.shape[1] == 1 else which] for mask in masks]
     parts = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
     twice = torch.stack(parts).sum(dim=0) > 1

@@ -114,7 +114,7 @@ def _texts(y: np.ndarray) -> np.ndarray:
 
 
 def _are_fractions(texts: np.ndarray) -> bool:
-    """Whether labels are numbers that are not all whole.
+    """Return whether labels are numbers that are not all whole.
 
     Raises:
         ValueError: some are, and others are no numbers.
@@ -133,7 +133,7 @@ def _are_fractions(texts: np.ndarray) -> bool:
 
 
 def _check_count(classes: int | tuple[str, ...]) -> int:
-    """Returns the number of classes that the option `classes` says; raises unless it is two or more."""
+    """Return the number of classes that the option `classes` says; raise unless it is two or more."""
     count = classes if isinstance(classes, int) else len(classes)
     if count < 2:
         got = classes if isinstance(classes, int) else classes[0]
@@ -193,7 +193,7 @@ def _refuse_one_class(option: str, name: object, nodes: int) -> None:
 
 
 def _check_words(words: set[str], texts: np.ndarray) -> None:
-    """Raises ValueError if a label may be a class or a missing one; warns of a class with such a name."""
+    """Raise ValueError if a label may be a class or a missing one; warn of a class with such a name."""
     accepted = "an empty cell where there is no label, or classes= with the names of all classes"
     doubt = "which may be a class or a missing label"
     if _NO_CLASS in words:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -72,7 +72,7 @@ class Table:
             bad_value(option, f"there is no column {name!r}; {self.file} has {known or 'none'}")
         return name
 
-    def called(self, usual: Iterable[str]) -> list[str]:
+    def called(self, usual: Collection[str]) -> list[str]:
         """Return the names of columns that are one of some usual names, in capital or small letters."""
         return [name for name in self.names if name.casefold() in usual]
 
@@ -85,7 +85,7 @@ class Table:
         return [name for name in self.names if _UNNAMED.fullmatch(name)]
 
     def counts_rows(self, name: str) -> bool:
-        """Whether a column has a different whole number in each row, as an index has, or nothing at all."""
+        """Return whether a column has a different whole number in each row, as an index has, or nothing."""
         texts = self.texts(name).tolist()
         return not any(texts) or (len(set(texts)) == len(texts) and all(t.isdecimal() for t in texts))
 
@@ -132,7 +132,7 @@ class Table:
         return numbers
 
     def is_numeric(self, name: str) -> bool:
-        """Whether each value of a column is a finite number."""
+        """Return whether each value of a column is a finite number."""
         return bool(np.isfinite(self._parsed(name)[0]).all())
 
     def refuse(self, option: str, name: str, at: int, accepted: str) -> NoReturn:
@@ -153,7 +153,7 @@ class Table:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text is a finite number."""
+    """Return whether a text is a finite number."""
     try:
         return bool(np.isfinite(float(text))) and "_" not in text  # which Python reads over
     except ValueError:

@@ -7,7 +7,7 @@ several things is refused, and the error names the option that says which it is.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,7 +93,7 @@ def _names(name: str, value: Any) -> None:
 
 
 def find_tables(path: Path, edges: str | None, nodes: str | None) -> tuple[Path, Path | None]:
-    """Returns the files of the edges and of the nodes.
+    """Return the files of the edges and of the nodes.
 
     Args:
         path: a folder, or the file of the edges.
@@ -126,7 +126,7 @@ def _file(folder: Path, option: str, name: str | None, required: bool) -> Path |
 
 
 def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
-    """Reads a graph of a table of edges and a table of nodes, whose ids are texts.
+    """Read a graph of a table of edges and a table of nodes, whose ids are texts.
 
     Args:
         edges: the file of the edges, a row for each.
@@ -160,7 +160,7 @@ def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
 
 
 def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) -> Table:
-    """Returns the table of edges, after deciding whether its first row has names or is an edge."""
+    """Return the table of edges, after deciding whether its first row has names or is an edge."""
     given = (columns.source, columns.target, columns.weight)
     usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
     if usual or _are_names(table, given):
@@ -196,7 +196,7 @@ def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) ->
 
 
 def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
-    """Returns the table of nodes, after making sure that it has names of columns."""
+    """Return the table of nodes, after making sure that it has names of columns."""
     given = (columns.id, *columns.labels, *(columns.features or ()), columns.time)
     if not (table.called((*_NO_FEATURES, _SPLIT)) or _are_names(table, given)):
         bad_value(
@@ -209,7 +209,7 @@ def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
 
 
 def _are_names(table: Table, given: Iterable[str | None]) -> bool:
-    """Whether the first row is certainly names: an option has one, or they differ from what is below.
+    """Return whether the first row is certainly names: an option has one, or they differ from what is below.
 
     A table that pandas writes with its index has an empty text as its first name.
     """
@@ -240,18 +240,19 @@ class _EdgeColumns:
 def _line(
     table: Table, uses: list[tuple[list[str], str]], row_numbers: Sequence[str], unused: Sequence[str]
 ) -> str:
-    """Returns what the columns of a table are used for, as a line for the log."""
+    """Return what the columns of a table are used for, as a line for the log."""
     parts = [f"{_listed(names)} = {what}" for names, what in uses if names]
     left = [f"{name!r} (row numbers)" for name in row_numbers] + list(unused)
     return f"{table.file}: {'; '.join(parts)}{f'; not used: {_listed(left)}' if left else ''}"
 
 
 def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names) if len(names) <= 8 else f"{', '.join(names[:3])}, ... {names[-1]} ({len(names)})"
+    shown = [name or "''" for name in names]
+    return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:3])}, ... {shown[-1]} ({len(shown)})"
 
 
 def _edge_columns(table: Table, columns: Columns) -> _EdgeColumns:
-    """Decides what the columns of a table of edges are used for.
+    """Decide what the columns of a table of edges are used for.
 
     Raises:
         ValueError: it can't be decided; the message names the option.
@@ -283,7 +284,7 @@ def _warn_unused(option: str, table: Table, unused: list[str], hint: str) -> Non
     warnings.warn(problem, UserWarning, stacklevel=2)
 
 
-def _refuse_unnamed(table: Table, option: str, used: set[str]) -> None:
+def _refuse_unnamed(table: Table, option: str, used: Collection[str | None]) -> None:
     for at, name in enumerate(table.names):
         if name in table.unnamed() and name not in used:
             bad_value(
@@ -294,7 +295,7 @@ def _refuse_unnamed(table: Table, option: str, used: set[str]) -> None:
 
 
 def _headless_columns(table: Table) -> _EdgeColumns:
-    """Decides on the columns of a table of edges without names: two of ends, and a third one of weights."""
+    """Decide on the columns of a table of edges without names: two of ends, and a third one of weights."""
     names = table.names
     accepted = "a first row of names, such as source,target,weight"
     if not 2 <= len(names) <= 3:
@@ -319,7 +320,7 @@ def _headless_columns(table: Table) -> _EdgeColumns:
 
 
 def _ends(table: Table, columns: Columns, left: list[str]) -> tuple[str, str]:
-    """Returns the columns of sources and targets, among those that are nothing else."""
+    """Return the columns of sources and targets, among those that are nothing else."""
     found = [name and table.choose(option, name)
              for option, name in (("source", columns.source), ("target", columns.target))]  # fmt: skip
     if found[0] is not None and found[0] == found[1]:
@@ -357,7 +358,7 @@ def _sorted_ids(ends: list[np.ndarray]) -> tuple[str, ...]:
 
 
 def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], known: str) -> np.ndarray:
-    """Returns the numbers of nodes, int64, after a check that all ids are those of nodes."""
+    """Return the numbers of nodes, int64, after a check that all ids are those of nodes."""
     pandas = import_optional("pandas", "a table of edges")
     numbers: np.ndarray = pandas.Index(np.array(ids, dtype=object)).get_indexer(ends)
     wrong = numbers < 0
@@ -369,7 +370,7 @@ def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], kno
 
 
 def _named_id(table: Table, columns: Columns) -> str | None:
-    """Returns the column of ids, if an option or its name alone says which it is."""
+    """Return the column of ids, if an option or its name alone says which it is."""
     if columns.id is not None:
         return table.choose("id", columns.id)
     named = table.called(_IDS)
@@ -377,7 +378,7 @@ def _named_id(table: Table, columns: Columns) -> str | None:
 
 
 def _id_column(table: Table, columns: Columns, ends: np.ndarray, taken: Iterable[str | None]) -> str:
-    """Returns the column of the nodes' ids: the named one, or the only one with all ends of edges."""
+    """Return the column of the nodes' ids: the named one, or the only one with all ends of edges."""
     if (name := _named_id(table, columns)) is not None:
         return name
     needed = set(ends.tolist())
@@ -396,7 +397,7 @@ def _has_ids(texts: list[str], needed: set[str]) -> bool:
 
 
 def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Returns what a table of nodes says, as arguments of Content, with the line for the log as `line`."""
+    """Return what a table of nodes says, as arguments of Content, with the line for the log as `line`."""
     for name in columns.labels:
         table.choose("label", name)
     several = columns.label is not None and not isinstance(columns.label, str)
@@ -414,9 +415,8 @@ def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[
     y = table.values(labels[0]) if labels and not several else None
     if several:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
-    chosen, row_numbers, unused = _feature_columns(table, columns, {column, *taken})
-    accepted = "a number in each row" if columns.features is not None else _numeric_columns(table, chosen)
-    features = [table.numbers("feature_columns", name, accepted=accepted) for name in chosen]
+    chosen, row_numbers, unused = _feature_columns(table, columns, labels, {column, *taken})
+    features = _features(table, chosen)
     if columns.features is None:
         _compare_sizes(table.file, dict(zip(chosen, features, strict=True)))
     times = [columns.time] if columns.time in table.names else []
@@ -437,9 +437,9 @@ def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[
 
 
 def _feature_columns(
-    table: Table, columns: Columns, taken: set[str | None]
+    table: Table, columns: Columns, labels: list[str], taken: set[str | None]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Returns the columns of the features, those of row numbers, and those that are not used.
+    """Return the columns of the features, those of row numbers, and those that are not used.
 
     Raises:
         ValueError: there is no such column, or one that nobody chose is likely to be something else.
@@ -449,11 +449,11 @@ def _feature_columns(
         return [], [], rest
     if columns.features is not None:
         chosen = [table.choose("feature_columns", name) for name in columns.features]
-        if (label := next((name for name in columns.labels if name in chosen), None)) is not None:
+        if (label := next((name for name in labels if name in chosen), None)) is not None:
             bad_value("feature_columns", f"has {label!r}, the column of labels; accepted: other columns")
         return chosen, [], [name for name in rest if name not in chosen]
-    row_numbers = table.row_numbers()
-    _refuse_unnamed(table, "nodes", {*row_numbers, *(name for name in taken if name is not None)})
+    row_numbers = [name for name in table.row_numbers() if name not in taken]
+    _refuse_unnamed(table, "nodes", {*row_numbers, *taken})
     rest = [name for name in rest if name not in row_numbers]
     doubtful = [name for name in table.called(_NO_FEATURES) if name in rest]
     if doubtful:
@@ -469,17 +469,18 @@ def _feature_columns(
     return [name for name in rest if name not in unused], row_numbers, unused
 
 
-def _numeric_columns(table: Table, chosen: list[str]) -> str:
-    """Returns what an error about a feature says is accepted: the columns without those of other things."""
-    fitting = [name for name in chosen if table.is_numeric(name)]
-    if len(fitting) == len(chosen):
-        return "numbers"
-    choice = f"feature_columns=[{','.join(fitting)[:200]}] without this column"
-    return f"a number in each row, or {choice if fitting else 'features=degree'}"
+def _features(table: Table, chosen: list[str]) -> list[np.ndarray]:
+    """Return the columns of features; an error says which of them are numbers."""
+    try:
+        return [table.numbers("feature_columns", name, accepted="a number in each row") for name in chosen]
+    except ValueError as error:
+        fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
+        choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
+        raise ValueError(f"{error}, or {choice}") from None
 
 
 def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
-    """Warns of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
+    """Warn of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
     sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in features.items() if column.size}
     for name, size in sizes.items():
         others = [other for key, other in sizes.items() if key != name and other > 0]
@@ -493,7 +494,7 @@ def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
 
 
 def _split(table: Table, column: str | None) -> dict[str, np.ndarray]:
-    """Returns masks of the column of the split, if there is one."""
+    """Return masks of the column of the split, if there is one."""
     if column is None:
         return {}
     parts = [text.lower() for text in table.texts(column).tolist()]
