@@ -113,6 +113,11 @@ def test_rows_of_numbers_without_names_are_all_read(
     assert got.graph.to_scipy().toarray().tolist() == expected
 
 
+def test_ids_may_be_texts_and_numbers(tmp_path: Path) -> None:
+    nodes = {**NODES, **SPLIT, "id": ["a", "2", "3", "4"]}
+    assert matrix(write(tmp_path, "a,2\n3,4\n", nodes)) == [[0] * 4, [1, 0, 0, 0], [0] * 4, [0, 0, 1, 0]]
+
+
 def test_numbers_that_may_be_those_of_columns_are_an_edge_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "edges.csv").write_text("0,1\n1,2\n")
     options: dict[str, Any] = {"features": "constant", "classes": 2, "directed": True}

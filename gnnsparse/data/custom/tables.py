@@ -161,17 +161,13 @@ def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
 
 def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) -> Table:
     """Return the table of edges, after deciding whether its first row has names or is an edge."""
-    given = (columns.source, columns.target, columns.weight)
     usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
-    if usual or _are_names(table, given):
+    if usual or len(table.names) < 2 or _are_names(table, (columns.source, columns.target, columns.weight)):
         table.check_names()
-        return table
-    if len(table.names) < 2:
         return table
     cells = [name for name in table.names if name]
     if all(map(is_number, cells)):
-        numbering = [str(number) for number in range(len(cells))]
-        if cells == numbering and len(cells) > 1:
+        if cells == [str(number) for number in range(len(cells))]:
             warnings.warn(
                 f"source: {table.file}: the first row, {','.join(cells)}, is read as an edge; if these are "
                 "the numbers of columns, as pandas writes them, set source='0' and target='1'",
@@ -179,14 +175,14 @@ def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) ->
                 stacklevel=2,
             )
         return table.headless()
-    ids: set[str] = set()
+    ids: set[str] | None = None
     if nodes is not None and (name := _named_id(nodes, columns)) is not None and len(cells) == 2:
         ids = set(nodes.texts(name).tolist())
-        if ids.isdisjoint(cells):
-            table.check_names()
-            return table
-        if ids.issuperset(cells):
-            return table.headless()
+    if ids is not None and ids.issuperset(cells):
+        return table.headless()
+    if _differ_from_values(table) or (ids is not None and ids.isdisjoint(cells)):
+        table.check_names()
+        return table
     bad_value(
         "source",
         f"{table.file}: its first row, {','.join(table.names)[:200]}, may be names of columns or an edge; "
@@ -198,7 +194,8 @@ def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) ->
 def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
     """Return the table of nodes, after making sure that it has names of columns."""
     given = (columns.id, *columns.labels, *(columns.features or ()), columns.time)
-    if not (table.called((*_NO_FEATURES, _SPLIT)) or _are_names(table, given)):
+    usual = table.called((*_NO_FEATURES, _SPLIT))
+    if not (usual or _are_names(table, given) or _differ_from_values(table)):
         bad_value(
             "id",
             f"{table.file}: its first row, {','.join(table.names)[:200]}, may be a node; accepted: a first "
@@ -209,12 +206,15 @@ def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
 
 
 def _are_names(table: Table, given: Iterable[str | None]) -> bool:
-    """Return whether the first row is certainly names: an option has one, or they differ from what is below.
+    """Return whether the names of a table are certain: it is a Parquet file, or an option has one of them.
 
     A table that pandas writes with its index has an empty text as its first name.
     """
-    if not table.first_row or table.names[0] == "" or any(name in table.names for name in given):
-        return True
+    return not table.first_row or table.names[0] == "" or any(name in table.names for name in given)
+
+
+def _differ_from_values(table: Table) -> bool:
+    """Return whether a column has a text in its first row, and numbers in all others."""
     return any(
         name and not is_number(name) and name.casefold() not in MISSING_WORDS and len(table.values(name))
         and table.is_numeric(name)
