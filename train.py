@@ -11,6 +11,7 @@ run failed, 2 for errors that this program reports, 130 after Ctrl-C and 143 aft
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -207,6 +208,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
         precision=run.precision,
         several_labels=task.several_labels(dataset),
         regression=task.regression(dataset),
+        feature_names=task.feature_names(dataset),
         run={
             "dataset": data,
             **{name: plain(cfg[name]) for name in ("preprocess", *task.groups)},
@@ -284,6 +286,14 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
         highlight=False,
         soft_wrap=True,
     )
+
+
+@functools.cache
+def show_line(text: str) -> None:
+    """Print a line about the data, once in a sweep."""
+    from launching.printing import make_console
+
+    make_console().print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 def run(cfg: DictConfig, folder: Path) -> float:
@@ -384,8 +394,11 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
     """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
+    from gnnsparse.environment import log_shown
+
     folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
-    return run(cfg, folder) if sweep is None else sweep.run(cfg, folder, run)
+    with log_shown("gnnsparse.data", show_line):
+        return run(cfg, folder) if sweep is None else sweep.run(cfg, folder, run)
 
 
 def command() -> int:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import json
+import logging
 import os
 import platform
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,8 @@ from typing import Any
 import torch
 
 __all__ = [
-    "DEVICES", "commit_of", "describe_environment", "device_name", "without_pipe", "write_bytes",
-    "write_json", "write_text",
+    "DEVICES", "commit_of", "describe_environment", "device_name", "log_shown", "without_pipe",
+    "write_bytes", "write_json", "write_text",
 ]  # fmt: skip
 
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
@@ -110,6 +112,37 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
     except OSError:
         os.unlink(file.name)
         raise
+
+
+class _Shown(logging.Handler):
+    def __init__(self, show: Callable[[str], object]) -> None:
+        super().__init__()
+        self._show = show
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Shows a message."""
+        self._show(record.getMessage())
+
+
+@contextlib.contextmanager
+def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
+    """Show what a logger says at the level INFO, inside a `with` block, there and nowhere else.
+
+    Args:
+        name: the name of the logger.
+        show: prints a line.
+    """
+    log, handler = logging.getLogger(name), _Shown(show)
+    before = log.level, log.propagate
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False  # hydra shows what comes to the root
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before[0])
+        log.propagate = before[1]
 
 
 def without_pipe() -> None:

@@ -423,6 +423,7 @@ def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed:
         several_labels=dataset.multi_label,
         regression=dataset.regression,
         inputs=inputs[caller.kind],
+        feature_names=dataset.feature_names,
         run={} if seed is None else {"seed": seed},
     )
     made_of = getattr(model, MADE_OF, None)

@@ -72,12 +72,13 @@ class NodeDataset(WithTargets):
         metric: one of METRICS.
         node_ids: the names of the nodes in the user's files, N different texts; None: they are numbered.
         class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
+        feature_names: the names of the features, F different texts; None: they have none.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
         ValueError: shapes do not agree, a feature is not finite, a node is in two masks, a class is not below
             `num_classes`, a label is neither 0 nor 1, a number to predict is infinite, there are more or
-            fewer names than nodes or classes, or the metric is unknown.
+            fewer names than nodes, classes or features, or the metric is unknown.
     """
 
     name: str
@@ -91,6 +92,7 @@ class NodeDataset(WithTargets):
     metric: str = "accuracy"
     node_ids: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         nodes = check_square(self.graph)
@@ -102,6 +104,7 @@ class NodeDataset(WithTargets):
         for name, names, count in (
             ("node_ids", self.node_ids, nodes),
             ("class_names", self.class_names, self.num_classes),
+            ("feature_names", self.feature_names, self.num_features),
         ):
             if names is not None and (not isinstance(names, tuple) or len(names) != count):
                 bad_value(name, f"accepted: a tuple of {count} texts, or None")

@@ -8,6 +8,7 @@ import sys
 
 from rich.console import Console
 
+from gnnsparse.environment import log_shown
 from gnnsparse.prediction.files import write_predictions
 from gnnsparse.prediction.predict import predict_run
 
@@ -23,10 +24,12 @@ def run_predict(options: argparse.Namespace) -> int:
     """
     # Last, so that nothing in the present folder takes the place of an installed module.
     sys.path.append(os.getcwd())
-    found = predict_run(options.run, options.data, root=options.root, device=options.device)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with log_shown("gnnsparse.data", console.print):
+        found = predict_run(options.run, options.data, root=options.root, device=options.device)
     write_predictions(options.out, found.arrays, found.names)
     count = len(next(iter(found.arrays.values())))
     scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.get("test", {}).items())
     line = f"{count} predictions on {found.dataset}{f'; test: {scores}' if scores else ''}\n{options.out}"
-    Console().print(line, soft_wrap=True, highlight=False, markup=False)
+    console.print(line)
     return 0

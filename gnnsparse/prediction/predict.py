@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gnnsparse.training.config import PreprocessConfig
 from gnnsparse.training.recipe import ModelRecipe
 from gnnsparse.training.task import RunOptions, Task
 
-__all__ = ["Predictions", "check_sizes", "predict_dataset", "predict_run"]
+__all__ = ["Predictions", "check_sizes", "match_features", "predict_dataset", "predict_run"]
 
 #: The data set that files and folders of a user are loaded by, with the option that names them.
 _OWN, _PATH = "custom", "path"
@@ -94,8 +95,9 @@ def predict_dataset(
         name: the name of the data set, for messages.
 
     Raises:
-        ValueError: the data do not fit the model, or the task has no predictions.
+        ValueError: the data do not fit the model or lack a feature, or the task has no predictions.
     """
+    dataset = match_features(name, dataset, model.recipe)
     check_sizes(name, task.model_sizes(dataset), model.recipe)
     data = task.make_data(dataset, run)
     try:
@@ -103,6 +105,32 @@ def predict_dataset(
     except NotImplementedError:
         raise LoadError(f"checkpoint: the task {task.name!r} has no method predict") from None
     return Predictions(arrays, metrics, name, task.describe(data, run), task.names(dataset))
+
+
+def match_features(name: str, dataset: Any, recipe: ModelRecipe) -> Any:
+    """Return a data set with the features that a model takes, in its order, by their names.
+
+    Features that the model does not take are left out, with a warning. Where the data or the model have no
+    names of features, the data set is returned as it is.
+
+    Raises:
+        ValueError: a feature is missing.
+    """
+    wanted, there = recipe.feature_names, getattr(dataset, "feature_names", None)
+    if wanted is None or there is None or tuple(wanted) == there:
+        return dataset
+    place = {feature: at for at, feature in enumerate(there)}
+    missing = [feature for feature in wanted if feature not in place]
+    if missing:
+        raise ValueError(
+            f"dataset: {name} has no feature {missing[0]!r}, but {', '.join(there)[:200]}; accepted by the "
+            f"checkpoint: {', '.join(wanted)[:200]}"
+        )
+    if more := [feature for feature in there if feature not in wanted]:
+        problem = f"dataset: not used, as the model does not take them: {', '.join(more)[:200]}"
+        warnings.warn(problem, UserWarning, stacklevel=3)
+    order = torch.tensor([place[feature] for feature in wanted], dtype=torch.int64, device=dataset.x.device)
+    return replace(dataset, x=dataset.x[:, order], feature_names=tuple(wanted))
 
 
 def check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
@@ -129,7 +157,8 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
     if not Path(data).exists() or _OWN not in CATALOG:
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
-    return _OWN, {**(trained if name == _OWN else {}), _PATH: data}
+    features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
+    return _OWN, {**features, **(trained if name == _OWN else {}), _PATH: data}
 
 
 def _options_of(recipe: ModelRecipe, task: Task[Any, Any], device: torch.device) -> RunOptions:

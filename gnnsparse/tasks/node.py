@@ -229,14 +229,15 @@ class NodeClassifier(TaskModule):
         score_name: name of the score by which the best epoch is chosen.
 
     Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
-            with the labels.
+        ValueError: the weight decay needs a `first_layer`, which the model lacks; the metric does not go with
+            the labels; or all training nodes have one class.
     """
 
     def __init__(
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, optimizer, max_steps)
+        _check_classes(dataset)
         self._dataset = dataset
         self._scores, self._loss = make_scores(dataset), make_loss(dataset)
         self.score_name = next(iter(self._scores))
@@ -345,11 +346,18 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return {name: np.array(texts, dtype=str) for name, texts in found.items() if texts is not None}
 
     def found_options(self, dataset: NodeDataset) -> dict[str, Any]:
-        """Returns what the labels are: their kind, the number or the names of the classes, and the metric."""
+        """Returns what the labels are (kind, classes, metric), and the names of the features."""
         names = dataset.class_names
         kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
         classes = dataset.num_classes if names is None else list(names)
-        return {"label_kind": kind, "classes": classes, "metric": dataset.metric}
+        found: dict[str, Any] = {"label_kind": kind, "classes": classes, "metric": dataset.metric}
+        if dataset.feature_names is not None:
+            found["feature_columns"] = list(dataset.feature_names)
+        return found
+
+    def feature_names(self, dataset: NodeDataset) -> tuple[str, ...] | None:
+        """Return the names of the features, if the data set has such."""
+        return dataset.feature_names
 
     def several_labels(self, dataset: NodeDataset) -> bool:
         """Returns whether a node can have several labels."""
@@ -412,6 +420,19 @@ def _check_parts(dataset: NodeDataset) -> None:
             bad_value(
                 "dataset", f"{dataset.name} has no nodes for {name}; accepted: some with labels in each part"
             )
+
+
+def _check_classes(dataset: NodeDataset) -> None:
+    """Raise ValueError if all training nodes have one class, which a model learns to say of any node."""
+    if dataset.multi_label or dataset.regression:
+        return
+    found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
+    if found.numel() == 1:
+        name = int(found) if dataset.class_names is None else repr(dataset.class_names[int(found)][:80])
+        bad_value(
+            "dataset",
+            f"{dataset.name}: all training nodes have the class {name}; accepted: two or more classes",
+        )
 
 
 register_task(NodeTask())

@@ -25,7 +25,7 @@ _LARGEST = 2**31 - 1
 _INPUTS = (("operand",), (), ("edge_index",), ("edge_index", "edge_weight"), ("edge_index", "edge_attr"),
            ("edge_index", "edge_weight", "edge_attr"))  # fmt: skip
 #: Attributes that files of earlier versions do not have.
-_LATER: dict[str, Any] = {"regression": False, "inputs": ["operand"]}
+_LATER: dict[str, Any] = {"regression": False, "inputs": ["operand"], "feature_names": None}
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,8 @@ class ModelRecipe:
         regression: whether the model predicts numbers, not classes.
         inputs: what a model of nodes takes beside the features: ("operand",), ("edge_index",) and after it
             "edge_weight" and "edge_attr" by name, or ().
+        feature_names: the names of the features, in_channels different texts in the order in which the model
+            takes them; None: they have none.
         run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
 
     Raises:
@@ -65,6 +67,7 @@ class ModelRecipe:
     several_labels: bool = False
     regression: bool = False
     inputs: Sequence[str] = ("operand",)
+    feature_names: Sequence[str] | None = None
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,14 @@ class ModelRecipe:
             count = getattr(self, name)
             if type(count) is not int or not 0 <= count <= _LARGEST:
                 bad_value(name, f"got {_short(count)}; accepted: an integer from 0 to {_LARGEST}")
+        features = self.feature_names
+        if features is not None and not (
+            isinstance(features, (list, tuple))
+            and all(isinstance(feature, str) for feature in features)
+            and len(set(features)) == len(features) == self.in_channels
+        ):
+            problem = f"got {_short(features)}; accepted: {self.in_channels} different texts, or None"
+            bad_value("feature_names", problem)
         for name, what in (("name", "model"), ("task", "task")):
             if not isinstance(text := getattr(self, name), str) or not text:
                 bad_value(name, f"got {_short(text)}; accepted: the name of a {what}")
@@ -110,8 +121,9 @@ class ModelRecipe:
         if set(given) != set(names):
             got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
             bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
-        if isinstance(given["inputs"], list):
-            given["inputs"] = tuple(given["inputs"])
+        for name in ("inputs", "feature_names"):
+            if isinstance(given[name], list):
+                given[name] = tuple(given[name])
         return cls(**given)
 
     def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:

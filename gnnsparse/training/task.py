@@ -119,6 +119,10 @@ class Task(Generic[Dataset, Data]):
         """Returns what numbers in predictions are called in the user's files, arrays of texts by name."""
         return {}
 
+    def feature_names(self, dataset: Dataset) -> tuple[str, ...] | None:
+        """Return the names of the features, for the recipe of a model; None: they have none."""
+        return None
+
     def found_options(self, dataset: Dataset) -> dict[str, Any]:
         """Returns options of a data set that loading it has decided, for the recipe of a model.
 

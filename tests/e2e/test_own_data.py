@@ -30,16 +30,28 @@ def test_from_tables_to_predictions(train: Callable[..., Run], tmp_path: Path) -
     y = arrays()["y"]
     hits = [named[i] == NAMES[y[i]] for i in range(NODES) if y[i] >= 0]
     assert np.mean(hits) > 0.6
-    # New nodes without labels: the classes keep their numbers, and nothing is scored.
+    # New nodes without labels: the classes keep their numbers, and nothing is scored. Their columns come in
+    # another order, with one more.
     new = write_tables(tmp_path / "new", split=False)
-    lines = [line.rsplit(",", 1)[0] for line in (new / "nodes.csv").read_text().splitlines()]
+    rows = [line.split(",") for line in (new / "nodes.csv").read_text().splitlines()]
+    lines = [
+        f"{f2},{f0},{'city' if at == 0 else 'Graz'},{i},{f1}" for at, (i, f0, f1, f2, _) in enumerate(rows)
+    ]
     (new / "nodes.csv").write_text("\n".join(lines))
     run = train("mode=predict", f"checkpoint={first.folder}", "dataset=custom", f"dataset.path={new}")
     assert run.result["metrics"] == {}
     assert "60 predictions; no labels" in run.output
+    said = "nodes.csv: id = ids; f0, f1, f2 = features; not used: city\n"
+    assert run.output.startswith(f"edges.csv: source, target = ends; weight = weights\n{said}")
     with np.load(run.folder / "predictions.npz") as file:
         assert np.array_equal(file["classes"], found["classes"])
         assert np.array_equal(file["class_names"], found["class_names"])
+    (new / "nodes.csv").write_text("\n".join(line.split(",", 1)[1] for line in lines))
+    run = train("mode=predict", f"checkpoint={first.folder}", "dataset=custom", f"dataset.path={new}")
+    assert run.status == 2
+    assert run.errors.startswith(
+        "train.py: dataset.feature_columns: there is no column 'f2'; nodes.csv has f0,"
+    )
 
 
 def test_a_graph_of_pyg_and_a_regression(train: Callable[..., Run], tmp_path: Path) -> None:

@@ -25,7 +25,11 @@ from tests.fuzz.common import Counts, Failure, name_with_kinds
 from tests.fuzz.report import store
 
 #: The generators; each is a module of this package with a function `run`.
-NAMES = tuple(n for n in ("api", "cache", "messages", "readers", "train") if find_spec(f"tests.fuzz.{n}"))
+NAMES = tuple(
+    name
+    for name in ("api", "cache", "messages", "readers", "tables", "train")
+    if find_spec(f"tests.fuzz.{name}")
+)
 CORPUS = Path(__file__).parent / "corpus"
 
 

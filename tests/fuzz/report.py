@@ -43,13 +43,16 @@ def row(name: str, result: dict[str, Any]) -> str:
 
 
 def table(content: dict[str, Any]) -> str:
-    """The table in Markdown, and where it was made."""
+    """The table in Markdown, and where its rows were made."""
     header = ["generator", "calls", "returned", "refused", "failures", "time", "seed", "commit"]
     lines = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     lines += [row(name, result) for name, result in sorted(content.items())]
-    newest = max(content.values(), key=lambda result: result["date"])
-    origin = f"{newest['device_name']}, torch {newest['versions']['torch']}, {newest['date'][:10]}."
-    return "\n".join([*lines, "", origin])
+    origins: dict[str, list[str]] = {}
+    for name, result in sorted(content.items()):
+        place = f"{result['device_name']}, torch {result['versions']['torch']}, {result['date'][:10]}"
+        origins.setdefault(place, []).append(name)
+    places = [f"{', '.join(names)}: {place}." for place, names in origins.items()]
+    return "\n".join([*lines, "", " ".join(places)])
 
 
 def updated(page: str, content: dict[str, Any]) -> str:

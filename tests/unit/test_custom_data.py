@@ -159,7 +159,8 @@ def test_tables_with_other_names(tmp_path: Path) -> None:
     links = {"w": made["edge_weight"].tolist(), "from_node": source, "to_node": target}
     write_table(tmp_path / "links.tsv", links)
     rest = {f"f{c}": made["x"][:, c].tolist() for c in range(3)}
-    people = {"city": ["Graz"] * NODES, "who": list(range(NODES)), "kind": made["y"].tolist(), **rest}
+    kinds = ["" if y < 0 else y for y in made["y"].tolist()]
+    people = {"city": ["Graz"] * NODES, "who": list(range(NODES)), "kind": kinds, **rest}
     write_table(tmp_path / "people.csv", people)
     got = load_custom(
         tmp_path, format="tables", edges="links.tsv", nodes="people.csv", source="from_node",
@@ -182,7 +183,7 @@ def test_a_column_of_another_size_is_noticed(tmp_path: Path) -> None:
 
 def test_the_edges_alone_with_features_made_of_the_graph(tmp_path: Path) -> None:
     write_table(tmp_path / "edges.csv", {"a": ["x", "y", "10", "x"], "b": ["y", "z", "x", "y"]})
-    got = load_custom(tmp_path / "edges.csv", features="constant", classes=2)
+    got = load_custom(tmp_path / "edges.csv", source="a", target="b", features="constant", classes=2)
     assert got.node_ids == ("10", "x", "y", "z")
     assert got.graph.values is None
     assert got.graph.to_scipy().toarray().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
@@ -274,7 +275,10 @@ def test_classes_keep_their_numbers_in_other_files(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "tables", split=False)
     text = (folder / "nodes.csv").read_text().replace(",law", ",").replace(",math", ",")
     (folder / "nodes.csv").write_text(text)
-    assert load_custom(folder).class_names == ("music",)
+    with pytest.raises(
+        ValueError, match=r"^label: all nodes with a label, \d+, have 'music'; accepted: two cl"
+    ):
+        load_custom(folder)
     got = load_custom(folder, classes=list(NAMES))
     assert (got.class_names, got.num_classes) == (NAMES, 3)
     assert set(got.y.tolist()) == {-1, 2}

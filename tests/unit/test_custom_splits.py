@@ -114,3 +114,27 @@ def test_one_of_several_given_splits(tmp_path: Path) -> None:
     assert torch.equal(second.train_mask, torch.from_numpy(part[:, 1] == 0) & labelled)
     turned = {name: mask.T for name, mask in masks.items()}  # as the heterophilous graphs have them
     assert torch.equal(load_custom(plain(tmp_path, **turned), split="given:1").val_mask, second.val_mask)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_mask_for_all_goes_with_each_of_several_splits(turned: bool, tmp_path: Path) -> None:
+    """As in WikiCS, whose test nodes are those of all splits."""
+    test = np.arange(NODES) % 3 == 0
+    half = np.stack([(np.arange(NODES) + split) % 2 == 0 for split in range(4)], axis=1)
+    masks = {"train_mask": half & ~test[:, None], "val_mask": ~half & ~test[:, None], "test_mask": test}
+    path = plain(tmp_path, **{name: mask.T if turned else mask for name, mask in masks.items()})
+    for split in range(4):
+        got = load_custom(path, split=f"given:{split}")
+        labelled = (got.y >= 0).numpy()
+        assert np.array_equal(got.train_mask.numpy(), masks["train_mask"][:, split] & labelled)
+        assert np.array_equal(got.val_mask.numpy(), masks["val_mask"][:, split] & labelled)
+        assert np.array_equal(got.test_mask.numpy(), test & labelled)
+    with pytest.raises(
+        ValueError, match=r"^split: got 'given:4', and the file has 4; accepted: smaller numbers"
+    ):
+        load_custom(path, split="given:4")
+    path = plain(tmp_path, **masks | {"val_mask": masks["val_mask"][:, :3]})
+    with pytest.raises(
+        ValueError, match=r"^split: the masks have several .*train_mask 4, val_mask 3, test_mask"
+    ):
+        load_custom(path, split="given:1")

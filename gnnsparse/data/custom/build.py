@@ -117,6 +117,7 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
         metric=_metric(labels.kind, options.metric),
         node_ids=content.ids,
         class_names=labels.names,
+        feature_names=content.feature_names if options.features == "file" else None,
     )
 
 
@@ -213,16 +214,17 @@ def _given(content: Content, number: str) -> Masks:
         bad_value(
             "split", f"got 'given', and the file has {there}; accepted: random, stratified or time:COLUMN"
         )
-    which, parts = int(number or 0), []
-    for name in PARTS:
-        mask = content.masks[name]
-        if mask.ndim == 1:
-            mask = mask[:, None]
-        if which >= mask.shape[1]:
-            bad_value(
-                "split", f"got 'given:{which}', and the file has {mask.shape[1]}; accepted: smaller numbers"
-            )
-        parts.append(torch.from_numpy(np.ascontiguousarray(mask[:, which])))
+    which = int(number or 0)
+    masks = [mask[:, None] if mask.ndim == 1 else mask for mask in (content.masks[name] for name in PARTS)]
+    # A mask of one column goes with each split of the others.
+    counts = [mask.shape[1] for mask in masks if mask.shape[1] != 1]
+    if len(set(counts)) > 1:
+        found = ", ".join(f"{name}_mask {mask.shape[1]}" for name, mask in zip(PARTS, masks, strict=True))
+        bad_value("split", f"the masks have several numbers of splits ({found}); accepted: one number, or 1")
+    if which >= (count := max(counts, default=1)):
+        bad_value("split", f"got 'given:{which}', and the file has {count}; accepted: smaller numbers")
+    columns = [mask[:, 0 if mask.shape[1] == 1 else which] for mask in masks]
+    parts = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
     twice = torch.stack(parts).sum(dim=0) > 1
     if twice.any():
         at = int(twice.long().argmax())

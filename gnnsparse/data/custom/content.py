@@ -9,10 +9,12 @@ import numpy as np
 
 from gnnsparse.errors import bad_value, check_memory
 
-__all__ = ["PARTS", "Content", "column_of_ids", "dense_features"]
+__all__ = ["MISSING_WORDS", "PARTS", "Content", "column_of_ids", "dense_features"]
 
 #: The parts of a split.
 PARTS = ("train", "val", "test")
+#: Words, in small letters, that programs write where a value is missing, and that may be names as well.
+MISSING_WORDS = ("na", "n/a", "nan", "null", "none")
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,9 +31,11 @@ class Content:
         masks: of each of PARTS, bool [N] or, with several splits, [N, splits]; empty: the file has no split.
         columns: other columns of the nodes by name, [N] each.
         ids: the names of the nodes; None: they are numbered.
+        feature_names: the names of the features, F different texts; None: they have none.
         label_columns: the names of the columns of `y`, if it has several with names.
         directed: whether an edge stands for one direction, unless the user says otherwise.
         named: whether each value of `y` is the name of a class; otherwise integers are numbers of classes.
+        uses: for each table that was read a line that says what its columns are used for.
 
     Raises:
         ValueError: an array is not that of N nodes; the message names it.
@@ -45,9 +49,11 @@ class Content:
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)
     ids: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
     label_columns: tuple[str, ...] | None = None
     directed: bool = True
     named: bool = False
+    uses: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         rows = {"x": self.x, "y": self.y, **{f"{name}_mask": mask for name, mask in self.masks.items()}}

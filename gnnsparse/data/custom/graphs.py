@@ -172,6 +172,7 @@ def _of_networkx(graph: Any, label: str | None, weight: str | None, features: li
         masks=_parts(columns.get("split")),
         columns=columns,
         ids=tuple(str(node) for node in nodes),
+        feature_names=tuple(features) if features and table else None,
         directed=bool(graph.is_directed()),
         named=True,
     )

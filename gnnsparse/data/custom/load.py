@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -16,12 +17,15 @@ from gnnsparse.data.custom.build import BuildOptions, build_dataset
 from gnnsparse.data.custom.content import Content
 from gnnsparse.data.custom.graphs import OGB_MARK, read_dgl, read_graphml, read_matrix, read_ogb_folder
 from gnnsparse.data.custom.saved import read_saved
-from gnnsparse.data.custom.tables import ENDINGS, Columns, find_tables, read_tables
+from gnnsparse.data.custom.table_files import ENDINGS
+from gnnsparse.data.custom.tables import Columns, find_tables, read_tables
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.errors import bad_type, bad_value, check_choice
 
 __all__ = ["CUSTOM_FORMATS", "load_custom"]
+
+_log = logging.getLogger("gnnsparse.data")
 
 
 @dataclass(frozen=True)
@@ -106,8 +110,10 @@ def load_custom(
     """Makes a data set of nodes of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
-    array or column is wrong and what is accepted. A node whose label is missing (-1, NaN or empty) is in no
-    part of the split: it takes part in the products, and in no loss and no score.
+    array or column is wrong and what is accepted. A node whose label is missing (an empty cell of a table, -1
+    or NaN in an array) is in no part of the split: it takes part in the products, and in no loss and no
+    score. The logger "gnnsparse.data" says at the level INFO, in a line for each table, what its columns are
+    used for.
 
     Args:
         path: a file or a folder: a PyG graph saved by torch.save (`.pt`); an `.npz` archive; a folder with a
@@ -118,14 +124,16 @@ def load_custom(
         edges: name of the table of edges in the folder; None: edges with one of the endings.
         nodes: name of the table of nodes in the folder; None: nodes with one of the endings.
         labels: name of the file of labels beside an `.mtx` file, one in a line.
-        source: column of the table of edges with the ids of sources; None: source, src, from, or the first
-            column.
-        target: column with the ids of targets; None: target, dst, to, or the second column.
-        weight: column (attribute in GraphML) of the weights of edges; None: weight, if there is one.
-        id: column of the ids in the table of nodes, any texts; None: id, node, or the first column.
+        source: column of the table of edges with the ids of sources; None: source, src or from, or the first
+            of two columns.
+        target: column with the ids of targets; None: target, dst or to, or the second of two columns.
+        weight: column (attribute in GraphML) of the weights of edges; None: weight, weights, edge_weight or
+            w, or the third of three columns without names.
+        id: column of the ids in the table of nodes, any texts; None: id, node or node_id, or the only column
+            that has each end of an edge once.
         label: column (attribute in GraphML) of the labels, or a list of columns of 0 and 1 of several labels;
             None: label or y.
-        feature_columns: columns of the features; None: all others, which must be numbers.
+        feature_columns: columns of the features; None: all others but row numbers, which must be numbers.
         features: "file": those of the file; or made of the graph: "degree" (32 columns, one for each power of
             two), "constant" (a column of ones), "identity" (a column for each node).
         label_kind: "auto", "class", "multilabel" or "regression"; "auto": whole numbers and texts are
@@ -133,7 +141,8 @@ def load_custom(
         classes: the number of classes or labels, or their names in the order of their numbers; None: those of
             the file. Needed for a file without labels, of which predictions alone can be made.
         metric: "accuracy", "roc_auc" (two classes) or "micro_f1" (several labels); None: the usual one.
-        split: "given" (masks, a column `split`), "given:NUMBER" of several, "random", "stratified" (the same
+        split: "given" (masks, a column `split`), "given:NUMBER" of several, where a mask of one column goes
+            with each of them, "random", "stratified" (the same
             shares of each class), "time:COLUMN" (the earliest nodes for training, the latest for the test),
             or "auto": given if the file has a split, else stratified for classes and random for others.
         train_fraction: share of the nodes with a label that are for training, where the split is made.
@@ -144,13 +153,13 @@ def load_custom(
         normalize_features: whether features are divided by the sum of the magnitudes in their row.
 
     Returns:
-        The data set, on the CPU, with the ids of the nodes and the names of the classes if the file has such.
+        The data set, on the CPU, with the names of nodes, features and classes if the file has such.
         Repeated edges are merged and their weights summed; self-loops stay.
 
     Raises:
         TypeError: an argument is of another type.
         ValueError: an argument is out of range or does not fit the file; the file is damaged, or what it
-            holds is no graph with labels that a model can be trained on.
+            holds is no graph with labels that a model can be trained on; or a column could be several things.
         MemoryError: the graph does not fit into memory.
         ImportError: the package that reads the format is not installed (pandas, pyarrow, networkx, dgl).
         OSError: a file can't be opened.
@@ -161,14 +170,17 @@ def load_custom(
     )  # fmt: skip
     kind, rest = options.split_parts()
     time = rest if kind == "time" else None
-    columns = Columns(source, target, weight, id, label, feature_columns, time)
+    columns = Columns(source, target, weight, id, label, feature_columns, time, features == "file")
     for name, value in (("edges", edges), ("nodes", nodes), ("labels", labels)):
         if value is not None and not isinstance(value, str):
             bad_type(name, value, "the name of a file")
     place, read = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     with _naming_file(place):
         content = read(_Request(place, edges, nodes, labels, columns))
-        return build_dataset(place.name, content, options)
+        dataset = build_dataset(place.name, content, options)
+    for line in content.uses:
+        _log.info(line)
+    return dataset
 
 
 @contextlib.contextmanager

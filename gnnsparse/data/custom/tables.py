@@ -1,27 +1,35 @@
-"""Graphs in tables: a list of edges and a table of nodes, as CSV, TSV or Parquet files."""
+"""Graphs in tables: a list of edges and a table of nodes, as CSV, TSV or Parquet files.
+
+What each column is used for is decided by rules, which docs/howto/own-data.md lists. A column that could be
+several things is refused, and the error names the option that says which it is.
+"""
 
 from __future__ import annotations
 
-import io
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnnsparse.data.custom.content import PARTS, Content
+from gnnsparse.data.custom.content import MISSING_WORDS, PARTS, Content
+from gnnsparse.data.custom.table_files import ENDINGS, Table, is_number, read_table
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_type, bad_value, check_memory
-from gnnsparse.opened import open_regular, open_text, reading
+from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["ENDINGS", "Columns", "find_tables", "read_tables"]
+__all__ = ["Columns", "find_tables", "read_tables"]
 
-#: The endings of the names of tables.
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-#: Bytes that are read at a time, and bytes of memory for each byte of a text.
-_CHUNK, _FACTOR = 2**24, 12
+#: The usual names of columns, in small letters: of the two ends of an edge, of weights, ids and labels.
+_ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
+_WEIGHTS = ("weight", "weights", "edge_weight", "w")
+_IDS = ("id", "node", "node_id")
+_LABELS = ("label", "y")
+#: Names by which a column of the nodes is no feature, unless the user says so.
+_NO_FEATURES = (*_IDS, *_LABELS, "train_mask", "val_mask", "test_mask")
+#: The name under which pandas writes an index that was made a column.
+_INDEX = "index"
 #: How many times the size of the other features a column is that there is a warning of.
 _OUTSIZED = 500
 #: The column of the split, and what its values mean.
@@ -33,20 +41,20 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Columns:
-    """Which columns of the tables mean what; None: the usual names.
+    """Which columns of the tables mean what; None: decided by their names, and by what they hold.
 
     Attributes:
-        source, target: columns of the edges; the usual names are source and target, src and dst, or else the
-            first two columns.
-        weight: column of the edges' weights; usual: weight.
-        id: column of the nodes' ids; usual: id, node, or else the first column.
-        label: column of labels, or several columns of 0 and 1; usual: label or y.
-        features: columns of numbers; usual: all other columns of the nodes but that of the split and of the
-            times.
+        source, target: columns of the edges' ends.
+        weight: column of the edges' weights.
+        id: column of the nodes' ids.
+        label: column of labels, or several columns of 0 and 1.
+        features: columns of numbers.
         time: the column of times, which is no feature.
+        has_features: whether columns of the nodes are features at all.
 
     Raises:
         TypeError: an attribute is of another type.
+        ValueError: a list of columns is empty, or has a column twice.
     """
 
     source: str | None = None
@@ -56,6 +64,7 @@ class Columns:
     label: str | Sequence[str] | None = None
     features: Sequence[str] | None = None
     time: str | None = None
+    has_features: bool = True
 
     def __post_init__(self) -> None:
         for name in ("source", "target", "weight", "id"):
@@ -67,6 +76,11 @@ class Columns:
         if self.label is not None and not isinstance(self.label, str):
             _names("label", self.label)
 
+    @property
+    def labels(self) -> list[str]:
+        """The columns of labels that are given."""
+        return [self.label] if isinstance(self.label, str) else list(self.label or ())
+
 
 def _names(name: str, value: Any) -> None:
     accepted = "a list of names of columns"
@@ -74,10 +88,12 @@ def _names(name: str, value: Any) -> None:
         bad_type(name, value, accepted)
     if not value or not all(isinstance(item, str) for item in value):
         bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
+    if len(set(value)) != len(value):
+        bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
 
 
 def find_tables(path: Path, edges: str | None, nodes: str | None) -> tuple[Path, Path | None]:
-    """Returns the files of the edges and of the nodes.
+    """Return the files of the edges and of the nodes.
 
     Args:
         path: a folder, or the file of the edges.
@@ -110,7 +126,7 @@ def _file(folder: Path, option: str, name: str | None, required: bool) -> Path |
 
 
 def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
-    """Reads a graph of a table of edges and a table of nodes, whose ids are texts.
+    """Read a graph of a table of edges and a table of nodes, whose ids are texts.
 
     Args:
         edges: the file of the edges, a row for each.
@@ -118,24 +134,220 @@ def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
         columns: what the columns mean.
 
     Raises:
-        ValueError: a file is damaged, a column is missing, a node has two rows, an edge ends at no node, or
-            what should be a number is none.
+        ValueError: a file is damaged, a column is missing or could be several things, a node has two rows, an
+            edge ends at no node, or what should be a number is none.
         MemoryError: a table does not fit into memory.
         ImportError: pandas, or for Parquet files pyarrow, is not installed.
         OSError: a file can't be read.
     """
-    links = _Table(edges)
-    source = links.choose("source", columns.source, ("source", "src", "from"), place=0)
-    target = links.choose("target", columns.target, ("target", "dst", "to"), place=1)
-    ends = {"source": links.texts("source", source), "target": links.texts("target", target)}
-    weight = links.choose("weight", columns.weight, ("weight", "edge_weight"))
-    weights = None if weight is None else links.numbers("weight", weight)
+    people = None if nodes is None else _with_names_of_nodes(read_table(nodes), columns)
+    links = _with_names_of_edges(read_table(edges), columns, people)
+    found = _edge_columns(links, columns)
+    ends = {"source": links.full_texts("source", found.source)}
+    ends["target"] = links.full_texts("target", found.target)
+    weights = None if found.weight is None else links.numbers("weight", found.weight)
+    uses = [found.line(links)]
     content: dict[str, Any] = {"ids": _sorted_ids(list(ends.values()))}
-    if nodes is not None:
-        content = _nodes(_Table(nodes), columns)
-    where = "edges" if nodes is None else nodes.name
-    numbered = [_numbers(option, links.file, end, content["ids"], where) for option, end in ends.items()]
-    return Content(len(content["ids"]), np.stack(numbered), weights, directed=False, **content)
+    known = links.file
+    if people is not None:
+        content = _nodes(people, columns, ends)
+        uses.append(content.pop("line"))
+        known = f"{people.file}, column {content.pop('id')!r}"
+    numbered = [_numbers(option, links.file, end, content["ids"], known) for option, end in ends.items()]
+    return Content(
+        len(content["ids"]), np.stack(numbered), weights, directed=False, uses=tuple(uses), **content
+    )
+
+
+def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) -> Table:
+    """Return the table of edges, after deciding whether its first row has names or is an edge."""
+    usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
+    if usual or len(table.names) < 2 or _are_names(table, (columns.source, columns.target, columns.weight)):
+        table.check_names()
+        return table
+    cells = [name for name in table.names if name]
+    if all(map(is_number, cells)):
+        if cells == [str(number) for number in range(len(cells))]:
+            warnings.warn(
+                f"source: {table.file}: the first row, {','.join(cells)}, is read as an edge; if these are "
+                "the numbers of columns, as pandas writes them, set source='0' and target='1'",
+                UserWarning,
+                stacklevel=2,
+            )
+        return table.headless()
+    ids: set[str] | None = None
+    if nodes is not None and (name := _named_id(nodes, columns)) is not None and len(cells) == 2:
+        ids = set(nodes.texts(name).tolist())
+    if ids is not None and ids.issuperset(cells):
+        return table.headless()
+    if _differ_from_values(table) or (ids is not None and ids.isdisjoint(cells)):
+        table.check_names()
+        return table
+    bad_value(
+        "source",
+        f"{table.file}: its first row, {','.join(table.names)[:200]}, may be names of columns or an edge; "
+        f"accepted: source={table.names[0]} target={table.names[1]} if it is names, else a row source,target "
+        "before it",
+    )
+
+
+def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
+    """Return the table of nodes, after making sure that it has names of columns."""
+    given = (columns.id, *columns.labels, *(columns.features or ()), columns.time)
+    usual = table.called((*_NO_FEATURES, _SPLIT))
+    if not (usual or _are_names(table, given) or _differ_from_values(table)):
+        bad_value(
+            "id",
+            f"{table.file}: its first row, {','.join(table.names)[:200]}, may be a node; accepted: a first "
+            "row of names, such as id,a,b,label, or id=COLUMN if it is names",
+        )
+    table.check_names()
+    return table
+
+
+def _are_names(table: Table, given: Iterable[str | None]) -> bool:
+    """Return whether the names of a table are certain: it is a Parquet file, or an option has one of them.
+
+    A table that pandas writes with its index has an empty text as its first name.
+    """
+    return not table.first_row or table.names[0] == "" or any(name in table.names for name in given)
+
+
+def _differ_from_values(table: Table) -> bool:
+    """Return whether a column has a text in its first row, and numbers in all others."""
+    return any(
+        name and not is_number(name) and name.casefold() not in MISSING_WORDS and len(table.values(name))
+        and table.is_numeric(name)
+        for name in table.names
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _EdgeColumns:
+    """The columns of a table of edges by what they are used for."""
+
+    source: str
+    target: str
+    weight: str | None
+    row_numbers: tuple[str, ...]
+    unused: tuple[str, ...]
+
+    def line(self, table: Table) -> str:
+        uses = [([self.source, self.target], "ends"), ([self.weight] if self.weight else [], "weights")]
+        return _line(table, uses, self.row_numbers, self.unused)
+
+
+def _line(
+    table: Table, uses: list[tuple[list[str], str]], row_numbers: Sequence[str], unused: Sequence[str]
+) -> str:
+    """Return what the columns of a table are used for, as a line for the log."""
+    parts = [f"{_listed(names)} = {what}" for names, what in uses if names]
+    left = [f"{name!r} (row numbers)" for name in row_numbers] + list(unused)
+    return f"{table.file}: {'; '.join(parts)}{f'; not used: {_listed(left)}' if left else ''}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = [name or "''" for name in names]
+    return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:3])}, ... {shown[-1]} ({len(shown)})"
+
+
+def _edge_columns(table: Table, columns: Columns) -> _EdgeColumns:
+    """Decide what the columns of a table of edges are used for.
+
+    Raises:
+        ValueError: it can't be decided; the message names the option.
+    """
+    given = {name for name in (columns.source, columns.target, columns.weight) if name is not None}
+    numbers = [name for name in table.row_numbers() if name not in given]
+    _refuse_unnamed(table, "edges", {*given, *numbers})
+    if table.nameless and not given:
+        return _headless_columns(table)
+    weight = columns.weight and table.choose("weight", columns.weight)
+    if weight is None:
+        weights = [name for name in table.called(_WEIGHTS) if name not in given]
+        if len(weights) > 1:
+            bad_value("weight", f"{table.file} has {' and '.join(weights)}; accepted: weight=COLUMN")
+        weight = weights[0] if weights else None
+    left = [name for name in table.names if name not in {*numbers, weight}]
+    if _INDEX in left and len(left) > 2 and _INDEX not in given and table.counts_rows(_INDEX):
+        left.remove(_INDEX)
+    source, target = _ends(table, columns, left)
+    unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
+    if unused:
+        hint = "" if weight else "; weight=COLUMN if one of them has the weights of the edges"
+        _warn_unused("weight", table, unused, hint)
+    return _EdgeColumns(source, target, weight, tuple(numbers), tuple(unused))
+
+
+def _warn_unused(option: str, table: Table, unused: list[str], hint: str) -> None:
+    problem = f"{option}: {table.file}: columns that are not used: {_listed(unused)}{hint}"
+    warnings.warn(problem, UserWarning, stacklevel=2)
+
+
+def _refuse_unnamed(table: Table, option: str, used: Collection[str | None]) -> None:
+    for at, name in enumerate(table.names):
+        if name in table.unnamed() and name not in used:
+            bad_value(
+                option,
+                f"{table.file}: column {at + 1} has no name, and holds no row numbers; accepted: a name for "
+                "each column",
+            )
+
+
+def _headless_columns(table: Table) -> _EdgeColumns:
+    """Decide on the columns of a table of edges without names: two of ends, and a third one of weights."""
+    names = table.names
+    accepted = "a first row of names, such as source,target,weight"
+    if not 2 <= len(names) <= 3:
+        bad_value("source", f"{table.file} has {len(names)} columns without names; accepted: {accepted}")
+    ids = [table.full_texts(option, name) for option, name in zip(("source", "target"), names, strict=False)]
+    if all(map(is_number, ids[0].tolist())):
+        for option, name in zip(("source", "target"), names, strict=False):
+            wrong = table.numbers(option, name) % 1 != 0
+            if wrong.any():
+                table.refuse(option, name, int(wrong.argmax()), f"whole numbers as ids, or {accepted}")
+    rows = len(ids[0])
+    if len(names) == 3 and rows > 2:
+        first, third = table.numbers("source", names[0]), table.numbers("weight", names[2])
+        counts = any(np.array_equal(first, np.arange(start, start + rows)) for start in (0, 1))
+        if counts and not (third % 1).any():
+            bad_value(
+                "source",
+                f"{table.file}: its first column has the numbers of the rows, which may be sources or an "
+                f"index; accepted: {accepted}",
+            )
+    return _EdgeColumns(names[0], names[1], names[2] if len(names) == 3 else None, (), ())
+
+
+def _ends(table: Table, columns: Columns, left: list[str]) -> tuple[str, str]:
+    """Return the columns of sources and targets, among those that are nothing else."""
+    found = [name and table.choose(option, name)
+             for option, name in (("source", columns.source), ("target", columns.target))]  # fmt: skip
+    if found[0] is not None and found[0] == found[1]:
+        bad_value("target", f"got {found[1]!r}, which is the column of sources; accepted: another column")
+    small = {name: name.casefold() for name in left}
+    pairs = [(s, t) for s in left for t in left if (small[s], small[t]) in _ENDS]
+    if found == [None, None] and len(pairs) == 1:
+        return pairs[0]
+    for at, usual in enumerate(zip(*_ENDS, strict=True)):
+        named = [name for name in left if small[name] in usual and name not in found]
+        if found[at] is None and len(named) == 1:
+            found[at] = named[0]
+    free = [name for name in left if name not in found]
+    if len(free) == found.count(None):
+        found = [free.pop(0) if name is None else name for name in found]
+    source, target = found
+    if source is None or target is None:
+        option = "source" if source is None else "target"
+        problem = f"{table.file} has the columns {', '.join(table.names)[:300]}"
+        if len(free) < found.count(None):
+            bad_value(option, f"{problem}; accepted: two columns of ids at least, source and target")
+        bad_value(
+            option,
+            f"{problem}, of which several may be the ends of edges; accepted: the names source and target, "
+            "or source=COLUMN target=COLUMN",
+        )
+    return source, target
 
 
 def _sorted_ids(ends: list[np.ndarray]) -> tuple[str, ...]:
@@ -146,7 +358,7 @@ def _sorted_ids(ends: list[np.ndarray]) -> tuple[str, ...]:
 
 
 def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], known: str) -> np.ndarray:
-    """Returns the numbers of nodes, int64, after a check that all ids are those of nodes."""
+    """Return the numbers of nodes, int64, after a check that all ids are those of nodes."""
     pandas = import_optional("pandas", "a table of edges")
     numbers: np.ndarray = pandas.Index(np.array(ids, dtype=object)).get_indexer(ends)
     wrong = numbers < 0
@@ -157,41 +369,118 @@ def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], kno
     return numbers.astype(np.int64)
 
 
-def _nodes(table: _Table, columns: Columns) -> dict[str, Any]:
-    """Returns what a table of nodes says, as arguments of Content."""
-    column = table.choose("id", columns.id, ("id", "node", "node_id"), place=0)
-    ids = tuple(table.texts("id", column).tolist())
+def _named_id(table: Table, columns: Columns) -> str | None:
+    """Return the column of ids, if an option or its name alone says which it is."""
+    if columns.id is not None:
+        return table.choose("id", columns.id)
+    named = table.called(_IDS)
+    return named[0] if len(named) == 1 else None
+
+
+def _id_column(table: Table, columns: Columns, ends: np.ndarray, taken: Iterable[str | None]) -> str:
+    """Return the column of the nodes' ids: the named one, or the only one with all ends of edges."""
+    if (name := _named_id(table, columns)) is not None:
+        return name
+    needed = set(ends.tolist())
+    among = table.called(_IDS) or [name for name in table.names if name not in set(taken)]
+    found = [name for name in among if _has_ids(table.texts(name).tolist(), needed)]
+    if len(found) == 1:
+        return found[0]
+    problem = f"no column of {table.file} has each end of an edge once, and no text twice"
+    if found:
+        problem = f"{table.file}: the columns {_listed(found)} all have the ends of the edges"
+    bad_value("id", f"{problem}; accepted: a column id, or id=COLUMN")
+
+
+def _has_ids(texts: list[str], needed: set[str]) -> bool:
+    return len(set(texts)) == len(texts) and "" not in texts and needed.issubset(texts)
+
+
+def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[str, Any]:
+    """Return what a table of nodes says, as arguments of Content, with the line for the log as `line`."""
+    for name in columns.labels:
+        table.choose("label", name)
+    several = columns.label is not None and not isinstance(columns.label, str)
+    labels = columns.labels or table.called(_LABELS)
+    if not columns.labels and len(labels) > 1:
+        bad_value("label", f"{table.file} has {' and '.join(labels)}; accepted: label=COLUMN")
+    split = next(iter(table.called((_SPLIT,))), None)
+    taken = [*labels, split, columns.time]
+    column = _id_column(table, columns, np.concatenate(list(ends.values())), taken)
+    ids = tuple(table.full_texts("id", column).tolist())
     if len(set(ids)) != len(ids):
         seen: set[str] = set()
         twice = next(text for text in ids if text in seen or seen.add(text))  # type: ignore[func-returns-value]
         bad_value("id", f"{table.file}: {twice[:80]!r} has two rows; accepted: one for each node")
-    several = columns.label is not None and not isinstance(columns.label, str)
-    labels = list(columns.label or ()) if several else []
-    one = None if several else table.choose("label", columns.label, ("label", "y"))  # type: ignore[arg-type]
-    y = None if one is None else table.values(one)
-    if labels:
+    y = table.values(labels[0]) if labels and not several else None
+    if several:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
-    used = {column, one, *labels, _SPLIT, columns.time}
-    chosen = (
-        list(columns.features) if columns.features is not None else [n for n in table.names if n not in used]
-    )
-    features = [table.numbers("feature_columns", name) for name in chosen]
+    chosen, row_numbers, unused = _feature_columns(table, columns, labels, {column, *taken})
+    features = _features(table, chosen)
     if columns.features is None:
         _compare_sizes(table.file, dict(zip(chosen, features, strict=True)))
-    rest = {name: table.values(name) for name in table.names if name not in {column, one, *labels}}
+    times = [columns.time] if columns.time in table.names else []
+    uses = [([column], "ids"), (chosen, "features"), (labels, "labels"), ([split] if split else [], "split"),
+            (times, "times")]  # fmt: skip
     return {
         "ids": ids,
+        "id": column,
         "x": np.stack(features, axis=1) if features else None,
+        "feature_names": tuple(chosen) or None,
         "y": y,
-        "label_columns": tuple(labels) or None,
-        "masks": _split(table),
-        "columns": rest,
-        "named": one is not None,
+        "label_columns": tuple(labels) if several else None,
+        "masks": _split(table, split),
+        "columns": {name: table.values(name) for name in table.names if name not in {column, *labels}},
+        "named": bool(labels) and not several,
+        "line": _line(table, uses, row_numbers, unused),
     }
 
 
+def _feature_columns(
+    table: Table, columns: Columns, labels: list[str], taken: set[str | None]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return the columns of the features, those of row numbers, and those that are not used.
+
+    Raises:
+        ValueError: there is no such column, or one that nobody chose is likely to be something else.
+    """
+    rest = [name for name in table.names if name not in taken]
+    if not columns.has_features:
+        return [], [], rest
+    if columns.features is not None:
+        chosen = [table.choose("feature_columns", name) for name in columns.features]
+        if (label := next((name for name in labels if name in chosen), None)) is not None:
+            bad_value("feature_columns", f"has {label!r}, the column of labels; accepted: other columns")
+        return chosen, [], [name for name in rest if name not in chosen]
+    row_numbers = [name for name in table.row_numbers() if name not in taken]
+    _refuse_unnamed(table, "nodes", {*row_numbers, *taken})
+    rest = [name for name in rest if name not in row_numbers]
+    doubtful = [name for name in table.called(_NO_FEATURES) if name in rest]
+    if doubtful:
+        others = ",".join(name for name in rest if name not in doubtful and table.is_numeric(name))
+        bad_value(
+            "feature_columns",
+            f"{table.file}: {doubtful[0]!r} may be something else than a feature; accepted: "
+            f"feature_columns=[{others[:200]}], say, without it or with it",
+        )
+    unused = [_INDEX] if _INDEX in rest and table.counts_rows(_INDEX) else []
+    if unused:
+        _warn_unused("feature_columns", table, unused, "; feature_columns=[...] if it is a feature")
+    return [name for name in rest if name not in unused], row_numbers, unused
+
+
+def _features(table: Table, chosen: list[str]) -> list[np.ndarray]:
+    """Return the columns of features; an error says which of them are numbers."""
+    try:
+        return [table.numbers("feature_columns", name, accepted="a number in each row") for name in chosen]
+    except ValueError as error:
+        fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
+        choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
+        raise ValueError(f"{error}, or {choice}") from None
+
+
 def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
-    """Warns of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
+    """Warn of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
     sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in features.items() if column.size}
     for name, size in sizes.items():
         others = [other for key, other in sizes.items() if key != name and other > 0]
@@ -204,166 +493,14 @@ def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
             warnings.warn(problem, UserWarning, stacklevel=2)
 
 
-def _split(table: _Table) -> dict[str, np.ndarray]:
-    """Returns masks of the column `split`, if there is one."""
-    if _SPLIT not in table.names:
+def _split(table: Table, column: str | None) -> dict[str, np.ndarray]:
+    """Return masks of the column of the split, if there is one."""
+    if column is None:
         return {}
-    parts = table.texts("split", _SPLIT, missing=True)
-    parts = np.array([text.lower() for text in parts.tolist()], dtype=object)
-    for at, text in enumerate(parts.tolist()):
+    parts = [text.lower() for text in table.texts(column).tolist()]
+    for at, text in enumerate(parts):
         if text and text not in _PARTS:
-            got = f"{table.file}: row {at + 1} of column {_SPLIT!r} has {text[:40]!r}"
+            got = f"{table.file}: row {at + 1} of column {column!r} has {text[:40]!r}"
             bad_value("split", f"{got}; accepted: train, val, test, or nothing")
-    of = np.array([_PARTS.get(text, "") for text in parts.tolist()], dtype=object)
+    of = np.array([_PARTS.get(text, "") for text in parts], dtype=object)
     return {part: of == part for part in PARTS}
-
-
-class _Table:
-    """A table in a file, of which every value is a number or a text.
-
-    Attributes:
-        names: the names of the columns.
-        file: the name of the file, for messages.
-    """
-
-    def __init__(self, path: Path) -> None:
-        with reading(path):
-            self._columns = _parquet(path) if path.name.endswith(".parquet") else _csv(path)
-        self.file = path.name
-        self.names = tuple(self._columns)
-
-    def choose(self, option: str, given: str | None, usual: tuple[str, ...], place: int | None = None) -> Any:
-        """Returns the name of a column: the given one, a usual one, or the one at a place; or None.
-
-        Raises:
-            ValueError: there is no such column.
-        """
-        for name in (given,) if given is not None else usual:
-            if name in self._columns:
-                return name
-        known = ", ".join(self.names)[:300]
-        if given is not None:
-            bad_value(option, f"there is no column {given!r}; {self.file} has {known or 'none'}")
-        if place is None:
-            return None
-        if place >= len(self.names):
-            bad_value(
-                option, f"{self.file} has the columns {known or 'none'}; accepted: at least {place + 1}"
-            )
-        return self.names[place]
-
-    def values(self, name: str) -> np.ndarray:
-        """Returns a column: numbers, or texts."""
-        return self._columns[name]
-
-    def texts(self, option: str, name: str, missing: bool = False) -> np.ndarray:
-        """Returns a column as texts, an array of objects.
-
-        Raises:
-            ValueError: a value is missing, and `missing` is False.
-        """
-        texts = np.array([_text(value) for value in self._columns[name].tolist()], dtype=object)
-        if not missing and (empty := texts == "").any():
-            at = int(empty.argmax()) + 1
-            bad_value(option, f"{self.file}: column {name!r} is empty in row {at}; accepted: a text")
-        return texts
-
-    def numbers(self, option: str, name: str, missing: bool = False) -> np.ndarray:
-        """Returns a column as float64.
-
-        Args:
-            option: the option that chooses the column.
-            name: the column.
-            missing: whether values may be missing, which become NaN.
-
-        Raises:
-            ValueError: there is no such column, or a value is no finite number.
-        """
-        self.choose(option, name, ())
-        column = self._columns[name]
-        if column.dtype.kind in "biuf":
-            numbers = column.astype(np.float64)
-        else:
-            pandas = import_optional("pandas", "a table of nodes")
-            series = pandas.Series(column, dtype=object).astype(str).str.strip()
-            numbers = pandas.to_numeric(series, errors="coerce").to_numpy(np.float64, na_value=np.nan)
-            wrong = np.isnan(numbers) & ~series.str.lower().isin(["", "nan"]).to_numpy(bool)
-            self._refuse(option, name, wrong, "numbers")
-        wrong = np.isinf(numbers) if missing else ~np.isfinite(numbers)
-        self._refuse(option, name, wrong, "finite numbers")
-        return numbers
-
-    def _refuse(self, option: str, name: str, wrong: np.ndarray, accepted: str) -> None:
-        if wrong.any():
-            at = int(wrong.argmax())
-            got = _text(self._columns[name][at])[:80]
-            where = f"{self.file}: column {name!r} has {got!r} in row {at + 1}"
-            bad_value(option, f"{where}; accepted: {accepted}")
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if value != value else str(int(value)) if value.is_integer() else str(value)
-    return "" if value is None else str(value).strip()
-
-
-def _csv(path: Path) -> dict[str, np.ndarray]:
-    """Reads the columns of a table of texts, UTF-8, with a line of names."""
-    pandas = import_optional("pandas", f"{path.name}")
-    content = _content(path)
-    separator = "\t" if ".tsv" in path.suffixes else ","
-    try:
-        table = pandas.read_csv(
-            io.BytesIO(content), sep=separator, dtype=str, na_filter=False, encoding="utf-8-sig",
-            index_col=False, skipinitialspace=True,
-        )  # fmt: skip
-    except Exception as error:  # pandas raises errors of many types
-        if isinstance(error, MemoryError):
-            raise
-        raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
-    return _checked(
-        {str(name).strip(): table[name].to_numpy(dtype=object) for name in table.columns}, len(table.columns)
-    )
-
-
-def _content(path: Path) -> bytes:
-    """Returns the bytes of a text, decompressed, as far as memory has room for a table of them."""
-    content = bytearray()
-    with open_text(path) as (file, _):
-        while chunk := file.read(_CHUNK):
-            content += chunk
-            check_memory("table", _FACTOR * len(content), f"a table of {len(content)} bytes or more")
-    return bytes(content)
-
-
-def _checked(columns: dict[str, np.ndarray], count: int) -> dict[str, np.ndarray]:
-    if len(columns) != count:
-        raise ValueError("has two columns of the same name; accepted: a different name for each column")
-    return columns
-
-
-def _parquet(path: Path) -> dict[str, np.ndarray]:
-    """Reads the columns of a Parquet file: numbers, and everything else as texts."""
-    arrow = import_optional("pyarrow", path.name)
-    parquet = import_optional("pyarrow.parquet", path.name)
-    with open_regular(path) as file:
-        try:
-            described = parquet.ParquetFile(file)
-            size = sum(
-                described.metadata.row_group(i).total_byte_size
-                for i in range(described.metadata.num_row_groups)
-            )
-            check_memory("table", _FACTOR * size, f"a table of {size} bytes")
-            table = described.read()
-            columns = {}
-            for name, column in zip(table.column_names, table.columns, strict=True):
-                kind = column.type
-                plain = arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)
-                if plain or (arrow.types.is_integer(kind) and not column.null_count):
-                    columns[name] = column.to_numpy()
-                    continue
-                texts = column.cast(arrow.string()).to_pylist()
-                columns[name] = np.array(["" if text is None else text for text in texts], dtype=object)
-        except (arrow.ArrowException, TypeError, KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
-    return _checked(columns, table.num_columns)
