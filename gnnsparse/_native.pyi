@@ -174,7 +174,7 @@ class QuantizedAttention:
     ) -> None: ...
 
 class AttentionRows:
-    def __init__(self, out: Heads, lse: torch.Tensor, row_stats: _Array = None) -> None: ...
+    def __init__(self, out: Heads, stats: torch.Tensor, row_stats: _Array = None) -> None: ...
 
 class AttentionGrads:
     def __init__(self, out: Heads, dq: Heads, dk: Heads, dv: Heads, dbias: EdgeValues) -> None: ...
@@ -210,7 +210,7 @@ class GraphAttention:
     ) -> None: ...
 
 class GraphAttentionResult:
-    def __init__(self, out: Heads, mapped: Heads, lse: Heads) -> None: ...
+    def __init__(self, out: Heads, mapped: Heads, stats: Heads) -> None: ...
 
 class GraphAttentionGrads:
     out: Heads
@@ -383,7 +383,7 @@ def cpu_attention(
     row_ids: _Array,
     one_head: bool,
     out: Heads,
-    lse: torch.Tensor,
+    stats: torch.Tensor,
     threads: int,
 ) -> None: ...
 def cpu_attention_row_grads(
@@ -392,7 +392,7 @@ def cpu_attention_row_grads(
     row_ids: _Array,
     one_batch: bool,
     one_head: bool,
-    lse: torch.Tensor,
+    stats: torch.Tensor,
     delta: torch.Tensor,
     grads: AttentionGrads,
     threads: int,
@@ -403,7 +403,7 @@ def cpu_attention_column_grads(
     row_ids: _Array,
     one_head: bool,
     nnz_index_map: torch.Tensor,
-    lse: torch.Tensor,
+    stats: torch.Tensor,
     delta: torch.Tensor,
     grads: AttentionGrads,
     threads: int,

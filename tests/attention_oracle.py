@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,15 +101,15 @@ def _softmax(a: SparseOperand, case: Case, scores: torch.Tensor) -> torch.Tensor
     return weights / torch.where(total == 0, 1.0, total)
 
 
-def exact(a: SparseOperand, case: Case) -> list[torch.Tensor]:
-    """What `run` gives, in float64 by autograd."""
-    leaves = [x.double().requires_grad_() for x in case.leaves]
+def exact(a: SparseOperand, case: Case, dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    """What `run` gives, in float64 or another dtype by autograd."""
+    leaves = [x.to(dtype).detach().requires_grad_() for x in case.leaves]
     q, k, v = leaves[:3]
     scores = q @ k.mT * case.factor
     if case.bias is not None:
         scores = scores + _dense(a, leaves[3])
-    out = (_softmax(a, case, scores) * _dense(a, kept_factors(a, case))) @ v
-    return [out.detach(), *torch.autograd.grad(out, leaves, case.grad.double())]
+    out = (_softmax(a, case, scores) * _dense(a, kept_factors(a, case).to(dtype))) @ v
+    return [out.detach(), *torch.autograd.grad(out, leaves, case.grad.to(dtype))]
 
 
 def few_roundings(a: SparseOperand, case: Case) -> float:
@@ -129,12 +130,20 @@ def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:
     return _masked(a, case, scores)
 
 
+def log_sum_exp(a: SparseOperand, stats: torch.Tensor) -> torch.Tensor:
+    """The logarithm of the sum of exp(score) of each row, by what the backward pass is given: [B, H, L]."""
+    shift, scale = stats.unbind(-1)
+    shift = shift * math.log(2) if cuda_path.path().takes(a.device) else shift
+    return torch.where(scale == 0, float("-inf"), shift - scale.log())
+
+
 def plain(a: SparseOperand, case: Case, products: torch.Tensor | None = None) -> list[torch.Tensor]:
     """What `run` gives, in float32 with the operands of every product rounded to A's precision.
 
-    As in FlashAttention the backward pass has of the forward pass the output, in its own dtype, and the
-    logarithm of each row's sum, in float32. `products` are what the forward pass has in place of its own
-    scaled products of q and k, [B, H, L, S], if it rounds others than the backward pass.
+    As in FlashAttention the backward pass has of the forward pass the output, in its own dtype, and what each
+    row's scores were lowered by and its weights divided by, in float32. `products` are what the forward pass
+    has in place of its own scaled products of q and k, [B, H, L, S], if it rounds others than the backward
+    pass.
     """
 
     def r(x: torch.Tensor) -> torch.Tensor:
@@ -148,8 +157,9 @@ def plain(a: SparseOperand, case: Case, products: torch.Tensor | None = None) ->
         scores, first = scores + bias, first + bias
     p, kept = _softmax(a, case, first), _dense(a, kept_factors(a, case).float())
     out = (r(p * kept) @ v).to(case.q.dtype)
-    lse = first.masked_fill(p == 0, float("-inf")).logsumexp(-1, keepdim=True)
-    p = torch.where(p == 0, 0.0, (scores - lse).exp())
+    shift = first.masked_fill(p == 0, float("-inf")).amax(-1, keepdim=True) if p.shape[-1] else 0.0
+    total = torch.where(p == 0, 0.0, (first - shift).exp()).sum(-1, keepdim=True)
+    p = torch.where(p == 0, 0.0, (scores - shift).exp() / total)
     dp = grad @ v.mT * kept
     ds = p * (dp - (grad * out).sum(-1, keepdim=True))
     results = [out, r(ds) @ k * case.factor, r(ds).mT @ q * case.factor, r(p * kept).mT @ grad]

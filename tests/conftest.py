@@ -64,7 +64,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(int(os.environ.get("GNNSPARSE_TEST_SEED", "0")))
 
 
 @pytest.fixture

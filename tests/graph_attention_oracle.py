@@ -146,8 +146,8 @@ def _scores(call: GraphCall, x: Arrays, row: torch.Tensor, column: torch.Tensor)
     return scores.masked_fill(masked[:, None], float("-inf"))
 
 
-def _softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The softmax over rows [nnz, H], and the logarithm of the sum of exp(score) of each edge's row."""
+def _softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """The softmax over rows, [nnz, H]."""
     sizes = rows, scores.shape[1]
     places = row[:, None].expand_as(scores)
     top = scores.new_full(sizes, float("-inf")).scatter_reduce(0, places, scores.detach(), "amax")
@@ -155,7 +155,7 @@ def _softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> tuple[torch.
     shifted = (scores - top[row]).exp()
     total = scores.new_zeros(sizes).index_add(0, row, shifted)
     total = torch.where(total == 0, 1.0, total)
-    return shifted / total[row], (top + total.detach().log())[row]
+    return shifted / total[row]
 
 
 class _TermsOfSoftmax(torch.autograd.Function):
@@ -163,7 +163,7 @@ class _TermsOfSoftmax(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
-        weights = _softmax(scores, row, rows)[0]
+        weights = _softmax(scores, row, rows)
         ctx.save_for_backward(weights, row)
         ctx.rows = rows
         return weights
@@ -173,27 +173,6 @@ class _TermsOfSoftmax(torch.autograd.Function):
         weights, row = ctx.saved_tensors
         inner = grad.new_zeros(ctx.rows, grad.shape[1]).index_add(0, row, weights * grad)
         return weights * grad.hypot(inner[row]), None, None
-
-
-class _SoftmaxOfKernels(torch.autograd.Function):
-    """A softmax whose backward pass has of the forward pass the logarithm of each row's sum, in float32.
-
-    So have the kernels, as FlashAttention has.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
-        weights, lse = _softmax(scores, row, rows)
-        ctx.save_for_backward(scores, lse, row)
-        ctx.rows = rows
-        return weights
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
-        scores, lse, row = ctx.saved_tensors
-        weights = (scores - lse).exp()
-        inner = grad.new_zeros(ctx.rows, grad.shape[1]).index_add(0, row, weights * grad)
-        return weights * (grad - inner[row]), None, None
 
 
 def _weighed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -270,7 +249,7 @@ def _in_float64(
 
 def exact(a: SparseOperand, case: Case) -> list[torch.Tensor]:
     """What `run` gives, in float64."""
-    results, grads = _in_float64(a, case, lambda *of: _softmax(*of)[0])
+    results, grads = _in_float64(a, case, _softmax)
     return [*results, *grads]
 
 
@@ -296,7 +275,7 @@ def plain(a: SparseOperand, case: Case) -> list[torch.Tensor]:
     leaves = Arrays(*(r(x, name) for name, x in case.arrays._asdict().items()))
     *grads, of_weights = _grads(case)
     given = [*(r(x) for x in grads), of_weights]
-    results, leaf_grads = _differentiate(case.call(a), leaves, given, _SoftmaxOfKernels.apply)
+    results, leaf_grads = _differentiate(case.call(a), leaves, given, _softmax)
     dtypes = [case.grad_out.dtype] * len(grads) + [torch.float32]
     dtypes += [x.dtype for x in case.arrays if x is not None]
     return [x.to(dtype) for x, dtype in zip([*results, *leaf_grads], dtypes, strict=True)]

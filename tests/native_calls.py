@@ -109,7 +109,7 @@ def problem(**changed: Any) -> _native.Attention:
 def attention(**changed: Any) -> None:
     given = {
         "problem": problem(), "a": CSR.view, "row_ids": None, "one_head": False, "out": heads(6, 3),
-        "lse": torch.zeros(1, 2, 6), "threads": 1,
+        "stats": torch.zeros(1, 2, 6, 2), "threads": 1,
     }  # fmt: skip
     _native.cpu_attention(**{**given, **changed})
 
@@ -121,7 +121,7 @@ def row_grads(**changed: Any) -> None:
     )  # fmt: skip
     given = {
         "problem": problem(), "a": CSR.view, "row_ids": None, "one_batch": False, "one_head": False,
-        "lse": torch.zeros(12), "delta": torch.zeros(12), "grads": grads, "threads": 1,
+        "stats": torch.zeros(24), "delta": torch.zeros(12), "grads": grads, "threads": 1,
     }  # fmt: skip
     _native.cpu_attention_row_grads(**{**given, **changed})
 
@@ -134,7 +134,7 @@ def column_grads(**changed: Any) -> None:
     transposed, source = CSR.transpose()
     given = {
         "problem": problem(), "a": transposed.view, "row_ids": None, "one_head": False,
-        "nnz_index_map": source, "lse": torch.zeros(12), "delta": torch.zeros(12), "grads": grads,
+        "nnz_index_map": source, "stats": torch.zeros(24), "delta": torch.zeros(12), "grads": grads,
         "threads": 1,
     }  # fmt: skip
     _native.cpu_attention_column_grads(**{**given, **changed})
@@ -152,7 +152,7 @@ def graph_problem(**changed: Any) -> _native.GraphAttention:
 
 
 def graph_result(**changed: Any) -> _native.GraphAttentionResult:
-    given = {"out": heads(6), "mapped": _native.Heads(), "lse": heads(6, 1)}
+    given = {"out": heads(6), "mapped": _native.Heads(), "stats": heads(6, 2)}
     return _native.GraphAttentionResult(**{**given, **changed})
 
 
@@ -172,7 +172,7 @@ def graph_attention(**changed: Any) -> None:
 
 def graph_rows(**changed: Any) -> None:
     parts = {
-        "out": heads(6), "mapped": _native.Heads(), "weights": heads(NNZ, 1), "inner": heads(6, 1),
+        "out": heads(6), "mapped": _native.Heads(), "weights": heads(NNZ, 1), "inner": _native.Heads(),
         "edges": heads(NNZ, 2), "bias": heads(NNZ, 1), "q": heads(6), "mapped_q": _native.Heads(),
         "features": heads(NNZ), "gate": heads(NNZ), "att": _native.Heads(),
     }  # fmt: skip

@@ -193,7 +193,7 @@ def attention(
 
 def attention_grad(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, handle: int, dropout_p: float,
+    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, handle: int, dropout_p: float,
     needs: list[bool],
 ) -> SparseOperand:  # fmt: skip
     """Returns the operand of an attention, after checking the arguments of its gradient. Raises as `spmm`.
@@ -201,14 +201,14 @@ def attention_grad(
     Args:
         q, k, v, bias, seed, handle, dropout_p: as in `attention`.
         out, grad: the output and its gradient, [B, H, L, Dv].
-        lse: log-sum-exp of each row's scores, float32 [B, H, L].
+        stats: statistics of each row's softmax, which the attention has given, float32 [B, H, L, 2].
         needs: whether the gradients of q, k, v and the bias are needed.
     """
     operand = attention(q, k, v, bias, seed, handle, dropout_p)
     lead, rows = (1, 1, *q.shape[:-2])[-2:], operand.shape[0]
     for name, x in (("out", out), ("grad", grad)):
         _check(name, x, operand, (*lead, rows, v.shape[-1]))
-    _check("lse", lse, operand, (*lead, rows), (torch.float32,))
+    _check("stats", stats, operand, (*lead, rows, 2), (torch.float32,))
     if needs[3] and bias is None:
         bad_value("needs", "got True for the bias; accepted: False, as there is none")
     return operand

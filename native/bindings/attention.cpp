@@ -169,7 +169,7 @@ QuantizedAttentionHandle make_quantized(const HeadsHandle& q, const py::object& 
 // all of them in one group.
 cpu::AttentionArgs make_args(const AttentionHandle& call, const CsrHandle& matrix,
                              const Memory& row_ids, bool one_batch, bool one_head,
-                             const Memory& lse, bool transposed) {
+                             const Memory& stats, bool transposed) {
   const CsrView& a = host(matrix);
   cpu::AttentionArgs args;
   args.problem = transposed ? call.checked(a.cols, a.rows, a.nnz, Place::kHost)
@@ -179,22 +179,23 @@ cpu::AttentionArgs make_args(const AttentionHandle& call, const CsrHandle& matri
   args.row_ids = optional_host_array<const int32_t>(row_ids, a.rows, "row_ids");
   args.batch_groups = one_batch ? 1 : args.problem.batches;
   args.head_groups = one_head ? 1 : args.problem.heads;
-  args.lse = host_array<float>(lse, product("lse", call.head_count(), call.queries), "lse");
+  args.stats = reinterpret_cast<SoftmaxStats*>(
+      host_array<float>(stats, product("stats", call.head_count(), call.queries, 2), "stats"));
   return args;
 }
 
 void forward(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids, bool one_head,
-             const HeadsHandle& out, const Memory& lse, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, lse, false);
+             const HeadsHandle& out, const Memory& stats, int threads) {
+  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, stats, false);
   args.out = out.checked(args.problem.batches, args.problem.heads, call.queries, args.problem.dv,
                          Place::kHost, "out");
   if (call.head_count() > 0) cpu::attention(args, require_threads(threads));
 }
 
 void row_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
-               bool one_batch, bool one_head, const Memory& lse, const Memory& delta,
+               bool one_batch, bool one_head, const Memory& stats, const Memory& delta,
                const AttentionGradsHandle& grads, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, one_batch, one_head, lse, false);
+  cpu::AttentionArgs args = make_args(call, a, row_ids, one_batch, one_head, stats, false);
   args.grad = grads.checked_out(call, Place::kHost);
   args.delta = host_array<float>(delta, call.head_count() * call.queries, "delta");
   args.dq = call.of_queries(grads.dq, args.problem.d, Place::kHost, "dq");
@@ -208,9 +209,9 @@ void row_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& ro
 }
 
 void column_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
-                  bool one_head, const Memory& nnz_index_map, const Memory& lse,
+                  bool one_head, const Memory& nnz_index_map, const Memory& stats,
                   const Memory& delta, const AttentionGradsHandle& grads, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, lse, true);
+  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, stats, true);
   args.grad = grads.checked_out(call, Place::kHost);
   const MutableIndexView map =
       index_array(nnz_index_map, args.a.nnz, Place::kHost, "nnz_index_map");
@@ -242,10 +243,11 @@ void bind_handles(py::module_& m) {
            py::arg("value_scale"), py::arg("number_type"), py::arg("bias"), py::arg("scale"),
            py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"));
   py::class_<AttentionRowsHandle>(m, "AttentionRows")
-      .def(py::init([](const HeadsHandle& out, const py::object& lse, const py::object& row_stats) {
-             return AttentionRowsHandle{out, hold(lse, "lse"), hold(row_stats, "row_stats")};
+      .def(py::init([](const HeadsHandle& out, const py::object& stats,
+                       const py::object& row_stats) {
+             return AttentionRowsHandle{out, hold(stats, "stats"), hold(row_stats, "row_stats")};
            }),
-           py::arg("out"), py::arg("lse"), py::arg("row_stats") = none);
+           py::arg("out"), py::arg("stats"), py::arg("row_stats") = none);
   py::class_<AttentionGradsHandle>(m, "AttentionGrads")
       .def(py::init([](const HeadsHandle& out, const HeadsHandle& dq, const HeadsHandle& dk,
                        const HeadsHandle& dv, const EdgeValuesHandle& dbias) {
@@ -268,12 +270,12 @@ void bind_attention(py::module_& m) {
   bind_handles(m);
   const auto nogil = py::call_guard<py::gil_scoped_release>();
   m.def("cpu_attention", &forward, nogil, py::arg("problem"), py::arg("a"), py::arg("row_ids"),
-        py::arg("one_head"), py::arg("out"), py::arg("lse"), py::arg("threads"));
+        py::arg("one_head"), py::arg("out"), py::arg("stats"), py::arg("threads"));
   m.def("cpu_attention_row_grads", &row_grads, nogil, py::arg("problem"), py::arg("a"),
-        py::arg("row_ids"), py::arg("one_batch"), py::arg("one_head"), py::arg("lse"),
+        py::arg("row_ids"), py::arg("one_batch"), py::arg("one_head"), py::arg("stats"),
         py::arg("delta"), py::arg("grads"), py::arg("threads"));
   m.def("cpu_attention_column_grads", &column_grads, nogil, py::arg("problem"), py::arg("a"),
-        py::arg("row_ids"), py::arg("one_head"), py::arg("nnz_index_map"), py::arg("lse"),
+        py::arg("row_ids"), py::arg("one_head"), py::arg("nnz_index_map"), py::arg("stats"),
         py::arg("delta"), py::arg("grads"), py::arg("threads"));
   m.def("philox4x32", &philox, "The four words of a counter under the key of a seed.",
         py::arg("counter"), py::arg("seed"));

@@ -66,7 +66,7 @@ struct QuantizedAttentionHandle {
 // What a pass knows of the query rows beside q.
 struct AttentionRowsHandle {
   HeadsHandle out;  // the result
-  Held lse;         // float32 [batches, heads, L]
+  Held stats;       // float32 [batches, heads, L, 2]: SoftmaxStats
   Held row_stats;   // float32 [batches, heads, L, 4]; None in the forward pass
 };
 

@@ -187,6 +187,7 @@ void bind_cpu(py::module_& m) {
                            host_array<float>(out, count, "out"), count, require_threads(threads));
       },
       nogil, py::arg("source"), py::arg("out"), py::arg("threads"));
+  cpu::kernels();  // reads the environment: what is wrong there is an error of the import
   m.def("cpu_isa", [] { return cpu::kernels().name; }, "Name of the instruction set in use.");
   m.def("set_cpu_isa", &cpu::select_kernels,
         "Uses the kernels of `name` (portable, avx2, avx512, auto); False if they can't run here.",

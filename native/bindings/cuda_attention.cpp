@@ -92,7 +92,9 @@ PanelAttention panel_attention(const AttentionHandle& call, const BlockedHandle&
 void set_output(PanelAttention& p, const AttentionHandle& call, const AttentionRowsHandle& given) {
   p.out = given.out.checked(p.problem.batches, p.problem.heads, p.queries, p.problem.dv,
                             Place::kGpu, "out");
-  p.lse = gpu_array<float>(given.lse, call.head_count() * p.queries, "lse");
+  require_aligned(given.stats, 8, "stats");
+  p.stats = reinterpret_cast<SoftmaxStats*>(
+      gpu_array<float>(given.stats, product("stats", call.head_count(), p.queries, 2), "stats"));
 }
 
 void attention_panel(const AttentionHandle& call, const BlockedHandle& a,

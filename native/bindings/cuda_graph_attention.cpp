@@ -133,7 +133,7 @@ void rows_pass(const GraphAttentionHandle& call, const GraphRowsHandle& rows,
   p.result = result.checked(call, Place::kGpu);
   require_stored(result.out, p.problem.base.precision, "out");
   require_stored(result.mapped, p.problem.base.precision, "mapped");
-  require_row_stride(result.lse, "lse");
+  require_row_stride(result.stats, "stats");
   p.grads = grads.of_rows(call, p.a.nnz, p.items(), Place::kGpu, p.tiles);
   if (p.tiles && (grads.weights.given || grads.bias.given)) {
     reject("tiles", "have no gradients of weights");

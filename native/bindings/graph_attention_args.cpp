@@ -146,10 +146,10 @@ GraphAttentionResult GraphAttentionResultHandle::checked(const GraphAttentionHan
                                                          Place place) const {
   const int64_t rows = call.queries;
   if (!out.given) reject("out", "is None");
-  if (!lse.given) reject("lse", "is None");
+  if (!stats.given) reject("stats", "is None");
   return {call.array(out, rows, call.problem.base.dv, place, "out"),
           call.array(mapped, rows, call.problem.terms.de, place, "mapped"),
-          call.numbers(lse, rows, 1, place, "lse")};
+          call.numbers(stats, rows, 2, place, "stats")};
 }
 
 HeadsView GraphAttentionGradsHandle::edges_of(const GraphAttentionHandle& call, int64_t nnz,
@@ -171,7 +171,7 @@ GraphAttentionGrads GraphAttentionGradsHandle::of_rows(const GraphAttentionHandl
     require_dtype(*x, storage, "the storage dtype of the precision", "grad");
   }
   if (!out.given || !edges.given) reject("out and edges", "must be given");
-  if (!inner.given && place == Place::kHost) reject("inner", "must be given");
+  if (inner.given && place == Place::kHost) reject("inner", "is for kernels of a GPU");
   if (problem.score == Score::kAdditive) require_dtype(q, DType::kFloat32, "float32", "dq");
   GraphAttentionGrads grads;
   grads.out = call.array(out, call.queries, problem.base.dv, place, "grad");
@@ -244,10 +244,9 @@ void bind_graph_attention_args(py::module_& m) {
            py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"), py::arg("precision"));
   using Result = GraphAttentionResultHandle;
   py::class_<Result>(m, "GraphAttentionResult")
-      .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped, const HeadsHandle& lse) {
-             return Result{out, mapped, lse};
-           }),
-           py::arg("out"), py::arg("mapped"), py::arg("lse"));
+      .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped,
+                       const HeadsHandle& stats) { return Result{out, mapped, stats}; }),
+           py::arg("out"), py::arg("mapped"), py::arg("stats"));
   using Grads = GraphAttentionGradsHandle;
   py::class_<Grads>(m, "GraphAttentionGrads")
       .def(py::init<>())

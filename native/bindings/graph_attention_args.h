@@ -29,7 +29,7 @@ struct GraphAttentionHandle {
 };
 
 struct GraphAttentionResultHandle {
-  HeadsHandle out, mapped, lse;
+  HeadsHandle out, mapped, stats;
 
   GraphAttentionResult checked(const GraphAttentionHandle& call, Place place) const;
 };

@@ -80,7 +80,7 @@ void for_each_item(const AttentionArgs& args, int64_t begin, int64_t end, Body b
   }
 }
 
-// Start of a head in an array [batches, heads, L].
+// First of a head's queries among those of all heads [batches, heads, L].
 inline int64_t head_start(const AttentionArgs& args, const Item& item) {
   return (item.b * args.problem.heads + item.h) * (args.transposed ? args.a.cols : args.a.rows);
 }
@@ -242,19 +242,16 @@ void attend(const AttentionArgs& args, const Item& item, const Scratch& scratch)
     totals += v;
   }
   const float total = sum(totals);
+  const float scale = total == 0.0f ? 0.0f : 1.0f / total;
   if (problem.seed != nullptr) {
     float* kept = scratch[1];
     draw_kept(args, item, kept);
     for (int64_t e = 0; e < n; e += kWidth) store(p + e, load(p + e) * load(kept + e));
   }
   round_weights<X>(p, n, problem.precision);
-  const float factor = total == 0.0f ? 0.0f : problem.kept_scale / total;
-  weighted_sum<X>(args, item, p, problem.v, args.out, problem.dv, factor);
-  args.lse[head_start(args, item) + item.row] = total == 0.0f ? -kInfinity : top + std::log(total);
+  weighted_sum<X>(args, item, p, problem.v, args.out, problem.dv, problem.kept_scale * scale);
+  args.stats[head_start(args, item) + item.row] = {top, scale};
 }
-
-// A score's weight is exp(score - lse): 0 where the row has no edges that count, whose lse is -inf.
-inline float finite_lse(float lse) { return lse == -kInfinity ? kInfinity : lse; }
 
 // The scores, the gradients of the weights but for kept_scale, and what dropout keeps (null: all),
 // in buffers 0, 1 and 2.
@@ -271,13 +268,14 @@ const float* recompute(const AttentionArgs& args, const Item& item, const HeadsV
   return scratch[2];
 }
 
-// Weights before dropout in place of the scores, and their gradients g; gives the sum of p g, which
-// is dot(gradient of out, out) but for the rounding of out.
-float row_weights(const AttentionProblem& problem, int64_t n, float lse, const float* kept,
+// Weights before dropout in place of the scores, and their gradients g. Gives the sum of p g. It
+// equals dot(gradient of out, out), but where one edge has nearly all the weight only this sum
+// cancels with that edge's g: it is made of the same numbers.
+float row_weights(const AttentionProblem& problem, int64_t n, SoftmaxStats stats, const float* kept,
                   float* p, float* g) {
   Vec delta = {};
   for (int64_t e = 0; e < n; e += kWidth) {
-    const Vec weight = exp_nonpositive(load(p + e) - lse);
+    const Vec weight = exp_nonpositive(load(p + e) - stats.shift) * stats.scale;
     Vec gradient = load(g + e) * problem.kept_scale;
     if (kept != nullptr) gradient *= load(kept + e);
     store(p + e, weight);
@@ -296,8 +294,7 @@ void row_grad(const AttentionArgs& args, const Item& item, const Scratch& scratc
       recompute<X>(args, item, {problem.q, args.grad}, {problem.k, problem.v}, scratch);
   const float* p = scratch[0];
   float* ds = scratch[1];
-  const float delta =
-      row_weights(problem, n, finite_lse(args.lse[at]), kept, scratch[0], scratch[1]);
+  const float delta = row_weights(problem, n, args.stats[at], kept, scratch[0], scratch[1]);
   args.delta[at] = delta;
   for (int64_t e = 0; e < n; e += kWidth) {
     store(ds + e, load(p + e) * (load(ds + e) - delta));
@@ -314,10 +311,10 @@ void row_grad(const AttentionArgs& args, const Item& item, const Scratch& scratc
 
 // Weights after dropout, but for kept_scale, in place of the scores; their gradients g become those
 // of the scores.
-void column_weights(const AttentionProblem& problem, int64_t n, const float* lse,
-                    const float* delta, const float* kept, float* p, float* g) {
+void column_weights(const AttentionProblem& problem, int64_t n, const float* shift,
+                    const float* scale, const float* delta, const float* kept, float* p, float* g) {
   for (int64_t e = 0; e < n; e += kWidth) {
-    const Vec weight = exp_nonpositive(load(p + e) - load(lse + e));
+    const Vec weight = exp_nonpositive(load(p + e) - load(shift + e)) * load(scale + e);
     Vec gradient = load(g + e) * problem.kept_scale;
     Vec dropped = weight;
     if (kept != nullptr) {
@@ -337,14 +334,17 @@ void column_grad(const AttentionArgs& args, const Item& item, const Scratch& scr
       recompute<X>(args, item, {problem.k, problem.v}, {problem.q, args.grad}, scratch);
   const int32_t* rows = args.a.indices + item.begin;
   const int64_t start = head_start(args, item);
-  float* lse = scratch[3];
-  float* delta = scratch[4];
+  float* shift = scratch[3];
+  float* scale = scratch[4];
+  float* delta = scratch[5];
   for (int64_t e = 0; e < n; ++e) {
-    lse[e] = finite_lse(args.lse[start + rows[e]]);
+    const SoftmaxStats stats = args.stats[start + rows[e]];
+    shift[e] = stats.shift;
+    scale[e] = stats.scale;
     delta[e] = args.delta[start + rows[e]];
   }
-  for (int64_t e = n; e < padded(n); ++e) lse[e] = delta[e] = 0.0f;
-  column_weights(problem, n, lse, delta, kept, scratch[0], scratch[1]);
+  for (int64_t e = n; e < padded(n); ++e) shift[e] = scale[e] = delta[e] = 0.0f;
+  column_weights(problem, n, shift, scale, delta, kept, scratch[0], scratch[1]);
   if (args.dv.data != nullptr) {
     round_weights<X>(scratch[0], n, problem.precision);
     weighted_sum<X>(args, item, scratch[0], args.grad, args.dv, problem.dv, problem.kept_scale);
@@ -380,7 +380,7 @@ void attention_row_grads(const AttentionArgs& args, int64_t begin, int64_t end) 
 }
 
 void attention_column_grads(const AttentionArgs& args, int64_t begin, int64_t end) {
-  run_items(args, begin, end, 5, [&](auto type, const Item& item, const Scratch& scratch) {
+  run_items(args, begin, end, 6, [&](auto type, const Item& item, const Scratch& scratch) {
     column_grad<Element<decltype(type)>>(args, item, scratch);
   });
 }

@@ -1,7 +1,10 @@
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 #include "gnnsparse/cpu_kernels.h"
@@ -12,12 +15,37 @@
 namespace gnnsparse::cpu {
 namespace {
 
-const KernelTable* best_kernels() {
-#if defined(__x86_64__)
-  for (const char* name : {"avx512", "avx2"}) {
-    if (const KernelTable* table = find_kernels(name)) return table;
+// From the instruction set that every machine has to the largest.
+constexpr const char* kNames[] = {"portable", "avx2", "avx512"};
+constexpr int kCount = sizeof kNames / sizeof kNames[0];
+
+// Index of a name; -1: there is none.
+int index_of(const char* name) {
+  for (int i = 0; i < kCount; ++i) {
+    if (std::strcmp(name, kNames[i]) == 0) return i;
   }
-#endif
+  return -1;
+}
+
+// Index of the largest instruction set that may be used, which the environment may lower.
+int cap() {
+  static const int index = [] {
+    const char* given = std::getenv("GNNSPARSE_ISA");
+    if (given == nullptr || *given == '\0') return kCount - 1;
+    const int found = index_of(given);
+    if (found < 0) {
+      throw std::invalid_argument(std::string("GNNSPARSE_ISA: got ") + given +
+                                  "; accepted: portable, avx2, avx512");
+    }
+    return found;
+  }();
+  return index;
+}
+
+const KernelTable* best_kernels() {
+  for (int i = cap(); i > 0; --i) {
+    if (const KernelTable* table = find_kernels(kNames[i])) return table;
+  }
   return &kPortableKernels;
 }
 
@@ -69,13 +97,15 @@ void parallel_rows(const CsrView& a, int64_t width, int threads, Body body, int6
 }  // namespace
 
 const KernelTable* find_kernels(const char* name) {
-  if (std::strcmp(name, "portable") == 0) return &kPortableKernels;
+  const int index = index_of(name);
+  if (index < 0 || index > cap()) return nullptr;
+  if (index == 0) return &kPortableKernels;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("f16c");
-  if (std::strcmp(name, "avx2") == 0 && avx2) return &kAvx2Kernels;
-  if (std::strcmp(name, "avx512") == 0 && avx2 && __builtin_cpu_supports("avx512f") &&
+  if (index == 1 && avx2) return &kAvx2Kernels;
+  if (index == 2 && avx2 && __builtin_cpu_supports("avx512f") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl")) {
     return &kAvx512Kernels;
   }

@@ -245,13 +245,13 @@ void attend_block(const GraphAttentionArgs& args, ScoreBlock& block, HeadSums& h
 void finish_row(const GraphAttentionArgs& args, int64_t b, int64_t h, int64_t row,
                 const HeadSums& head, const float* sums) {
   const GraphAttentionProblem& problem = args.problem;
-  float factor = problem.base.kept_scale;
-  float lse = 0.0f;
+  SoftmaxStats stats = {0.0f, 1.0f};
   if (problem.normalize) {
-    factor = head.total == 0.0f ? 0.0f : factor / head.total;
-    lse = head.total == 0.0f ? -kInfinity : head.top + std::log(head.total);
+    stats =
+        head.total == 0.0f ? SoftmaxStats{0.0f, 0.0f} : SoftmaxStats{head.top, 1.0f / head.total};
   }
-  number_of(args.result.lse, b, h, row) = lse;
+  const float factor = problem.base.kept_scale * stats.scale;
+  memcpy(&number_of(args.result.stats, b, h, row), &stats, sizeof stats);
   store_row(args.result.out, b, h, row, sums, problem.base.dv, factor);
   if (args.result.mapped.data == nullptr) return;
   store_row(args.result.mapped, b, h, row, sums + padded(problem.base.dv), problem.terms.de,

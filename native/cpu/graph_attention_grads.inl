@@ -6,10 +6,10 @@ namespace gnnsparse::cpu::GNNSPARSE_ISA {
 namespace {
 
 struct GradBlock : ScoreBlock {
-  float weight[kBlock];  // before dropout, then after it
-  float weight_grad[kBlock];
-  float score_grad[kBlock];  // of the finished score
-  float dot_grad[kBlock];    // at first the derivative of the finished score by it
+  float weight[kBlock];       // before dropout, then after it
+  float weight_grad[kBlock];  // after dropout, then before it
+  float score_grad[kBlock];   // of the finished score
+  float dot_grad[kBlock];     // at first the derivative of the finished score by it
 };
 
 // What the rows of a pass add up in each head; the parts have whole vectors.
@@ -17,10 +17,12 @@ struct RowSums {
   explicit RowSums(const GraphAttentionArgs& args)
       : d(padded(args.problem.base.d)),
         de(padded(args.problem.terms.de)),
-        buffers(args.heads(), 2 * d + de) {}
+        buffers(args.heads(), 2 * d + de + kWidth) {}
   float* q(int64_t head) const { return buffers[head]; }
   float* mapped_q(int64_t head) const { return buffers[head] + d; }
   float* att(int64_t head) const { return buffers[head] + d + de; }  // over many rows
+  // Of weight times its gradient, before dropout.
+  float& inner(int64_t head) const { return buffers[head][2 * d + de]; }
 
   int64_t d;
   int64_t de;
@@ -45,14 +47,16 @@ void clamp_grad(const GraphAttentionProblem& problem, const ScoreBlock& block, f
   }
 }
 
+void fill_slopes(const GraphAttentionProblem& problem, GradBlock& block) {
+  const float factor = problem.score == Score::kDot ? problem.base.scale : 1.0f;
+  std::fill_n(block.dot_grad, kBlock, factor);
+}
+
 // The scores, and what the score's dot product changes of them, in `score` and `dot_grad`.
 template <class X>
 void recompute_scores(const GraphAttentionArgs& args, GradBlock& block) {
   const GraphAttentionProblem& problem = args.problem;
-  if (problem.score != Score::kAdditive) {
-    const float factor = problem.score == Score::kDot ? problem.base.scale : 1.0f;
-    std::fill_n(block.dot_grad, kBlock, factor);
-  }
+  if (problem.score != Score::kAdditive) fill_slopes(problem, block);
   raw_scores<X>(args, block, block.dot_grad);
   clamp_grad(problem, block, block.dot_grad);
   finish_scores(problem, block);
@@ -79,20 +83,67 @@ void weight_grads(const GraphAttentionArgs& args, GradBlock& block) {
   }
 }
 
-// Weights after dropout, and the gradients of finished scores and of their dot products.
-void score_grads(const GraphAttentionArgs& args, GradBlock& block) {
+// What dropout multiplies a vector of weights by.
+inline Vec dropout_factors(const GraphAttentionProblem& problem, const ScoreBlock& block,
+                           int64_t j) {
+  const Vec scale = broadcast(problem.base.kept_scale);
+  return problem.base.seed == nullptr ? scale : scale * load(block.kept + j);
+}
+
+// Weights and their gradients before dropout, and slopes. Adds to the row's sum of weight times
+// gradient, which the gradient of a score is lowered by. Where one edge has nearly all the weight,
+// a sum of the same numbers cancels with that edge's gradient, as dot(gradient of out, out) can't.
+template <class X>
+void weigh_block(const GraphAttentionArgs& args, GradBlock& block, const RowSums& sums) {
   const GraphAttentionProblem& problem = args.problem;
-  const float lse = finite_lse(number_of(args.result.lse, block.b, block.h, block.row));
-  const float inner = number_of(args.grads.inner, block.b, block.h, block.row);
-  const bool drops = problem.base.seed != nullptr;
-  if (drops) draw_kept(problem, block);
-  for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+  const int64_t n = block.edges.count;
+  recompute_scores<X>(args, block);
+  weight_grads<X>(args, block);
+  for (int64_t j = n; j < padded(n); ++j) block.weight_grad[j] = 0.0f;
+  SoftmaxStats stats;
+  memcpy(&stats, &number_of(args.result.stats, block.b, block.h, block.row), sizeof stats);
+  Vec inner = {};
+  for (int64_t j = 0; j < n; j += kWidth) {
     const Vec score = load(block.score + j);
-    const Vec weight = problem.normalize ? exp_nonpositive(score - lse) : exp_any(score);
-    Vec factor = broadcast(problem.base.kept_scale);
-    if (drops) factor *= load(block.kept + j);
-    const Vec grad = weight * (factor * load(block.weight_grad + j) - inner);
-    store(block.weight + j, weight * factor);
+    const Vec weight =
+        problem.normalize ? exp_nonpositive(score - stats.shift) * stats.scale : exp_any(score);
+    const Vec grad = dropout_factors(problem, block, j) * load(block.weight_grad + j);
+    store(block.weight + j, weight);
+    store(block.weight_grad + j, grad);
+    inner += weight * grad;
+  }
+  if (problem.normalize) sums.inner(block.head) += sum(inner);
+}
+
+// What weigh_block has found of a block is kept until the sum over its row is known, in the array
+// that is for the results.
+void keep_weights(const GraphAttentionArgs& args, const GradBlock& block) {
+  const Rows<float> edges = rows_of<float>(args.grads.edges, block.b, block.h);
+  for (int64_t j = 0; j < block.edges.count; ++j) {
+    float* pair = const_cast<float*>(edges[block.edges.ids[j]]);
+    pair[0] = block.weight[j];
+    pair[1] = block.weight_grad[j];
+  }
+}
+template <class X>
+void restore_weights(const GraphAttentionArgs& args, GradBlock& block) {
+  const GraphAttentionProblem& problem = args.problem;
+  const bool has_slopes = problem.score == Score::kAdditive || problem.clamp > 0.0f;
+  has_slopes ? recompute_scores<X>(args, block) : fill_slopes(problem, block);
+  const Rows<float> edges = rows_of<float>(args.grads.edges, block.b, block.h);
+  for (int64_t j = 0; j < block.edges.count; ++j) {
+    const float* pair = edges[block.edges.ids[j]];
+    block.weight[j] = pair[0];
+    block.weight_grad[j] = pair[1];
+  }
+}
+
+// Weights after dropout, and the gradients of finished scores and of their dot products.
+void score_grads(const GraphAttentionProblem& problem, GradBlock& block, float inner) {
+  for (int64_t j = 0; j < block.edges.count; j += kWidth) {
+    const Vec weight = load(block.weight + j);
+    const Vec grad = weight * (load(block.weight_grad + j) - inner);
+    store(block.weight + j, weight * dropout_factors(problem, block, j));
     store(block.score_grad + j, grad);
     store(block.dot_grad + j, grad * load(block.dot_grad + j));
   }
@@ -194,15 +245,26 @@ void write_gates(const GraphAttentionArgs& args, const GradBlock& block, float* 
   }
 }
 
+// The first round over a row of several blocks.
+template <class X>
+void sum_block(const GraphAttentionArgs& args, GradBlock& block, const RowSums& sums) {
+  list_edges(args, block, [](int64_t) {});
+  if (block.edges.count == 0) return;
+  if (args.problem.base.seed != nullptr) draw_kept(args.problem, block);
+  weigh_block<X>(args, block, sums);
+  keep_weights(args, block);
+}
+
+// `is_summed`: sum_block has been called for all blocks of the row.
 template <class X>
 void grad_block(const GraphAttentionArgs& args, GradBlock& block, const RowSums& sums,
-                float* buffer) {
+                bool is_summed, float* buffer) {
   const GraphAttentionGrads& grads = args.grads;
   list_edges(args, block, [&](int64_t id) { write_masked(args, block.b, block.h, id); });
   if (block.edges.count == 0) return;
-  recompute_scores<X>(args, block);
-  weight_grads<X>(args, block);
-  score_grads(args, block);
+  if (args.problem.base.seed != nullptr) draw_kept(args.problem, block);
+  is_summed ? restore_weights<X>(args, block) : weigh_block<X>(args, block, sums);
+  score_grads(args.problem, block, sums.inner(block.head));
   write_edges(args, block);
   add_row_grads<X>(args, block, sums);
   if (grads.features.data != nullptr && args.problem.score == Score::kAdditive) {
@@ -233,6 +295,7 @@ void finish_row_grads(const GraphAttentionArgs& args, int64_t row, const RowSums
       store_row(grads.mapped_q, b, h, row, sums.mapped_q(head), args.problem.terms.de, 1.0f);
     }
     std::fill_n(sums.q(head), sums.d + sums.de, 0.0f);
+    sums.inner(head) = 0.0f;
   });
 }
 
@@ -252,12 +315,19 @@ void grad_rows(const GraphAttentionArgs& args, int64_t begin, int64_t end) {
   GradBlock block = {};
   for_each_head(args.problem, [&](int64_t, int64_t, int64_t head) {
     std::fill_n(sums.q(head), 2 * sums.d + sums.de, 0.0f);
+    sums.inner(head) = 0.0f;
   });
   for (int64_t i = begin; i < end; ++i) {
     block.row = args.row_ids != nullptr ? args.row_ids[i] : i;
+    const int64_t row_first = args.a.indptr[i];
     const int64_t row_last = row_end(args, i, block.row);
-    for_each_block(args.problem, block, args.a.indptr[i], row_last,
-                   [&](GradBlock& one) { grad_block<X>(args, one, sums, buffer[0]); });
+    const bool is_long = args.problem.normalize && row_last - row_first > kBlock;
+    if (is_long) {
+      for_each_block(args.problem, block, row_first, row_last,
+                     [&](GradBlock& one) { sum_block<X>(args, one, sums); });
+    }
+    for_each_block(args.problem, block, row_first, row_last,
+                   [&](GradBlock& one) { grad_block<X>(args, one, sums, is_long, buffer[0]); });
     for (int64_t id = row_last; id < args.a.indptr[i + 1]; ++id) {
       for_each_head(args.problem,
                     [&](int64_t b, int64_t h, int64_t) { write_masked(args, b, h, id); });

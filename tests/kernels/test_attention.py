@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -69,7 +70,7 @@ def check(a: gnnsparse.SparseOperand, case: Case, floor: float | None = None, **
         assert got.dtype == leaf.dtype
     if floor is None and not how:
         floor = floor_in_parts(a, case.q.shape[-1], case.v.shape[-1])
-    assert_all_accurate(results, plain(a, case), exact(a, case), floor=floor)
+    assert_all_accurate(results, plain(a, case), lambda: exact(a, case), floor=floor)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -152,6 +153,33 @@ def test_large_scores_do_not_overflow(device: str) -> None:
         scores = exact_scores(a, case)
         floor = 3 * ROUNDING["fp32"] * float(scores[scores.isfinite()].abs().max())
     assert_all_accurate(run(a, case), plain(a, case), exact(a, case), floor=floor)
+
+
+#: Of a pattern that is full, as rows of few edges and of many are.
+LARGE_SCORES: list[dict[str, Any]] = [{}, {"bias": (3,)}, {"dropout_p": 0.3}, {"is_causal": True}]
+
+
+@pytest.mark.parametrize("options", LARGE_SCORES, ids=str)
+@pytest.mark.parametrize("size", [1.0, 10.0, 30.0])
+def test_gradients_of_large_scores_are_as_exact_as_in_torch(size: float, options: dict[str, Any]) -> None:
+    """Of scores of thousands that float32 holds: where one edge has all the weight, terms have to cancel."""
+    a = make(masks.full(64, 64), "cpu")
+    case = make_case(a, 32, 32, lead=(1, 3), scale=0.25, **options)
+    bias = None if case.bias is None else (size * case.bias).round()
+    case = replace(case, q=(size * case.q).round(), k=(size * case.k).round(), bias=bias)
+    assert_all_accurate(run(a, case), exact(a, case, torch.float32), lambda: exact(a, case))
+
+
+def equal_weights(a: gnnsparse.SparseOperand) -> Case:
+    """A case whose every edge has a bias of -1e9, so that all edges of a row weigh the same."""
+    case = make_case(a, 8, 8, bias=())
+    return replace(case, k=torch.zeros_like(case.k), bias=torch.full_like(case.bias, -1e9))
+
+
+def test_biases_of_any_size_leave_the_weights_of_a_row(device: str) -> None:
+    """All edges of a row are masked by a large finite number, as some models do: they weigh the same."""
+    a = make(random_graph(40, 50, 0.3, empty_rows=0.1), device)
+    check(a, equal_weights(a))
 
 
 @pytest.mark.usefixtures("poisoned")

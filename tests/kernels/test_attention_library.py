@@ -63,12 +63,12 @@ def check_operators(
     ops = torch.ops.gnnsparse
     torch.library.opcheck(ops.attention.default, (q, k, v, values, seed, operand.handle, *options))
     with torch.no_grad():
-        out, lse = ops.attention(q, k, v, values, seed, operand.handle, *options)
+        out, stats = ops.attention(q, k, v, values, seed, operand.handle, *options)
     plain = [x if x is None else x.detach() for x in (q, k, v, values)]
     for needs in ([True, True, True, bias is not None], [False, True, False, False]):
         torch.library.opcheck(
             ops.attention_grad.default,
-            (*plain, out, lse, torch.randn_like(out), seed, operand.handle, *options, needs),
+            (*plain, out, stats, torch.randn_like(out), seed, operand.handle, *options, needs),
         )
 
 

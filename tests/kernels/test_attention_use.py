@@ -17,7 +17,16 @@ from gnnsparse.ops.attention.layout import to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.attention_oracle import SEED, exact, exact_scores, few_roundings, make_case, plain, run
+from tests.attention_oracle import (
+    SEED,
+    exact,
+    exact_scores,
+    few_roundings,
+    log_sum_exp,
+    make_case,
+    plain,
+    run,
+)
 from tests.helpers import PRECISIONS, make
 from tests.kernels.test_attention import PATTERNS, floor_in_parts
 
@@ -292,7 +301,7 @@ def test_transposed_operand(device: str) -> None:
 def test_backend_does_what_the_unfused_pair_does(
     device: str, bias: tuple[int, ...] | None, needs: tuple[bool, bool, bool, bool]
 ) -> None:
-    """What a backend hands to autograd: outputs, lse, memory orders, and None for what is not needed."""
+    """What a backend hands to autograd: outputs, statistics, memory orders, None for what is not needed."""
     a = make(random_graph(33, 47, 0.2, hubs=1, empty_rows=0.2), device, reorder="degree")
     case = make_case(a, 8, 12, bias=bias, scale=0.3, dropout_p=0.4, is_causal=True)
     q, k, v, grad = (
@@ -302,20 +311,22 @@ def test_backend_does_what_the_unfused_pair_does(
     torch.manual_seed(SEED)
     call = AttentionCall(a, q, k, v, values, draw_seed(a.device), case.scale, case.dropout_p, case.is_causal)
     exact_out, *exact_grads = exact(a, case)
-    out, lse = run_forward(call)
-    want, want_lse = unfused.forward(call)
+    out, stats = run_forward(call)
+    want, want_stats = unfused.forward(call)
     assert out.stride() == want.stride()
-    assert lse.dtype == torch.float32
+    assert stats.dtype == torch.float32
     floor = floor_in_parts(a, 8, 12)
     assert_accurate(out, want, exact_out, floor=floor)
+    lse, want_lse = log_sum_exp(a, stats), log_sum_exp(a, want_stats)
     empty = torch.isinf(want_lse)
     assert empty.any()
+    assert not stats[empty].any()
     assert torch.equal(torch.isinf(lse), empty)
     exact_lse = exact_scores(a, case).logsumexp(-1)[~empty.cpu()]
     assert_accurate(lse[~empty], want_lse[~empty], exact_lse, floor=floor)
     needs = (*needs[:3], needs[3] and values is not None)
     grads, wanted = (
-        backward(call, want, want_lse, grad, needs) for backward in (run_backward, unfused.backward)
+        backward(call, want, want_stats, grad, needs) for backward in (run_backward, unfused.backward)
     )
     if bias is None:
         exact_grads.append(torch.empty(0))

@@ -48,8 +48,8 @@ def arguments(name: str, a: SparseOperand) -> dict[str, Any]:
         "scale": 0.5, "dropout_p": 0.25, "is_causal": False,
     }  # fmt: skip
     if name == "attention_grad":
-        out, lse = OPS.attention(**given)
-        given |= {"out": out, "lse": lse, "grad": torch.ones_like(out), "needs": [True] * 4}
+        out, stats = OPS.attention(**given)
+        given |= {"out": out, "stats": stats, "grad": torch.ones_like(out), "needs": [True] * 4}
     return given
 
 

@@ -68,6 +68,30 @@ def test_head_dimensions(where: str, precision: str, sizes: tuple[int, int], ter
     check(a, make_case(a, sizes[1], heads=sizes[0], **terms))
 
 
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_biases_of_any_size_leave_the_weights_of_a_row(where: str, precision: str, score: str) -> None:
+    """All edges of a row are masked by a large finite number, as some models do: they weigh the same."""
+    a = make(random_graph(30, 41, 0.3, empty_rows=0.1), where, precision=precision)
+    case = make_case(a, 8, score=score, bias=1, grad_weights=True)
+    zero = {name: torch.zeros_like(getattr(case.arrays, name)) for name in ("q", "k")}
+    if score == "dot":
+        del zero["q"]
+    check(a, case.with_arrays(**zero, bias=torch.full_like(case.arrays.bias, -1e9)))
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_scores_of_any_size_leave_the_weights_of_tiles(where: str, score: str) -> None:
+    """Equal scores of 2^20, of which the logarithm of a row's sum would leave 1 / 16."""
+    a = make(random_graph(30, 41, 0.3, empty_rows=0.1), where, precision="fp16")
+    case = make_case(a, 16, heads=8, score=score, scale=1.0)
+    shape = case.arrays.q.shape
+    large = {"q": torch.full(shape, 256.0), "k": torch.full((41, *shape[1:]), 256.0)}
+    if score == "additive":
+        large = {name: 2048.0 * x for name, x in large.items()}
+    check(a, case.with_arrays(**large))
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
 @pytest.mark.parametrize("sizes", [(3, 70), (40, 1)])
@@ -271,6 +295,6 @@ def test_attention_over_rows_has_the_strides_that_compiled_programs_expect(
         return torch.randn(2, 3, n, 8, device=a.device)
 
     q = draw(31)
-    out, lse = over_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
+    out, stats = over_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
     assert out.stride() == q.stride()
-    assert lse.is_contiguous()
+    assert stats.is_contiguous()

@@ -6,11 +6,13 @@ the chain with the arguments and results of the fused kernels, and store weights
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
 
+from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
@@ -175,21 +177,26 @@ def tangent(
     return torch.stack(outs).view(shape) if outs else q.new_zeros(shape)
 
 
-def _logsumexp(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Returns the log-sum-exp of each row's scores, float32 [rows].
+def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Returns the statistics of each row's softmax as the kernels of the device have them, float32 [rows, 2].
 
-    It is the largest score minus the logarithm of that score's weight, which can't be 0. This takes no sum
-    whose order could vary, so every run gives equal bits.
+    They are the largest score and its weight. This takes no sum whose order could vary, so every run gives
+    equal bits. Kernels of a GPU compute powers of two, and lower exponents by whole numbers.
     """
 
     def largest(x: torch.Tensor) -> torch.Tensor:
         low = float("-inf")  # the value of rows without edges
         return torch.segment_reduce(x, "max", offsets=kernels.csr.indptr, initial=low, unsafe=True)
 
-    top = largest(scores)
-    lse = torch.where(top == float("-inf"), top, top - largest(weights).log())
+    shift, scale = largest(scores), largest(weights)
+    if path().takes(scores.device):
+        exponent = shift.double() / math.log(2)
+        shift = exponent.floor()
+        scale = scale * (shift - exponent).exp2()
+    stats = torch.stack([shift, scale], -1).float()
+    stats = stats.masked_fill(shift[:, None] == float("-inf"), 0.0)
     ids = kernels.row_ids
-    return lse if ids is None else torch.empty_like(lse).index_copy(0, ids.long(), lse)
+    return stats if ids is None else torch.empty_like(stats).index_copy(0, ids.long(), stats)
 
 
 @torch.no_grad()
@@ -197,30 +204,30 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Computes attention head by head.
 
     Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
-        scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and the statistics of each row's
+        softmax, float32 [B, H, L, 2]. Rows are in the caller's numbering.
     """
     a, q, steps = call.operand.unquantized, call.q, _Chain.of(call)
     out = empty_heads(q, call.v.shape[-1])
-    lse = torch.empty(q.shape[:3], dtype=torch.float32, device=q.device)
+    stats = torch.empty(*q.shape[:3], 2, dtype=torch.float32, device=q.device)
     for head in steps.heads():
         scores = steps.scores(head)
         p = edge_softmax(a, scores)
-        lse[head.at] = _logsumexp(a.kernels, scores, p)
+        stats[head.at] = _stats(a.kernels, scores, p)
         factors = steps.factors(head, p.dtype)
         out[head.at] = spmm(a, head.v.float(), p if factors is None else p * factors)
-    return out, lse
+    return out, stats
 
 
 @torch.no_grad()
 def backward(
-    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs
 ) -> Grads:
     """Computes the gradients of q, k, v and bias head by head.
 
     Args:
         call: the arguments of `forward`.
-        out, lse: not used: the softmax is computed again.
+        out, stats: not used: the softmax is computed again.
         grad_out: gradient of `out`, [B, H, L, Dv], any strides.
         needs: which gradients are needed; the others are None.
 

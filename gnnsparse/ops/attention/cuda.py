@@ -50,15 +50,16 @@ def _readable(call: AttentionCall) -> AttentionCall:
 
 
 def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes attention by a plan, and the log-sum-exp that its gradient needs.
+    """Computes attention by a plan, and the statistics of the softmax that its gradient needs.
 
     Args:
         call: the arguments of attention.
         plan: the plan to run by; None: the operand's own.
 
     Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and the log-sum-exp of each row's
-        scores, float32 [B, H, L], -inf for rows without unmasked edges. Rows are in the caller's numbering.
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores, as
+        exponents of 2, are lowered by, and the factor that makes the sum of its weights 1, float32
+        [B, H, L, 2]; both are 0 for rows without unmasked edges. Rows are in the caller's numbering.
     """
     kernels = call.operand.kernels
     plan = plan or kernels.plan_of(call.product("attention"))
@@ -71,12 +72,12 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
         return chain.forward(call)
     heads, width, device = call.heads, call.v.shape[3], call.q.device
     out = empty_heads(call.q, width)
-    lse = torch.empty(call.q.shape[:3], dtype=torch.float32, device=device)
+    stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=device)
     gpu = path()
     with gpu.current(device):
         of = panel_pass(kernels, plan)
         partial = workspace(of, heads, (width,), device)
-        result = _native.AttentionRows(heads_view(out), lse)
+        result = _native.AttentionRows(heads_view(out), stats)
         if in_bytes:
             call = replace(call, bias=contiguous_edges(call.bias))
             problem = quantized.problem_of(call)
@@ -85,7 +86,7 @@ def forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor
             gpu.native.cuda_attention_panel(
                 problem_of(_readable(call)), *of.head, partial, result, kernels.streams.current()
             )
-    return out, lse
+    return out, stats
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,8 @@ class _Backward:
         call: the arguments of attention, laid out for the kernels.
         plan: the plan of the gradients.
         problem, stream: native handle of `call`, and of the CUDA stream.
-        given: native handle of the output, of the log-sum-exp of its rows, and of the row statistics, which
-            `rows` writes and `columns` reads.
+        given: native handle of the output, of the statistics of its rows' softmax, and of those with delta,
+            which `rows` writes and `columns` reads.
         grads: native handle of the output's gradient and of the gradients to be written.
     """
 
@@ -156,14 +157,14 @@ def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
 
 
 def backward(
-    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad_out: torch.Tensor, needs: Needs,
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
     """Computes the gradients of q, k, v and bias.
 
     Args:
         call: the arguments of `forward`.
-        out, lse: the results of `forward`.
+        out, stats: the results of `forward`.
         grad_out: gradient of `out`, [B, H, L, Dv], any strides.
         needs: which gradients are needed; the others are None.
         plan: the plan given for the forward pass; None: the operand's own.
@@ -173,10 +174,10 @@ def backward(
     """
     plan = _grad_plan(call, plan)
     if isinstance(plan, CsrAttentionPlan):
-        dq, dk, dv, dbias = rows.backward(call, out, lse, grad_out, needs)
+        dq, dk, dv, dbias = rows.backward(call, out, stats, grad_out, needs)
         return dq, dk, dv, dbias if dbias is None or call.bias is None else dbias.to(call.bias.dtype)
     if not isinstance(plan, AttentionGradPlan):
-        return chain.backward(call, out, lse, grad_out, needs)
+        return chain.backward(call, out, stats, grad_out, needs)
     bias, device, gpu = call.bias, call.q.device, path()
     dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
     dbias = (
@@ -184,12 +185,12 @@ def backward(
     )
     with gpu.current(device):
         call, grad = _readable(call), vectorized(grad_out, call.operand.precision.storage)
-        lse = lse.contiguous()
+        stats = stats.contiguous()
         floats = call.heads * call.q.shape[2] * _native.ROW_STATS_FLOATS
         row_stats = torch.empty(floats, dtype=torch.float32, device=device)
         passes = _Backward(
             call, plan, problem_of(call),
-            _native.AttentionRows(heads_view(out), lse, row_stats),
+            _native.AttentionRows(heads_view(out), stats, row_stats),
             grads_view(grad, dq, dk, dv, dbias), call.operand.kernels.streams.current(),
         )  # fmt: skip
         of_columns = dk is not None or dv is not None

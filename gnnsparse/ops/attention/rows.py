@@ -43,18 +43,18 @@ def _graph_call(call: AttentionCall) -> GraphCall:
 
 
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes attention and the log-sum-exp of each row; see `gnnsparse.ops.attention.cuda.forward`."""
+    """Computes attention and the statistics of each row; see `gnnsparse.ops.attention.cuda.forward`."""
     result = cuda.forward(_graph_call(call))
     # Contiguous, as compiled programs expect it.
-    lse = _from_nodes(result.lse, call.q).contiguous()
-    return _ordered(_from_nodes(result.out, call.q), call.q), lse
+    stats = _from_nodes(result.stats, call.q).contiguous()
+    return _ordered(_from_nodes(result.out, call.q), call.q), stats
 
 
 def backward(
-    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs
 ) -> Grads:
     """Computes the gradients of q, k, v and the bias; see `gnnsparse.ops.attention.cuda.backward`."""
-    result = Result(_to_nodes(out), None, _to_nodes(lse))
+    result = Result(_to_nodes(out), None, _to_nodes(stats))
     wanted = (*needs[:3], False, needs[3], *(False,) * 4)
     found = cuda.backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)
     pairs = zip((found.q, found.k, found.v), (call.q, call.k, call.v), strict=True)

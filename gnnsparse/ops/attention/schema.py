@@ -28,10 +28,10 @@ _Backward = Callable[[AttentionCall, torch.Tensor, torch.Tensor, torch.Tensor, N
 
 
 def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the output and the log-sum-exp of each row's scores on the operand's device.
+    """Computes the output and the statistics of each row's softmax on the operand's device.
 
     Returns:
-        [B, H, L, Dv] in the dtype and memory order of q, and float32 [B, H, L].
+        [B, H, L, Dv] in the dtype and memory order of q, and float32 [B, H, L, 2].
     """
     if path().takes(call.operand.device):
         return cuda.forward(call, plan)
@@ -46,7 +46,7 @@ def _as_chain(call: AttentionCall, plan: Plan | None) -> bool:
 
 @ranged("attention_backward")
 def run_backward(
-    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs,
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
     """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None.
@@ -55,10 +55,10 @@ def run_backward(
     """
     given, call = call, dequantized(call)
     if path().takes(call.operand.device):
-        dq, dk, dv, dbias = cuda.backward(call, out, lse, grad, needs, plan)
+        dq, dk, dv, dbias = cuda.backward(call, out, stats, grad, needs, plan)
     else:
         run = chain.backward if _as_chain(call, plan) else cpu.backward
-        dq, dk, dv, dbias = run(call, out, lse, grad, needs)
+        dq, dk, dv, dbias = run(call, out, stats, grad, needs)
     return (
         dq,
         None if dk is None else dk.to(given.k.dtype),
@@ -87,11 +87,11 @@ def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: _Backward) -> tuple[to
 
     `saved` are the saved tensors. Checkpointing computes them again, and lets them be read one time only.
     """
-    q, k, v, bias, seed, out, lse = saved
+    q, k, v, bias, seed, out, stats = saved
     needs: Any = tuple(ctx.needs_input_grad[:4])
     grad = four_dimensions(settled(grad))
     call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
-    *grads, dbias = run(call, four_dimensions(out), lse, grad, needs)
+    *grads, dbias = run(call, four_dimensions(out), stats, grad, needs)
     return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
 
 
@@ -111,36 +111,36 @@ def _fake(
     operand: int, scale: float, dropout_p: float, is_causal: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     operators.attention(q, k, v, bias, seed, operand, dropout_p)
-    return empty_heads(q, v.shape[-1]), q.new_empty(q.shape[:3], dtype=torch.float32)
+    return empty_heads(q, v.shape[-1]), q.new_empty((*q.shape[:3], 2), dtype=torch.float32)
 
 
 def _run_grad(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
+    operators.attention_grad(q, k, v, bias, out, stats, grad, seed, operand, dropout_p, needs)
     call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
     wanted: Any = tuple(needs)
-    return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, lse, grad, wanted))
+    return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, stats, grad, wanted))
 
 
 def _fake_grad(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    lse: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    operators.attention_grad(q, k, v, bias, out, lse, grad, seed, operand, dropout_p, needs)
+    operators.attention_grad(q, k, v, bias, out, stats, grad, seed, operand, dropout_p, needs)
     grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)]
     grads.append(bias.new_empty(bias.shape) if bias is not None and needs[3] else None)
     return tuple(q.new_empty(0) if g is None else g for g in grads)
 
 
 def _registered_backward(
-    call: AttentionCall, out: torch.Tensor, lse: torch.Tensor, grad: torch.Tensor, needs: Needs
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs
 ) -> Any:
     grads = torch.ops.gnnsparse.attention_grad(
-        call.q, call.k, call.v, call.bias, out, lse, grad, call.seed, call.operand.handle, call.scale,
+        call.q, call.k, call.v, call.bias, out, stats, grad, call.seed, call.operand.handle, call.scale,
         call.dropout_p, call.is_causal, list(needs),
     )  # fmt: skip
     return tuple(g if need else None for g, need in zip(grads, needs, strict=True))
@@ -159,7 +159,7 @@ register(
     _registered_grads,
 )
 register(
-    "attention_grad(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor lse, Tensor grad, "
+    "attention_grad(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor stats, Tensor grad, "
     "Tensor? seed, int operand, float scale, float dropout_p, bool is_causal, bool[4] needs) "
     "-> (Tensor, Tensor, Tensor, Tensor)",
     _run_grad,
@@ -195,8 +195,8 @@ class _Attention(torch.autograd.Function):
         seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
         plan: Plan | None,
     ) -> Any:  # fmt: skip
-        out, lse = run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
-        return as_given(out, q.dim()), lse
+        out, stats = run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
+        return as_given(out, q.dim()), stats
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -215,7 +215,7 @@ class _Attention(torch.autograd.Function):
         return *grads, None, None, None, None, None, None
 
 
-#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, lse), recorded by autograd.
+#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, stats), recorded by autograd.
 with_grad = direct(_Attention)
 
 
@@ -270,8 +270,10 @@ class _Transformed(torch.autograd.Function):
         if bias is not None:
             bias = first(bias, in_dims[3])
             bias = bias.expand(*q.shape[:2], *bias.shape[2:]).flatten(0, 1)
-        out, lse = _Transformed.apply(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, None, *options)
-        return (out.unflatten(0, q.shape[:2]), lse.unflatten(0, q.shape[:2])), (0, 0)
+        out, stats = _Transformed.apply(
+            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, None, *options
+        )
+        return (out.unflatten(0, q.shape[:2]), stats.unflatten(0, q.shape[:2])), (0, 0)
 
 
 #: Takes the arguments of `with_grad`, with four dimensions, inside torch.func and forward-mode AD.

@@ -48,13 +48,14 @@ class Result(NamedTuple):
         out: [L, H, Dv] in the dtype of v: sums of weight * value.
         mapped: [L, H, d_e] in the dtype of v: sums of weight * mapped features; None: there are none, or
             they take no part in the values.
-        lse: float32 [L, H]: logarithm of the sum of exp(score) over a row; -inf for rows without an edge that
-            counts; 0 without softmax.
+        stats: float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a
+            GPU of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge
+            that counts; 0 and 1 without softmax.
     """
 
     out: torch.Tensor
     mapped: torch.Tensor | None
-    lse: torch.Tensor
+    stats: torch.Tensor
 
     def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
         """Multiplies the results with their gradients and adds up over features: float32 [L, H].

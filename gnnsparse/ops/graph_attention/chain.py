@@ -105,10 +105,10 @@ def _scores(edges: _Edges) -> torch.Tensor:
 
 
 def _softmax(edges: _Edges, scores: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the weights [nnz, H] before dropout, and the log of their former sum [L, H]."""
+    """Returns the weights [nnz, H] before dropout, and what made them of scores [L, H, 2]."""
     rows = edges.call.operand.shape[0]
     if not edges.call.normalize:
-        return scores.exp(), scores.new_zeros(rows, scores.shape[1])
+        return scores.exp(), scores.new_tensor([0.0, 1.0]).expand(rows, scores.shape[1], 2).contiguous()
     return reference.softmax(edges.row, rows, scores)
 
 
@@ -124,7 +124,7 @@ def _dropped(edges: _Edges, weights: torch.Tensor) -> torch.Tensor:
 def forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     """Computes the results, and the weights after dropout, float32 or float64 [nnz, H]."""
     edges = _Edges(call)
-    weights, lse = _softmax(edges, _scores(edges))
+    weights, stats = _softmax(edges, _scores(edges))
     weights = _dropped(edges, weights)
     assert call.arrays.v is not None
     dtype = call.arrays.v.dtype
@@ -133,7 +133,7 @@ def forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     features, mapped = edges.mapped(), None
     if features is not None and call.to_values:
         mapped = reference.sums(edges.row, rows, weights[..., None] * features).to(dtype)
-    return Result(out, mapped, lse), weights
+    return Result(out, mapped, stats), weights
 
 
 def weights(call: GraphCall) -> torch.Tensor:

@@ -13,7 +13,6 @@ from gnnsparse.ops.graph_attention.views import (
     result_view,
     rounded,
 )
-from gnnsparse.ops.rows import row_sums
 
 __all__ = ["backward", "forward", "weights"]
 
@@ -25,7 +24,7 @@ def forward(call: GraphCall) -> Result:
         call: the arguments.
 
     Returns:
-        The results in the dtype of v, and the log-sum-exp that the gradient needs; rows are in the caller's
+        The results in the dtype of v, and the statistics that the gradient needs; rows are in the caller's
         numbering.
     """
     v, mapped, kernels = call.arrays.v, call.arrays.mapped, call.operand.kernels
@@ -34,7 +33,7 @@ def forward(call: GraphCall) -> Result:
     result = Result(
         v.new_empty(rows, heads, v.shape[2]),
         v.new_empty(rows, heads, mapped.shape[1]) if mapped is not None and call.to_values else None,
-        torch.empty(rows, heads, dtype=torch.float32, device=v.device),
+        torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device),
     )
     _native.cpu_graph_attention(
         problem_of(readable(call)), kernels.csr.view, kernels.row_ids, result_view(result),
@@ -54,7 +53,7 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
 
     Args:
         call: the arguments of `forward`.
-        result: its results, of which lse is read.
+        result: its results, of which `stats` are read.
 
     Returns:
         float32 [nnz, H] in the operand's order.
@@ -62,36 +61,16 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
     kernels, heads, edges = call.operand.kernels, call.heads, _new_edges(call)
     call = readable(call)
     assert call.arrays.v is not None
-    zeros = torch.zeros(1, 1, 1, dtype=torch.float32, device=call.operand.device)
     rows, width = result.out.shape[0], result.out.shape[2]
     # The pass over rows gives the weights beside gradients, which are those of nothing here.
     grads = _native.GraphAttentionGrads()
     grads.out = heads_view(call.arrays.v.new_zeros(1, 1, width).expand(rows, heads, width), heads)
-    grads.inner = heads_view(zeros.expand(rows, heads, 1), heads)
     grads.edges = heads_view(edges, heads)
     _native.cpu_graph_attention_rows(
         problem_of(call), kernels.csr.view, kernels.row_ids, result_view(result), grads,
         torch.get_num_threads(),
     )  # fmt: skip
     return edges[:, :, 0]
-
-
-def _inner(
-    call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
-    grad_weights: torch.Tensor | None,
-) -> torch.Tensor:  # fmt: skip
-    """Computes for each row and head the sum of its weights times their gradients, float32 [L, H].
-
-    It is the product of the results with their gradients, and of the weights with theirs. Without softmax
-    the gradients of scores have no such term, and it is 0.
-    """
-    if not call.normalize:
-        zero = torch.zeros(1, 1, dtype=torch.float32, device=grad_out.device)
-        return zero.expand(grad_out.shape[:2])
-    inner = result.times(grad_out, grad_mapped)
-    if grad_weights is not None:
-        inner += row_sums(call.operand, weights(call, result) * grad_weights.float())
-    return inner
 
 
 def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
@@ -167,13 +146,12 @@ def backward(
     edges, new = _new_edges(call), _new_grads(call, needed)
     grad_out = rounded(grad_out, operand.precision)
     grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
-    inner = _inner(call, result, grad_out, grad_mapped, grad_weights)
     ready = readable(call)
     problem = problem_of(ready)
     grads = _native.GraphAttentionGrads()
     grads.out, grads.mapped = heads_view(grad_out, heads), heads_view(grad_mapped, heads)
     grads.weights = heads_view(None if grad_weights is None else grad_weights.float(), heads)
-    grads.inner, grads.edges = heads_view(inner, heads), heads_view(edges, heads)
+    grads.edges = heads_view(edges, heads)
     grads.q, grads.k, grads.v = heads_view(new.q, heads), heads_view(new.k, heads), heads_view(new.v, heads)
     grads.att, grads.bias = heads_view(new.att, heads), heads_view(new.bias, heads)
     grads.features, grads.gate = heads_view(new.features, heads), heads_view(new.gate, heads)

@@ -74,7 +74,7 @@ def _laid_out(call: GraphCall) -> GraphCall:
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
     out = _aligned(result.out, storage)
     assert out is not None
-    return Result(out, _aligned(result.mapped, storage), result.lse)
+    return Result(out, _aligned(result.mapped, storage), result.stats)
 
 
 def _fits(call: GraphCall) -> bool:
@@ -166,8 +166,8 @@ def forward(call: GraphCall) -> Result:
     mapped = None
     if call.arrays.mapped is not None and call.to_values:
         mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
-    lse = torch.empty(rows, heads, dtype=torch.float32, device=v.device)
-    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, lse)
+    stats = torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device)
+    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats)
     kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call, True)
     with gpu.current(v.device):
         call = _laid_out(call)
@@ -187,7 +187,7 @@ def weights(call: GraphCall, result: Result) -> torch.Tensor:
     assert v is not None
     # The pass over rows gives the weights beside the gradients, which are not read here.
     zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
-    inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand_as(result.lse)
+    inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
     with path().current(v.device):
         storage = call.operand.precision.storage
         state = _Backward(

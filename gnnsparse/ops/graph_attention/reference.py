@@ -37,13 +37,14 @@ def softmax(row: torch.Tensor, rows: int, scores: torch.Tensor) -> tuple[torch.T
     """Computes the softmax over the edges of each row; scores of -inf get no weight.
 
     Returns:
-        The weights [edges, H], and the logarithm of the sum of exp(score) of each row [rows, H], -inf for
-        rows without an edge that counts.
+        The weights [edges, H]; and for each row [rows, H, 2] the largest score, and one over the sum of
+        exp(score - largest score), both 0 for rows without an edge that counts.
     """
     none = float("-inf")
     top = scores.new_full((rows, scores.shape[1]), none)
     top = top.scatter_reduce(0, row[:, None].expand_as(scores), scores.detach(), "amax")
-    exponentials = (scores - torch.where(top == none, 0.0, top)[row]).exp()
+    top = torch.where(top == none, 0.0, top)
+    exponentials = (scores - top[row]).exp()
     total = sums(row, rows, exponentials)
     weights = exponentials / torch.where(total == 0, 1.0, total)[row]
-    return weights, top + total.detach().log()
+    return weights, torch.stack([top, torch.where(total == 0, 0.0, 1 / total)], -1).detach()

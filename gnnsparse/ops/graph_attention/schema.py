@@ -19,7 +19,7 @@ from gnnsparse.transforms import alive, settled
 __all__ = ["Outputs", "outputs_of", "registered", "require_rows", "run", "with_grad"]
 
 _ARRAYS = len(Arrays._fields)
-#: out, mapped, lse and weights, empty where there is none or it is not wanted.
+#: out, mapped, stats and weights, empty where there is none or it is not wanted.
 Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -38,7 +38,7 @@ def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
     def present(x: torch.Tensor | None) -> torch.Tensor:
         return result.out.new_empty(0) if x is None else x
 
-    return result.out, present(result.mapped), result.lse, present(weights)
+    return result.out, present(result.mapped), result.stats, present(weights)
 
 
 def run(call: GraphCall, wants_weights: bool) -> Outputs:
@@ -58,8 +58,8 @@ def _gradients(
     call: GraphCall, outputs: Outputs, grads: tuple[torch.Tensor | None, ...], needs: tuple[bool, ...]
 ) -> Arrays:
     """Computes the gradients of the arrays on the operand's device; those not needed are None."""
-    out, mapped, lse, _ = outputs
-    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, lse)
+    out, mapped, stats, _ = outputs
+    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
     grad_out, grad_mapped, grad_weights = (None if g is None else settled(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     found: Arrays = _backend(call.operand).backward(
@@ -95,17 +95,17 @@ def _fake(*arguments: Any) -> Outputs:
     mapped, weights = v.new_empty(0), v.new_empty(0)
     if arrays.mapped is not None and to_values:
         mapped = v.new_empty(rows, heads, arrays.mapped.shape[-1])
-    lse = v.new_empty(rows, heads, dtype=torch.float32)
+    stats = v.new_empty(rows, heads, 2, dtype=torch.float32)
     if wants_weights:
         weights = v.new_empty(operand.nnz, heads, dtype=torch.float32)
-    return v.new_empty(rows, heads, v.shape[-1]), mapped, lse, weights
+    return v.new_empty(rows, heads, v.shape[-1]), mapped, stats, weights
 
 
 def _run_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     *arrays, seed = arguments[: _ARRAYS + 1]
-    out, mapped, lse, *grads, handle, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
+    out, mapped, stats, *grads, handle, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
     call = _call(handle, tuple(arrays), seed, arguments[_ARRAYS + 9 :])
-    found = _gradients(call, (out, mapped, lse, out), tuple(grads), tuple(needs))
+    found = _gradients(call, (out, mapped, stats, out), tuple(grads), tuple(needs))
     return tuple(out.new_empty(0) if g is None else g for g in found)
 
 
@@ -126,11 +126,21 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
 
 
 def _registered_grads(ctx: Any, *grads: Any) -> Any:
-    *arrays, seed, out, mapped, lse = ctx.saved_tensors
+    *arrays, seed, out, mapped, stats = ctx.saved_tensors
     needs = list(ctx.needs_input_grad[:_ARRAYS])
     grad_out = torch.zeros_like(out) if grads[0] is None else grads[0]
     found = torch.ops.gnnsparse.graph_attention_grad(
-        *arrays, seed, out, mapped, lse, grad_out, grads[1], grads[3], ctx.operand.handle, needs, *ctx.options
+        *arrays,
+        seed,
+        out,
+        mapped,
+        stats,
+        grad_out,
+        grads[1],
+        grads[3],
+        ctx.operand.handle,
+        needs,
+        *ctx.options,
     )
     given = (g if need else None for g, need in zip(found, needs, strict=True))
     return (*given, None, None, None, *(None for _ in ctx.options))
@@ -153,7 +163,7 @@ register(
     _registered_grads,
 )
 register(
-    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor lse, Tensor grad_out, "
+    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor grad_out, "
     f"Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, {_OPTIONS}) -> "
     f"({', '.join(['Tensor'] * _ARRAYS)})",
     _run_grad,
@@ -207,9 +217,9 @@ class _GraphAttention(torch.autograd.Function):
             return *(None for _ in needs), *rest
         if torch.is_grad_enabled():
             return *_grads_with_graph(ctx, wanted), *rest
-        *arrays, seed, out, mapped, lse = ctx.saved_tensors
+        *arrays, seed, out, mapped, stats = ctx.saved_tensors
         call = _call(ctx.operand.handle, tuple(arrays), seed, ctx.options)
-        return *_gradients(call, (out, mapped, lse, out), wanted, needs), *rest
+        return *_gradients(call, (out, mapped, stats, out), wanted, needs), *rest
 
 
 _quick = direct(_GraphAttention)

@@ -68,5 +68,5 @@ def result_view(result: Result) -> _native.GraphAttentionResult:
     """Returns the native handle of the results of the forward pass, whose rows are contiguous."""
     heads = result.out.shape[1]
     return _native.GraphAttentionResult(
-        heads_view(result.out, heads), heads_view(result.mapped, heads), heads_view(result.lse, heads)
+        heads_view(result.out, heads), heads_view(result.mapped, heads), heads_view(result.stats, heads)
     )

@@ -1,5 +1,5 @@
 // Functions by the hardware's approximations, of a unit in the last place or two (PTX ISA, ex2,
-// lg2, rcp). What is or would be denormal is 0.
+// rcp). What is or would be denormal is 0.
 #pragma once
 
 namespace gnnsparse::cuda {
@@ -8,13 +8,6 @@ namespace gnnsparse::cuda {
 __device__ __forceinline__ float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// log2(x)
-__device__ __forceinline__ float log2_fast(float x) {
-  float y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 

@@ -6,7 +6,6 @@
 namespace gnnsparse::cuda {
 
 inline float exp2_fast(float x) { return std::exp2(x); }
-inline float log2_fast(float x) { return std::log2(x); }
 inline float reciprocal_fast(float x) { return 1.0f / x; }
 
 }  // namespace gnnsparse::cuda

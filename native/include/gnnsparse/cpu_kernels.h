@@ -137,10 +137,10 @@ struct AttentionArgs {
   CsrView a;                         // `transposed`: rows are columns of the pattern
   const int32_t* row_ids = nullptr;  // null: i
   bool transposed = false;
-  int64_t longest_row = 0;   // nonzeros of it
-  int64_t batch_groups = 1;  // batches, or 1: all batches in one group
-  int64_t head_groups = 1;   // heads, or 1
-  float* lse = nullptr;      // [batches, heads, L] log of the sum of exp(score); -inf: no edges
+  int64_t longest_row = 0;        // nonzeros of it
+  int64_t batch_groups = 1;       // batches, or 1: all batches in one group
+  int64_t head_groups = 1;        // heads, or 1
+  SoftmaxStats* stats = nullptr;  // [batches, heads, L], forward: written
 
   HeadsView out;  // [.., L, dv], forward: written
 
@@ -163,7 +163,7 @@ struct GraphAttentionArgs {
   GraphAttentionProblem problem;
   CsrView a;                         // in the pass over columns the transpose
   const int32_t* row_ids = nullptr;  // null: i
-  GraphAttentionResult result;       // forward: written. Of the backward passes, rows read lse
+  GraphAttentionResult result;       // forward: written. Of the backward passes, rows read stats
   GraphAttentionGrads grads;         // backward only
   IndexView nnz_index_map;           // columns: index in A of each nonzero of A^T
 
@@ -206,7 +206,9 @@ extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
 
-// The table of that name, or null where this machine cannot run it. Names: portable, avx2, avx512.
+// The table of that name, or null where this machine cannot run it, or the environment variable
+// GNNSPARSE_ISA names a smaller instruction set. Names, the smallest first: portable, avx2, avx512.
+// The first call throws std::invalid_argument if the variable holds none of them.
 const KernelTable* find_kernels(const char* name);
 
 // The table in use. select_kernels changes it for the process; false if the machine can't run it.

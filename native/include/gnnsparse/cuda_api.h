@@ -75,7 +75,7 @@ void sddmm_window(const WindowSddmm& problem, Precision precision, Stream stream
 enum class AttentionPass : int { kForward = 0, kRows = 1, kColumns = 2, kFused = 3 };
 void attention_panel(const PanelAttention& problem, AttentionPass pass, Stream stream);
 void attention_quantized(const QuantizedAttention& problem, Stream stream);
-// kRows reads result.lse and writes grads.edges, which kColumns reads; there is no kFused.
+// kRows reads result.stats and writes grads.edges, which kColumns reads; there is no kFused.
 void graph_attention(const GraphAttentionPass& problem, AttentionPass pass, Stream stream);
 // Writes grads.of_mapped, after kRows.
 void graph_mapped_grad(const GraphAttentionPass& problem, Stream stream);

@@ -45,18 +45,17 @@ struct GraphAttentionProblem {
 struct GraphAttentionResult {
   HeadsView out;  // [.., L, dv] any type: sums of weight * value
   HeadsView
-      mapped;     // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted
-  HeadsView lse;  // [.., L, 1] float32: log of the sum of exp(score); -inf for rows without an edge
-                  // that counts; 0 with normalize = false
+      mapped;       // [.., L, de] any type: sums of weight * terms.mapped; without data: not wanted
+  HeadsView stats;  // [.., L, 2] float32: SoftmaxStats; {0, 1} with normalize = false
 };
 
 // The backward pass over rows of A writes what each edge adds, which the pass over columns reads.
 struct GraphAttentionGrads {
-  HeadsView out;       // gradient of result.out [.., L, dv], in the storage type
-  HeadsView mapped;    // gradient of result.mapped [.., L, de], the same; without data: none
-  HeadsView weights;   // gradient of the weights [.., nnz, 1] float32; without data: none
-  HeadsView inner;     // [.., L, 1] float32: for each row sum of weight * its gradient over edges;
-                       // without data, which the CPU does not take: that of result and its gradient
+  HeadsView out;      // gradient of result.out [.., L, dv], in the storage type
+  HeadsView mapped;   // gradient of result.mapped [.., L, de], the same; without data: none
+  HeadsView weights;  // gradient of the weights [.., nnz, 1] float32; without data: none
+  HeadsView inner;    // GPU: [.., L, 1] float32: for each row sum of weight * its gradient over
+                    // edges; without data: that of result and its gradient
   HeadsView edges;     // written: [.., nnz, 2] float32: the weight after dropout, and the gradient
                        // of the score's dot product; of kAdditive, of q + k + features. Of tiles
                        // [batches, GraphTiles::blocks, nnz, GraphTiles::kNumbers], see there

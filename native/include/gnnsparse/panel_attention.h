@@ -51,14 +51,13 @@ struct PanelAttention {
   int64_t head_count = 0;
   int64_t queries = 0;  // L
 
-  HeadsView out;         // [.., L, dv], written by the forward pass
-  float* lse = nullptr;  // [heads][L], the same
+  HeadsView out;                  // [.., L, dv], written by the forward pass
+  SoftmaxStats* stats = nullptr;  // [heads][L], the same
 
   HeadsView grad;  // backward: of out
-  // [heads][L][4]: what the scores of a query are lowered by, a whole number as in the forward
-  // pass; what is left to divide its weights by; what their gradients are lowered by, the sum of
-  // grad * out over the row; unused. The pass over rows writes those of queries with an edge, that
-  // over columns reads them.
+  // [heads][L][4]: the stats of a query; what the gradients of its weights are lowered by, the sum
+  // of grad * out over the row; unused. The pass over rows writes those of queries with an edge,
+  // that over columns reads them.
   float* row_stats = nullptr;
   HeadsView dq;          // pass over rows; null: not wanted
   EdgeValuesView dbias;  // float32, added to; null: not wanted

@@ -22,7 +22,7 @@ _LEFT_OUT = ("set_cpu_isa", "fill_blocked", "fill_entries")
 _ORDERS = ("order", "row_ids", "window_rows", "residual", "source", "nnz_index", "nnz_index_map", "map")
 _OFFSETS = ("indptr", "panel_ptr", "brick_ptr", "value_ptr")
 _FLOATS = (
-    "scores", "grad", "weights", "values", "col_scale", "row_scale", "lse", "delta", "x", "y", "q", "k",
+    "scores", "grad", "weights", "values", "col_scale", "row_scale", "stats", "delta", "x", "y", "q", "k",
     "out",
 )  # fmt: skip
 _ATTACHED = (

@@ -50,8 +50,8 @@ def _arguments(draw: Draw, name: str, a: Any) -> list[Any]:
     if name == "attention":
         return [q, k, v, bias, seed, *rest]
     out, grad = _tensor(draw, *lead, m, 3), _tensor(draw, *lead, m, 3)
-    lse = _tensor(draw, *lead, m)
-    return [q, k, v, bias, out, lse, grad, seed, *rest, [draw.chance(0.5) for _ in range(4)]]
+    stats = _tensor(draw, *lead, m, 2)
+    return [q, k, v, bias, out, stats, grad, seed, *rest, [draw.chance(0.5) for _ in range(4)]]
 
 
 def registered(trial: Trial) -> None:

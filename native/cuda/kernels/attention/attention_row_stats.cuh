@@ -1,6 +1,6 @@
-// What the backward passes know of each query beside its row of Q: what its scores are lowered by,
-// what is left to divide its weights by, and delta, the sum of gradient times output that the
-// weights' gradients are lowered by (FlashAttention-2, section 3.2).
+// What the backward passes know of each query beside its row of Q: its SoftmaxStats, and delta, the
+// sum of gradient times output that the weights' gradients are lowered by (FlashAttention-2,
+// section 3.2).
 #pragma once
 
 #include "kernels/attention/panel_attention.cuh"
@@ -21,7 +21,7 @@ class RowStats {
       : row_(work.row_id(work.lane >> 1)), half_(work.lane & 1) {
     if (row_ < 0) return;
     at_ = work.head * p.queries + row_;
-    lse_ = __ldg(p.lse + at_);
+    softmax_ = __ldg(reinterpret_cast<const float2*>(p.stats) + at_);
     if (p.out_chunks.data == nullptr) return;
     const ChunkRows out = p.out_chunks.of(work.b, work.h);
     const char* row = out.data + uint64_t{static_cast<uint32_t>(row_)} * out.stride;
@@ -51,11 +51,7 @@ class RowStats {
       }
     }
     sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-    // Where no edge counts, every weight is zero.
-    const float lse = lse_ * kLog2E;
-    const bool empty = isinf(lse);
-    const float shift = empty ? std::numeric_limits<float>::infinity() : floorf(lse);
-    stats_ = make_float4(shift, empty ? 0.0f : exp2f(shift - lse), sum, 0.0f);
+    stats_ = make_float4(softmax_.x, softmax_.y, sum, 0.0f);
     if (row_ >= 0 && half_ == 0) reinterpret_cast<float4*>(p.row_stats)[at_] = stats_;
   }
 
@@ -101,7 +97,7 @@ class RowStats {
   int row_;
   int half_;
   int64_t at_ = 0;
-  float lse_ = 0.0f;
+  float2 softmax_ = {};
   Vec16 out_[Tile::kSlices * kChunks] = {};
   float4 stats_ = {};
 };

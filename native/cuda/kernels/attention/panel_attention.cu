@@ -31,7 +31,7 @@ class PartWeights {
     return isinf(top_) ? 0.0f : exp2f(maxima_[stride_ * i] - top_);
   }
   __device__ float total() const { return total_; }
-  __device__ float lse() const { return (top_ + log2f(total_)) * kLn2; }
+  __device__ float top() const { return isinf(top_) ? 0.0f : top_; }
 
  private:
   const float* maxima_;
@@ -71,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) combine_kernel(const __grid_constant
       const PartWeights weights(c, shape, first, cut.count, in_panel);
       for (int j = 0; j < cut.count; ++j) add(j, weights(j));
       scale = weights.total() > 0.0f ? 1.0f / weights.total() : 0.0f;
-      if (feature == 0) p.lse[head * p.queries + id] = weights.lse();
+      if (feature == 0) p.stats[head * p.queries + id] = {weights.top(), scale};
     } else {
       for (int j = 0; j < cut.count; ++j) add(j, 1.0f);
     }

@@ -264,7 +264,7 @@ class AttentionWarp {
       }
       scale[upper] = sum[upper] > 0.0f ? reciprocal_fast(sum[upper]) : 0.0f;
     }
-    write_row_stats(sum);
+    write_row_stats(sum, scale);
     if constexpr (Tile::kBytes) {
       store_byte_results(scale);
     } else {
@@ -300,7 +300,7 @@ class AttentionWarp {
   }
 
   // Of the four lanes that know a pair of rows, two take one each.
-  __device__ void write_row_stats(const float (&sums)[2]) const {
+  __device__ void write_row_stats(const float (&sums)[2], const float (&scale)[2]) const {
     const bool upper = work_.lane & 1;
     const int in_window = 8 * upper + (work_.lane >> 2);
     const int row = work_.row_id(in_window);
@@ -313,7 +313,7 @@ class AttentionWarp {
       p_.partial[shape.row_stat(part, 0, work_.in_panel(in_window))] = top;
       p_.partial[shape.row_stat(part, 1, work_.in_panel(in_window))] = sum;
     } else {
-      p_.lse[work_.head * p_.queries + row] = (top + log2_fast(sum)) * kLn2;
+      p_.stats[work_.head * p_.queries + row] = {top == kLow ? 0.0f : top, scale[upper]};
     }
   }
 

@@ -1,5 +1,5 @@
-// Gradients of attention over panels. The weights are computed again, from each row's logarithm of
-// the sum of its exponentials. There are two ways. Two passes: one over rows of A gives dQ and the
+// Gradients of attention over panels. The weights are computed again, from the statistics of each
+// row's softmax. There are two ways. Two passes: one over rows of A gives dQ and the
 // statistics of each query row, one over rows of A^T gives dK and dV; no two warps add to one sum.
 // Or one pass over rows of A gives dQ, and parts of dK and dV that are added up afterwards
 // (attention_dkv_partials.cuh).
@@ -179,7 +179,7 @@ class AttentionGradWarp {
       for (int upper = 0; upper < 2; ++upper) {
         const float4 query = query_row_stats(i, upper, slot);
         const float shift = query.x;
-        const float rest = query.y;
+        const float scale = query.y;
         const float delta = query.z;
         float& weight = weights[slot >> 1][2 * upper + (slot & 1)];
         float& gradient = gradients[slot >> 1][2 * upper + (slot & 1)];
@@ -198,8 +198,8 @@ class AttentionGradWarp {
         // would not cancel where one edge has all the weight.
         const float p = counts ? exp2_fast(score) : 0.0f;
         weight = round_to<P>(p * factor);
-        gradient = rest * (weight * gradient - p * delta);
-        weight *= rest;
+        gradient = scale * (weight * gradient - p * delta);
+        weight *= scale;
         if constexpr (kExtras && !kTransposed) {
           if (edge && p_.dbias.data != nullptr) add_bias_gradient(place, gradient);
         }

@@ -50,8 +50,9 @@ __device__ void write_row(const GraphLaunch& p, const GraphLane& lane, int row,
     }
   }
   if (lane.chunk != 0) return;
-  const float lse = softmax.sum == 0.0f ? kNoEdge : (softmax.top + log2_fast(softmax.sum)) * kLn2;
-  *numbers_of(p.result.lse, lane, row) = normalize ? lse : 0.0f;
+  float* stats = numbers_of(p.result.stats, lane, row);
+  stats[0] = normalize && softmax.sum != 0.0f ? softmax.top : 0.0f;
+  stats[1] = scale;
 }
 
 // Puts the parts of a long row together, in their order: a warp each.

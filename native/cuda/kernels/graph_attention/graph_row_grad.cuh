@@ -28,7 +28,7 @@ class GraphRowGrad {
   static constexpr int kGrad = Scores::kRowVectors;
   static constexpr int kMappedGrad = kGrad + 2;
   using RowCopies =
-      GraphCopies<kMappedGrad + (T == Terms::kMapped ? 2 : 0), Scores::kRowNumbers + 1, 4>;
+      GraphCopies<kMappedGrad + (T == Terms::kMapped ? 2 : 0), Scores::kRowNumbers + 2, 4>;
 
   __device__ GraphRowGrad(const GraphLaunch& p, const GraphLane& lane)
       : p_(p), lane_(lane), scores_(p, lane) {}
@@ -42,7 +42,9 @@ class GraphRowGrad {
       scores_.fetch_vector(to, kMappedGrad, p_.grad_mapped, row.row, p_.de_chunks);
       scores_.fetch_vector(to, kMappedGrad + 1, p_.out_mapped, row.row, p_.de_chunks);
     }
-    to.copy_number(Scores::kRowNumbers, row_at(start_of(p_.lse, lane_), p_.lse, row.row), true);
+    const char* stats = row_at(start_of(p_.shift, lane_), p_.shift, row.row);
+    to.copy_number(Scores::kRowNumbers, stats, true);
+    to.copy_number(Scores::kRowNumbers + 1, stats + sizeof(float), true);
   }
   __device__ __forceinline__ void fetch_edge(const Place& to, int32_t column, int64_t nonzero,
                                              bool has) const {
@@ -61,7 +63,7 @@ class GraphRowGrad {
     scores_.start(row, from);
     to_floats<P>(from.vector(kGrad), grad_);
     if constexpr (kMapped) to_floats<P>(from.vector(kMappedGrad), grad_mapped_);
-    log_sum_ = from.number(Scores::kRowNumbers) * kLog2E;
+    stats_ = {from.number(Scores::kRowNumbers), from.number(Scores::kRowNumbers + 1)};
     inner_ = inner_of(row.row, from);
     edges_ = start_of(p_.edges, lane_, row.begin());
   }
@@ -142,7 +144,7 @@ class GraphRowGrad {
   __device__ __forceinline__ void add_edge(const GraphRow& row, const Place& edge, int number,
                                            float argument, float weight_grad) {
     const float score = scores_.score_of(argument, number);
-    float weight = log_sum_ == kNoEdge ? 0.0f : exp2_fast(score - log_sum_);
+    float weight = exp2_fast(score - stats_.shift) * stats_.scale;
     float score_grad = 0.0f;
     if (!kExtras || scores_.counts(number)) {
       const float kept = scores_.dropout(number);
@@ -265,7 +267,7 @@ class GraphRowGrad {
   const GraphLane& lane_;
   Scores scores_;
   const char* edges_ = nullptr;
-  float log_sum_ = 0.0f;
+  SoftmaxStats stats_ = {};
   float inner_ = 0.0f;
   float grad_[kElements] = {};
   float grad_mapped_[kElements] = {};

@@ -57,8 +57,8 @@ struct GraphLaunch : GraphAttentionPass {
   int dv_chunks;
   int de_chunks;
   GraphArray q, k, v, features, gate, mapped, mapped_q, bias;
-  GraphResult to_out, to_lse, to_q, to_k, to_v;
-  GraphArray out, out_mapped, lse, grad, grad_mapped, grad_weights, inner, edges;
+  GraphResult to_out, to_shift, to_scale, to_q, to_k, to_v;
+  GraphArray out, out_mapped, shift, scale, grad, grad_mapped, grad_weights, inner, edges;
 
   GraphLaunch(const GraphAttentionPass& pass, int elements) : GraphAttentionPass(pass) {
     const AttentionProblem& base = problem.base;
@@ -81,13 +81,17 @@ struct GraphLaunch : GraphAttentionPass {
     bias = GraphArray(problem.terms.bias);
     const DType storage = storage_of(base.precision);
     to_out = GraphResult(result.out, base.dv, storage, elements);
-    to_lse = GraphResult(result.lse, 1, storage, elements);
+    HeadsView of_scale = result.stats;
+    if (of_scale.data != nullptr) of_scale.data = static_cast<const float*>(of_scale.data) + 1;
+    to_shift = GraphResult(result.stats, 1, storage, elements);
+    to_scale = GraphResult(of_scale, 1, storage, elements);
     to_q = GraphResult(grads.q, base.d, storage, elements);
     to_k = GraphResult(grads.k, base.d, storage, elements);
     to_v = GraphResult(grads.v, base.dv, storage, elements);
     out = GraphArray(result.out);
     out_mapped = GraphArray(result.mapped);
-    lse = GraphArray(result.lse);
+    shift = GraphArray(result.stats);
+    scale = GraphArray(of_scale);
     grad = GraphArray(grads.out);
     grad_mapped = GraphArray(grads.mapped);
     grad_weights = GraphArray(grads.weights);

@@ -25,7 +25,8 @@ class TileForward {
         lane_(lane),
         scores_(p, lane),
         to_out_(p, lane, p.to_out),
-        to_lse_(p, lane, p.to_lse) {}
+        to_shift_(p, lane, p.to_shift),
+        to_scale_(p, lane, p.to_scale) {}
 
   __device__ __forceinline__ void fetch_row(uint32_t start, const GraphRow& row) const {
     scores_.template fetch_row<Stage>(start, row);
@@ -66,14 +67,15 @@ class TileForward {
     if (row.partial >= 0) {
       write_state(row.partial);
     } else {
-      float lse[2];
+      float shift[2];
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const bool is_empty = sums_[i] == 0.0f;
+        shift[i] = is_empty ? 0.0f : top_[i];
         scale[i] = is_empty ? 0.0f : reciprocal_fast(sums_[i]);
-        lse[i] = is_empty ? kNoEdge : (top_[i] + log2_fast(sums_[i])) * kLn2;
       }
-      to_lse_.write(row, lse);
+      to_shift_.write(row, shift);
+      to_scale_.write(row, scale);
     }
     to_out_.write(row, values_, scale);
   }
@@ -120,7 +122,8 @@ class TileForward {
   const TileLane<Tile>& lane_;
   Scores scores_;
   TileResult<Tile> to_out_;
-  TileResult<Tile> to_lse_;
+  TileResult<Tile> to_shift_;
+  TileResult<Tile> to_scale_;
   TileSums<Tile> values_;
   float top_[2];
   float sums_[4];  // of weights in the lane's two heads, twice

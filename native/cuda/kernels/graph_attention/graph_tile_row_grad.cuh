@@ -14,11 +14,13 @@ class TileRowGrad {
   using Tile = OfTile;
   using Scores = TileScores<Tile, S>;
   static constexpr bool kAdditive = Scores::kAdditive;
-  // What is copied of a row after its query: the gradient of the result, and the result; the log of
-  // its sum, and, where it is given, the inner sum.
+  // What is copied of a row after its query: the gradient of the result, and the result; its
+  // SoftmaxStats, and, where it is given, the inner sum.
   static constexpr int kGrad = Scores::kRowVectors;
-  static constexpr int kLogSum = Scores::kRowNumbers;
-  using Stage = TileStage<Tile, Scores::kTiles, kAdditive, kGrad + 2, kLogSum + 2>;
+  static constexpr int kShift = Scores::kRowNumbers;
+  static constexpr int kScale = kShift + 1;
+  static constexpr int kInner = kShift + 2;
+  using Stage = TileStage<Tile, Scores::kTiles, kAdditive, kGrad + 2, kShift + 3>;
   static constexpr int kStages = 2;  // steps that are on their way
   static constexpr int kBlocks = kAdditive ? 4 : 3;
   static constexpr bool kMaps = false;
@@ -30,9 +32,10 @@ class TileRowGrad {
     scores_.template fetch_row<Stage>(start, row);
     copy_row(start + Stage::row_vector(kGrad), p_.grad, lane_, row.row);
     copy_row(start + Stage::row_vector(kGrad + 1), p_.out, lane_, row.row);
-    copy_row_numbers(start + Stage::row_number(kLogSum), p_.lse, lane_, row.row);
+    copy_row_numbers(start + Stage::row_number(kShift), p_.shift, lane_, row.row);
+    copy_row_numbers(start + Stage::row_number(kScale), p_.scale, lane_, row.row);
     if (p_.inner.data != nullptr) {
-      copy_row_numbers(start + Stage::row_number(kLogSum + 1), p_.inner, lane_, row.row);
+      copy_row_numbers(start + Stage::row_number(kInner), p_.inner, lane_, row.row);
     }
   }
   __device__ __forceinline__ void fetch_edges(uint32_t start, const TileEdges& edges) const {
@@ -47,9 +50,8 @@ class TileRowGrad {
     scores_.template start<Stage>(start);
     const HeadWords<Tile> grad(start + Stage::row_vector(kGrad), lane_);
     grad_.set(grad, lane_);
-    const float2 log_sum = load_numbers(start + Stage::row_number(kLogSum), lane_);
-    log_sum_[0] = log_sum.x * kLog2E;
-    log_sum_[1] = log_sum.y * kLog2E;
+    shift_ = load_numbers(start + Stage::row_number(kShift), lane_);
+    scale_ = load_numbers(start + Stage::row_number(kScale), lane_);
     set_inner(start, grad);
     edges_ = p_.edges.data + lane_.batch * p_.edges.batch + lane_.block * p_.edges.head +
              row.begin() * p_.edges.row;
@@ -64,8 +66,9 @@ class TileRowGrad {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const bool has = at + lane_.slow + 8 * (i / 2) < row.count;
-      const float log_sum = log_sum_[i % 2];
-      weights[i] = has && log_sum != kNoEdge ? exp2_fast(scores_.score_of(x[i]) - log_sum) : 0.0f;
+      const float shift = i % 2 == 0 ? shift_.x : shift_.y;
+      const float scale = i % 2 == 0 ? scale_.x : scale_.y;
+      weights[i] = has ? exp2_fast(scores_.score_of(x[i]) - shift) * scale : 0.0f;
       grads[i] = has ? weights[i] * (grads[i] - inner_[i % 2]) : 0.0f;
       if constexpr (kAdditive) {
         if (!(x[i] > 0.0f)) grads[i] *= p_.problem.negative_slope;
@@ -93,7 +96,7 @@ class TileRowGrad {
   // and its gradient.
   __device__ __forceinline__ void set_inner(uint32_t start, const HeadWords<Tile>& grad) {
     if (p_.inner.data != nullptr) {
-      const float2 inner = load_numbers(start + Stage::row_number(kLogSum + 1), lane_);
+      const float2 inner = load_numbers(start + Stage::row_number(kInner), lane_);
       inner_[0] = inner.x;
       inner_[1] = inner.y;
       return;
@@ -133,7 +136,8 @@ class TileRowGrad {
   const char* edges_ = nullptr;
   HeadColumns<Tile> grad_;
   TileSums<Tile> queries_;
-  float log_sum_[2] = {};
+  float2 shift_ = {};
+  float2 scale_ = {};
   float inner_[2] = {};
   float sum_[2] = {};
 };
