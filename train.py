@@ -277,8 +277,10 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     console = make_console()
     console.print(task.table(content))
     cached = "read from the cache" if content["cache_hit"] else "prepared"
+    milliseconds = content["epoch_milliseconds"]  # None: all epochs were trained before
+    epoch = "" if milliseconds is None else f"{milliseconds:.2f} ms an epoch (median), "
     console.print(
-        f"{content['epoch_milliseconds']:.2f} ms an epoch (median), {content['fit_seconds']:.1f} s in all; "
+        f"{epoch}{content['fit_seconds']:.1f} s in all; "
         f"{task.prepared} {cached} in {content['preprocess_seconds']:.3f} s; "
         f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
         highlight=False,
@@ -323,6 +325,10 @@ def run(cfg: DictConfig, folder: Path) -> float:
             module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
             refuse_data(error)
+        if resume is not None:
+            from gnnsparse.training.checkpoint import check_unfinished
+
+            check_unfinished(resume, settings.trainer, data.steps_per_epoch)
         recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:

@@ -10,9 +10,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A pool of processes takes longer to start than to compile the few kernels of the tests.
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
 
-# A folder that a group can write to is warned of when it is a cache, and warnings are errors.
-os.umask(os.umask(0o022) | 0o022)
-
 # A shell starts what runs in its background with SIGINT ignored, and processes hand that on: tests of Ctrl-C,
 # and the runs that they start, need the signal.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,6 +20,9 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from gnnsparse import _native
+
+# A folder that a group can write to is warned of when it is a cache, and warnings are errors.
+os.umask(os.umask(0o022) | 0o022)
 
 settings.register_profile(
     "default",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_fits",
-    "checkpoint_sum", "read_trained",
+    "check_unfinished", "checkpoint_sum", "is_complete", "read_trained",
 ]  # fmt: skip
 
 #: Keys of a checkpoint that are ours: what identifies the run, what the model is made of (not in those of
@@ -146,7 +146,7 @@ def check_checkpoint(
 
     Raises:
         CheckpointError: there is no such file, it is no checkpoint, it was damaged, it belongs to a run of
-            another identity, or it has all epochs of the run already.
+            another identity, or it has more epochs than the run.
     """
     if not path.is_file():
         raise CheckpointError(f"resume: there is no file {path}")
@@ -166,10 +166,46 @@ def check_checkpoint(
             was = _short(f"{name}={written.get(name)}")
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
     done = 0 if steps_per_epoch is None else checkpoint["global_step"] // steps_per_epoch
-    if done >= config.max_epochs:
-        accepted = f"more than {done}, the epochs of {path}"
+    if done > config.max_epochs:
+        accepted = f"at least {done}, the epochs of {path}"
         raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
     return checkpoint
+
+
+def is_complete(checkpoint: Mapping[str, Any], config: TrainerConfig, steps_per_epoch: int) -> bool:
+    """Return whether the run of a checkpoint has come to its end: to its last epoch, or by early stopping."""
+    done, best = checkpoint["global_step"], checkpoint["callbacks"]["BestEpoch"]["epoch"]
+    if done >= steps_per_epoch * config.max_epochs:
+        return True
+    if config.patience is None or best is None:
+        return False
+    is_validated = done % (steps_per_epoch * config.val_every) == 0
+    return bool(is_validated and done - int(best) >= steps_per_epoch * config.patience)
+
+
+def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) -> None:
+    """Raise a CheckpointError if a run came to its end and has its results: there is nothing to go on with.
+
+    A run that was killed between its last checkpoint and its results is resumed to be scored.
+
+    Args:
+        path: the checkpoint, in a folder of the run's folder; `check_checkpoint` has checked it.
+        config, steps_per_epoch: as for `check_checkpoint`.
+    """
+    results = path.resolve().parent.parent / "result.json"
+    if not results.exists():
+        return
+    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    if not is_complete(checkpoint, config, steps_per_epoch):
+        return
+    done = checkpoint["global_step"] // steps_per_epoch
+    if done >= config.max_epochs:
+        name, got, accepted = "max_epochs", config.max_epochs, f"more than {done}"
+    else:
+        name, got, accepted = "patience", config.patience, "more, or null, as it stopped the run"
+    raise CheckpointError(
+        f"trainer.{name}: got {got}; accepted: {accepted}, the epochs of {path}, scored in {results}"
+    )
 
 
 def _no_checkpoint(path: Path, reason: str) -> CheckpointError:

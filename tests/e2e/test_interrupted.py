@@ -145,6 +145,86 @@ def test_a_run_that_was_begun_for_longer_is_not_resumed_for_less(
     assert f"trainer.max_epochs: got {EPOCHS}; accepted: more than {EPOCHS}" in run.errors
 
 
+#: train.py in a process that ends, without a chance to do anything, when a model is scored for the nth time.
+KILLED = """
+import os, runpy, signal, sys
+import lightning.pytorch as pl
+
+count, score = int(sys.argv.pop(1)), pl.Trainer.test
+
+def test(*args, **options):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return score(*args, **options)
+
+pl.Trainer.test = test
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def kill_at_score(number: int, *words: str, folder: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(number), str(TRAIN), *words]
+    environment = environment_with(folder.parent / f"{folder.name}-cache")
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_run_that_was_killed_before_its_scores_is_finished(
+    start: Callable[..., Started], tmp_path: Path, early: bool
+) -> None:
+    """After its last epoch, or where it stopped early. A run that has its scores is not resumed."""
+    words = ["trainer.max_epochs=60", "device=cpu", "trainer.plots=true"]
+    words += ["trainer.patience=3", "optimizer.lr=0.1"] if early else []
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    run = start(*words, f"hydra.run.dir={whole}", folder=whole).wait()
+    assert run.status == 0, run.errors
+    kill_at_score(1, *words, "hydra.run.dir=.", folder=killed)
+    assert not (killed / "result.json").exists()
+    run = start("resume=.", folder=killed).wait()
+    assert (run.status, run.errors) == (0, "")
+    assert "best epoch" in run.output
+    same(whole, killed)
+    ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (killed, whole))
+    assert (ours["epochs"] < 60) == early
+    assert ours["epoch_milliseconds"] is None
+    assert ours.keys() == theirs.keys()
+    assert (killed / "README.md").is_file() == (whole / "README.md").is_file()
+    again = start("resume=.", folder=killed).wait()
+    option = (
+        "trainer.patience: got 3; accepted: more" if early else "trainer.max_epochs: got 60; accepted: more"
+    )
+    assert again.status == 2
+    assert option in again.errors
+    assert json.loads((killed / "result.json").read_text()) == ours
+
+
+def test_a_sweep_that_was_killed_before_the_scores_of_a_run_is_finished(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    words = ["-m", "seed=0,1,2", "trainer.max_epochs=20", "device=cpu"]
+    kill_at_score(2, *words, folder=tmp_path)
+    assert len(list(tmp_path.glob("outputs/*/*-sweep/*/result.json"))) == 1
+    run = start("resume=last", folder=tmp_path).wait()
+    assert run.status == 0, run.errors
+    results = sorted(tmp_path.glob("outputs/*/*-sweep/*/result.json"))
+    assert [json.loads(file.read_text())["epochs"] for file in results] == [20, 20, 20]
+    (summary,) = tmp_path.glob("outputs/*/*-sweep/summary.csv")
+    assert summary.read_text().splitlines()[1].startswith(",3,0,")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    alone = start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait()
+    assert alone.status == 0, alone.errors
+    same(whole, results[1].parent)
+
+
 SWEEP = ("-m", "seed=0,1", "optimizer.lr=0.01,1e38", "trainer.max_epochs=20", "trainer.log_every=5")
 
 
