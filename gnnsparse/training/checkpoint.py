@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
 from gnnsparse.training.config import TrainerConfig
 
@@ -16,13 +18,15 @@ if TYPE_CHECKING:
     from gnnsparse.training.module import TaskModule
 
 __all__ = [
-    "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_fits",
-    "check_unfinished", "checkpoint_sum", "is_complete", "read_trained",
+    "DATA", "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_data",
+    "check_fits", "check_unfinished", "checkpoint_sum", "contents_of", "is_complete", "read_trained",
 ]  # fmt: skip
 
 #: Keys of a checkpoint that are ours: what identifies the run, what the model is made of (not in those of
 #: earlier versions), and the checksum of the contents.
 IDENTITY, MODEL, SUM = "gnnsparse", "gnnsparse_model", "gnnsparse_sum"
+#: What the identity of a run calls the contents of its data set (`contents_of`).
+DATA = "data"
 #: The keys of a checkpoint that have to be there, with their types.
 _KEYS: dict[str, type] = {
     "epoch": int,
@@ -138,7 +142,8 @@ def check_checkpoint(
     Args:
         path: the checkpoint.
         config: settings of the run.
-        identity: plain values by name that identify the run, the argument of `fit`.
+        identity: plain values by name that identify the run, the argument of `fit`. `check_data` compares
+            those of the data.
         steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
 
     Returns:
@@ -162,7 +167,7 @@ def check_checkpoint(
         raise _no_checkpoint(path, "its contents are nested too deeply") from None
     written = checkpoint[IDENTITY]
     for name, value in identity.items():
-        if _differs(written.get(name), value):
+        if name != DATA and _differs(written.get(name), value):
             was = _short(f"{name}={written.get(name)}")
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
     done = 0 if steps_per_epoch is None else checkpoint["global_step"] // steps_per_epoch
@@ -170,6 +175,60 @@ def check_checkpoint(
         accepted = f"at least {done}, the epochs of {path}"
         raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
     return checkpoint
+
+
+def contents_of(dataset: Any) -> dict[str, str]:
+    """Return the size and a checksum of each part of a data set by name: edges, weights, features, masks, ...
+
+    Its name is left out: the same data may lie in another file. What is no dataclass has no parts.
+    """
+    found: dict[str, str] = {}
+    if not dataclasses.is_dataclass(dataset):
+        return found
+    for item in dataclasses.fields(dataset):
+        value = getattr(dataset, item.name)
+        if isinstance(value, SparseGraph):
+            csr = value.csr
+            size = f"{csr.nnz} edges of {csr.rows} nodes"
+            found["edges"] = _with_sum(size, [csr.indptr, csr.indices])
+            found["weights of edges"] = _with_sum(
+                str(csr.nnz if value.values is not None else 0), [value.values]
+            )
+        elif isinstance(value, torch.Tensor):
+            found[item.name] = _with_sum(" x ".join(map(str, value.shape)), [value])
+        elif dataclasses.is_dataclass(value):
+            found |= {f"{item.name}.{name}": text for name, text in contents_of(value).items()}
+        elif isinstance(value, (list, tuple)):
+            found[item.name] = _with_sum(str(len(value)), [], *value)
+        elif item.name != "name":
+            found[item.name] = repr(value)
+    return found
+
+
+def _with_sum(size: str, tensors: list[torch.Tensor | None], *parts: object) -> str:
+    return f"{size} ({fingerprint(tensors, *parts)})"
+
+
+def check_data(path: Path, contents: Mapping[str, str]) -> None:
+    """Raise a CheckpointError that names what differs if a run was trained on other data.
+
+    Args:
+        path: the checkpoint, which `check_checkpoint` has checked.
+        contents: what `contents_of` returns for the data set.
+    """
+    identity = torch.load(path, map_location="cpu", weights_only=True, mmap=True)[IDENTITY]
+    written = identity.get(DATA)
+    if not isinstance(written, dict) or written == contents:
+        return
+    changes = []
+    for name in dict.fromkeys([*written, *contents]):
+        was, now = (str(of.get(name, "none")).partition(" (")[0] for of in (written, contents))
+        if written.get(name) != contents.get(name):
+            changes.append(f"{name} ({was} before, {now} now)" if was != now else f"{name} (other values)")
+    raise CheckpointError(
+        f"resume: the data have changed since {path} was written: {_short(', '.join(changes))}; accepted: "
+        "the data of before, or resume_data=changed to go on with these"
+    )
 
 
 def is_complete(checkpoint: Mapping[str, Any], config: TrainerConfig, steps_per_epoch: int) -> bool:

@@ -19,6 +19,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
+from gnnsparse.memory import is_out_of_memory
 from gnnsparse.precision import Precision
 from gnnsparse.training.blocks import Blocks, BlockStrategy
 from gnnsparse.training.callbacks import (
@@ -300,7 +301,7 @@ def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
     except (OSError, FloatingPointError, UncapturableError):
         raise
     except Exception as error:  # Lightning and torch raise errors of many types
-        if resume is None or timer.has_begun:
+        if resume is None or timer.has_begun or is_out_of_memory(error):
             raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise CheckpointError(f"resume: {resume} can't be restored ({reason})") from error
