@@ -155,10 +155,7 @@ def check_checkpoint(
     """
     if not path.is_file():
         raise CheckpointError(f"resume: there is no file {path}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises errors of many types
-        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
+    checkpoint = _read(path)
     try:
         _check_contents(checkpoint)
     except _Unfit as problem:
@@ -175,6 +172,14 @@ def check_checkpoint(
         accepted = f"at least {done}, the epochs of {path}"
         raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
     return checkpoint
+
+
+def _read(path: Path) -> Any:
+    """Return what torch reads from a file, whatever that is; tensors are mapped from the file."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises errors of many types
+        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
 
 
 def contents_of(dataset: Any) -> dict[str, str]:
@@ -216,8 +221,7 @@ def check_data(path: Path, contents: Mapping[str, str]) -> None:
         path: the checkpoint, which `check_checkpoint` has checked.
         contents: what `contents_of` returns for the data set.
     """
-    identity = torch.load(path, map_location="cpu", weights_only=True, mmap=True)[IDENTITY]
-    written = identity.get(DATA)
+    written = _read(path)[IDENTITY].get(DATA)
     if not isinstance(written, dict) or written == contents:
         return
     changes = []
@@ -254,17 +258,16 @@ def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) ->
     results = path.resolve().parent.parent / "result.json"
     if not results.exists():
         return
-    checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    checkpoint = _read(path)
     if not is_complete(checkpoint, config, steps_per_epoch):
         return
     done = checkpoint["global_step"] // steps_per_epoch
-    if done >= config.max_epochs:
-        name, got, accepted = "max_epochs", config.max_epochs, f"more than {done}"
-    else:
-        name, got, accepted = "patience", config.patience, "more, or null, as it stopped the run"
-    raise CheckpointError(
-        f"trainer.{name}: got {got}; accepted: {accepted}, the epochs of {path}, scored in {results}"
-    )
+    problem = f"trainer.max_epochs: got {config.max_epochs}; accepted: more than {done}"
+    if done < config.max_epochs:
+        problem = (
+            f"trainer.patience: got {config.patience}; accepted: more, or null: it ended the run at {done}"
+        )
+    raise CheckpointError(f"{problem}, the epochs of {path}, which are scored in {results}")
 
 
 def _no_checkpoint(path: Path, reason: str) -> CheckpointError:
