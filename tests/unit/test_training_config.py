@@ -112,7 +112,8 @@ def test_comments_list_what_the_library_accepts() -> None:
 def test_the_options_that_accept_names() -> None:
     """Each of them is in the files, with a default that it accepts."""
     options = {
-        "precision", "device", "mode", "resume_data", "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
+        "precision", "device", "mode", "resume_data",
+        "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
         "optimizer.decay", "optimizer.schedule", "preprocess.reorder", "preprocess.format",
         "preprocess.balance", "sampler.name", "sampler.method", "sampler.features",
     }  # fmt: skip
