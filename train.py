@@ -27,8 +27,8 @@ from launching.checks import check_quickly, choices
 from launching.folders import claimed, resume_of
 from launching.ranks import Leader, follow, is_follower, leave, ranks_of
 from launching.refusing import PROBLEMS, refuse
-from launching.resuming import SWEEP, go_on, is_sweep, sweep_checkpoint
-from launching.signals import StoppedError, exit_status, line_of, raising
+from launching.resuming import SWEEP, checkpoint_of, go_on, is_sweep, mark_of
+from launching.signals import StoppedError, command_to_resume, exit_status, line_of, raising
 from launching.sweeps import Sweep
 from launching.words import check_words
 from startup import import_task, importing
@@ -279,8 +279,10 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     console = make_console()
     console.print(task.table(content))
     cached = "read from the cache" if content["cache_hit"] else "prepared"
+    milliseconds = content["epoch_milliseconds"]  # None: all epochs were trained before
+    epoch = "" if milliseconds is None else f"{milliseconds:.2f} ms an epoch (median), "
     console.print(
-        f"{content['epoch_milliseconds']:.2f} ms an epoch (median), {content['fit_seconds']:.1f} s in all; "
+        f"{epoch}{content['fit_seconds']:.1f} s in all; "
         f"{task.prepared} {cached} in {content['preprocess_seconds']:.3f} s; "
         f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
         highlight=False,
@@ -300,19 +302,22 @@ def run(cfg: DictConfig, folder: Path) -> float:
     """Trains and scores a model, writes to a folder, and returns the test score.
 
     Raises:
-        RefusedError: it is refused, or it failed with an error that is reported in one line.
+        RefusedError: it is refused, or it failed with an error that is reported in one line, such as that no
+            memory is left.
         KeyboardInterrupt: a signal ended it.
     """
+    from gnnsparse.memory import is_out_of_memory
     from gnnsparse.training.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)
     leader: Leader | None = None
     try:
         resume = resume_of(cfg)
-        goes_on = resume is not None and is_sweep(resume)
-        resume = None if resume is None else sweep_checkpoint(resume, folder)
-        # In a sweep that goes on a run may have been ended before its first checkpoint.
-        before = folder / SWEEP if goes_on else resume
+        # A run may have been ended before its first checkpoint: its folder is known by another file.
+        before = None
+        if resume is not None:
+            before = folder / SWEEP if is_sweep(resume) else mark_of(resume)
+        resume = None if resume is None else checkpoint_of(resume, folder)
         own = own or RunFolder.claim(folder, option="hydra.run.dir", resume=before)
         check_quickly(cfg)
         if cfg.mode == "predict":
@@ -333,6 +338,13 @@ def run(cfg: DictConfig, folder: Path) -> float:
             module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
             refuse_data(error)
+        from gnnsparse.training.checkpoint import DATA, check_data, check_unfinished, contents_of
+
+        identity = identity_of(cfg, task, settings) | {DATA: contents_of(data.dataset)}
+        if resume is not None:
+            if cfg.resume_data == "same":
+                check_data(resume, identity[DATA])
+            check_unfinished(resume, settings.trainer, data.steps_per_epoch)
         recipe = recipe_of(cfg, task, settings, data.dataset)
         own.keep_earlier("result.json")
     except BaseException as error:
@@ -342,12 +354,14 @@ def run(cfg: DictConfig, folder: Path) -> float:
             leader.refuse(error)
         if isinstance(error, PROBLEMS):
             refuse(error)
+        if is_out_of_memory(error):
+            refuse(f"out of memory before training began: {error}")
         raise
 
     from gnnsparse.inference.card import write_card
     from gnnsparse.training import CheckpointError, RunFolderError, StopRequest, UncapturableError, fit
 
-    options: dict[str, Any] = {"resume": resume, "identity": identity_of(cfg, task, settings)}
+    options: dict[str, Any] = {"resume": resume, "identity": identity}
     file = own.path / "result.json"
     try:
         with StopRequest() as stop:
@@ -362,12 +376,35 @@ def run(cfg: DictConfig, folder: Path) -> float:
     except Exception as error:
         if leader is not None:
             leader.refuse(error)
+        if is_out_of_memory(error):
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            where, less = f"out of memory on {data.device} ({reason})", needing_less(cfg, task, data)
+            refuse(f"{where}; to need less: {less}; to go on as it is: {command_to_resume(own.path)}")
         raise
     finally:
         if leader is not None:
             leader.end()
         own.finish()
     return result.metrics["test"][module.score_name]
+
+
+def needing_less(cfg: DictConfig, task: Task[Any, Any], data: PreparedData) -> str:
+    """Return what makes a training step need less memory, for a message."""
+    from gnnsparse.precision import Precision
+
+    on_gpu, ways = data.device.type == "cuda", []
+    if on_gpu and Precision(cfg.precision).storage.itemsize == 4:
+        ways.append("precision=bf16")
+    if cfg.sampler.name != "none":
+        ways.append(f"sampler.batch_size below {cfg.sampler.batch_size}, smaller sampler.fanouts")
+    elif (size := getattr(data, "batch_size", None)) is not None:
+        ways.append(f"trainer.batch_size below {size}")
+    elif task.samples:
+        ways.append("sampler=neighbor")
+    if on_gpu and task.shared:
+        ways.append("more trainer.devices")
+    ways.append("a smaller model")
+    return ", ".join(ways)
 
 
 def refuse_data(error: Exception) -> NoReturn:
@@ -421,8 +458,9 @@ def command() -> int:
             from models import MODELS
 
             try:
-                check_words(sys.argv[1:], CONFIGS, {"dataset": CATALOG, "model": MODELS})
                 sys.argv[1:] = go_on(sys.argv[1:])
+                # After it: words beside `resume` may be options of the run's own model and data set.
+                check_words(sys.argv[1:], CONFIGS, {"dataset": CATALOG, "model": MODELS})
             except ValueError as error:
                 refuse(error)
             main()

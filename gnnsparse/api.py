@@ -48,12 +48,14 @@ def prepare(
 
     Args:
         graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
+            or, with `num_nodes`, DGL's pair of int arrays `(sources, targets)`, [edges] each;
             or a matrix, which is not transposed: a SparseGraph, a CSR pair `(indptr, indices)` or triple with
             values, a scipy.sparse matrix, or a torch sparse tensor; or PyG's Data, of which edge_index,
             num_nodes and, if there is one, edge_weight are read (or else its sparse tensor adj_t). Tensors
             may be on a GPU. Repeated edges are merged and their values summed.
         num_nodes: with an edge_index: the number of nodes, or (sources, targets); None: one more than the
-            largest index.
+            largest index. With a pair of arrays it says that these are the ends of edges; without it they
+            are a CSR pair.
         num_cols: with a CSR pair: the number of columns; None: square.
         values: None (the values that the matrix has, or 1 for each edge); real numbers [edges] in the
             order of the edges given; "gcn" for D^-1/2 (A + I) D^-1/2; "mean" for D^-1 A.

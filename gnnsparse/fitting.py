@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import os
 import warnings
@@ -37,6 +38,8 @@ _VALUES: dict[str, str | None] = {
 _WITHOUT_WEIGHTS = ("GATConv", "GATv2Conv", "AGNNConv", "TransformerConv")
 #: Attributes of PyG's Data that are passed to a model whose `forward` has a parameter of that name.
 _EDGE_ARGUMENTS = ("edge_weight", "edge_attr")
+#: Names of a parameter that stands for a whole graph, and not for its features.
+_WHOLE_GRAPHS = ("data", "batch", "graph", "g")
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,7 +233,7 @@ def fit(
         Scores, history and predictions.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of another type, or the model's `forward` takes other arguments.
         ValueError: an argument is out of range, the data lack what training needs, or the model's layers need
             operands of different weights.
         FloatingPointError: the loss became infinite or NaN.
@@ -254,12 +257,15 @@ def fit(
     optimizer = OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule)
     dataset = _dataset(data, split, 0 if seed is None else seed)
     kind = _inputs_of(model) if inputs == "auto" else inputs
+    arguments = _edge_arguments(model) if kind == "edge_index" else ()
+    has = data if is_pyg_data(data) else {"edge_weight": dataset.graph.values}
+    _check_forward(model, kind, inputs == "auto", [name for name in arguments if has.get(name) is not None])
     caller = _Caller(
         kind,
         _values_of(model) if values == "auto" and kind == "operand" else None if values == "auto" else values,
         Precision.parse(precision),
         resolve_device(device),
-        _edge_arguments(model) if kind == "edge_index" else (),
+        arguments,
     )
     dataset = _with_used_weights(model, data, dataset, caller)
     curves = Curves()
@@ -299,6 +305,13 @@ def _dataset(data: Any, split: str, seed: int) -> NodeDataset:
         return data
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data or a gnnsparse.data.NodeDataset")
+    for name, instead in (
+        ("x", "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"),
+        ("y", "float numbers to predict, in the place of classes"),
+    ):
+        if data.get(name) is None:
+            what = "features" if name == "x" else "classes"
+            bad_value(f"data.{name}", f"is missing; accepted: {what} of the nodes, or {instead}")
     return dataset_of_pyg(data, split=split, seed=seed)
 
 
@@ -317,6 +330,30 @@ def _inputs_of(model: torch.nn.Module) -> str:
     if "edge_index" in names:
         return "edge_index"
     return "none" if needed <= 1 and len(names) == 1 else "operand"
+
+
+def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
+    """Raise a TypeError unless the `forward` of a model takes what it is called with.
+
+    Args:
+        model: the model.
+        kind: one of INPUTS but "auto".
+        is_guess: whether it was inferred from the model.
+        arguments: the attributes of edges that the data have, by name.
+    """
+    given = ("x",) if kind == "none" else ("x", "A" if kind == "operand" else "edge_index")
+    signature = inspect.signature(model.forward)
+    first = next(iter(signature.parameters), "")
+    with contextlib.suppress(TypeError):
+        signature.bind(*given, **dict.fromkeys(arguments))
+        if not (is_guess and kind == "none" and first in _WHOLE_GRAPHS):
+            return
+    called = ", ".join((*given, *(f"{name}={name}" for name in arguments)))
+    raise TypeError(
+        f"model: got {type(model).__name__} with forward{signature}, which is called as forward({called}); "
+        "accepted: forward(x, A) with an operand A, forward(x, edge_index) with edge_weight and edge_attr "
+        "where the data have them, or forward(x), with defaults for the others; inputs= says which it is"
+    )
 
 
 def _layers(model: torch.nn.Module) -> list[torch.nn.Module]:

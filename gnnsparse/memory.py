@@ -1,18 +1,24 @@
-"""The memory that this process can still allocate on the CPU."""
+"""The memory that this process can still allocate on the CPU, and errors that say that there is none left."""
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["MemoryLimit", "available_memory"]
+__all__ = ["MemoryLimit", "available_memory", "is_out_of_memory"]
 
 _CGROUPS = Path("/sys/fs/cgroup")
 #: Limits above this stand for "none": the kernel writes 2^63 rounded down to pages.
 _NO_LIMIT = 2**60
+#: What torch, CUDA and its libraries say of memory in errors that are of no type of their own.
+_OUT_OF_MEMORY = (
+    "DefaultCPUAllocator: can't allocate memory", "[enforce fail at alloc_cpu.cpp", "not enough memory",
+    "out of memory", "cudaErrorMemoryAllocation", "STATUS_ALLOC_FAILED", "Cannot allocate memory",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,17 @@ def available_memory() -> MemoryLimit:
     Files of the operating system are read, which takes about 0.1 ms.
     """
     return min((*_machine(), *_process(), *_cgroup()), key=lambda limit: limit.free)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory of the CPU or of a GPU could not be allocated."""
+    import torch
+
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY)
 
 
 def _machine() -> Iterator[MemoryLimit]:

@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
+from gnnsparse.formats import PRESETS, FormatSpec, format_spec
 from gnnsparse.operand_core import OperandCore, place
 from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan.window import BALANCES
@@ -99,7 +100,7 @@ def unpack_core(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Opera
         bad_type("tensors", tensors, "the arrays of a saved operand by name")
     if not isinstance(where, torch.Tensor):
         bad_type("where", where, "a tensor")
-    if not isinstance(state, dict) or state.get("version") != _VERSION:
+    if not isinstance(state, dict) or type(version := state.get("version")) is not int or version != _VERSION:
         bad_value("state", f"is no operand saved by this version; accepted: layout {_VERSION}")
     read: State = from_plain(State, state, "state")
     check_choice("state.balance", read.balance, BALANCES)
@@ -108,10 +109,27 @@ def unpack_core(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Opera
     prepared = replace(
         prepared,
         normalization=read.normalization or None,
-        added_loops=float(read.added_loops) if read.added_loops else None,
+        added_loops=check_number("state.added_loops", float(read.added_loops)) if read.added_loops else None,
         is_part=read.is_part,
     )
     precision = Precision.parse(read.precision, "state.precision")
+    if (blocked := prepared.forward.blocked) is not None:
+        csr = prepared.forward.csr
+        _check_format(blocked.spec, precision, csr.nnz / max(csr.rows * csr.cols, 1))
     prepared = place(prepared, where.device, precision, read.auto_format)
     plans = None if read.plans is None else PlanStore.from_plain(read.plans)
     return OperandCore(prepared, precision, read.auto_format, read.cache_hit, plans, read.balance), read
+
+
+def _check_format(spec: FormatSpec, precision: Precision, density: float) -> None:
+    """Raise a ValueError unless parameters are those of the preset that they name.
+
+    Kernels read a format by its name, and the arrays of some formats do not show how wide their blocks are.
+    """
+    preset = PRESETS[PRESETS.check(spec.name)]
+    given = {name: getattr(spec, name) for name in preset.options}
+    options = {name: value for name, value in given.items() if value is not None}
+    panel = spec.panel if preset.panels else None
+    wanted = format_spec(spec.name, precision, density, panel, options)
+    if spec != wanted:
+        bad_value("metadata.format.spec", f"is {spec}; accepted in {precision.value}: {wanted}")

@@ -9,12 +9,14 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launching.resuming import is_sweep
+from launching.resuming import is_begun, is_sweep
 
 __all__ = ["check_quickly", "choices", "counts"]
 
 #: Values of the option `mode`.
 MODES = ("train", "predict")
+#: Values of the option `resume_data`.
+RESUME_DATA = ("same", "changed")
 #: The largest seed that NumPy accepts.
 MAX_SEED = 2**32 - 1
 
@@ -26,6 +28,7 @@ def choices() -> dict[str, Sequence[str]]:
     from gnnsparse.training.config import SECTIONS, choices_of
 
     found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}
+    found["resume_data"] = RESUME_DATA
     for section, kind in SECTIONS.items():
         found |= {f"{section}.{name}": accepted for name, accepted in choices_of(kind).items()}
     return found
@@ -84,7 +87,9 @@ def check_quickly(cfg: DictConfig) -> None:
     if cfg.seed > MAX_SEED:
         raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
     resume = OmegaConf.select(cfg, "resume")
-    if resume is not None and not (isinstance(resume, str) and (_is_file(resume) or is_sweep(Path(resume)))):
+    if resume is not None and not (
+        isinstance(resume, str) and (_is_file(resume) or is_sweep(Path(resume)) or is_begun(Path(resume)))
+    ):
         accepted = "last, the folder of a run or of a sweep, or a checkpoint last.ckpt"
         raise ValueError(f"resume: there is no file {resume}; accepted: {accepted}")
     check_checkpoint_option(cfg)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
 from launching.refusing import refuse
-from launching.resuming import SWEEP, is_sweep, quoted
+from launching.resuming import mark_of, quoted
 from launching.sweeps import Sweep
 
 if TYPE_CHECKING:
@@ -66,9 +66,8 @@ class RunFolders(Callback):
             override.lstrip("+").startswith(f"{option}=") for override in config.hydra.overrides.hydra
         )
         resume = resume_of(config)
-        if resume is not None and is_sweep(resume):
-            resume /= SWEEP
         try:
+            resume = None if resume is None else mark_of(resume)
             path = Path(str(OmegaConf.select(config, option))).absolute()
             if not given and OmegaConf.select(config, "mode") == "predict":
                 path = path.with_name(f"{path.name[:8]}-predict")  # the time, not the defaults' names

@@ -1,4 +1,7 @@
-"""`resume=last` and `resume=FOLDER`: a run or a sweep goes on with the words that began it, where it was."""
+"""`resume=last` and `resume=FOLDER`: a run or a sweep goes on with the words that began it, where it was.
+
+A run that was ended before its first checkpoint begins anew in its folder.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,14 @@ from omegaconf import OmegaConf
 
 from launching.words import key_of
 
-__all__ = ["LAST", "SWEEP", "go_on", "is_sweep", "quoted", "sweep_checkpoint"]
+__all__ = ["LAST", "ONCE", "SWEEP", "checkpoint_of", "go_on", "is_begun", "is_sweep", "mark_of", "quoted"]
 
 #: Where a run has its checkpoint, and by what a sweep is known.
 LAST, SWEEP = Path("checkpoints", "last.ckpt"), "multirun.yaml"
+#: The mark of a run's folder (gnnsparse.training.folders), and the words that hydra has written there.
+_MARK, _WORDS = "run.lock", ".hydra*/overrides.yaml"
+#: Options of one resumption, which the next one does not take over.
+ONCE = ("resume", "resume_data")
 _RESUME = re.compile(r"\+{0,2}resume=(.*)", re.DOTALL)
 _ACCEPTED = "last, the folder of a run or of a sweep, or a checkpoint last.ckpt"
 
@@ -27,7 +34,23 @@ def is_sweep(folder: Path) -> bool:
         return False
 
 
-def _is_folder(path: str) -> bool:
+def is_begun(folder: Path) -> bool:
+    """Return whether a path is the folder of a run that has neither a checkpoint nor results yet."""
+    try:
+        left = [(folder / name).exists() for name in (LAST, "result.json")]
+        return (folder / _MARK).is_file() and not any(left) and bool(list(folder.glob(_WORDS)))
+    except (OSError, ValueError):
+        return False
+
+
+def mark_of(resume: Path) -> Path:
+    """Return a file of the run or the sweep that the option `resume` names, by which its folder is known."""
+    if is_sweep(resume):
+        return resume / SWEEP
+    return resume / _MARK if _is_folder(resume) else resume
+
+
+def _is_folder(path: str | Path) -> bool:
     try:
         return Path(path).is_dir()
     except (OSError, ValueError):
@@ -43,8 +66,8 @@ def quoted(path: Path) -> str:
 def go_on(words: Sequence[str], outputs: Path = Path("outputs")) -> list[str]:
     """Returns a command line in which `resume=last` and `resume=FOLDER` are what they stand for.
 
-    For a run these are the words that began it, its folder, and its checkpoint. Words that are given beside
-    it win. For a sweep they are those of the sweep, and its folder.
+    For a run these are the words that began it, its folder, and its checkpoint, or the folder if there is
+    none yet. Words that are given beside it win. For a sweep they are those of the sweep, and its folder.
 
     Args:
         words: the command line, without the name of the program.
@@ -66,17 +89,18 @@ def go_on(words: Sequence[str], outputs: Path = Path("outputs")) -> list[str]:
     folder = folder.parent if folder.name == LAST.parts[0] else folder
     if is_sweep(folder):
         return _sweep_words(folder, rest)
-    if not (folder / LAST).is_file():
+    place = folder if is_begun(folder) else folder / LAST
+    if place != folder and not place.is_file():
         raise ValueError(f"resume: {folder} has no checkpoint {LAST}; accepted: {_ACCEPTED}")
     given = {key_of(word) for word in rest}
     stored = [word for word in _stored_words(folder) if key_of(word) not in given]
     where = [] if "hydra.run.dir" in given else [f"hydra.run.dir={quoted(folder)}"]
-    return [*stored, *rest, *where, f"resume={quoted(folder / LAST)}"]
+    return [*stored, *rest, *where, f"resume={quoted(place)}"]
 
 
 def _newest(outputs: Path) -> Path:
     """Returns the folder of the run or sweep that was begun, or resumed, last."""
-    marks = [mark for mark in outputs.glob("*/*/run.lock") if not _predicts(mark.parent)]
+    marks = [mark for mark in outputs.glob(f"*/*/{_MARK}") if not _predicts(mark.parent)]
     if not marks:
         raise ValueError(
             f"resume: got last, but there is no run in {outputs.absolute()}; accepted: {_ACCEPTED}"
@@ -90,24 +114,25 @@ def _predicts(folder: Path) -> bool:
 
 def _stored_words(folder: Path) -> list[str]:
     """Returns the words that a run was begun with, those of the last time if it was resumed before."""
-    files = sorted(folder.glob(".hydra*/overrides.yaml"), key=lambda file: file.stat().st_mtime_ns)
+    files = sorted(folder.glob(_WORDS), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         words = _read(file)
         if isinstance(words, list):
-            return [str(word) for word in words if key_of(str(word)) != "resume"]
+            return [str(word) for word in words if key_of(str(word)) not in ONCE]
     return []
 
 
 def _sweep_words(folder: Path, rest: Sequence[str]) -> list[str]:
-    if more := [word for word in rest if word not in ("-m", "--multirun")]:
+    once = [word for word in rest if key_of(word) in ONCE]
+    if more := [word for word in rest if word not in ("-m", "--multirun", *once)]:
         problem = f"got {folder}, a sweep, with {' '.join(more)}"
         raise ValueError(f"resume: {problem}; accepted: a sweep without other options, as they are its own")
     content = _read(folder / SWEEP)
     words = OmegaConf.select(content, "hydra.overrides.task") if content is not None else None
     if words is None:
         raise ValueError(f"resume: {folder / SWEEP} does not say what was swept; accepted: {_ACCEPTED}")
-    kept = [str(word) for word in words if key_of(str(word)) != "resume"]
-    return ["-m", *kept, f"hydra.sweep.dir={quoted(folder)}", f"resume={quoted(folder)}"]
+    kept = [str(word) for word in words if key_of(str(word)) not in ONCE]
+    return ["-m", *kept, *once, f"hydra.sweep.dir={quoted(folder)}", f"resume={quoted(folder)}"]
 
 
 def _read(file: Path) -> Any:
@@ -119,17 +144,17 @@ def _read(file: Path) -> Any:
         return None
 
 
-def sweep_checkpoint(resume: Path, folder: Path) -> Path | None:
-    """Returns what `resume` means for the run of a folder.
+def checkpoint_of(resume: Path, folder: Path) -> Path | None:
+    """Return what `resume` means for the run of a folder.
 
     Args:
-        resume: the option, a checkpoint or the folder of a sweep.
+        resume: the option, a checkpoint, or the folder of a sweep or of a run without one.
         folder: the run's folder.
 
     Returns:
-        The checkpoint; in a sweep that goes on, that of the run itself, None if it has none yet.
+        The checkpoint; in a sweep that goes on, that of the run itself; None: there is none yet.
     """
-    if not is_sweep(resume):
+    if not _is_folder(resume):
         return resume
-    last = folder / LAST
+    last = (folder if is_sweep(resume) else resume) / LAST
     return last if last.is_file() else None

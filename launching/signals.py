@@ -13,7 +13,7 @@ from typing import NoReturn
 
 from launching.resuming import LAST
 
-__all__ = ["StoppedError", "exit_status", "line_of", "raising"]
+__all__ = ["StoppedError", "command_to_resume", "exit_status", "line_of", "raising"]
 
 
 class StoppedError(KeyboardInterrupt):
@@ -68,7 +68,7 @@ def line_of(stop: KeyboardInterrupt, sweep: Path | None = None) -> str:
     if epochs is not None:
         where = f"{where} after epoch {epochs}"
     if sweep is not None:
-        return f"{where}; to go on with the sweep: {_command(sweep)}"
+        return f"{where}; to go on with the sweep: {command_to_resume(sweep)}"
     if finished is not None:
         return f"{where} after the last epoch; {finished} is complete"
     if epochs is None:
@@ -77,10 +77,11 @@ def line_of(stop: KeyboardInterrupt, sweep: Path | None = None) -> str:
         return f"{where}; nothing was kept, as trainer.checkpoint=false"
     if not checkpoint.is_file():  # a disk that is full, of which there was a warning
         return f"{where}; {checkpoint} could not be written"
-    return f"{where}; to go on: {_command(checkpoint.parents[len(LAST.parts) - 1])}"
+    return f"{where}; to go on: {command_to_resume(checkpoint.parents[len(LAST.parts) - 1])}"
 
 
-def _command(folder: Path) -> str:
+def command_to_resume(folder: Path) -> str:
+    """Return the command that goes on with the run or the sweep of a folder."""
     path = folder.resolve()
     path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     return f"python {Path(sys.argv[0]).name} {shlex.quote(f'resume={path}')}"

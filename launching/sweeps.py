@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import gc
 import io
 import json
 import math
@@ -21,6 +22,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from launching.refusing import RefusedError
+from launching.resuming import ONCE
 from launching.words import key_of
 
 __all__ = ["Group", "Job", "Sweep", "groups_of"]
@@ -131,10 +133,11 @@ class Sweep:
         """
         job = HydraConfig.get().job
         number, words = int(job.num), tuple(HydraConfig.get().overrides.task)
-        words = tuple(word for word in words if key_of(word) != "resume")
+        words = tuple(word for word in words if key_of(word) not in ONCE)
         if cfg.get("resume") is not None and (kept := _scores_in(folder)):
             self.jobs.append(Job(number, words, kept))
             return next(iter(kept.values()))
+        gc.collect()  # what a run that failed leaves in cycles may be most of the memory
         try:
             score = train(cfg, folder)
         except RefusedError as refusal:

@@ -31,6 +31,7 @@ _LISTS = {"dataset": "a data set", "model": "a model", "precision": "a precision
 _OWN = {
     "seed": "seeds=N, for the seeds 0 to N - 1",
     "resume": "the same command again, which goes on with the study",
+    "resume_data": "a new folder, by hydra.run.dir=DIR, for data that have changed",
     "dataset.root": "data=DIR, a folder below which all data sets are looked for",
     "hydra.sweep.dir": "hydra.run.dir=DIR",
 }

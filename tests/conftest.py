@@ -21,6 +21,9 @@ from hypothesis import HealthCheck, settings
 
 from gnnsparse import _native
 
+# A folder that a group can write to is warned of when it is a cache, and warnings are errors.
+os.umask(os.umask(0o022) | 0o022)
+
 settings.register_profile(
     "default",
     deadline=None,

@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_value
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 
 __all__ = ["ENCODINGS", "FormatSpec"]
 
 #: How the nonzeros of a block can be stored.
 ENCODINGS = tuple(_native.ENCODING_CODES)
+#: The most rows or columns of a panel, a block or a brick. Products of two of them fit into 32 bits.
+_LARGEST = 2**15
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,10 @@ class FormatSpec:
             the threshold.
         lane_order: whether the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the
             lanes that use them (native/include/gnnsparse/panel_tile.h), and padded column slots are -1.
+
+    Raises:
+        TypeError: an attribute is of another type.
+        ValueError: an attribute is out of range, or does not go with another one.
     """
 
     name: str
@@ -60,7 +66,8 @@ class FormatSpec:
     lane_order: bool = False
 
     def __post_init__(self) -> None:
-        if self.window < 1 or self.panel % self.window or self.block % self.brick:
+        self._check_ranges()
+        if self.panel % self.window or self.block % self.brick:
             bad_value("format", "panel must be a multiple of window, block a multiple of brick")
         if self.encoding not in ENCODINGS:
             bad_value("format", f"encoding is {self.encoding!r}; accepted: {', '.join(ENCODINGS)}")
@@ -86,6 +93,19 @@ class FormatSpec:
             bad_value("format", "a threshold goes with rows that are kept out of the windows")
         if self.split_short_rows and self.panel != self.window:
             bad_value("format", "rows are kept out of windows that are panels")
+
+    def _check_ranges(self) -> None:
+        """Check each attribute by itself: a file may hold anything, and the others are divided by sizes."""
+        if not isinstance(self.name, str):
+            bad_type("format.name", self.name, "a text")
+        for name in ("window", "panel", "block", "brick", "pad"):
+            check_integer(f"format.{name}", getattr(self, name), most=_LARGEST)
+        for name in ("packed", "active_bricks", "zero_index", "split_short_rows", "records", "lane_order"):
+            check_flag(f"format.{name}", getattr(self, name))
+        for name in ("threshold", "new_columns"):
+            if (count := getattr(self, name)) is not None:
+                accepted = "an integer from 0 on, or None"
+                check_integer(f"format.{name}", count, least=0, accepted=accepted, most=2**31 - 1)
 
     @property
     def _has_record_shape(self) -> bool:

@@ -264,8 +264,8 @@ class AdjacencyMemo(Generic[_Kept]):
 
     Args:
         forever: False: an edge_index that `Seen` tells from the last one makes a new operand. True: the
-            first operand is used in all calls, whatever their edge_index. In both cases edge values that
-            need a gradient are computed in each call.
+            first operand is used in all calls, whatever their edge_index, which have edge weights if the
+            first has. In both cases edge values that need a gradient are computed in each call.
     """
 
     def __init__(self, forever: bool = False) -> None:
@@ -335,6 +335,11 @@ class AdjacencyMemo(Generic[_Kept]):
         """Returns the entry of an edge_index: the last one, or a new one."""
         entry = self._entry
         if entry is not None and self._forever:
+            if weighted != entry.weighted:
+                got, had = ("weights", "none") if weighted else ("None", "weights")
+                accepted = "weights in all calls or in none, cached=False, or reset_parameters() in between"
+                bad_value("edge_weight", f"got {got}, and cached=True keeps a first call with {had}; "
+                          f"accepted: {accepted}")  # fmt: skip
             return entry
         given = innermost("adj", edge_index)
         with outside():  # a view of the edges would be wrapped by a transform

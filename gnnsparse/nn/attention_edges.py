@@ -12,14 +12,16 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
 from gnnsparse.nn.mask_patterns import pattern_of_mask
 from gnnsparse.operand import SparseOperand
+from gnnsparse.ops.attention.api import check_bias
+from gnnsparse.ops.common import FLOATS
 from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
 from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.patterns.terms import dense_weights, pair_terms, total
 from gnnsparse.precision import PRECISIONS, Precision
 
 __all__ = [
-    "AttentionEdges", "Given", "LayerPatterns", "edge_bias", "read_call", "refuse_beside_nested",
-    "weights_of",
+    "AttentionEdges", "Given", "LayerPatterns", "edge_bias", "padding_bias", "read_call",
+    "refuse_beside_nested", "weights_of",
 ]  # fmt: skip
 
 _MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
@@ -123,6 +125,20 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
     return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
 
 
+def padding_bias(pattern: SparseOperand, mask: torch.Tensor, batch: torch.Size) -> torch.Tensor:
+    """Make the bias of a padding mask, as `edge_bias` does, for a batch of this size, or for no batch.
+
+    Raises:
+        TypeError: the mask is of another type or dtype.
+        ValueError: the mask has another shape or device, or rows for another number of sequences.
+    """
+    bias = edge_bias(pattern, mask)
+    if mask.dim() == 2 and mask.shape[:1] not in (batch, (1,) if batch else ()):
+        shapes = " or ".join(str((*lead, mask.shape[1])) for lead in dict.fromkeys([(), tuple(batch)]))
+        bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {shapes}, a row a sequence")
+    return bias
+
+
 class AttentionEdges(NamedTuple):
     """The edges of a call.
 
@@ -192,8 +208,10 @@ class LayerPatterns:
             with_pairs = mask is not None or bool(given.weights)
             operand = self.get(is_causal).operand(*lengths, like, is_causal=is_causal, with_pairs=with_pairs)
             is_causal = False
+        if bias is not None and (mask is not None or given.key_padding_mask is not None):
+            check_bias(operand, bias, tuple(heads), FLOATS)  # the sum would hide whose shape is wrong
         if given.key_padding_mask is not None:
-            bias = total(bias, edge_bias(operand, given.key_padding_mask))
+            bias = total(bias, padding_bias(operand, given.key_padding_mask, heads[:-1]))
         if mask is not None:
             if mask.dim() == 3:
                 mask = mask.unflatten(0, heads)

@@ -29,7 +29,8 @@ class GCNConv(torch.nn.Module):
         out_channels: features of a node in y.
         improved: whether added self-loops have weight 2. As in PyG, this has no effect on an edge_index
             without edge weights.
-        cached: whether the operand made of the first edge_index is used in all later calls.
+        cached: whether the operand made of the first edge_index is used in all later calls. They have edge
+            weights if the first one has; weights without a gradient are those of the first call.
         add_self_loops: whether nodes without a self-loop in an edge_index get one; None: if `normalize`.
             It needs `normalize`.
         normalize: whether an edge_index is scaled by D^-1/2 on both sides. Operands must have the weights
@@ -113,7 +114,8 @@ class GCNConv(torch.nn.Module):
         Raises:
             TypeError: an argument is of another type or dtype.
             ValueError: an argument has another shape or device, does not go with another one, or is an
-                operand to which an option of the layer could not be applied.
+                operand to which an option of the layer could not be applied; or with `cached` one of two
+                calls has edge weights.
         """
         # Looked up once, and this way, because an attribute of a module takes most of a microsecond.
         lin: torch.nn.Linear = self._modules["lin"]  # type: ignore[assignment]

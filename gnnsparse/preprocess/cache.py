@@ -10,7 +10,9 @@ warning.
 from __future__ import annotations
 
 import contextlib
+import grp
 import os
+import pwd
 import stat
 import uuid
 import warnings
@@ -104,6 +106,20 @@ def _size_cap() -> int:
     return _DEFAULT_CAP
 
 
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:  # a container, or a file system of another machine
+        return str(number)
+
+
+def _group_name(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
 def _read_folder(folder: Any) -> Path:
     if not isinstance(folder, (str, os.PathLike)):
         bad_type("cache", folder, "True, False or a folder")
@@ -149,18 +165,32 @@ class GraphCache:
             warnings.warn(text, CacheWarning, stacklevel=4)
 
     def check_folder(self) -> None:
-        """Warns if every user of the machine can write to the folder.
+        """Warn if another user than this one and root can write to the folder.
 
         What another user puts there is checked, but values that are wrong in a file with right checksums
         can't be noticed.
         """
         with contextlib.suppress(OSError):
-            mode = os.stat(self.folder).st_mode
-            if stat.S_ISDIR(mode) and mode & stat.S_IWOTH:
-                self._warn(
-                    f"every user can write to the cache folder {self.folder} (mode {stat.S_IMODE(mode):o}); "
-                    "chmod o-w it, or set GNNSPARSE_CACHE_DIR to a folder of your own"
-                )
+            status = os.stat(self.folder)
+            mode = status.st_mode
+            if not stat.S_ISDIR(mode):
+                return
+            if status.st_uid not in (0, os.geteuid()):
+                who, remedy = f"user {_user_name(status.st_uid)} owns", "chown it"
+            elif mode & stat.S_IWOTH:
+                who, remedy = "every user can write to", "chmod o-w it"
+            elif mode & stat.S_IWGRP:
+                who, remedy = f"group {_group_name(status.st_gid)} can write to", "chmod g-w it"
+            else:
+                return
+            self._warn(
+                f"{who} the cache folder {self.folder} (mode {stat.S_IMODE(mode):o}); {remedy}, or set "
+                "GNNSPARSE_CACHE_DIR to a folder of your own"
+            )
+
+    def _make_folder(self) -> None:
+        """Make the folder if it is missing, so that no other user can write to it, whatever the umask is."""
+        self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
 
     @contextlib.contextmanager
     def lock(self, key: str) -> Iterator[bool]:
@@ -172,7 +202,7 @@ class GraphCache:
         """
         held = None
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             held = self._acquire(key, _LOCK_SECONDS)
         except (OSError, NotImplementedError, NotOursError) as error:
             self._warn(
@@ -292,7 +322,7 @@ class GraphCache:
             if os.path.lexists(path) and not may_remove(path):
                 self._leave_alone(path, f"{path} was not made by the cache")
                 return
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._make_folder()
             write_file(temporary, tensors, {**metadata, "key": key})
             os.replace(temporary, path)
         except OSError as error:

@@ -21,8 +21,8 @@ from gnnsparse.pyg_data import is_pyg_data
 __all__ = ["Source", "read_source"]
 
 _ACCEPTED = (
-    "an edge_index [2, edges], a SparseGraph, a CSR pair (indptr, indices) or triple with values, "
-    "a scipy.sparse matrix, a torch sparse tensor or PyG's Data"
+    "an edge_index [2, edges], a pair (sources, targets) with num_nodes, a SparseGraph, a CSR pair "
+    "(indptr, indices) or triple with values, a scipy.sparse matrix, a torch sparse tensor or PyG's Data"
 )
 
 
@@ -69,8 +69,13 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
         return _edge_index(data, num_nodes, values)
     if is_pyg_data(data):
         return _pyg(data, num_nodes, num_cols, values)
+    if num_nodes is not None and isinstance(data, (tuple, list)) and len(data) == 2:
+        if num_cols is not None:
+            bad_value("num_cols", "does not go with num_nodes; accepted: num_nodes=(sources, targets)")
+        return _edge_index(_edge_pair(*data), num_nodes, values)
     if num_nodes is not None:
-        bad_value("num_nodes", "goes with an edge_index only; matrices and graphs have their own shape")
+        accepted = "an edge_index, or a pair (sources, targets)"
+        bad_value("num_nodes", f"goes with {accepted} only; matrices and graphs have their own shape")
     if isinstance(data, (tuple, list)) and len(data) in (2, 3):
         if values is not None and len(data) == 3:
             bad_value("values", "are given twice: in the CSR triple and as values=")
@@ -99,6 +104,19 @@ def _edge_index(data: Any, num_nodes: Any, values: Any) -> Source:
     given = _read_values(values, edges.shape[1], edges.device)
     build = lambda: SparseGraph.from_edge_index(edges, counts, given)  # noqa: E731
     return Source([edges, given], ("edge_index", counts), build)
+
+
+def _edge_pair(source: Any, target: Any) -> torch.Tensor:
+    """Return the ends of edges in DGL's form, two arrays, as an edge_index."""
+    sources, targets = index_tensor("graph[0]", source), index_tensor("graph[1]", target)
+    if sources.numel() != targets.numel():
+        problem = f"have {sources.numel()} and {targets.numel()} elements with num_nodes"
+        bad_value("graph", f"sources and targets {problem}; accepted: a source and a target for each edge, "
+                  "or a CSR pair (indptr, indices) without num_nodes")  # fmt: skip
+    if sources.device != targets.device:
+        bad_value("graph[1]", f"is on {targets.device}; accepted: {sources.device}, as graph[0]")
+    dtype = torch.promote_types(sources.dtype, targets.dtype)
+    return torch.stack([sources.to(dtype), targets.to(dtype)])
 
 
 def _pyg(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:

@@ -382,12 +382,26 @@ class Checkpoints(Callback):
         self._random = state_dict["random"]
 
     def _write(self, trainer: pl.Trainer, module: Any) -> None:
+        def write_last(folder: Path, part: Path) -> None:
+            trainer.save_checkpoint(part)
+            os.replace(part, folder / "last.ckpt")
+
+        self._write_files(write_last, self._write_best)
+        self._written_at = time.monotonic()
+
+    def write_best(self) -> None:
+        """Write best.ckpt alone, if there is a best epoch."""
+        self._write_files(self._write_best)
+
+    def _write_files(self, *writes: Callable[[Path, Path], None]) -> None:
+        """Call functions that write a file each, by way of another one, in the folder, if there is one."""
         if self._folder is None:
             return
         part = self._folder / "part.ckpt"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._write_files(trainer, self._folder, part)
+            for write in writes:
+                write(self._folder, part)
         except (OSError, RuntimeError) as error:  # torch.save reports a full disk by a RuntimeError
             if isinstance(error, RuntimeError) and part.name not in str(error) and "write" not in str(error):
                 raise
@@ -399,11 +413,8 @@ class Checkpoints(Callback):
                 RunFolderWarning,
                 stacklevel=2,
             )
-        self._written_at = time.monotonic()
 
-    def _write_files(self, trainer: pl.Trainer, folder: Path, part: Path) -> None:
-        trainer.save_checkpoint(part)
-        os.replace(part, folder / "last.ckpt")
+    def _write_best(self, folder: Path, part: Path) -> None:
         if (epoch := self._best.epoch) > self._best_written:
             content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity, **self._model}
             content["state_dict"] = self._best.weights

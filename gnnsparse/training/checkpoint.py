@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
+from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
 from gnnsparse.training.config import TrainerConfig
 
@@ -16,13 +18,15 @@ if TYPE_CHECKING:
     from gnnsparse.training.module import TaskModule
 
 __all__ = [
-    "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_fits",
-    "checkpoint_sum", "read_trained",
+    "DATA", "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_data",
+    "check_fits", "check_unfinished", "checkpoint_sum", "contents_of", "is_complete", "read_trained",
 ]  # fmt: skip
 
 #: Keys of a checkpoint that are ours: what identifies the run, what the model is made of (not in those of
 #: earlier versions), and the checksum of the contents.
 IDENTITY, MODEL, SUM = "gnnsparse", "gnnsparse_model", "gnnsparse_sum"
+#: What the identity of a run calls the contents of its data set (`contents_of`).
+DATA = "data"
 #: The keys of a checkpoint that have to be there, with their types.
 _KEYS: dict[str, type] = {
     "epoch": int,
@@ -138,7 +142,8 @@ def check_checkpoint(
     Args:
         path: the checkpoint.
         config: settings of the run.
-        identity: plain values by name that identify the run, the argument of `fit`.
+        identity: plain values by name that identify the run, the argument of `fit`. `check_data` compares
+            those of the data.
         steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
 
     Returns:
@@ -146,14 +151,11 @@ def check_checkpoint(
 
     Raises:
         CheckpointError: there is no such file, it is no checkpoint, it was damaged, it belongs to a run of
-            another identity, or it has all epochs of the run already.
+            another identity, or it has more epochs than the run.
     """
     if not path.is_file():
         raise CheckpointError(f"resume: there is no file {path}")
-    try:
-        checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # torch.load raises errors of many types
-        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
+    checkpoint = _read(path)
     try:
         _check_contents(checkpoint)
     except _Unfit as problem:
@@ -162,14 +164,110 @@ def check_checkpoint(
         raise _no_checkpoint(path, "its contents are nested too deeply") from None
     written = checkpoint[IDENTITY]
     for name, value in identity.items():
-        if _differs(written.get(name), value):
+        if name != DATA and _differs(written.get(name), value):
             was = _short(f"{name}={written.get(name)}")
             raise CheckpointError(f"resume: {path} is of a run with {was}, this one has {value}")
     done = 0 if steps_per_epoch is None else checkpoint["global_step"] // steps_per_epoch
-    if done >= config.max_epochs:
-        accepted = f"more than {done}, the epochs of {path}"
+    if done > config.max_epochs:
+        accepted = f"at least {done}, the epochs of {path}"
         raise CheckpointError(f"trainer.max_epochs: got {config.max_epochs}; accepted: {accepted}")
     return checkpoint
+
+
+def _read(path: Path) -> Any:
+    """Return what torch reads from a file, whatever that is; tensors are mapped from the file."""
+    try:
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except Exception as error:  # torch.load raises errors of many types
+        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
+
+
+def contents_of(dataset: Any) -> dict[str, str]:
+    """Return the size and a checksum of each part of a data set by name: edges, weights, features, masks, ...
+
+    Its name is left out: the same data may lie in another file. What is no dataclass has no parts.
+    """
+    found: dict[str, str] = {}
+    if not dataclasses.is_dataclass(dataset):
+        return found
+    for item in dataclasses.fields(dataset):
+        value = getattr(dataset, item.name)
+        if isinstance(value, SparseGraph):
+            csr = value.csr
+            size = f"{csr.nnz} edges of {csr.rows} nodes"
+            found["edges"] = _with_sum(size, [csr.indptr, csr.indices])
+            found["weights of edges"] = _with_sum(
+                str(csr.nnz if value.values is not None else 0), [value.values]
+            )
+        elif isinstance(value, torch.Tensor):
+            found[item.name] = _with_sum(" x ".join(map(str, value.shape)), [value])
+        elif dataclasses.is_dataclass(value):
+            found |= {f"{item.name}.{name}": text for name, text in contents_of(value).items()}
+        elif isinstance(value, (list, tuple)):
+            found[item.name] = _with_sum(str(len(value)), [], *value)
+        elif item.name != "name":
+            found[item.name] = repr(value)
+    return found
+
+
+def _with_sum(size: str, tensors: list[torch.Tensor | None], *parts: object) -> str:
+    return f"{size} ({fingerprint(tensors, *parts)})"
+
+
+def check_data(path: Path, contents: Mapping[str, str]) -> None:
+    """Raise a CheckpointError that names what differs if a run was trained on other data.
+
+    Args:
+        path: the checkpoint, which `check_checkpoint` has checked.
+        contents: what `contents_of` returns for the data set.
+    """
+    written = _read(path)[IDENTITY].get(DATA)
+    if not isinstance(written, dict) or written == contents:
+        return
+    changes = []
+    for name in dict.fromkeys([*written, *contents]):
+        was, now = (str(of.get(name, "none")).partition(" (")[0] for of in (written, contents))
+        if written.get(name) != contents.get(name):
+            changes.append(f"{name} ({was} before, {now} now)" if was != now else f"{name} (other values)")
+    raise CheckpointError(
+        f"resume: the data have changed since {path} was written: {_short(', '.join(changes))}; accepted: "
+        "the data of before, or resume_data=changed to go on with these"
+    )
+
+
+def is_complete(checkpoint: Mapping[str, Any], config: TrainerConfig, steps_per_epoch: int) -> bool:
+    """Return whether the run of a checkpoint has come to its end: to its last epoch, or by early stopping."""
+    done, best = checkpoint["global_step"], checkpoint["callbacks"]["BestEpoch"]["epoch"]
+    if done >= steps_per_epoch * config.max_epochs:
+        return True
+    if config.patience is None or best is None:
+        return False
+    is_validated = done % (steps_per_epoch * config.val_every) == 0
+    return bool(is_validated and done - int(best) >= steps_per_epoch * config.patience)
+
+
+def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) -> None:
+    """Raise a CheckpointError if a run came to its end and has its results: there is nothing to go on with.
+
+    A run that was killed between its last checkpoint and its results is resumed to be scored.
+
+    Args:
+        path: the checkpoint, in a folder of the run's folder; `check_checkpoint` has checked it.
+        config, steps_per_epoch: as for `check_checkpoint`.
+    """
+    results = path.resolve().parent.parent / "result.json"
+    if not results.exists():
+        return
+    checkpoint = _read(path)
+    if not is_complete(checkpoint, config, steps_per_epoch):
+        return
+    done = checkpoint["global_step"] // steps_per_epoch
+    problem = f"trainer.max_epochs: got {config.max_epochs}; accepted: more than {done}"
+    if done < config.max_epochs:
+        problem = (
+            f"trainer.patience: got {config.patience}; accepted: more, or null: it ended the run at {done}"
+        )
+    raise CheckpointError(f"{problem}, the epochs of {path}, which are scored in {results}")
 
 
 def _no_checkpoint(path: Path, reason: str) -> CheckpointError:

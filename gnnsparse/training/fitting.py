@@ -19,6 +19,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
+from gnnsparse.memory import is_out_of_memory
 from gnnsparse.precision import Precision
 from gnnsparse.training.blocks import Blocks, BlockStrategy
 from gnnsparse.training.callbacks import (
@@ -29,7 +30,7 @@ from gnnsparse.training.callbacks import (
     Validation,
 )
 from gnnsparse.training.capture import Recorder, UncapturableError, obstacle
-from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits
+from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits, is_complete
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.data import PreparedData
 from gnnsparse.training.device import matmul_precision
@@ -120,8 +121,8 @@ def fit(
         config: settings of the training loop.
         folder: folder for logs and checkpoints, which no other run has used, except the one that `resume`
             goes on with; None: nothing is written, and `config.logger` is ignored.
-        resume: the last.ckpt of an earlier run, from which training goes on until `config.max_epochs`; None:
-            training begins anew.
+        resume: the last.ckpt of an earlier run, from which training goes on until `config.max_epochs`; if it
+            is of the last epoch, the model is only scored. None: training begins anew.
         identity: plain values by name that identify the run. They are stored in checkpoints, and must equal
             those of `resume`.
         recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
@@ -141,20 +142,26 @@ def fit(
         TrainingInterrupted: a signal ended the training before the last step.
     """
     identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
-    done = 0
+    done, end = 0, config.max_epochs * data.steps_per_epoch
     try:
         reason = _why_not(module, data, config)
         if resume is not None:
             checkpoint = check_checkpoint(resume, config, identity, data.steps_per_epoch)
             check_fits(resume, checkpoint, module)
             done = checkpoint["global_step"]
+            if is_complete(checkpoint, config, data.steps_per_epoch):
+                end = done
             del checkpoint  # it is mapped from the file
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
         if stop is not None:
-            return _fit(module, data, config, own, resume, done, identity, reason, recipe, curves, stop)
+            return _fit(
+                module, data, config, own, resume, (done, end), identity, reason, recipe, curves, stop
+            )
         with StopRequest() as stop:
-            result = _fit(module, data, config, own, resume, done, identity, reason, recipe, curves, stop)
+            result = _fit(
+                module, data, config, own, resume, (done, end), identity, reason, recipe, curves, stop
+            )
         if stop.signum is not None:
             signal.raise_signal(stop.signum)
         return result
@@ -193,14 +200,18 @@ def _fit(
     config: TrainerConfig,
     folder: RunFolder | None,
     resume: Path | None,
-    done: int,
+    span: tuple[int, int],
     identity: dict[str, Any],
     reason: str | None,
     recipe: ModelRecipe | None,
     curves: Curves | None,
     stop: StopRequest,
 ) -> FitResult:
-    """Trains and scores a model after all checks of `fit` but those of the space in the folder."""
+    """Trains and scores a model after all checks of `fit` but those of the space in the folder.
+
+    `span` are the steps that are done and those that will be; if they are equal, the model is only scored.
+    """
+    done, end = span
     steps, device = data.steps_per_epoch, data.device
     every = steps * config.val_every
     patience = None if config.patience is None else steps * config.patience
@@ -241,7 +252,7 @@ def _fit(
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
     with _quiet(), matmul_precision(data.precision, device):
-        trainer = _make_trainer(config, data, callbacks, folder, strategy, done)
+        trainer = _make_trainer(config, data, callbacks, folder, strategy, span)
         start = time.perf_counter()
         try:
             with _restoring(resume, timer):
@@ -255,6 +266,8 @@ def _fit(
         if stop.signum is not None and stopping.stopped:
             kept = None if keep is None else keep / "last.ckpt"
             raise TrainingInterrupted(stop.signum, trainer.global_step // steps, kept)
+        if done == end:  # a kill may have come between the two files of a checkpoint
+            checkpoints.write_best()
         best.restore(module)
         trainer.test(module, datamodule=data, verbose=False)
     if plots and curves is not None and folder is not None:
@@ -288,7 +301,7 @@ def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
     except (OSError, FloatingPointError, UncapturableError):
         raise
     except Exception as error:  # Lightning and torch raise errors of many types
-        if resume is None or timer.has_begun:
+        if resume is None or timer.has_begun or is_out_of_memory(error):
             raise
         reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
         raise CheckpointError(f"resume: {resume} can't be restored ({reason})") from error
@@ -300,7 +313,7 @@ def _make_trainer(
     callbacks: list[Callback],
     folder: RunFolder | None,
     strategy: BlockStrategy | None,
-    done: int,
+    span: tuple[int, int],
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
@@ -310,9 +323,9 @@ def _make_trainer(
         devices=[data.device.index] if on_gpu else 1,
         precision=_GPU_MODES[data.precision] if on_gpu else "32-true",
         max_epochs=-1,
-        max_steps=config.max_epochs * data.steps_per_epoch,
+        max_steps=span[1],
         limit_val_batches=0,  # done by the callback Validation
-        logger=make_loggers(config, folder, done) or False,
+        logger=make_loggers(config, folder, span[0]) or False,
         callbacks=callbacks,
         enable_checkpointing=False,
         enable_progress_bar=False,

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from tests.e2e.conftest import environment_with
 from tests.e2e.launch import TRAIN, Run, Started
+from tests.own_graphs import arrays
 
 #: Epochs of a run that takes a few seconds, most of them in its epochs, on a machine with nothing else to do.
 EPOCHS = 2000
@@ -145,6 +147,90 @@ def test_a_run_that_was_begun_for_longer_is_not_resumed_for_less(
     assert f"trainer.max_epochs: got {EPOCHS}; accepted: more than {EPOCHS}" in run.errors
 
 
+#: train.py in a process that ends, without a chance to do anything, when a model is scored for the nth time.
+KILLED = """
+import os, runpy, signal, sys
+import lightning.pytorch as pl
+
+count, score = int(sys.argv.pop(1)), pl.Trainer.test
+
+def test(*args, **options):
+    global count
+    count -= 1
+    if count == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return score(*args, **options)
+
+pl.Trainer.test = test
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def run_patched(program: str, number: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, str(number), str(TRAIN), *words]
+    environment = environment_with(folder.parent / f"{folder.name}-cache")
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+def kill_at_score(number: int, *words: str, folder: Path) -> None:
+    done = run_patched(KILLED, number, *words, folder=folder)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_a_run_that_was_killed_before_its_scores_is_finished(
+    start: Callable[..., Started], tmp_path: Path, early: bool
+) -> None:
+    """After its last epoch, or where it stopped early. A run that has its scores is not resumed."""
+    words = ["trainer.max_epochs=60", "device=cpu", "trainer.plots=true"]
+    words += ["trainer.patience=3", "optimizer.lr=0.1"] if early else []
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, killed):
+        folder.mkdir()
+    run = start(*words, f"hydra.run.dir={whole}", folder=whole).wait()
+    assert run.status == 0, run.errors
+    kill_at_score(1, *words, "hydra.run.dir=.", folder=killed)
+    assert not (killed / "result.json").exists()
+    run = start("resume=.", folder=killed).wait()
+    assert (run.status, run.errors) == (0, "")
+    assert "best epoch" in run.output
+    same(whole, killed)
+    ours, theirs = (json.loads((folder / "result.json").read_text()) for folder in (killed, whole))
+    assert (ours["epochs"] < 60) == early
+    assert ours["epoch_milliseconds"] is None
+    assert ours.keys() == theirs.keys()
+    assert (killed / "README.md").is_file() == (whole / "README.md").is_file()
+    again = start("resume=.", folder=killed).wait()
+    option = (
+        "trainer.patience: got 3; accepted: more" if early else "trainer.max_epochs: got 60; accepted: more"
+    )
+    assert again.status == 2
+    assert option in again.errors
+    assert json.loads((killed / "result.json").read_text()) == ours
+
+
+def test_a_sweep_that_was_killed_before_the_scores_of_a_run_is_finished(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    words = ["-m", "seed=0,1,2", "trainer.max_epochs=20", "device=cpu"]
+    kill_at_score(2, *words, folder=tmp_path)
+    assert len(list(tmp_path.glob("outputs/*/*-sweep/*/result.json"))) == 1
+    run = start("resume=last", folder=tmp_path).wait()
+    assert run.status == 0, run.errors
+    results = sorted(tmp_path.glob("outputs/*/*-sweep/*/result.json"))
+    assert [json.loads(file.read_text())["epochs"] for file in results] == [20, 20, 20]
+    (summary,) = tmp_path.glob("outputs/*/*-sweep/summary.csv")
+    assert summary.read_text().splitlines()[1].startswith(",3,0,")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    alone = start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait()
+    assert alone.status == 0, alone.errors
+    same(whole, results[1].parent)
+
+
 SWEEP = ("-m", "seed=0,1", "optimizer.lr=0.01,1e38", "trainer.max_epochs=20", "trainer.log_every=5")
 
 
@@ -246,3 +332,145 @@ def test_nothing_to_go_on_with(
     assert (run.status, run.output, run.errors.count("\n")) == (2, "", 1)
     assert run.errors.startswith(f"train.py: {said}")
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+#: train.py in which the nth step of the run with seed 0, 1, 2, ... fails by what torch and Python raise where
+#: memory of a GPU or of the CPU is used up.
+EXHAUSTED = """
+import runpy, sys
+import torch
+from gnnsparse.tasks.node import NodeClassifier
+from hydra.core.hydra_config import HydraConfig
+
+count, step = int(sys.argv.pop(1)), NodeClassifier.training_step
+errors = [
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB\\n\\nfree."),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory"),
+    MemoryError(),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+    OSError(12, "Cannot allocate memory"),
+]
+
+def training_step(self, batch):
+    if self.trainer.global_step == count:
+        raise errors[HydraConfig.get().job.get("num", 0)]
+    return step(self, batch)
+
+NodeClassifier.training_step = training_step
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("step", [0, 7])
+def test_memory_that_is_used_up_in_a_step(start: Callable[..., Started], tmp_path: Path, step: int) -> None:
+    """One line for each run, which goes on from its last checkpoint, or from the beginning without one."""
+    words = ["-m", "seed=0,1,2,3,4,5", "trainer.max_epochs=20", "device=cpu"]
+    run = run_patched(EXHAUSTED, step, *words, "trainer.checkpoint_seconds=0", folder=tmp_path)
+    assert run.returncode == 1, run.stderr
+    lines = run.stderr.splitlines()
+    for number, line in enumerate(lines):
+        assert line.startswith("train.py: out of memory on cpu ("), line
+        assert "to need less: sampler=neighbor, a smaller model; to go on as it is: python train.py" in line
+        assert re.search(rf"resume=outputs/\S+-sweep/{number}-\S+$", line)
+    assert len(lines) == 6
+    assert run.stdout.count("failed: ") == 6
+    lasts = list(tmp_path.glob("outputs/*/*-sweep/*/checkpoints/last.ckpt"))
+    assert [torch.load(last, weights_only=True)["global_step"] for last in lasts] == [7] * (6 if step else 0)
+    (sweep,) = tmp_path.glob("outputs/*/*-sweep")
+    resumed = start(lines[1].rpartition(" ")[2], folder=tmp_path).wait()
+    assert (resumed.status, resumed.errors) == (0, "")
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    alone = start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait()
+    assert alone.status == 0, alone.errors
+    (folder,) = sweep.glob("1-*")
+    same(whole, folder)
+    more = start("resume=last", folder=tmp_path).wait()
+    assert more.status == 0, more.errors
+    assert len(list(sweep.glob("*/result.json"))) == 6
+
+
+#: train.py whose address space ends a gigabyte after the beginning of the training.
+LIMITED = """
+import resource, runpy, sys
+import lightning.pytorch as pl
+
+room, fit = int(sys.argv.pop(1)), pl.Trainer.fit
+
+def limited(*args, **options):
+    used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+    return fit(*args, **options)
+
+pl.Trainer.fit = limited
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+def test_a_process_without_memory(start: Callable[..., Started], tmp_path: Path) -> None:
+    """A hidden layer of 360 MB, several times; the folder is resumed where there is more memory."""
+    words = ("model.hidden_channels=50000", "trainer.max_epochs=1", "device=cpu", "trainer.progress=false")
+    run = run_patched(LIMITED, 2**29, *words, folder=tmp_path)
+    assert run.returncode == 2, run.stderr
+    assert re.fullmatch(r"train\.py: out of memory on cpu \(.*memory.*\); to need less: .*\n", run.stderr)
+    resumed = start(run.stderr.split()[-1], folder=tmp_path).wait()
+    assert (resumed.status, resumed.errors) == (0, "")
+    (result,) = tmp_path.glob("outputs/*/*/result.json")
+    assert json.loads(result.read_text())["epochs"] == 1
+
+
+def test_data_that_have_changed(start: Callable[..., Started], tmp_path: Path) -> None:
+    """It is said what has changed, and a run goes on with it once it is told to, that one time."""
+    path, made = tmp_path / "graph.npz", arrays()
+    np.savez(path, **made)
+    words = ("dataset=custom", f"dataset.path={path}", "trainer.max_epochs=5", "device=cpu")
+    run = start(*words, "hydra.run.dir=run", folder=tmp_path).wait()
+    assert run.status == 0, run.errors
+
+    np.savez_compressed(tmp_path / "same.npz", **made)  # another file with the same content is no change
+    run = start(
+        "resume=run", f"dataset.path={tmp_path / 'same.npz'}", "trainer.max_epochs=6", folder=tmp_path
+    ).wait()
+    assert run.status == 0, run.errors
+
+    changed = {**made, "x": made["x"] + 1, "edge_index": made["edge_index"][:, 1:]}
+    np.savez(path, **{**changed, "edge_weight": made["edge_weight"][1:]})
+    more = ("resume=run", f"dataset.path={path}", "trainer.max_epochs=8")
+    before = json.loads((tmp_path / "run" / "result.json").read_text())
+    refused = start(*more, folder=tmp_path).wait()
+    count = made["edge_index"].shape[1]
+    said = (
+        r"train\.py: resume: the data have changed since \S*last\.ckpt was written: "
+        rf"edges \({count} edges of 60 nodes before, {count - 1} edges of 60 nodes now\), weights of edges "
+        rf"\({count} before, {count - 1} now\), x \(other values\); accepted: the data of before, or "
+        r"resume_data=changed to go on with these\n"
+    )
+    assert refused.status == 2
+    assert re.fullmatch(said, refused.errors), refused.errors
+    assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
+
+    told = start(*more, "resume_data=changed", folder=tmp_path).wait()
+    assert told.status == 0, told.errors
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"] == 8
+    again = start("resume=run", "trainer.max_epochs=9", folder=tmp_path).wait()  # those are its data now
+    assert again.status == 0, again.errors
+    np.savez(path, **made)
+    assert start("resume=run", "trainer.max_epochs=10", folder=tmp_path).wait().status == 2
+
+
+def test_data_that_have_changed_in_a_sweep(start: Callable[..., Started], tmp_path: Path) -> None:
+    path, made = tmp_path / "graph.npz", arrays()
+    np.savez(path, **made)
+    words = ("-m", "seed=0,1", "dataset=custom", f"dataset.path={path}", "trainer.max_epochs=5", "device=cpu")
+    kill_at_score(2, *words, folder=tmp_path)
+    np.savez(path, **{**made, "y": np.roll(made["y"], 1)})
+    refused = start("resume=last", folder=tmp_path).wait()
+    assert refused.status == 1
+    assert "resume: the data have changed" in refused.errors
+    assert "y (other values)" in refused.errors
+    told = start("resume=last", "resume_data=changed", folder=tmp_path).wait()
+    assert told.status == 0, told.errors
+    assert len(list(tmp_path.glob("outputs/*/*-sweep/*/result.json"))) == 2

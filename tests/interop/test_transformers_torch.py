@@ -331,6 +331,10 @@ def call(*inputs: Any, pattern: Any = WINDOW, **options: Any) -> Any:
             "key_padding_mask: has shape (3, 5); accepted",
         ),
         (
+            call(X, X, X, key_padding_mask=torch.zeros(2, LENGTH)),
+            "key_padding_mask: has shape (2, 12); accepted: (12,) or (3, 12), a row a sequence",
+        ),
+        (
             call(X, X[:, :5], X[:, :5], pattern={"name": "bigbird", "seed": 0}),
             "pattern: bigbird(seed=0) is a function of one length, and this call has 12 queries and 5 keys; ",
         ),

@@ -250,8 +250,45 @@ def test_a_folder_that_everybody_can_write(tmp_path: Path) -> None:
     folder.chmod(0o777)
     for _ in range(2):
         assert_works(r"every user can write to the cache folder .*cache \(mode 777\); chmod o-w it", folder)
-    folder.chmod(0o775)
+    folder.chmod(0o755)
     assert prepare(cache=folder).cache_hit
+
+
+@pytest.mark.parametrize("mode", [0o775, 0o770, 0o2770])
+def test_a_folder_that_a_group_can_write(tmp_path: Path, mode: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    said = (
+        rf"group \w+ can write to the cache folder .*cache \(mode {mode:o}\); chmod g-w it, or set GNNSPARSE"
+    )
+    assert_works(said, folder)
+    folder.chmod(mode & ~0o020)
+    assert prepare(cache=folder).cache_hit
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a folder to another user")
+@pytest.mark.parametrize("owner", [65534, 123456])
+def test_a_folder_of_another_user(tmp_path: Path, owner: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, owner, -1)
+    assert_works(
+        rf"user (nobody|{owner}) owns the cache folder .*cache \(mode 755\); chown it, or set GNN", folder
+    )
+    os.chown(folder, os.geteuid(), -1)
+    assert prepare(cache=folder).cache_hit
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o000, 0o077])
+def test_a_folder_that_the_cache_makes_is_not_for_others(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        prepare(cache=tmp_path / "new" / "cache")
+        assert prepare(cache=tmp_path / "new" / "cache").cache_hit
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new" / "cache").stat().st_mode & 0o022 == 0
 
 
 def test_files_are_not_readable_by_others(own_cache: Path) -> None:

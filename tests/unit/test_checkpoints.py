@@ -10,12 +10,14 @@ import pickle
 import re
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from gnnsparse import SparseGraph
 from gnnsparse.training import (
     CheckpointError,
     FitResult,
@@ -27,7 +29,7 @@ from gnnsparse.training import (
     check_checkpoint,
     fit,
 )
-from gnnsparse.training.checkpoint import SUM, check_fits, checkpoint_sum
+from gnnsparse.training.checkpoint import SUM, check_fits, checkpoint_sum, contents_of
 from models import GCN
 from tests.tasks import toy_task
 
@@ -284,3 +286,21 @@ def test_nested_beyond_reason(last: Path, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "worse.ckpt")
     assert "do not match their checksum" in (refusal(tmp_path / "bad.ckpt") or "")
     assert "nested too deeply" in (refusal(tmp_path / "worse.ckpt") or "")
+
+
+def test_contents_of_a_data_set() -> None:
+    """Each part is told from the others, and a copy under another name from nothing."""
+    task = toy_task()
+    contents = contents_of(task)
+    assert contents_of(replace(task, name="elsewhere", x=task.x.clone())) == contents
+    csr = task.graph.csr
+    changes: dict[str, Any] = {
+        "x": {"x": task.x + 1}, "y": {"y": task.y.flip(0)}, "val_mask": {"val_mask": task.val_mask & False},
+        "num_classes": {"num_classes": task.num_classes + 1}, "metric": {"metric": "roc_auc"},
+        "class_names": {"class_names": tuple("abcdefgh"[: task.num_classes])},
+        "weights of edges": {"graph": SparseGraph(csr, torch.full((csr.nnz,), 2.0))},
+    }  # fmt: skip
+    for name, change in changes.items():
+        other = contents_of(replace(task, **change))
+        assert {key for key in {*contents, *other} if contents.get(key) != other.get(key)} == {name}
+    assert contents_of(object()) == {}

@@ -206,6 +206,38 @@ def test_graphml(tmp_path: Path) -> None:
     assert got.node_ids[7] == "n7"
 
 
+def test_graphml_in_which_values_are_missing(tmp_path: Path) -> None:
+    """One value of a feature, or of the weights, may not drop the others without a word."""
+    networkx = pytest.importorskip("networkx")
+    path = write_graphml(tmp_path / "graph.graphml")
+    whole = networkx.read_graphml(path)
+
+    graph = whole.copy()
+    del graph.nodes["n5"]["f1"]
+    networkx.write_graphml(graph, path)
+    said = r"graph.graphml: feature_columns: 'f1' is missing at node 'n5'; accepted: a number at every"
+    for given in (None, ["f0", "f1"]):
+        with pytest.raises(ValueError, match=said):
+            load_custom(path, feature_columns=given)
+    assert torch.equal(load_custom(path, feature_columns=["f0", "f2"]).x, expected().x[:, [0, 2]])
+
+    graph = whole.copy()
+    first, _, _, fourth, *_ = graph.edges
+    del graph.edges[first]["weight"], graph.edges[fourth]["weight"]
+    networkx.write_graphml(graph, path)
+    count = graph.number_of_edges()
+    said = f"weight: 'weight' is missing at edge .*{first[0]}.*, as at 2 of {count}; accepted: "
+    for name in (None, "weight"):
+        with pytest.raises(ValueError, match=said):
+            load_custom(path, weight=name)
+
+    graph = whole.copy()
+    for *_, of in graph.edges(data=True):
+        del of["weight"]
+    networkx.write_graphml(graph, path)
+    assert load_custom(path).graph.values is None
+
+
 def test_a_folder_of_ogb(tmp_path: Path) -> None:
     got = load_custom(write_ogb(tmp_path / "ogbn_mine"), directed=True)
     assert_equal(got, expected(weights=False))

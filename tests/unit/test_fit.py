@@ -175,6 +175,57 @@ def test_labels_and_numbers(metric: str, layers: int) -> None:
     assert (prediction.several_labels, prediction.regression) == (metric == "micro_f1", metric == "mae")
 
 
+def of_data(self: Any, data: Any) -> torch.Tensor:
+    return self.last(data.x, data.edge_index)
+
+
+def of_batch(self: Any, x: torch.Tensor, edge_index: Any, batch: Any) -> torch.Tensor:
+    return self.last(x, edge_index)
+
+
+def of_flag(self: Any, x: torch.Tensor, edge_index: Any, *, flag: bool) -> torch.Tensor:
+    return self.last(x, edge_index)
+
+
+def of_nothing(self: Any) -> torch.Tensor:
+    return torch.zeros(NODES, 3)
+
+
+class Linear(torch.nn.Module):
+    """A model without layers of a package by which one could tell how it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize("forward", [of_data, of_batch, of_flag, of_nothing])
+@pytest.mark.parametrize("base", [lambda: Stack(GCNConv), lambda: Stack(pyg.GCNConv), Linear])
+def test_a_forward_that_takes_something_else(base: Any, forward: Any) -> None:
+    model = base()
+    model.__class__ = type("Mine", (type(model),), {"forward": forward})
+    said = r"model: got Mine with forward\(.*\) .*, which is called as forward\(x.*accepted: forward\(x, A\)"
+    with pytest.raises(TypeError, match=said):
+        gnnsparse.fit(model, data(), epochs=1, device="cpu")
+
+
+def test_features_may_be_called_data() -> None:
+    """The argument `inputs` says so, as the error does that one gets without it."""
+
+    class Mine(Linear):
+        def forward(self, data: torch.Tensor) -> torch.Tensor:
+            return self.last(data)
+
+    with pytest.raises(TypeError, match=r"called as forward\(x\); .*inputs= says which it is"):
+        gnnsparse.fit(Mine(), data(edge_weight=None), epochs=1, device="cpu")
+    assert gnnsparse.fit(Mine(), data(edge_weight=None), epochs=1, device="cpu", inputs="none").epochs == 1
+
+
+def test_features_can_be_made_of_the_graph_as_the_error_says() -> None:
+    made = dataset_of_pyg(data(x=None), features="degree")
+    assert gnnsparse.fit(Stack(GCNConv, inputs=32), made, epochs=1, device="cpu").epochs == 1
+
+
 def test_unused_weights_of_edges_are_reported() -> None:
     with pytest.warns(UserWarning, match="data: Stack does not use the weights of the edges"):
         gnnsparse.fit(Stack(GATConv), data(), epochs=1, device="cpu")
@@ -202,8 +253,8 @@ def mixed() -> torch.nn.Module:
         (lambda: Stack(GCNConv), {}, {"precision": "fp12"}, "precision: "),
         (lambda: Stack(GCNConv), {}, {"device": "tpu"}, "device: got 'tpu'"),
         (lambda: Stack(GCNConv), {}, {"seed": "a"}, "seed: got str"),
-        (lambda: Stack(GCNConv), {"x": None}, {}, "features: got 'file', and the file has no features"),
-        (lambda: Stack(GCNConv), {"y": None}, {}, "label: there are no labels"),
+        (lambda: Stack(GCNConv), {"x": None}, {}, r"data.x: is missing; .*dataset_of_pyg\(data, features="),
+        (lambda: Stack(GCNConv), {"y": None}, {}, "data.y: is missing; accepted: classes of the nodes"),
         (lambda: Stack(GCNConv), {"edge_index": None}, {}, "edge_index: is missing"),
         (lambda: Stack(GCNConv), {"y": torch.zeros(9)}, {}, r"y: has shape \(9,\); accepted: a row"),
         (lambda: Stack(GCNConv), {}, {"split": "soon"}, "split: got 'soon'; accepted"),

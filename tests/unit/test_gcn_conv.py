@@ -180,6 +180,23 @@ class TestMemo:
         layer(x, edges(2))
         assert len(made) == 2
 
+    @pytest.mark.parametrize("learned", [False, True])
+    @pytest.mark.parametrize("weighted_first", [False, True])
+    def test_cached_does_not_mix_calls_with_and_without_weights(
+        self, learned: bool, weighted_first: bool
+    ) -> None:
+        layer, index, x = GCNConv(4, 4, cached=True), edges(), torch.randn(NODES, 4)
+        calls = [(x, index), (x, index, torch.rand(index.shape[1], requires_grad=learned))]
+        first, second = reversed(calls) if weighted_first else calls
+        layer(*first)
+        with pytest.raises(ValueError, match=r"edge_weight: got .*cached=True.*reset_parameters\(\)"):
+            layer(*second)
+        layer(*first)
+        layer.reset_parameters()
+        want = GCNConv(4, 4)
+        want.load_state_dict(layer.state_dict())
+        assert torch.equal(layer(*second), want(*second))
+
     def test_new_weights_on_old_edges(self, made: list[int]) -> None:
         layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
         weight = torch.rand(index.shape[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import gnnsparse
@@ -274,6 +278,30 @@ def test_names_of_nodes_and_classes_stand_in_the_rows(tmp_path: Path) -> None:
         "0,a,1,art,0.25,0.75",
         "1,b,0,law,1,0",
     ]
+
+
+@given(
+    texts=st.lists(st.text("=+-@\t\r\n'\uff1d\"a1.,; ", min_size=1, max_size=6), min_size=1, max_size=6),
+    numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=6, max_size=6),
+)
+@example(
+    texts=['=HYPERLINK("x")', "-5", "+1.5e3", "'=1", "@a", "-a"], numbers=[-1.5, 0.1, -0.0, 1e-38, 3e38, 2]
+)
+def test_no_name_is_run_by_a_spreadsheet(
+    texts: list[str], numbers: list[float], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Names come back as the documentation says, and numbers are as they were."""
+    path = tmp_path_factory.mktemp("csv") / "p.csv"
+    count = len(texts)
+    values = torch.tensor(numbers[:count], dtype=torch.float32)
+    arrays = {"nodes": torch.arange(count), "values": values, "classes": torch.arange(count)}
+    write_predictions(path, arrays, {"ids": np.array(texts, object), "class_names": np.array(texts, object)})
+    table = pandas.read_csv(path, dtype={"ids": str, "class_name": str}, keep_default_na=False)
+    for name in ("ids", "class_name"):
+        for cell, text in zip(table[name], texts, strict=True):
+            assert cell.removeprefix("'") == text
+            assert not cell.startswith(tuple("=+-@\t\r\n\uff1d")) or math.isfinite(float(cell))
+    assert torch.equal(torch.tensor(table["values"].to_numpy(np.float32)), values)
 
 
 def test_several_labels_and_lengths(tmp_path: Path) -> None:

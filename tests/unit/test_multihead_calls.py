@@ -364,6 +364,18 @@ def nested() -> torch.Tensor:
             "key_padding_mask: got a tensor of dtype torch.bool; accepted: one value; this argument was",
         ),
         (call(nested(), X, X), "key: got a tensor of dtype torch.float32; accepted: a nested tensor"),
+        (
+            call(X, X, X, key_padding_mask=padding()[:2]),
+            "key_padding_mask: has shape (2, 12); accepted: (12,) or (3, 12), a row a sequence",
+        ),
+        (
+            call(X[0], X[0], X[0], key_padding_mask=padding()),
+            "key_padding_mask: has shape (3, 12); accepted: (12,), a row a sequence",
+        ),
+        (
+            call(X, X, X, key_padding_mask=padding(), bias=torch.zeros(2, 1, 5)),
+            "bias: has shape (2, 1, 5); accepted: (",
+        ),
         (call(*[nested()] * 3, need_weights=True), "need_weights: was given with nested tensors; accepted"),
         (call(*[nested()] * 3, key_padding_mask=padding()), "key_padding_mask: was given with nested"),
     ],

@@ -50,6 +50,19 @@ def test_an_edge_index_is_source_over_target() -> None:
     assert torch.equal(matrix_of(a), want)
 
 
+@pytest.mark.parametrize("form", [tuple, list, lambda ends: tuple(e.tolist() for e in ends)])
+@pytest.mark.parametrize("num_nodes", [4, (4, 6)])
+def test_a_pair_of_sources_and_targets_is_an_edge_index(form: Any, num_nodes: Any) -> None:
+    """The form of DGL's graphs, which a CSR pair is told from by the number of nodes."""
+    values = torch.arange(1.0, EDGES.shape[1] + 1)
+    pair = gnnsparse.prepare(form(EDGES), num_nodes=num_nodes, values=values, cache=False)
+    want = gnnsparse.prepare(EDGES, num_nodes=num_nodes, values=values, cache=False)
+    assert pair.shape == want.shape
+    assert torch.equal(matrix_of(pair), matrix_of(want))
+    mixed = gnnsparse.prepare((EDGES[0].int(), EDGES[1]), num_nodes=num_nodes, cache=False)
+    assert torch.equal(mixed.to_dense() != 0, want.to_dense() != 0)
+
+
 def test_matrices_are_taken_as_they_are() -> None:
     matrix = sp.random_array((5, 7), density=0.4, rng=np.random.default_rng(0), dtype=np.float32).tocsr()
     want = torch.from_numpy(matrix.toarray())
@@ -277,6 +290,16 @@ BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (EDGES, {"cache": 1}, TypeError, "cache"),
     (EDGES, {"self_loop_weight": "2"}, TypeError, "self_loop_weight"),
     (G, {"num_nodes": 3}, ValueError, "num_nodes"),
+    (
+        ([0, 2, 3], [1, 1, 0, 2]),
+        {"num_nodes": 3},
+        ValueError,
+        "graph: sources and targets have 3 and 4 .*CSR",
+    ),
+    (([0, 2], [1, 3]), {"num_nodes": 3}, ValueError, "edge_index"),
+    (([0.5], [1]), {"num_nodes": 3}, TypeError, r"graph\[0\]"),
+    (([0], [1]), {"num_nodes": 3, "num_cols": 3}, ValueError, "num_cols"),
+    (([0, 1], [0], [1.0]), {"num_nodes": 3}, ValueError, "num_nodes"),
     (sp.eye(3), {"values": torch.ones(3)}, ValueError, "values"),
     (random_graph(5, 7, 0.2), {"values": "gcn"}, ValueError, "values.*square"),
     (random_graph(5, 7, 0.2), {"reorder": "rcm"}, ValueError, "reorder.*square"),

@@ -105,14 +105,15 @@ def test_comments_list_what_the_library_accepts() -> None:
         assert tuple(names) == accepted[option], file
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
                "activation", "pool", "conv", "attention", "metric", "method", "way", "parts",
-              "features"}  # fmt: skip
+              "features", "resume_data"}  # fmt: skip
     assert {option for _, option, _ in listed_choices()} == closed
 
 
 def test_the_options_that_accept_names() -> None:
     """Each of them is in the files, with a default that it accepts."""
     options = {
-        "precision", "device", "mode", "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
+        "precision", "device", "mode", "resume_data",
+        "trainer.logger", "trainer.capture", "trainer.way", "trainer.parts",
         "optimizer.decay", "optimizer.schedule", "preprocess.reorder", "preprocess.format",
         "preprocess.balance", "sampler.name", "sampler.method", "sampler.features",
     }  # fmt: skip

@@ -176,6 +176,44 @@ def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert torch.equal(tensor, resumed.model.state_dict()[name])
 
 
+@pytest.mark.parametrize("config", [{}, {"val_every": 5}, {"patience": 4, "val_every": 2}], ids=str)
+@pytest.mark.parametrize("has_best", [True, False])
+def test_resumed_after_the_last_epoch(
+    config: dict[str, Any], has_best: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that ended before its scores is scored, and not trained; that is no different from one run."""
+    task = toy_task()
+    whole, module = train(task, 40, tmp_path / "whole", **config)
+
+    def crash(*_: Any) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeClassifier, "test_step", crash)
+        with pytest.raises(RuntimeError, match="power cut"):
+            train(task, 40, tmp_path / "run", **config)
+    last, best = (tmp_path / "run" / "checkpoints" / name for name in ("last.ckpt", "best.ckpt"))
+    if not has_best:  # the kill came before it was written
+        best.unlink()
+    before = last.read_bytes(), rows_of(tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr(NodeClassifier, "training_step", crash)
+        result, again = train(task, 40, tmp_path / "run", last, **config)
+    assert (result.epochs, result.best_epoch, result.metrics) == (
+        whole.epochs, whole.best_epoch, whole.metrics,
+    )  # fmt: skip
+    assert (result.epochs < 40) == ("patience" in config)
+    assert result.epoch_milliseconds is None
+    assert (last.read_bytes(), rows_of(tmp_path / "run")) == before
+    written, other = (
+        torch.load(folder / "checkpoints" / "best.ckpt", weights_only=True)
+        for folder in (tmp_path / "run", tmp_path / "whole")
+    )
+    assert written["gnnsparse_sum"] == other["gnnsparse_sum"]
+    for name, tensor in module.model.state_dict().items():
+        assert torch.equal(tensor, again.model.state_dict()[name])
+
+
 def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
     train(toy_task(), 5, tmp_path)
     last = tmp_path / "checkpoints" / "last.ckpt"
@@ -183,8 +221,10 @@ def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
         CheckpointError, match=r"resume: .*last\.ckpt is of a run with task=toy, this one has other"
     ):
         train(toy_task(name="other"), 9, resume=last)
-    with pytest.raises(CheckpointError, match=r"trainer\.max_epochs: got 5; accepted: more than 5"):
-        train(toy_task(), 5, resume=last)
+    with pytest.raises(
+        CheckpointError, match=r"trainer\.max_epochs: got 4; accepted: at least 5, the epochs"
+    ):
+        train(toy_task(), 4, resume=last)
     with pytest.raises(CheckpointError, match="resume: there is no file"):
         train(toy_task(), 9, resume=tmp_path / "none.ckpt")
     for content in (b"nonsense", last.read_bytes()[:-2000]):

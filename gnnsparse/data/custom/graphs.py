@@ -107,12 +107,12 @@ def read_graphml(path: Path, label: str | None, weight: str | None, features: li
     Args:
         path: the file.
         label: attribute of a node that is its label; None: label or y, if there is one.
-        weight: attribute of an edge that is its weight; None: weight, if all edges have it.
-        features: attributes of the nodes that are features; None: all numbers that every node has, but the
-            label.
+        weight: attribute of an edge that is its weight; None: weight, if edges have it.
+        features: attributes of the nodes that are features; None: all numbers but the label.
 
     Raises:
-        ValueError: the file is damaged, or there is no such attribute, or it is no number where it has to be.
+        ValueError: the file is damaged, there is no such attribute, or it is no number, or is missing at a
+            node or an edge, where it has to be a number everywhere.
         MemoryError: the graph does not fit into memory.
         ImportError: NetworkX is not installed.
         OSError: the file can't be read.
@@ -150,19 +150,14 @@ def _of_networkx(graph: Any, label: str | None, weight: str | None, features: li
         y = np.array(["" if of.get(label) is None else str(of[label]) for of in attributes], dtype=object)
     if features is None:
         features = [
-            n
-            for n in names
-            if n != label and n != "split" and all(_is_number(of.get(n)) for of in attributes)
+            name for name in names if name not in (label, "split") and _holds_numbers(attributes, name)
         ]
     columns = {name: np.array([str(of.get(name, "")) for of in attributes], dtype=object) for name in names}
-    table = [[of.get(name) for name in features] for of in attributes]
-    for node, row in zip(nodes, table, strict=True):
-        for name, value in zip(features, row, strict=True):
-            if not _is_number(value):
-                bad_value(
-                    "feature_columns",
-                    f"{name!r} of node {str(node)[:80]!r} is {str(value)[:80]!r}; accepted: a number",
-                )
+    of_nodes = dict(zip(nodes, attributes, strict=True))
+    for name in features:
+        accepted = f"a number at every node, or feature_columns without {name!r}"
+        _check_numbers("feature_columns", name, "node", of_nodes, accepted)
+    table = [[of[name] for name in features] for of in attributes]
     return Content(
         len(nodes),
         edges,
@@ -186,13 +181,28 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float))
 
 
+def _holds_numbers(attributes: list[Any], name: str) -> bool:
+    """Return whether an attribute is a number wherever it is given."""
+    return all(_is_number(of[name]) for of in attributes if of.get(name) is not None)
+
+
+def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any], accepted: str) -> None:
+    """Raise a ValueError that counts and names nodes or edges whose attribute is missing, or no number."""
+    wrong = [(key, of.get(name)) for key, of in attributes.items() if not _is_number(of.get(name))]
+    if wrong:
+        key, value = wrong[0]
+        problem = "is missing" if value is None else f"is {str(value)[:80]!r}"
+        many = "" if len(wrong) == 1 else f", as at {len(wrong)} of {len(attributes)}"
+        bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
+
+
 def _weights(graph: Any, weight: str | None) -> np.ndarray | None:
     name = weight or "weight"
-    values = [value for _, _, value in graph.edges(data=name)]
-    if any(not _is_number(value) for value in values):
-        if weight is not None:
-            bad_value("weight", f"an edge has no number as {weight!r}; accepted: an attribute of all edges")
+    attributes = dict(graph.edges.items())
+    if weight is None and all(of.get(name) is None for of in attributes.values()):
         return None
+    _check_numbers("weight", name, "edge", attributes, "a number at every edge, or at none")
+    values = [of[name] for of in attributes.values()]
     return np.array(values, dtype=np.float64) if values else None
 
 

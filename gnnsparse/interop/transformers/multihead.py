@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value
-from gnnsparse.nn import edge_bias
+from gnnsparse.nn.attention_edges import padding_bias
 from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.terms import attend, dense_weights, pair_terms, total
@@ -73,7 +73,7 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
         operand = self.gnnsparse_patterns.operand(
             *lengths, q, is_causal=is_causal, with_pairs=with_mask or need_weights
         )
-        bias = None if key_padding_mask is None else edge_bias(operand, key_padding_mask)
+        bias = None if key_padding_mask is None else padding_bias(operand, key_padding_mask, q.shape[:-3])
         if attn_mask is not None and not is_causal:
             bias = total(bias, self._mask_terms(operand, attn_mask, q))
         dropout_p = self.dropout if self.training else 0.0

@@ -22,7 +22,7 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.ranges import ranged
 from gnnsparse.transforms import is_direct, settled
 
-__all__ = ["attention"]
+__all__ = ["attention", "check_bias"]
 
 
 def _check_heads(
@@ -48,7 +48,8 @@ def _check_heads(
     return lead
 
 
-def _check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+def check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
+    """Raise unless a bias has a value for each edge of A, and leading sizes that are broadcast to `lead`."""
     check_tensor("bias", bias, dtypes=dtypes, device=a.device)
     sizes = tuple(bias.shape[:-1])
     fits = bias.dim() >= 1 and len(sizes) <= len(lead) and bias.shape[-1] == a.nnz
@@ -177,7 +178,7 @@ def attention(
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     lead = _check_heads(A, q, k, v, dtypes)
     if bias is not None:
-        _check_bias(A, bias, lead, dtypes)
+        check_bias(A, bias, lead, dtypes)
         bias = to_edges(bias, lead)
     for name, flag in (("is_causal", is_causal), ("return_weights", return_weights)):
         check_flag(name, flag)
