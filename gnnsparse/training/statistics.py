@@ -138,9 +138,13 @@ def _permutation_test(differences: Any, rounding: float) -> float:
     from scipy import stats
 
     large = abs(differences.sum()) - 2 * rounding * len(differences)
+
+    def is_large(signed: Any, axis: int) -> Any:
+        return (abs(signed.sum(axis)) >= large).astype(float)
+
     found = stats.permutation_test(
-        (differences,), lambda signed, axis: abs(signed.sum(axis)) >= large, permutation_type="samples",
-        alternative="greater", n_resamples=_PATTERNS, batch=_BATCH, vectorized=True, rng=0,
+        (differences,), is_large, permutation_type="samples", alternative="greater",
+        n_resamples=_PATTERNS, batch=_BATCH, vectorized=True, rng=0,
     )  # fmt: skip
     return float(found.pvalue)
 
