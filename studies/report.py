@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies.peers import PEERS
-from studies.results import LEVEL, Row, exceptions
+from studies.results import LEVEL, Row, exceptions, families, too_few_seeds
 
 __all__ = ["as_csv", "as_markdown", "conclusions", "draw", "print_report", "write_text"]
 
@@ -87,6 +87,7 @@ def conclusions(content: dict[str, Any]) -> list[str]:
     for row in rows:
         if row["p_corrected"] is not None and row["p_corrected"] < LEVEL:
             lines.append(f"Differs from fp32 (p = {row['p_corrected']:.2g}, corrected): {_where(row)}.")
+    lines += [line for family in families(rows) for line in too_few_seeds(family)]
     title = (content["paper"] or {}).get("title", "")
     for found in content["paper_rows"]:
         name = f"{title}, {found['dataset']}, {_title(found)}: {found['paper']:g} in the paper"

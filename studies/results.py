@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import statistics
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gnnsparse.training.statistics import compare_paired, holm, summarize
+from gnnsparse.training.statistics import LEAST_PAIRS, compare_paired, holm, smallest_p_value, summarize
 from studies.options import REFERENCE, StudyOptions
 from studies.peers import PEERS
 from studies.store import Run
 
-__all__ = ["LEVEL", "Row", "exceptions", "paper_rows", "rows_of"]
+__all__ = ["LEVEL", "Row", "exceptions", "families", "paper_rows", "rows_of", "too_few_seeds"]
 
 #: A corrected p-value below this is called a difference.
 LEVEL = 0.05
@@ -25,8 +26,7 @@ def rows_of(results: Mapping[Run, dict[str, Any]]) -> list[Row]:
     """Makes a row of the finished runs of each (data set, model, variant).
 
     Scores are those of the test part, in per cent. Each variant is compared with REFERENCE over the seeds
-    that both have; the p-values of the precisions are corrected as one family by Holm's method, those of the
-    peers as another.
+    that both have; the p-values of each of `families` are corrected by Holm's method.
     """
     groups: dict[tuple[str, str, str], dict[int, dict[str, Any]]] = defaultdict(dict)
     for run, result in results.items():
@@ -36,11 +36,41 @@ def rows_of(results: Mapping[Run, dict[str, Any]]) -> list[Row]:
         rows.append(_row(dataset, model, variant, by_seed))
         reference = groups.get((dataset, model, REFERENCE), {})
         rows[-1] |= _comparison(by_seed, {} if variant == REFERENCE else reference)
-    for family in (False, True):
-        tested = [row for row in rows if row["p_value"] is not None and (row["variant"] in PEERS) == family]
+    for family in families(rows):
+        tested = [row for row in family if row["p_value"] is not None]
         for row, p_value in zip(tested, holm([row["p_value"] for row in tested]), strict=True):
             row["p_corrected"] = p_value
     return rows
+
+
+def families(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
+    """Returns the rows that are compared with REFERENCE: those of the precisions, and those of the peers."""
+    compared = [row for row in rows if row["compared_seeds"]]
+    peers = [row for row in compared if row["variant"] in PEERS]
+    return [row for row in compared if row["variant"] not in PEERS], peers
+
+
+def too_few_seeds(family: list[Row]) -> list[str]:
+    """Returns what can't be said of the significance of differences, whatever the scores are; one line each.
+
+    Args:
+        family: one of `families`.
+    """
+    if not family:
+        return []
+    count, lines = len(family), []
+    needed = next(n for n in itertools.count(LEAST_PAIRS) if count * smallest_p_value(n) < LEVEL)
+    comparisons = "one comparison" if count == 1 else f"{count} comparisons"
+    needs = f"with {comparisons} it takes {needed} seeds for a corrected p below {LEVEL}"
+    if few := sum(row["compared_seeds"] < LEAST_PAIRS for row in family):
+        lines.append(
+            f"Nothing is said of the significance of differences of fewer than {LEAST_PAIRS} seeds ({few} of "
+            f"{count}): {needs}."
+        )
+    tested = [smallest_p_value(row["compared_seeds"]) for row in family if row["p_value"] is not None]
+    if tested and len(tested) * min(tested) >= LEVEL:
+        lines.append(f"No difference can be significant, whatever the scores are: {needs}.")
+    return lines
 
 
 def _score(result: dict[str, Any]) -> float:

@@ -25,6 +25,7 @@ __all__ = [
     "geometric_mean",
     "lost_cases",
     "means_of_auto",
+    "no_losses",
     "print_report",
     "weight_pairs",
 ]
@@ -128,15 +129,9 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
         "speed" is the speed of `auto` over the best one's; "noisy" is whether the two differ by no more than
         the measured noise (`gnnsparse.bench.noise.is_noise`).
     """
-    rivals: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row["ok"] and row["kernel"] != "auto":
-            rivals[_case(row)].append(row)
     lost = []
-    for row in rows:
-        against = [r for r in rivals[_case(row)] if _competes(r, row)] if row["kernel"] == "auto" else []
-        best = min(against, key=lambda rival: rival["ms"], default=None)
-        if best is None or best["ms"] >= LOSS * row["ms"]:
+    for row, best in _compared(rows):
+        if best["ms"] >= LOSS * row["ms"]:
             continue
         keys = ("graph", "op", "values", "precision", "width", "ms")
         lost.append({
@@ -145,6 +140,31 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
             "noisy": is_noise(row, best, drift),
         })  # fmt: skip
     return sorted(lost, key=lambda case: case["speed"])
+
+
+def _compared(rows: list[Row]) -> list[tuple[Row, Row]]:
+    """Returns the right rows of `auto` that have rivals, each with the fastest of them."""
+    rivals: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        if row["ok"] and row["kernel"] != "auto":
+            rivals[_case(row)].append(row)
+    found = []
+    for row in (row for row in rows if row["ok"] and row["kernel"] == "auto"):
+        if against := [rival for rival in rivals[_case(row)] if _competes(rival, row)]:
+            found.append((row, min(against, key=lambda rival: rival["ms"])))
+    return found
+
+
+def no_losses(measured: int, compared: int) -> str:
+    """Returns what a report says of losses when it lists none: a comparison of nothing shows nothing.
+
+    Args:
+        measured: number of measurements.
+        compared: number of right results of ours that stand beside a right one of another.
+    """
+    if compared:
+        return f"nowhere among {compared} compared cases"
+    return "nothing was compared: no right results stand side by side" if measured else "nothing was measured"
 
 
 def _competes(rival: Row, row: Row) -> bool:
@@ -314,7 +334,7 @@ def print_report(bench: Bench, console: Console) -> None:
         best = f"{case['best']} takes {case['best_ms']:.3f} ms"
         say(f"  auto loses: {_where(case)}: {case['ms']:.3f} ms, {best} ({case['speed']:.2f}x)")
     if not clear:
-        say("  nowhere among these cases")
+        say(f"  {no_losses(len(bench.rows), len(_compared(bench.rows)))}")
     if noise := len(cases) - len(clear):
         say(f"  noise: {noise} more, in which the difference is not larger than the measured noise")
 

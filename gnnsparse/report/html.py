@@ -60,7 +60,7 @@ def _problems(report: Report) -> str:
 def _losses(report: Report) -> str:
     name, title = LOSSES
     table = losses_table(report.comparisons)
-    inner = "<p>Nowhere in these results.</p>" if table is None else _table(table)
+    inner = "" if table is None else _table(table)
     about = escape(losses_text(report.comparisons))
     inner += "".join(f"<h3>{escape(file)}</h3>{_parts([part])}" for file, part in report.lost)
     return f'<section id="{name}"><h2>{title}</h2><p>{about}</p>{inner}</section>'

@@ -27,7 +27,7 @@ def as_markdown(report: Report) -> str:
             lines += _parts(part for name, part in section.parts if name == file)
     lines += [f"## {LOSSES[1]}", "", _plain(losses_text(report.comparisons)), ""]
     table = losses_table(report.comparisons)
-    lines += ["Nowhere in these results.", ""] if table is None else _table(table)
+    lines += [] if table is None else _table(table)
     for file, part in report.lost:
         lines += [f"### {_plain(file)}", "", *_parts([part])]
     lines += ["## Files", "", *_table(files_table(report))]

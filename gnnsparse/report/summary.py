@@ -27,13 +27,16 @@ def losses_table(comparisons: list[Comparison]) -> Table | None:
 
 
 def losses_text(comparisons: list[Comparison]) -> str:
-    """Returns a sentence on how many cases were compared, and in how many another is faster."""
+    """Returns how many cases were compared, and in how many of them another is faster."""
     lost = sum(found.speed < 1 for found in comparisons)
+    slower = (
+        "none of them is slower" if lost == 0 else f"{lost} of them {'is' if lost == 1 else 'are'} slower"
+    )
     if not comparisons:
         return "No result was compared with another library."
     return (
         f"{len(comparisons)} times of ours were compared with the fastest other result of the same case; "
-        f"{lost} of them are slower. A speed is the other's time divided by ours."
+        f"{slower}. A speed is the other's time divided by ours."
     )
 
 

@@ -85,6 +85,32 @@ class Neighbourhood:
             csr, normalization, values, scale, loops, nnz_index, _first_edges(graph), drawn_by, running
         )
 
+    @classmethod
+    def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
+        """Makes the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
+
+        The edges of a row are sorted by their sources, and those of a source as they were given.
+
+        Args:
+            graph: the graph.
+            weights: by which edges are drawn, [edges] in the order of the edges given; None: they are not.
+            replace: whether they are drawn with replacement.
+
+        Raises:
+            TypeError: `weights` is no array of real numbers.
+            ValueError: `weights` has another size or device than the edges, or a number below 0.
+        """
+        drawn_by = None if weights is None else _edge_weights(graph, weights)
+        nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
+        if nonzeros is not None:
+            order = torch.argsort(nonzeros, stable=True)
+            copies = torch.bincount(nonzeros.long(), minlength=graph.nnz)
+            first = torch.nn.functional.pad(copies.cumsum(0), (1, 0))
+            csr = Csr(first[csr.indptr], csr.indices.repeat_interleave(copies), csr.cols)
+            drawn_by = None if drawn_by is None else drawn_by[order]
+        running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
+        return cls(csr, edge_of_nonzero=order, weights=drawn_by, running=running)
+
     def edge_ids(self, edges: torch.Tensor) -> torch.Tensor:
         """Returns the edges of the given graph, in the order in which they were given; -1 stays -1.
 
@@ -174,11 +200,18 @@ def _without_loops(
     return csr, values, scale, loops, own
 
 
-def _drawing_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
+def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
+    """Returns the weights by which edges are drawn, float32 [edges], else raises."""
     given = value_tensor("weights", weights, graph.num_edges, graph.device)
     if given.numel() and float(given.min()) < 0:
         at = int((given < 0).nonzero()[0])
         bad_value("weights", f"element {at} is {float(given[at])}; accepted: numbers of 0 or more")
+    return given
+
+
+def _drawing_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
+    """Returns the weights by which nonzeros are drawn, float32 [nnz]: sums of those of their edges."""
+    given = _edge_weights(graph, weights)
     if graph.nnz_index_of_edge is None:
         return given
     merged = merge_values(given, graph.nnz_index_of_edge, graph.nnz)

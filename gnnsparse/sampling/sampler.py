@@ -15,12 +15,13 @@ from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.kept import Streams
+from gnnsparse.locks import cached_property
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.sampling.blocks import Block, BlockArrays, arrange, make_block, plan_blocks
-from gnnsparse.sampling.draws import Drawn, Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
@@ -79,8 +80,8 @@ class Subgraph:
 
     Attributes:
         nodes: int64 [nodes], the seeds first, then by the hop in which they were reached.
-        edge_index: int64 [2, edges], sources over targets, as positions in `nodes`, by hop. With draws with
-            replacement an edge may be there several times.
+        edge_index: int64 [2, edges], sources over targets, as positions in `nodes`, by hop. An edge that the
+            graph repeats is there as often as it was drawn, each repeat with its own `edge_ids`.
         edge_ids: int64 [edges], the edges of the graph, as they were given.
         num_nodes, num_edges: how many each hop has, that of the seeds, without edges, first in `num_nodes`.
     """
@@ -179,6 +180,7 @@ class NeighborSampler:
             weights = weights.to(device)
         given = given if device is None else given.to(device)
         self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
+        self._repeating = (given, weights) if given.nnz < given.num_edges else None
         self._links = given.csr
         self._square = given.num_rows == given.num_cols
         self.num_nodes = given.num_rows
@@ -202,6 +204,17 @@ class NeighborSampler:
                 "values", "got 'gcn' with method='weighted', whose draws have no weights that keep its "
                 "expectation; accepted: None, mean"
             )  # fmt: skip
+
+    @cached_property
+    def _of_edges(self) -> Neighbourhood:
+        """What subgraphs are drawn from: each edge given is a nonzero of it, repeated ones included."""
+        if self._repeating is None:
+            return self._graph
+        made = Neighbourhood.make_of_edges(*self._repeating, replace=self._replace)
+        if path().takes(self.device):
+            path().finish(self.device)  # another stream may draw from it next
+            weakref.finalize(self, self._streams.keep_until_done, made).atexit = False
+        return made
 
     @property
     def device(self) -> torch.device:
@@ -285,8 +298,9 @@ class NeighborSampler:
     def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
         """Draws the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
 
-        Neighbours are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. `values`
-        play no part.
+        Edges are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. Repeated edges
+        are not merged: each repeat counts for the fan-out and is drawn by its own weight. `values` play no
+        part.
 
         Args:
             seeds: int32 or int64 [seeds], different nodes; there may be none.
@@ -300,11 +314,13 @@ class NeighborSampler:
         if not self._square or self._graph.normalization == "gcn":
             bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
         nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
-        graph, step = self._graph, self._step(step)
+        graph, draws = self._of_edges, self._layer_draws(self._step(step))
+        if path().takes(self.device):
+            self._streams.current()
         counts, edges, pairs = [0, nodes.numel()], [], []
-        for layer, fanout in enumerate(self.fanouts):
+        for layer in draws:
             new = nodes[counts[-2] :]
-            drawn = self._drawn(new, fanout, step, layer)
+            drawn = draw_edges(graph.csr, new, layer.draw, layer.fanout, graph.weights, graph.running)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -378,12 +394,6 @@ class NeighborSampler:
     def _draw(self, rule: int, count: int, step: int, layer: int) -> _native.SampleDraw:
         loops = self._graph.normalization == "gcn"
         return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
-
-    def _drawn(self, targets: torch.Tensor, fanout: int, step: int, layer: int) -> Drawn:
-        """Draws edges of some nodes, int32 [targets], in a layer."""
-        graph, count = self._graph, max(fanout, 0)
-        draw = self._draw(self._rule(fanout), count, step, layer)
-        return draw_edges(graph.csr, targets, draw, count, graph.weights, graph.running)
 
     def _arrays(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[BlockArrays, ...]:
         """Draws the blocks of nodes, which are checked as the argument `name`, if it is given."""

@@ -67,6 +67,18 @@ def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None, fanouts: l
         assert {"cuda_draw_neighbors", "cuda_gather_neighbors", "cuda_number_nodes"} <= path.called
 
 
+@pytest.mark.parametrize("way", WAYS)
+def test_subgraphs_of_repeated_edges_are_those_of_the_cpu(way: str, late: Any) -> None:
+    of, seeds = graph(edges=9000), torch.tensor([0, 299, 17, 2, 100])
+    assert of.nnz < of.num_edges
+    mine = make(way, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
+    with emulated.running(late):
+        theirs = make(way, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
+    assert torch.equal(mine.nodes, theirs.nodes)
+    assert torch.equal(mine.edge_index, theirs.edge_index)
+    assert torch.equal(mine.edge_ids, theirs.edge_ids)
+
+
 @settings(max_examples=15)
 @given(st.data())
 def test_numbers_are_given_in_the_order_of_first_appearance(late: Any, data: st.DataObject) -> None:

@@ -374,7 +374,9 @@ def test_a_wrong_kernel_of_ours_ends_with_1(
     monkeypatch.setattr(candidates.gnnsparse, "spmm", lambda *a, **k: 1.01 * spmm(*a, **k))
     options = ["--matrix", "dd_like:scale=0.003", "--precision", "fp32", "--peers", "none"]
     assert main(["bench", "kernels", *SMALL, *options]) == 1
-    assert "WRONG: auto, dd_like:scale=0.003" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "WRONG: auto, dd_like:scale=0.003" in printed
+    assert "nothing was compared: no right results stand side by side" in printed
 
 
 def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

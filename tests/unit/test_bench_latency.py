@@ -178,7 +178,9 @@ def test_a_planted_wrong_kernel_is_caught(
     monkeypatch.setattr(tasks, "_CORA_NODES", 200)
     options = ["--features", "16", "--backend", "gnnsparse,dense", "--cache", "warm", "--out", str(out)]
     assert main([*SMALL, *options]) == 1
-    assert "WRONG, and not compared: gcn, cora_like, fp32, eager, warm, gnnsparse" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "WRONG, and not compared: gcn, cora_like, fp32, eager, warm, gnnsparse" in printed
+    assert "Where we lose:\n  nothing was compared: no right results stand side by side\n" in printed
     result = json.loads(out.read_text())
     ours, peer = result["rows"]
     assert not ours["ok"]
@@ -310,6 +312,15 @@ def test_files_that_are_missing_are_told_without_their_path(
     assert main([*SMALL, "--dataset", "cora", "--root", str(tmp_path), "--out", str(out)]) == 1
     assert "failed: cora" in capsys.readouterr().out
     assert str(tmp_path) not in out.read_text()
+
+
+def test_what_was_not_measured_is_not_called_lost_nowhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main([*SMALL, "--dataset", "cora", "--root", str(tmp_path)]) == 1
+    printed = capsys.readouterr().out
+    assert "Where we lose:\n  nothing was measured\n" in printed
+    assert "samples/s" not in printed
 
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")

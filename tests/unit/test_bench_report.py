@@ -12,7 +12,14 @@ from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.report import add_ratios, geometric_mean, lost_cases, means_of_auto, weight_pairs
+from gnnsparse.bench.report import (
+    add_ratios,
+    geometric_mean,
+    lost_cases,
+    means_of_auto,
+    no_losses,
+    weight_pairs,
+)
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
@@ -117,6 +124,16 @@ def test_lost_cases() -> None:
     assert [c["speed"] for c in lost] == pytest.approx([0.1, 0.5, 0.75, 0.8])
     assert [c["noisy"] for c in lost] == [True, False, False, False]
     assert [c["noisy"] for c in lost_cases(rows, drift=0.4)] == [True, False, True, True]
+
+
+def test_a_wrong_result_of_auto_is_no_loss() -> None:
+    assert lost_cases([row("auto", 2.0, ok=False), row("cusparse", 1.0)]) == []
+
+
+def test_a_comparison_of_nothing_shows_nothing() -> None:
+    assert no_losses(0, 0) == "nothing was measured"
+    assert no_losses(2, 0) == "nothing was compared: no right results stand side by side"
+    assert no_losses(2, 1) == "nowhere among 1 compared cases"
 
 
 def test_a_difference_within_the_noise_is_no_loss() -> None:

@@ -277,7 +277,18 @@ def test_losses_are_listed_worst_first(tmp_path: Path) -> None:
 
 def test_nothing_lost_is_said(tmp_path: Path) -> None:
     text = as_markdown(report_of(tmp_path, a={"rows": [kernel("auto", 1.0), kernel("cusparse", 2.0)]}))
-    assert "Nowhere in these results." in text
+    assert "1 times of ours were compared" in text
+    assert "none of them is slower" in text
+
+
+def test_a_comparison_of_nothing_shows_no_losses(tmp_path: Path) -> None:
+    """Said was "Nowhere in these results." where no result of ours stood beside another's."""
+    for rows in ([kernel("auto", 1.0)], [kernel("auto", 1.0, ok=False), kernel("cusparse", 2.0)]):
+        report = report_of(tmp_path, a={"rows": rows})
+        for text in (as_markdown(report), as_html(report)):
+            lost = text[text.rindex("Where we lose") :]
+            assert "No result was compared with another library." in lost
+            assert "owhere" not in lost
 
 
 def test_wrong_results_are_shown_as_wrong(tmp_path: Path) -> None:

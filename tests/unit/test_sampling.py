@@ -433,3 +433,15 @@ def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None) -> None:
             assert torch.equal(one.edge_ids, two.edge_ids.cpu())  # type: ignore[union-attr, arg-type]
             torch.testing.assert_close((two.adj @ x.cuda()).cpu(), one.adj @ x)
             x = one.adj @ x
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", WAYS)
+def test_a_gpu_draws_the_repeated_edges_that_the_cpu_draws(way: str) -> None:
+    found = edges(300, 20_000)
+    on_cpu, on_gpu = (sampler(found, [10, -1, 5], way=way, device=device) for device in ("cpu", "cuda"))
+    seeds = torch.randperm(290)[:50]
+    mine, theirs = on_cpu.sample_subgraph(seeds, 3), on_gpu.sample_subgraph(seeds.cuda(), 3)
+    for name in ("nodes", "edge_index", "edge_ids"):
+        assert torch.equal(getattr(mine, name), getattr(theirs, name).cpu())
+    assert (mine.num_nodes, mine.num_edges) == (theirs.num_nodes, theirs.num_edges)

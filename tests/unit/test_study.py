@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -161,15 +162,18 @@ def test_a_damaged_file_is_refused_by_name(text: str, tmp_path: Path) -> None:
             store.finished(RUN, {})
 
 
-def results() -> dict[Run, dict[str, Any]]:
-    """fp16 equals fp32, bf16 is far below it, tf32 lacks a seed, PyG is a little better."""
-    scores = {
-        "fp32": [0.80, 0.82, 0.84], "fp16": [0.80, 0.82, 0.84], "bf16": [0.70, 0.725, 0.74],
-        "tf32": [0.81, 0.83], "pyg": [0.81, 0.82, 0.85],
-    }  # fmt: skip
+SCORES = {
+    "fp32": [0.80, 0.82, 0.84, 0.82, 0.82, 0.82, 0.82], "fp16": [0.80, 0.82, 0.84, 0.82, 0.82, 0.82, 0.82],
+    "bf16": [0.70, 0.725, 0.74, 0.72, 0.72, 0.72, 0.72], "tf32": [0.81, 0.83],
+    "pyg": [0.81, 0.82, 0.85, 0.82, 0.82, 0.82, 0.82],
+}  # fmt: skip
+
+
+def results(**scores: list[float]) -> dict[Run, dict[str, Any]]:
+    """fp16 equals fp32, bf16 is far below it, tf32 has two seeds, PyG is a little better."""
     return {
         Run("digits", "gcn", variant, seed): result(score, epoch_milliseconds=10.0 + seed)
-        for variant, of in scores.items()
+        for variant, of in (scores or SCORES).items()
         for seed, score in enumerate(of)
     }
 
@@ -178,17 +182,48 @@ def test_rows_and_their_comparison() -> None:
     rows = {row["variant"]: row for row in rows_of(results())}
     assert list(rows) == ["fp32", "fp16", "bf16", "tf32", "pyg"]
     assert rows["fp32"]["mean"] == pytest.approx(82.0)
-    assert rows["fp32"]["standard_deviation"] == pytest.approx(2.0)
+    assert rows["fp32"]["standard_deviation"] == pytest.approx(math.sqrt(8 / 6))
     assert (rows["fp32"]["difference"], rows["fp32"]["p_value"], rows["fp32"]["p_corrected"]) == (None,) * 3
     assert (rows["fp16"]["difference"], rows["fp16"]["p_value"]) == (0.0, 1.0)
-    assert rows["bf16"]["difference"] == pytest.approx(-29.5 / 3)
+    assert rows["bf16"]["difference"] == pytest.approx(-69.5 / 7)
+    assert rows["bf16"]["p_value"] == 2 / 2**7
     assert rows["tf32"]["compared_seeds"] == 2
     assert rows["tf32"]["difference"] == pytest.approx(1.0)
-    assert rows["fp32"]["epoch_milliseconds"] == 11.0
-    # Three precisions are one family, and the peer is another.
-    assert rows["bf16"]["p_corrected"] == pytest.approx(min(1.0, 2 * rows["bf16"]["p_value"]), rel=0.6)
-    assert rows["pyg"]["p_corrected"] == rows["pyg"]["p_value"]
+    assert rows["tf32"]["p_value"] is None
+    assert rows["fp32"]["epoch_milliseconds"] == 13.0
+    # The precisions are one family, of which two are tested, and the peer is another.
+    assert rows["bf16"]["p_corrected"] == 2 * rows["bf16"]["p_value"]
+    assert rows["pyg"]["p_corrected"] == rows["pyg"]["p_value"] == 2 / 2**2
     assert [row["variant"] for row in exceptions(rows.values())] == ["bf16"]
+
+
+def significance(**scores: list[float]) -> list[str]:
+    """What the conclusions say of significance."""
+    lines = conclusions({**content(), "rows": rows_of(results(**scores)), "paper": None, "paper_rows": []})
+    return [line for line in lines if "standard deviation" not in line]
+
+
+def test_two_seeds_show_nothing() -> None:
+    """As a study leaves them that was interrupted; both differences are equal."""
+    assert significance(fp32=[0.80, 0.82, 0.84], fp16=[0.81, 0.83]) == [
+        "Nothing is said of the significance of differences of fewer than 5 seeds (1 of 1): with one "
+        "comparison it takes 6 seeds for a corrected p below 0.05."
+    ]
+
+
+def test_what_can_not_be_significant_is_said() -> None:
+    """All differences of five or six seeds are of one sign, and still too few for three comparisons."""
+    for seeds in (5, 6, 7):
+        high, low = [0.9] * seeds, [0.1] * seeds
+        found = significance(fp32=low, fp16=high, bf16=high, tf32=high)
+        if seeds < 7:
+            assert found == [
+                "No difference can be significant, whatever the scores are: with 3 comparisons it takes 7 "
+                "seeds for a corrected p below 0.05."
+            ]
+        else:
+            assert len(found) == 3
+            assert found[0] == "Differs from fp32 (p = 0.047, corrected): gcn on digits, fp16."
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -215,8 +250,9 @@ def test_conclusions() -> None:
     failed = [{"run": "gat on cora, fp16, seed 1", "reason": "FloatingPointError: training diverged"}]
     lines = conclusions(content(failed=failed, skipped=["DGL is not installed"], unfinished=2))
     assert lines[0] == "2 of 3 scores of other precisions are within one standard deviation of fp32."
-    assert lines[1].startswith("Not within one standard deviation of fp32: gcn on digits, bf16: -9.83")
-    assert "A paper, digits, bf16: 90 in the paper, 72.17 ± 2.02 here: -17.83." in lines
+    assert lines[1].startswith("Not within one standard deviation of fp32: gcn on digits, bf16: -9.93 [")
+    assert lines[2] == "Differs from fp32 (p = 0.031, corrected): gcn on digits, bf16."
+    assert "A paper, digits, bf16: 90 in the paper, 72.07 ± 1.17 here: -17.93." in lines
     assert "A paper, other, PyG fp32: 1 in the paper, not measured here." in lines
     assert "A paper: It has no seeds." in lines
     assert not any("digits, fp16: 82.5" in line for line in lines)
@@ -231,7 +267,7 @@ def test_files(tmp_path: Path) -> None:
     table = [line for line in as_markdown(made).splitlines() if line.startswith("|")]
     assert len(table) == 2 + len(made["rows"])
     assert len({line.count("|") for line in table}) == 1
-    assert "82.00 ± 2.00" in table[2]
+    assert "82.00 ± 1.15" in table[2]
     read = list(csv.DictReader(io.StringIO(as_csv(made["rows"]))))
     assert [row["variant"] for row in read] == [row["variant"] for row in made["rows"]]
     assert [float(x) for x in read[0]["scores"].split()] == made["rows"][0]["scores"]

@@ -166,12 +166,16 @@ def test_a_model_of_another_task(model: str, data: str, message: str) -> None:
         train.read_settings(composed(f"model={model}", f"dataset={data}"))
 
 
-def test_the_agnn_on_planetoid_is_trained_as_in_pygs_example() -> None:
-    for name in ("cora", "citeseer", "pubmed"):
-        cfg = composed("model=agnn", f"dataset={name}")
-        assert (cfg.model.hidden_channels, cfg.model.num_layers, cfg.model.dropout) == (16, 2, 0.5)
-        assert (cfg.optimizer.lr, cfg.optimizer.weight_decay, cfg.optimizer.decay) == (0.01, 5e-4, "all")
-        assert cfg.trainer.max_epochs == 200
+@pytest.mark.parametrize(
+    ("name", "layers", "lr", "weight_decay"),
+    [("cora", 2, 0.03, 5e-4), ("citeseer", 4, 0.03, 1e-3), ("pubmed", 2, 0.01, 5e-4)],
+)
+def test_settings_of_the_agnn_on_planetoid(name: str, layers: int, lr: float, weight_decay: float) -> None:
+    """On Cora and Citeseer a rate of 0.01 has not trained it after these epochs, and scores a point less."""
+    cfg = composed("model=agnn", f"dataset={name}")
+    assert (cfg.model.hidden_channels, cfg.model.num_layers, cfg.model.dropout) == (16, layers, 0.5)
+    assert (cfg.optimizer.lr, cfg.optimizer.weight_decay) == (lr, weight_decay)
+    assert (cfg.optimizer.decay, cfg.trainer.max_epochs) == ("all", 200)
 
 
 def test_the_command_line_wins_over_tuned_settings() -> None:

@@ -13,6 +13,7 @@ from rich.table import Table
 
 from gnnsparse.bench.latency.run import LatencyBench, SkippedLatency
 from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
+from gnnsparse.bench.report import no_losses
 from gnnsparse.environment import describe_environment
 
 __all__ = ["LOSS", "add_ratios", "as_json", "break_even", "lost_cases", "print_report"]
@@ -166,10 +167,11 @@ def print_report(bench: LatencyBench, console: Console) -> None:
         tables[row["model"], row["dataset"], row["batch"]].append(row)
     for rows in tables.values():
         console.print(_table(rows))
-    say(
-        "p50 to p99: one call after the other (single stream of MLPerf Inference, which counts p90); "
-        "samples/s: calls that do not wait for each other (offline of MLPerf Inference)"
-    )
+    if bench.rows:
+        say(
+            "p50 to p99: one call after the other (single stream of MLPerf Inference, which counts p90); "
+            "samples/s: calls that do not wait for each other (offline of MLPerf Inference)"
+        )
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG, and not compared: {_where(row)}, {row['backend']}: {row['problem']}")
@@ -183,7 +185,8 @@ def print_report(bench: LatencyBench, console: Console) -> None:
         speed = f"{case['p50_ms']:.3f} ms, {case['speed']:.2f}x {case['baseline']}"
         say(f"  {_where(case)}: {speed}{noisy}")
     if not cases:
-        say("  nowhere among these cases")
+        compared = sum(row["ours"] and row["over_baseline"] is not None for row in bench.rows)
+        say(f"  {no_losses(len(bench.rows), compared)}")
 
 
 def _where(row: Row) -> str:
