@@ -65,7 +65,7 @@ def test_a_second_run_is_refused_and_a_resumed_one_keeps_the_files(
     assert contents(tmp_path) == before
     last = tmp_path / "checkpoints" / "last.ckpt"
     wrong = train("trainer.max_epochs=1", f"resume={last}", folder=tmp_path)
-    assert "trainer.max_epochs: got 1; accepted: more than 2" in wrong.errors
+    assert "trainer.max_epochs: got 1; accepted: at least 2" in wrong.errors
     assert {name: contents(tmp_path)[name] for name in before if name != "run.lock"} == {
         name: content for name, content in before.items() if name != "run.lock"
     }
