@@ -56,10 +56,10 @@ _STEPS = {
     if hasattr(MessagePassing, name)
 }  # fmt: skip
 #: Methods of aggregations that PyG calls from there on.
-_REDUCING = {
-    name for name in dir(aggr.SumAggregation)
-    if callable(getattr(aggr.SumAggregation, name)) and (name == "__call__" or name[:2] != "__")
-}  # fmt: skip
+_REDUCING = (
+    "__call__", "forward", "reduce", "assert_index_present", "assert_sorted_index",
+    "assert_two_dimensional_input",
+)  # fmt: skip
 #: What a function returns that leaves a call to PyG.
 NOTHING = object()
 _HOOKS = tuple(
@@ -167,15 +167,11 @@ def _reduction_of(aggregation: Any) -> str | None:
 
     torch.export puts objects of subclasses, which it makes, in the place of modules.
     """
-    if not _REDUCING.isdisjoint(aggregation.__dict__):
-        return None
-    found = REDUCTIONS.get(type(aggregation))
-    if found is not None:
-        return found
-    for kind, name in REDUCTIONS.items():
-        if isinstance(aggregation, kind):
-            derived = type(aggregation).__mro__[: -len(kind.__mro__)]
-            return name if all(_REDUCING.isdisjoint(vars(owner)) for owner in derived) else None
+    kind = type(aggregation)
+    for known, name in REDUCTIONS.items():
+        if kind is known or issubclass(kind, known):
+            same = kind is known or all(getattr(kind, step) is getattr(known, step) for step in _REDUCING)
+            return name if same and not any(step in aggregation.__dict__ for step in _REDUCING) else None
     return None
 
 
