@@ -378,6 +378,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "training": training_table,
     "accuracy": lambda: accuracy_table("accuracy_cpu.json"),
     "accuracy-agnn": lambda: accuracy_table("accuracy_agnn_cpu.json"),
+    "accuracy-agnn-trained": lambda: layers_accuracy_table("accuracy_agnn_trained_cpu.json"),
     "accuracy-layers": lambda: layers_accuracy_table(
         "accuracy_layers.json", "accuracy_tolokers.json", "accuracy_tolokers_transformer.json"
     ),
