@@ -56,7 +56,8 @@ _SUMS = frozenset({"mm", "bmm", "mv", "dot", "sum", "index_add", "scatter_add", 
 _EXACT = frozenset({
     "_to_copy", "abs", "amax", "amin", "cat", "clamp", "clone", "copy", "copy_", "flip", "gather", "index",
     "index_copy", "index_select", "masked_fill", "masked_fill_", "maximum", "minimum", "neg", "relu",
-    "repeat", "scatter", "scatter_reduce", "select_backward", "slice_backward", "stack", "tril", "triu", "where",
+    "repeat", "scatter", "scatter_reduce", "select_backward", "slice_backward", "stack", "tril", "triu",
+    "where",
 })  # fmt: skip
 
 
