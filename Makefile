@@ -25,7 +25,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
+.PHONY: train test test-quick test-isa fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -37,6 +37,19 @@ test: $(VENV)/.dev
 # For daily work: docs/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
+
+# The numerical tests, and a sample of the others, on each instruction set below the largest that this machine has.
+test-isa: $(VENV)/.dev
+	for isa in $$($(bin)/python -c "from gnnsparse import _native as native; \
+	    print(*[isa for isa in ('portable', 'avx2', 'avx512') if native.set_cpu_isa(isa)][:-1])"); do \
+	  $(MAKE) --no-print-directory test-isa-$$isa || exit 1; \
+	done
+
+# On one of them, to which torch and MKL are held, too.
+test-isa-%: $(VENV)/.dev
+	GNNSPARSE_ISA=$* ATEN_CPU_CAPABILITY=$(if $(filter portable,$*),default,$*) \
+	  MKL_ENABLE_INSTRUCTIONS=$(if $(filter portable,$*),SSE4_2,$(if $(filter avx2,$*),AVX2,AVX512)) \
+	  $(pytest) -m "not slow and not gpu" --sample 20 $(ARGS)
 
 # Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (docs/testing.md).
 tsan asan: $(VENV)/.dev

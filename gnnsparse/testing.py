@@ -56,7 +56,8 @@ _SUMS = frozenset({"mm", "bmm", "mv", "dot", "sum", "index_add", "scatter_add", 
 _EXACT = frozenset({
     "_to_copy", "abs", "amax", "amin", "cat", "clamp", "clone", "copy", "copy_", "flip", "gather", "index",
     "index_copy", "index_select", "masked_fill", "masked_fill_", "maximum", "minimum", "neg", "relu",
-    "repeat", "scatter", "scatter_reduce", "select_backward", "slice_backward", "stack", "tril", "triu", "where",
+    "repeat", "scatter", "scatter_reduce", "select_backward", "slice_backward", "stack", "tril", "triu",
+    "where",
 })  # fmt: skip
 
 
@@ -197,8 +198,8 @@ def measure_errors(
         sizes = zip(_sizes(scale.detach().double()), _sizes(exact), strict=True)
         floors = [floor * (max(terms / size, 1.0) if size else terms) for terms, size in sizes]
     if rounding is not None:
-        sizes = zip(floors, _sizes(rounding), _sizes(exact), strict=True)
-        floors = [max(least, _DEVIATIONS * error / (size or 1.0)) for least, error, size in sizes]
+        deviations = zip(floors, _sizes(rounding), _sizes(exact), strict=True)
+        floors = [max(least, _DEVIATIONS * error / (size or 1.0)) for least, error, size in deviations]
     plain_errors = _relative(plain, exact)
     first, second = (max(factor * error, least) for error, least in zip(plain_errors, floors, strict=True))
     return Errors(_relative(actual, exact), plain_errors, (first, second))
@@ -253,7 +254,7 @@ def assert_all_accurate(
         ValueError: they are not equally many, or shapes differ.
     """
     right = [x.detach().cpu() for x in (exact() if callable(exact) else exact)]
-    results = [tuple(x.detach().cpu() for x in pair) for pair in zip(actual, plain, strict=True)]
+    results = [(x.detach().cpu(), y.detach().cpu()) for x, y in zip(actual, plain, strict=True)]
     sizes = [None] * len(results) if scales is None else [None if x is None else x.cpu() for x in scales]
     rounding: list[torch.Tensor] | None = None
     for number, (pair, of, scale) in enumerate(zip(results, right, sizes, strict=True)):

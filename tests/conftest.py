@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,7 +44,24 @@ def cuda_problem() -> str | None:
     return None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+#: Tests of numbers, which depend on the instruction set: `--sample` leaves none of them out.
+NUMERICAL = {"kernels", "parity"}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    help_ = "of the tests that are not numerical, run one in N, always the same"
+    parser.addoption("--sample", type=int, default=1, metavar="N", help=help_)
+
+
+def is_sampled(item: pytest.Item, sample: int) -> bool:
+    return item.path.parent.name in NUMERICAL or zlib.crc32(item.nodeid.encode()) % sample == 0
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    left_out = [item for item in items if not is_sampled(item, config.getoption("sample"))]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if is_sampled(item, config.getoption("sample"))]
     problem = cuda_problem()
     for item in items:
         if item.path.parent.name == "e2e" or "built" in getattr(item, "fixturenames", ()):

@@ -104,7 +104,9 @@ inline void four_dots(const X* own, const DenseView& other, const int32_t* colum
   sum_four(sums, out);
 }
 
-// out[e - begin] = dot(own, the row of `other` that edge e leads to).
+// out[e - begin] = dot(own, the row of `other` that edge e leads to). An edge's products are added
+// up in one order, wherever the edge is in its row or column: passes over rows and over columns
+// have the same scores bit for bit, and with them the same weights.
 template <class X>
 void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_heads,
           const HeadsView& other_heads, int64_t width, float* out) {
@@ -121,9 +123,14 @@ void dots(const AttentionArgs& args, const Item& item, const HeadsView& own_head
     for (int j = 0; j < 4; ++j) fetch_ahead(e + j);
     four_dots(own, other, indices + e, width, out + (e - item.begin));
   }
-  for (; e < item.end; ++e) {
-    fetch_ahead(e);
-    out[e - item.begin] = dot(own, row_of<X>(other, indices[e]), width);
+  if (e == item.end) return;
+  int32_t columns[4];
+  float rest[4];
+  for (int j = 0; j < 4; ++j) columns[j] = indices[e + j < item.end ? e + j : item.end - 1];
+  four_dots(own, other, columns, width, rest);
+  for (int j = 0; e + j < item.end; ++j) {
+    fetch_ahead(e + j);
+    out[e + j - item.begin] = rest[j];
   }
 }
 

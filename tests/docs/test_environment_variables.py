@@ -22,7 +22,7 @@ def python_files() -> list[Path]:
 
 
 def read_by_code() -> set[str]:
-    """The names: whole constants of Python files, $ENV{NAME} of CMake, and $NAME of shell scripts."""
+    """The names: constants in Python, of getenv in C++, $ENV{NAME} in CMake, $NAME in shell scripts."""
     found = set()
     for path in python_files():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -32,6 +32,8 @@ def read_by_code() -> set[str]:
                 found.add(node.arg)  # of a call that starts a process with it
     for path in (*ROOT.glob("native/**/*.cmake"), *ROOT.glob("native/**/CMakeLists.txt")):
         found.update(re.findall(r"ENV\{(GNNSPARSE_[A-Z_]+)\}", path.read_text()))
+    for path in ROOT.glob("native/**/*.cpp"):
+        found.update(re.findall(r'getenv\("(GNNSPARSE_[A-Z_]+)"\)', path.read_text()))
     for path in ROOT.glob("scripts/*.sh"):
         found.update(re.findall(r"\$\{?(GNNSPARSE_[A-Z_]+)", path.read_text()))
     return found
@@ -44,9 +46,10 @@ def test_the_page_lists_what_the_code_reads() -> None:
 
 
 def test_variables_of_each_kind_are_found() -> None:
-    """Of the package, of the build, of tests."""
+    """Of the package, of native code, of the build, of tests."""
     found = read_by_code()
-    assert {"GNNSPARSE_CACHE_DIR", "GNNSPARSE_NVTX", "GNNSPARSE_CUDA", "GNNSPARSE_TEST_DATA"} <= found
+    of_each = {"GNNSPARSE_CACHE_DIR", "GNNSPARSE_ISA", "GNNSPARSE_CUDA", "GNNSPARSE_TEST_DATA"}
+    assert of_each <= found
 
 
 def test_variables_on_other_pages_are_on_this_one() -> None:

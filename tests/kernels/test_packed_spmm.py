@@ -37,7 +37,9 @@ TILE_POLICIES = [
 TILE_PRECISIONS = ("fp16", "bf16", "tf32")
 
 
-@pytest.fixture(params=["emulated", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.fixture(
+    params=[pytest.param("emulated", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+)
 def where(request: pytest.FixtureRequest) -> Iterator[str]:
     """The device of tensors on the path of a GPU: emulated, with copies as late as may be, or a GPU."""
     if request.param == "cuda":

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +15,15 @@ from gnnsparse import _native
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests.attention_oracle import exact, make_case, plain, run
-from tests.helpers import ROUNDING, at_nonzeros, dense_matrix, make, plain_product, product_scale
+from tests.helpers import (
+    ROUNDING,
+    at_nonzeros,
+    dense_matrix,
+    make,
+    needs_installed_module,
+    plain_product,
+    product_scale,
+)
 from tests.reductions import compare, on_grid
 
 
@@ -103,7 +114,39 @@ def test_attention(isa: str, d: int, precision: Precision) -> None:
     a = make(random_graph(40, 60, 0.3, hubs=1, empty_rows=0.1), "cpu", precision=precision)
     case = make_case(a, d, d, bias=(3,), dropout_p=0.3)
     assert _native.cpu_isa() == isa
-    assert_all_accurate(run(a, case), plain(a, case), exact(a, case))
+    assert_all_accurate(run(a, case), plain(a, case), lambda: exact(a, case))
+
+
+def usable(cap: str) -> subprocess.CompletedProcess[str]:
+    """What a process prints that imports the native module under a cap: its choice, and what it may take."""
+    code = (
+        "import importlib.util as of, sys\n"
+        "spec = of.spec_from_file_location('_native', sys.argv[1])\n"
+        "native = of.module_from_spec(spec)\n"
+        "spec.loader.exec_module(native)\n"
+        "print(native.cpu_isa(), *[x for x in ('portable', 'avx2', 'avx512') if native.set_cpu_isa(x)])\n"
+    )
+    command = [sys.executable, "-c", code, _native.__file__]
+    return subprocess.run(
+        command, env={**os.environ, "GNNSPARSE_ISA": cap}, capture_output=True, text=True, check=False
+    )
+
+
+@needs_installed_module
+@pytest.mark.parametrize("cap", ["portable", "avx2", "avx512"])
+def test_the_environment_caps_the_instruction_set(cap: str) -> None:
+    """The largest one up to the cap is taken, and none above it can be asked for."""
+    everything = usable("").stdout.split()[1:]
+    names = ("portable", "avx2", "avx512")
+    allowed = [name for name in everything if names.index(name) <= names.index(cap)]
+    assert usable(cap).stdout.split() == [allowed[-1], *allowed]
+
+
+@needs_installed_module
+def test_a_wrong_cap_is_an_error_of_the_import() -> None:
+    result = usable("AVX2")
+    assert result.returncode == 1
+    assert "ImportError: GNNSPARSE_ISA: got AVX2; accepted: portable, avx2, avx512" in result.stderr
 
 
 def test_unknown_instruction_set() -> None:

@@ -10,9 +10,11 @@ from gnnsparse.testing import (
     assert_all_accurate,
     in_float64,
     measure_errors,
+    rounding_errors,
     with_gradients,
 )
 
+ROWS = torch.tensor([3, 3, 0])
 EXACT = torch.linspace(1, 2, 100, dtype=torch.float64)
 
 
@@ -82,6 +84,70 @@ def test_a_sum_that_is_zero_is_judged_by_its_terms() -> None:
     zero, scale = torch.zeros(1, dtype=torch.float64), torch.full((1,), 100.0)
     assert measure_errors(zero + 5e-5, zero, zero, scale=scale).ok
     assert not measure_errors(zero + 2e-4, zero, zero, scale=scale).ok
+
+
+@pytest.mark.parametrize("terms", [10, 1000])
+@pytest.mark.parametrize("shift", [0.0, 2.0])
+def test_rounding_errors_are_those_of_sums_in_any_order(terms: int, shift: float) -> None:
+    """Of float32 sums that are taken one term after another, with terms of one sign or of both."""
+    x, y = torch.randn(50, terms) + shift, torch.randn(terms)
+    y = y.abs() if shift else y
+    exact = x.double() @ y.double()
+    (estimate,) = rounding_errors(lambda: [x.double() @ y.double()])
+    total = torch.zeros(50)
+    for i in torch.randperm(terms):
+        total = total + x[:, i] * y[i]
+    ratio = (total.double() - exact).norm() / estimate.norm()
+    assert 0.5 < ratio < 2
+
+
+def test_what_float32_holds_has_no_rounding_error() -> None:
+    x = torch.randint(-99, 99, (20, 30)).double()
+    for compute in (lambda: x @ x.T, lambda: x.sum(1), lambda: x / 4, lambda: (x * x).index_select(0, ROWS)):
+        assert not rounding_errors(lambda compute=compute: [compute()])[0].any()
+
+
+def softmax_of(x: torch.Tensor, offset: float) -> torch.Tensor:
+    """Of rows whose elements are all larger by an offset, which changes the size of rounding errors alone."""
+    scores = 1.3 * (x + offset)
+    weights = (scores - scores.amax(1, keepdim=True)).exp()
+    return weights / weights.sum(1, keepdim=True)
+
+
+def test_rounding_errors_grow_with_the_condition() -> None:
+    """Those of a softmax grow with its scores, and those of a difference with what cancels, in gradients."""
+    x = torch.randn(40, 30)
+    small, large = (rounding_errors(lambda c=c: [softmax_of(x.double(), c)])[0].norm() for c in (0.1, 100.1))
+    assert 10 * small < large < 1000 * small
+
+    def gradient() -> list[torch.Tensor]:
+        leaf = x.double().requires_grad_()
+        return list(torch.autograd.grad(((leaf.exp() - 1) - leaf.exp()).square().sum(), [leaf]))
+
+    assert rounding_errors(gradient)[0].norm() > 1e-7
+
+
+def test_a_plain_run_that_is_exact_by_luck() -> None:
+    """Its error is not asked for where the computation has a larger one; others stay errors."""
+    x = torch.randn(40, 30)
+
+    def compute() -> torch.Tensor:
+        return softmax_of(x.double(), 100.1)
+
+    exact = compute()
+    got = softmax_of(x, 100.1)
+    lucky = exact.float()
+    with pytest.raises(AssertionError, match="exceeds"):
+        assert_accurate(got, lucky, exact)
+    assert_accurate(got, lucky, compute)
+    rounded = softmax_of(x.bfloat16().float(), 100.1)
+    lost = got.clone()
+    lost[3, int(exact[3].argmax())] = 0.0
+    for wrong in (got * (1 + 1e-3), rounded, lost):
+        with pytest.raises(AssertionError, match="exceeds"):
+            assert_accurate(wrong, lucky, compute)
+        with pytest.raises(AssertionError, match=r"result 1: .* exceeds"):
+            assert_all_accurate([got, wrong], [lucky, lucky], lambda: [compute(), compute()])
 
 
 def test_shapes_are_compared() -> None:

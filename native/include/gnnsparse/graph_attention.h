@@ -51,11 +51,11 @@ struct GraphAttentionResult {
 
 // The backward pass over rows of A writes what each edge adds, which the pass over columns reads.
 struct GraphAttentionGrads {
-  HeadsView out;      // gradient of result.out [.., L, dv], in the storage type
-  HeadsView mapped;   // gradient of result.mapped [.., L, de], the same; without data: none
-  HeadsView weights;  // gradient of the weights [.., nnz, 1] float32; without data: none
-  HeadsView inner;    // GPU: [.., L, 1] float32: for each row sum of weight * its gradient over
-                    // edges; without data: that of result and its gradient
+  HeadsView out;       // gradient of result.out [.., L, dv], in the storage type
+  HeadsView mapped;    // gradient of result.mapped [.., L, de], the same; without data: none
+  HeadsView weights;   // gradient of the weights [.., nnz, 1] float32; without data: none
+  HeadsView inner;     // GPU: [.., L, 1] float32: for each row sum of weight * its gradient over
+                       // edges; without data: that of result and its gradient
   HeadsView edges;     // written: [.., nnz, 2] float32: the weight after dropout, and the gradient
                        // of the score's dot product; of kAdditive, of q + k + features. Of tiles
                        // [batches, GraphTiles::blocks, nnz, GraphTiles::kNumbers], see there
