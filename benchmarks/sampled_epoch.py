@@ -108,8 +108,9 @@ class Trained:
         )
         self.loader = NodeBatches(self._data, self.sampler, config, self.store, self.nodes, self.y, seed=0)  # type: ignore[arg-type]
         targets: Any = SimpleNamespace(
-            num_classes=CLASSES, metric="accuracy", multi_label=False, regression=False
-        )
+            num_classes=CLASSES, metric="accuracy", multi_label=False, regression=False, y=self.y,
+            train_mask=torch.ones(len(self.y), dtype=torch.bool, device=self.y.device),
+        )  # fmt: skip
         plain = OptimizerConfig(lr=0.003, weight_decay=0.0, decay="all")
         self.module = NodeClassifier(model, targets, plain, max_steps=1)
         self._given: deque[StepInput] = deque()
