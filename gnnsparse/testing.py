@@ -94,20 +94,20 @@ class _Roundings(TorchDispatchMode):
         self._generator = torch.Generator("cpu").manual_seed(seed)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, name = kwargs or {}, func.overloadpacket.__name__
+        terms = []
+        if name.rstrip("_") in _SUMS:
+            terms = [func(*tree_map(of, args), **tree_map(of, kwargs)) for of in (_squared, _counted)]
         result = func(*args, **kwargs)
-        name = func.overloadpacket.__name__
         if not isinstance(result, torch.Tensor) or result.dtype != torch.float64 or result.numel() == 0:
             return result
         if func.is_view or name in _EXACT:
             return result
         size = result.abs()
-        if name in _SUMS:
-            squares, counts = (
-                func(*tree_map(of, args), **tree_map(of, kwargs)) for of in (_squared, _counted)
-            )
+        if terms:
+            squares, counts = terms
             size = (counts * (result.square() / 3 + squares / 2)).sqrt()
-        noise = torch.randn(result.shape, generator=self._generator, dtype=torch.float64)
+        noise = torch.randn(result.shape, generator=self._generator, dtype=torch.float64, device="cpu")
         noise *= _ROUNDING * torch.where(result == result.float(), 0.0, size)
         return result.add_(noise) if name.endswith("_") else result + noise
 
