@@ -108,7 +108,7 @@ class _Roundings(TorchDispatchMode):
             squares, counts = terms
             size = (counts * (result.square() / 3 + squares / 2)).sqrt()
         noise = torch.randn(result.shape, generator=self._generator, dtype=torch.float64, device="cpu")
-        noise *= _ROUNDING * torch.where(result == result.float(), 0.0, size)
+        noise = noise.to(result.device) * torch.where(result == result.float(), 0.0, _ROUNDING * size)
         return result.add_(noise) if name.endswith("_") else result + noise
 
 
@@ -130,17 +130,17 @@ def rounding_errors(compute: Callable[[], Iterable[torch.Tensor]]) -> list[torch
     computes in several steps, such as a layer norm, counts as one operation.
 
     Args:
-        compute: a computation in float64 on the CPU, of torch's operations, gradients included. It runs
-            several times, and has to compute the same each time.
+        compute: a computation in float64 of torch's operations, gradients included. It runs several times,
+            and has to compute the same each time.
 
     Returns:
-        float64 tensors in the shapes of the results.
+        float64 tensors on the CPU, in the shapes of the results.
     """
-    exact = [x.detach() for x in compute()]
+    exact = [x.detach().cpu() for x in compute()]
     squares = [torch.zeros_like(x) for x in exact]
     for seed in range(_RUNS):
         with _Roundings(seed):
-            found = [x.detach() for x in compute()]
+            found = [x.detach().cpu() for x in compute()]
         for total, x, right in zip(squares, found, exact, strict=True):
             total += (x - right).square() / _RUNS
     return [x.sqrt() for x in squares]
@@ -216,8 +216,8 @@ def assert_accurate(
 ) -> None:
     """Raises AssertionError unless the accuracy rule holds; the arguments are those of `measure_errors`.
 
-    The tensors may be on different devices. `exact` may be a function that computes the result in float64 on
-    the CPU: then its rounding errors in float32, as `rounding_errors` finds them, are allowed.
+    The tensors may be on different devices. `exact` may be a function that computes the result in float64:
+    then its rounding errors in float32, as `rounding_errors` finds them, are allowed.
 
     Raises:
         AssertionError: an error of `actual` is larger than allowed.
