@@ -123,7 +123,7 @@ def test_long_rows(terms: dict[str, Any], normalize: bool) -> None:
 
 
 def test_large_scores_do_not_overflow() -> None:
-    """What a score and the logarithm of a row's sum are off by, a weight is off by."""
+    """What a score is off by, a weight is off by."""
     a = make(random_graph(40, 40, 0.2), "cpu")
     case = make_case(a, 16, 4, scale=100.0)
     row, column = a.indices()

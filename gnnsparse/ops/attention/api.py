@@ -121,7 +121,7 @@ def attention(
     """Attention over the edges of A: softmax(scale * q k^T + bias at A's nonzeros) v. Differentiable.
 
     The fused kernels make one pass over the edges and store no weight for any of them. The backward pass
-    computes the weights again from each row's log-sum-exp (Dao et al., "FlashAttention", NeurIPS 2022,
+    computes the weights again from two statistics of each row (Dao et al., "FlashAttention", NeurIPS 2022,
     section 3.1). Operands of both products are rounded to A's precision; sums and the softmax are float32. In
     int8 and fp8 k and v are rounded to 8 bits with a scale for each feature of each head and batch entry;
     gradients pass this rounding unchanged.
