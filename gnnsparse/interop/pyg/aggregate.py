@@ -123,7 +123,8 @@ class LayerState:
         self.readings.update(found)
         while len(self.readings) > _MOST_READINGS:
             self.readings.pop(next(iter(self.readings)))
-        products = [reading for reading in self.readings.values() if reading.message is not None]
+        # A copy: another thread may call the layer with arguments of another form meanwhile.
+        products = [reading for reading in list(self.readings.values()) if reading.message is not None]
         self.known = tuple(reading for reading in products if reading.attributes is not None)
 
     def note(self, what: str) -> None:
@@ -364,8 +365,9 @@ def _compiled_message(layer: Any, state: LayerState, given: dict[str, Any], edge
     form = form_of(layer, state.arguments, given, edges)
     for reading in state.known:
         if reading.form == form and has_code(layer, "message", reading.code):
-            attributes = reading.attributes or ()
-            if all(getattr(of or layer, name) == value for of, name, value in attributes):
+            now = [getattr(of or layer, name) for of, name, _ in reading.attributes or ()]
+            then = [value for _, _, value in reading.attributes or ()]
+            if now == then and [type(value) for value in now] == [type(value) for value in then]:
                 return reading.message
     return None
 
