@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
+from gnnsparse.bench.render import options as report
 from gnnsparse.building import options as building
 from gnnsparse.cluster import options as cluster
 from gnnsparse.doctor import options as doctor
 from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
-from gnnsparse.report import options as report
 from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
 
@@ -152,7 +152,7 @@ def _fit(options: argparse.Namespace) -> int:
 
 
 def _report(options: argparse.Namespace) -> int:
-    from gnnsparse.report.command import run_report
+    from gnnsparse.bench.render.command import run_report
 
     return run_report(options.files, options.out, options.markdown)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from markdown_tables import origins, table
 
-from gnnsparse.report.model import Bar, Bars
-from gnnsparse.report.svg import draw
+from gnnsparse.bench.render.model import Bar, Bars
+from gnnsparse.bench.render.svg import draw
 
 #: Reads a file of results by its name.
 Load = Callable[[str], dict[str, Any]]

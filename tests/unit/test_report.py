@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnsparse.bench.render.assemble import assemble
+from gnnsparse.bench.render.cells import column_name, shown_cell, shown_number
+from gnnsparse.bench.render.files import find_files, read_results, row_lists
+from gnnsparse.bench.render.html import as_html
+from gnnsparse.bench.render.markdown import as_markdown
+from gnnsparse.bench.render.model import Bar, Bars, Curves, Intervals, Report, ResultFile
+from gnnsparse.bench.render.svg import draw
 from gnnsparse.cli import main
-from gnnsparse.report.assemble import assemble
-from gnnsparse.report.cells import column_name, shown_cell, shown_number
-from gnnsparse.report.files import find_files, read_results, row_lists
-from gnnsparse.report.html import as_html
-from gnnsparse.report.markdown import as_markdown
-from gnnsparse.report.model import Bar, Bars, Curves, Intervals, Report, ResultFile
-from gnnsparse.report.svg import draw
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 WHERE = {

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gnnsparse.report.model import OURS, PEER, Bar, Bars
-from gnnsparse.report.svg import draw
+from gnnsparse.bench.render.model import OURS, PEER, Bar, Bars
+from gnnsparse.bench.render.svg import draw
 
 
 def kinds(chart: Bars) -> list[str]:

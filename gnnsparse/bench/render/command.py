@@ -9,14 +9,14 @@ from pathlib import Path
 from rich.console import Console
 
 import gnnsparse
+from gnnsparse.bench.render.assemble import assemble
+from gnnsparse.bench.render.files import find_files, read_results
+from gnnsparse.bench.render.html import as_html
+from gnnsparse.bench.render.markdown import as_markdown
+from gnnsparse.bench.render.options import DEFAULT_FOLDER
+from gnnsparse.bench.render.summary import losses_text, problem_text
 from gnnsparse.environment import write_text
 from gnnsparse.errors import bad_value
-from gnnsparse.report.assemble import assemble
-from gnnsparse.report.files import find_files, read_results
-from gnnsparse.report.html import as_html
-from gnnsparse.report.markdown import as_markdown
-from gnnsparse.report.options import DEFAULT_FOLDER
-from gnnsparse.report.summary import losses_text, problem_text
 
 __all__ = ["run_report"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnsparse.report.model import Comparison, Problem, Report, ResultFile, Table
+from gnnsparse.bench.render.model import Comparison, Problem, Report, ResultFile, Table
 
 __all__ = ["LOSSES", "files_table", "losses_table", "losses_text", "problem_text"]
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gnnsparse.bench.render.model import Problem, ResultFile
 from gnnsparse.errors import bad_value
 from gnnsparse.opened import read_json
-from gnnsparse.report.model import Problem, ResultFile
 
 __all__ = ["ENVIRONMENT", "find_files", "read_results", "row_lists"]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gnnsparse.report.cells import as_cells
-from gnnsparse.report.files import ENVIRONMENT, row_lists
-from gnnsparse.report.kernels import KEYS as KERNEL_KEYS
-from gnnsparse.report.kernels import show_kernels
-from gnnsparse.report.latency import KEYS as LATENCY_KEYS
-from gnnsparse.report.latency import show_latency, show_preparation
-from gnnsparse.report.model import Comparison, Part, Problem, Report, ResultFile, Section, Table
-from gnnsparse.report.scores import is_losses, is_scores, run_rows, show_losses, show_scores
-from gnnsparse.report.times import is_paired, is_timed, show_pairs, show_times
+from gnnsparse.bench.render.cells import as_cells
+from gnnsparse.bench.render.files import ENVIRONMENT, row_lists
+from gnnsparse.bench.render.kernels import KEYS as KERNEL_KEYS
+from gnnsparse.bench.render.kernels import show_kernels
+from gnnsparse.bench.render.latency import KEYS as LATENCY_KEYS
+from gnnsparse.bench.render.latency import show_latency, show_preparation
+from gnnsparse.bench.render.model import Comparison, Part, Problem, Report, ResultFile, Section, Table
+from gnnsparse.bench.render.scores import is_losses, is_scores, run_rows, show_losses, show_scores
+from gnnsparse.bench.render.times import is_paired, is_timed, show_pairs, show_times
 
 __all__ = ["SECTIONS", "assemble"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnsparse.report.cells import as_cells, is_number
-from gnnsparse.report.model import PEER, Bar, Curves, Intervals, Part, Table
-from gnnsparse.report.times import kind_of
+from gnnsparse.bench.render.cells import as_cells, is_number
+from gnnsparse.bench.render.model import PEER, Bar, Curves, Intervals, Part, Table
+from gnnsparse.bench.render.times import kind_of
 
 __all__ = ["is_losses", "is_scores", "run_rows", "show_losses", "show_scores"]
 

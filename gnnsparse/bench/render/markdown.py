@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gnnsparse.report.cells import column_name, is_number, shown_cell
-from gnnsparse.report.model import Curves, Part, Report, Table
-from gnnsparse.report.summary import LOSSES, files_table, losses_table, losses_text, problem_text
+from gnnsparse.bench.render.cells import column_name, is_number, shown_cell
+from gnnsparse.bench.render.model import Curves, Part, Report, Table
+from gnnsparse.bench.render.summary import LOSSES, files_table, losses_table, losses_text, problem_text
 
 __all__ = ["as_markdown"]
 

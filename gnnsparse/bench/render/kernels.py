@@ -6,9 +6,9 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+from gnnsparse.bench.render.cells import is_number
+from gnnsparse.bench.render.model import OURS, Bar, Bars, Comparison, Curves, Part, Table
 from gnnsparse.bench.report import geometric_mean
-from gnnsparse.report.cells import is_number
-from gnnsparse.report.model import OURS, Bar, Bars, Comparison, Curves, Part, Table
 
 __all__ = ["KEYS", "show_kernels"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from gnnsparse.report.cells import as_cells, is_number, shown_number
-from gnnsparse.report.model import OURS, PEER, Bar, Bars, Comparison, Part, Table
-from gnnsparse.report.times import competes
+from gnnsparse.bench.render.cells import as_cells, is_number, shown_number
+from gnnsparse.bench.render.model import OURS, PEER, Bar, Bars, Comparison, Part, Table
+from gnnsparse.bench.render.times import competes
 
 __all__ = ["KEYS", "show_latency", "show_preparation"]
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import TypeGuard
 
-from gnnsparse.report.cells import shown_number
-from gnnsparse.report.model import OURS, PEER, Bar, Bars, Curves, Intervals
+from gnnsparse.bench.render.cells import shown_number
+from gnnsparse.bench.render.model import OURS, PEER, Bar, Bars, Curves, Intervals
 
 __all__ = ["draw"]
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
-from gnnsparse.report.cells import column_name, is_number, shown_cell
-from gnnsparse.report.model import Part, Report, Section, Table
-from gnnsparse.report.summary import LOSSES, files_table, losses_table, losses_text, problem_text
-from gnnsparse.report.svg import draw
+from gnnsparse.bench.render.cells import column_name, is_number, shown_cell
+from gnnsparse.bench.render.model import Part, Report, Section, Table
+from gnnsparse.bench.render.summary import LOSSES, files_table, losses_table, losses_text, problem_text
+from gnnsparse.bench.render.svg import draw
 
 __all__ = ["as_html"]
 

@@ -6,8 +6,8 @@ import re
 from collections import defaultdict
 from typing import Any
 
-from gnnsparse.report.cells import as_cells, is_number, shown_number
-from gnnsparse.report.model import OURS, PEER, Bar, Bars, Comparison, Part, Table
+from gnnsparse.bench.render.cells import as_cells, is_number, shown_number
+from gnnsparse.bench.render.model import OURS, PEER, Bar, Bars, Comparison, Part, Table
 
 __all__ = ["competes", "is_paired", "is_timed", "kind_of", "show_pairs", "show_times", "time_keys"]
 
