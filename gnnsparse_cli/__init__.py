@@ -2,7 +2,7 @@
 
 `import gnnsparse` imports torch, whatever part of the package is asked for. So what the command says of
 itself is in this package, which imports the standard library alone. The options of a subcommand are in
-gnnsparse.cli.
+gnnsparse.cli.main.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def check_folder(options: argparse.Namespace) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status, as gnnsparse.cli.main does."""
+    """Runs the command and returns its exit status, as gnnsparse.cli.main.main does."""
     arguments = sys.argv[1:] if arguments is None else arguments
     command = arguments[0] if arguments else ""
     inner = arguments[1] if len(arguments) > 1 else ""
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What these say needs nothing but this file. They exit here, unless it is a cache that is there.
         options = _light_parser().parse_args(arguments)
         check_folder(options)
-    from gnnsparse.cli import main as run
+    from gnnsparse.cli.main import main as run
 
     return run(arguments)
 

@@ -49,7 +49,7 @@ sanitize() {
 bench() {
   mkdir -p "$out"
   local graphs=(reddit_like products_like amazon_like arxiv_like dd_like)
-  local kernels=("$python" -m gnnsparse.cli bench kernels --device cuda --matrix "${graphs[@]}")
+  local kernels=("$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix "${graphs[@]}")
   "${kernels[@]}" --timing graph --precision fp16 bf16 tf32 fp32 --out "$out/spmm.json"
   "${kernels[@]}" --timing graph --precision fp16 int8 fp8 --out "$out/spmm_8bit.json"
   "${kernels[@]}" --timing graph --precision fp16 tf32 fp32 --width 128 --values none gcn random \
@@ -57,7 +57,7 @@ bench() {
   "${kernels[@]}" --timing graph --repeats 6 --precision fp16 tf32 fp32 --values gcn --kernels auto --peers none \
     --width 1 7 16 32 41 47 64 100 128 130 192 256 300 320 500 512 600 602 608 640 --out "$out/widths.json"
   local widths=(1 2 3 4 7 8 16 32 41 47 64 100 128 130 256 300 500 512 600 602 608)
-  local best=("$python" -m gnnsparse.cli bench kernels --device cuda --timing graph --values gcn random
+  local best=("$python" -m gnnsparse.cli.main bench kernels --device cuda --timing graph --values gcn random
     --kernels auto --peers cusparse-best)
   "${best[@]}" --repeats 4 --precision fp16 tf32 fp32 --width "${widths[@]}" \
     --matrix dd_like arxiv_like amazon_like --out "$out/widths_cusparse.json"
@@ -66,12 +66,12 @@ bench() {
   "$python" -m benchmarks.few_columns --out "$out/few_columns.json"
   "${kernels[@]}" --timing graph --precision fp16 --width 128 --values random \
     --out "$out/spmm_weighted.json"
-  "$python" -m gnnsparse.cli bench kernels --device cuda --matrix reddit_like:shuffled \
+  "$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix reddit_like:shuffled \
     --reorder community --precision fp16 tf32 --width 128 --out "$out/spmm_shuffled.json"
   "${kernels[@]}" --op sddmm --precision fp16 tf32 fp32 --width 32 128 --out "$out/sddmm.json"
   # Published graphs are no part of the package: $GNNSPARSE_TEST_DATA names their folder.
   if [ -n "${GNNSPARSE_TEST_DATA:-}" ]; then
-    "$python" -m gnnsparse.cli bench kernels --device cuda --matrix \
+    "$python" -m gnnsparse.cli.main bench kernels --device cuda --matrix \
       "$GNNSPARSE_TEST_DATA"/{graphs,suitesparse,tu} --peers cusparse --timing graph \
       --precision fp16 --width 32 64 128 256 512 --repeats 8 --out "$out/spmm_real.json"
   fi
@@ -90,12 +90,12 @@ bench() {
 fit() {
   mkdir -p "$out"
   # What was measured is kept: `gnnsparse bench fit --measured` fits to it again without a GPU.
-  "$python" -m gnnsparse.cli bench fit --keep "$out/fit_measured.json" --out "$out/gpu_record.json"
+  "$python" -m gnnsparse.cli.main bench fit --keep "$out/fit_measured.json" --out "$out/gpu_record.json"
 }
 
 choices() {
   mkdir -p "$out"
-  "$python" -m gnnsparse.cli bench kernels --device cuda \
+  "$python" -m gnnsparse.cli.main bench kernels --device cuda \
     --matrix reddit_like products_like amazon_like arxiv_like dd_like --width 32 128 256 \
     --precision fp16 tf32 fp32 --peers none --timing graph --out "$out/choices.json"
 }

@@ -36,7 +36,7 @@ def run_profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if not ranges_are_on():
         # Kineto, the library behind torch.profiler, reports its own progress on stderr below this level.
         environment = {"KINETO_LOG_LEVEL": "6", **os.environ, "GNNSPARSE_NVTX": "1"}
-        command = [sys.executable, "-m", "gnnsparse.cli", *arguments]
+        command = [sys.executable, "-m", "gnnsparse.cli.main", *arguments]
         return subprocess.run(command, env=environment).returncode
     if options.call is not None:
         step = load_callable(*options.call)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import train
-from gnnsparse import cli
+from gnnsparse.cli import main as cli
 from gnnsparse.data import CATALOG
 from launching.words import check_words
 from models import MODELS

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnsparse import cli
+from gnnsparse.cli import main as cli
 from tests.docs.blocks import PAGES
 
 #: A command in a block of shell code, after variables of the environment.

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.formats import operations
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.stored import check_file

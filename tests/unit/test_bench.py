@@ -23,7 +23,7 @@ from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer, peer_candidates
 from gnnsparse.bench.report import add_ratios, geometric_mean
 from gnnsparse.bench.workload import VALUES, Workload, make_subject
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, random_graph
@@ -199,7 +199,7 @@ def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.slow
 def test_help_imports_no_peer() -> None:
     code = (
-        "import sys\nfrom gnnsparse.cli import main\n"
+        "import sys\nfrom gnnsparse.cli.main import main\n"
         "try: main(['bench', 'kernels', '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
         "assert not {'torch_geometric', 'dgl', 'matplotlib', 'scipy'} & set(sys.modules)"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse import cli, spmm
+from gnnsparse import spmm
 from gnnsparse.bench.accuracy import command
 from gnnsparse.bench.accuracy.accumulation import accumulation_rows, half_sums
 from gnnsparse.bench.accuracy.data import RANGES, make_operands
@@ -18,6 +18,7 @@ from gnnsparse.bench.accuracy.overflow import overflow_rows
 from gnnsparse.bench.accuracy.plain import PlainOperations
 from gnnsparse.bench.accuracy.report import problems
 from gnnsparse.bench.accuracy.scaling import scaling_rows
+from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.helpers import dense_matrix
 

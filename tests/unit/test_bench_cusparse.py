@@ -21,7 +21,7 @@ from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer
 from gnnsparse.bench.report import add_ratios, as_json, print_report
 from gnnsparse.bench.workload import Workload, make_subject
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
 

@@ -13,7 +13,7 @@ from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.counters import Run, count
 from gnnsparse.bench.formats import format_plans, has_tall, modelled_counts, tall_plans
 from gnnsparse.bench.matrices import parse_matrix
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.formats import WindowPolicy
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision

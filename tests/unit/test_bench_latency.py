@@ -21,7 +21,7 @@ from gnnsparse.bench.latency.report import as_json
 from gnnsparse.bench.latency.run import LatencyBench
 from gnnsparse.bench.latency.settings import GRAPH_MODELS, MODELS, LatencySettings
 from gnnsparse.bench.latency.worker import measure_isolated
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
 from gnnsparse.testing import in_float64, measure_errors

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gnnsparse.bench.kernels import Bench
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 
 FIRST, SECOND = "arxiv_like:scale=0.01", "dd_like:scale=0.002"
 OPTIONS = ["--width", "8", "--repeats", "2", "--device", "cpu", "--precision", "fp32", "--peers", "sparse_mm"]

@@ -17,7 +17,7 @@ from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.report import print_report
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.testing import assert_accurate
 from gnnsparse.timing import CaptureError, capture, measure
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 from tests.helpers import precision_for
@@ -300,7 +300,7 @@ def test_command_line(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.slow
 def test_command_line_help() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "gnnsparse.cli", "cache", "--help"], capture_output=True, text=True
+        [sys.executable, "-m", "gnnsparse.cli.main", "cache", "--help"], capture_output=True, text=True
     )
     assert done.returncode == 0
     assert "verify" in done.stdout

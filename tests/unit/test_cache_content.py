@@ -13,7 +13,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.cache_files import opened, write_file
 from gnnsparse.preprocess.stored import check_file

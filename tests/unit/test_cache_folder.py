@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.preprocess import cache as cache_module
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph

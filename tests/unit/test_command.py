@@ -12,8 +12,8 @@ import pytest
 
 import gnnsparse
 import gnnsparse_cli
-from gnnsparse import cli
 from gnnsparse.bench.candidates import KERNEL_DEVICES, KERNELS
+from gnnsparse.cli import main as cli
 
 ROOT = Path(__file__).resolve().parents[2]
 #: Processor seconds in which the command says what it is, and modules that it does without.

@@ -14,7 +14,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.cuda_path import Device
 from gnnsparse.data import load_dataset
 from gnnsparse.doctor import command, hardware, self_test, software
@@ -119,7 +119,7 @@ def test_no_optional_package_is_imported() -> None:
         f"    if name in {list(OPTIONAL_PACKAGES)}: raise metadata.PackageNotFoundError(name)\n"
         "    return version(name)\n"
         "metadata.version = without\n"
-        "from gnnsparse.cli import main\n"
+        "from gnnsparse.cli.main import main\n"
         "sys.exit(main(['doctor', '--seconds', '1']))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, dataset_of_pyg
 from gnnsparse.inference import LoadedModel, LoadError
 from gnnsparse.nn import GATConv, GCNConv, GINConv, SAGEConv

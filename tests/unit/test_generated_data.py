@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.data.generated import Generated, keep_generated
 from gnnsparse.preprocess.cache import CacheWarning, GraphCache

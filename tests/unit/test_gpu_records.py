@@ -18,7 +18,7 @@ from gnnsparse.bench.fit import cases as fit_cases
 from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cases
 from gnnsparse.bench.fit.memory import _resident_bytes
 from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.gpus import GpuRecord, RecordError, load_record, record_for, records, save_record, using
 from gnnsparse.gpus.model import panel_variant
 from gnnsparse.gpus.record import PanelVariant

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.data import graph_info, open_graph
 from gnnsparse.memory import MemoryLimit
 from gnnsparse_cli import SUBJECTS

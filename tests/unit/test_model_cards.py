@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.data import CATALOG, NodeDataset, register_dataset
 from gnnsparse.inference import LoadError
 from gnnsparse.inference.card import card_text, write_card

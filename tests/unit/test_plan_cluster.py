@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gnnsparse import Precision, SparseGraph
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.cluster.command import counted_facts
 from gnnsparse.cluster.model import Workload, default_machines, estimate, product, random_facts
 from gnnsparse.cluster.streamed import StreamedCounts

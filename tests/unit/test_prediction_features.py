@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, load_custom
 from gnnsparse.prediction import predict_run
 from gnnsparse.prediction.predict import match_features

@@ -18,7 +18,7 @@ from rich.console import Console
 
 import gnnsparse
 from gnnsparse import ranges
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 from gnnsparse.ops.library import register
 from gnnsparse.profiling.steps import MODELS
 from gnnsparse.tracing import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps

@@ -19,7 +19,7 @@ from gnnsparse.bench.render.html import as_html
 from gnnsparse.bench.render.markdown import as_markdown
 from gnnsparse.bench.render.model import Bar, Bars, Curves, Intervals, Report, ResultFile
 from gnnsparse.bench.render.svg import draw
-from gnnsparse.cli import main
+from gnnsparse.cli.main import main
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 WHERE = {

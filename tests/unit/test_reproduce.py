@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from gnnsparse import cli
 from gnnsparse.bench.presets import FormatCase
+from gnnsparse.cli import main as cli
 from gnnsparse.csr import Csr
 from gnnsparse.reproduce import training
 from gnnsparse.reproduce.command import reproduce

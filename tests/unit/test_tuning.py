@@ -300,7 +300,7 @@ def test_a_foreign_plan_is_told_and_measured_anew(
 def test_ls_names_plans(
     recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from gnnsparse.cli import main
+    from gnnsparse.cli.main import main
 
     Timer(monkeypatch, fast("csr"))
     monkeypatch.setenv("COLUMNS", "200")
