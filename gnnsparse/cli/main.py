@@ -12,8 +12,8 @@ from gnnsparse.bench.latency.options import add_latency_arguments, latency_setti
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 from gnnsparse.bench.render import options as report
 from gnnsparse.building import options as building
+from gnnsparse.cli.doctor import options as doctor
 from gnnsparse.cluster import options as cluster
-from gnnsparse.doctor import options as doctor
 from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
 from gnnsparse.reproduce import options as reproduce
@@ -158,7 +158,7 @@ def _report(options: argparse.Namespace) -> int:
 
 
 def _doctor(options: argparse.Namespace) -> int:
-    from gnnsparse.doctor.command import run_doctor
+    from gnnsparse.cli.doctor.command import run_doctor
 
     return run_doctor(as_json=options.json, seconds=options.seconds)
 

@@ -14,14 +14,14 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
+from gnnsparse.cli.doctor import command, hardware, self_test, software
+from gnnsparse.cli.doctor.findings import BROKEN, NOTE, OK, Section
+from gnnsparse.cli.doctor.hardware import check_cpu, check_gpu, fit_of_architectures
+from gnnsparse.cli.doctor.self_test import CaseResult, cases_of, usable_devices
+from gnnsparse.cli.doctor.software import OPTIONAL_PACKAGES, check_cache, check_packages
 from gnnsparse.cli.main import main
 from gnnsparse.cuda_path import Device
 from gnnsparse.data import load_dataset
-from gnnsparse.doctor import command, hardware, self_test, software
-from gnnsparse.doctor.findings import BROKEN, NOTE, OK, Section
-from gnnsparse.doctor.hardware import check_cpu, check_gpu, fit_of_architectures
-from gnnsparse.doctor.self_test import CaseResult, cases_of, usable_devices
-from gnnsparse.doctor.software import OPTIONAL_PACKAGES, check_cache, check_packages
 from gnnsparse.ops.sddmm import cpu as sddmm_cpu
 from gnnsparse.plan import KERNELS
 from gnnsparse.precision import Precision

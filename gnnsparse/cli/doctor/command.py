@@ -12,10 +12,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from gnnsparse.doctor.findings import BROKEN, NOTE, OK, Finding, Section
-from gnnsparse.doctor.hardware import check_cpu, check_gpu
-from gnnsparse.doctor.self_test import CaseResult, self_test, usable_devices
-from gnnsparse.doctor.software import check_cache, check_packages
+from gnnsparse.cli.doctor.findings import BROKEN, NOTE, OK, Finding, Section
+from gnnsparse.cli.doctor.hardware import check_cpu, check_gpu
+from gnnsparse.cli.doctor.self_test import CaseResult, self_test, usable_devices
+from gnnsparse.cli.doctor.software import check_cache, check_packages
 
 __all__ = ["examine", "run_doctor"]
 

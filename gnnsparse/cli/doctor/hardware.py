@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
+from gnnsparse.cli.doctor.findings import Section
 from gnnsparse.cuda_path import describe_device
-from gnnsparse.doctor.findings import Section
 from gnnsparse.environment import device_name
 from gnnsparse.gpus import RecordError, record_for, records, user_folder
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 
 import gnnsparse
+from gnnsparse.cli.doctor.findings import Section
 from gnnsparse.data.generated import check_cached
-from gnnsparse.doctor.findings import Section
 from gnnsparse.environment import commit_of
 from gnnsparse.preprocess.cache import CacheEntry, GraphCache
 

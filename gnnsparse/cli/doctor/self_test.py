@@ -17,7 +17,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.doctor.hardware import INSTRUCTION_SETS
+from gnnsparse.cli.doctor.hardware import INSTRUCTION_SETS
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
