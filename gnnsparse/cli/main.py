@@ -11,8 +11,8 @@ from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arg
 from gnnsparse.bench.latency.options import add_latency_arguments, latency_settings
 from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_arguments, check_fit, settings_of
 from gnnsparse.bench.render import options as report
-from gnnsparse.building import options as building
 from gnnsparse.cli.doctor import options as doctor
+from gnnsparse.cli.graph import options as building
 from gnnsparse.cluster import options as cluster
 from gnnsparse.prediction import options as prediction
 from gnnsparse.profiling import options as profiling
@@ -189,7 +189,7 @@ def _plan_cluster(options: argparse.Namespace) -> int:
 
 
 def _graph(options: argparse.Namespace) -> int:
-    from gnnsparse.building.command import run_graph
+    from gnnsparse.cli.graph.command import run_graph
 
     return run_graph(options)
 
