@@ -13,9 +13,9 @@ from gnnsparse.bench.options import DESCRIPTION, add_arguments, add_fit_argument
 from gnnsparse.bench.render import options as report
 from gnnsparse.cli.doctor import options as doctor
 from gnnsparse.cli.graph import options as building
+from gnnsparse.cli.profile import options as profiling
 from gnnsparse.cluster import options as cluster
 from gnnsparse.prediction import options as prediction
-from gnnsparse.profiling import options as profiling
 from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
 
@@ -170,7 +170,7 @@ def _predict(options: argparse.Namespace) -> int:
 
 
 def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
-    from gnnsparse.profiling.command import run_profile
+    from gnnsparse.cli.profile.command import run_profile
 
     return run_profile(options, arguments)
 

@@ -19,8 +19,8 @@ from rich.console import Console
 import gnnsparse
 from gnnsparse import ranges
 from gnnsparse.cli.main import main
+from gnnsparse.cli.profile.steps import MODELS
 from gnnsparse.ops.library import register
-from gnnsparse.profiling.steps import MODELS
 from gnnsparse.tracing import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
 
 OPERATIONS = ("spmm", "sddmm", "edge_softmax", "attention", "graph_attention")

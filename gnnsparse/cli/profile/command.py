@@ -8,8 +8,8 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
+from gnnsparse.cli.profile.steps import StepOptions, load_callable, make_step
 from gnnsparse.precision import Precision
-from gnnsparse.profiling.steps import StepOptions, load_callable, make_step
 from gnnsparse.ranges import ranges_are_on
 from gnnsparse.tracing import print_profile, profile_steps, wide_console
 
