@@ -37,8 +37,8 @@ import numpy as np
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.cluster.streamed import StreamedCounts
 from gnnsparse.data import build_graph, edges_like, generate_graph, graph_info, open_graph
+from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.nn import SAGEConv
 from gnnsparse.sampling import FeatureStore, NeighborSampler

@@ -15,10 +15,10 @@ import torch.distributed as dist
 
 from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
-from gnnsparse.cluster.model import Workload, default_machines, estimate
 from gnnsparse.csr import Csr
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
+from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
 from gnnsparse.environment import describe_environment
 from gnnsparse.gpus import GpuRecord, records

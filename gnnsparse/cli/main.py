@@ -14,7 +14,7 @@ from gnnsparse.bench.render import options as report
 from gnnsparse.cli.doctor import options as doctor
 from gnnsparse.cli.graph import options as building
 from gnnsparse.cli.profile import options as profiling
-from gnnsparse.cluster import options as cluster
+from gnnsparse.distributed.estimate import options as cluster
 from gnnsparse.prediction import options as prediction
 from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
@@ -183,7 +183,7 @@ def _reproduce(options: argparse.Namespace) -> int:
 
 
 def _plan_cluster(options: argparse.Namespace) -> int:
-    from gnnsparse.cluster.command import run_plan_cluster
+    from gnnsparse.distributed.estimate.command import run_plan_cluster
 
     return run_plan_cluster(options)
 

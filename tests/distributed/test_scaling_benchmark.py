@@ -14,8 +14,8 @@ import torch.distributed as dist
 from benchmarks import scaling
 from benchmarks.scaling_ranks import JobError, Place, Ranks
 from benchmarks.scaling_steps import WARMUP, Case, Waits, estimated, store_graph, stored_graph
-from gnnsparse.cluster.model import random_facts
 from gnnsparse.distributed import exchange, gather_ranks
+from gnnsparse.distributed.estimate.model import random_facts
 from gnnsparse.gpus import records
 
 TINY = ["--device", "cpu", "--graphs", "products_like", "--scale", "0.0005", "--precisions", "fp32"]

@@ -54,7 +54,9 @@ class Machines:
 @functools.cache
 def default_machines() -> Machines:
     """Returns the rates that are stored: H200s with NVLink in machines of 8, and InfiniBand between these."""
-    content = json.loads(importlib.resources.files("gnnsparse.cluster").joinpath("rates.json").read_text())
+    content = json.loads(
+        importlib.resources.files("gnnsparse.distributed.estimate").joinpath("rates.json").read_text()
+    )
     link = known_rates("nccl")
     measured = {"link_gbs": link.link_bytes / 1e9, "latency_us": 1e6 * link.latency, "machine_gpus": 8}
     machines: Machines = from_plain(Machines, {**content, **measured}, "rates")

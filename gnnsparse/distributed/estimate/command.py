@@ -10,7 +10,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gnnsparse.cluster.model import (
+from gnnsparse.csr import Csr
+from gnnsparse.data import load_dataset, open_graph
+from gnnsparse.distributed.estimate.model import (
     Estimate,
     Workload,
     default_machines,
@@ -18,9 +20,7 @@ from gnnsparse.cluster.model import (
     random_facts,
     with_network,
 )
-from gnnsparse.cluster.streamed import StreamedCounts
-from gnnsparse.csr import Csr
-from gnnsparse.data import load_dataset, open_graph
+from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import Partition, community_order, cut_sizes, ranges_along
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
