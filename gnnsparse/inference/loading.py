@@ -212,7 +212,7 @@ def load(
 
     Args:
         source: the folder of a run, whose best weights are loaded; or its checkpoints/best.ckpt or
-            checkpoints/last.ckpt; or a folder that `gnnsparse.hub` has written.
+            checkpoints/last.ckpt; or a folder that `gnnsparse.inference.hub` has written.
         device: "auto" (a GPU if one can be used), "cpu" or "cuda".
         registry: the models by name, such as `models.MODELS`; None: those that the file names.
         model: a model that takes the weights, in place of one that is made: for one of `gnnsparse.fit` that

@@ -104,7 +104,7 @@ def test_a_card_replaces_its_own_kind_alone(tmp_path: Path) -> None:
 
 def test_a_folder_of_the_hub(run: Path, tmp_path: Path) -> None:
     """Weights, recipe and card; the loaded model computes the same."""
-    hub = pytest.importorskip("gnnsparse.hub")
+    hub = pytest.importorskip("gnnsparse.inference.hub")
     model = hub.HubModel.from_run(run, device="cpu")
     model.save_pretrained(tmp_path / "hub")
     assert {path.name for path in (tmp_path / "hub").iterdir()} == {
@@ -128,7 +128,7 @@ def test_a_folder_of_the_hub(run: Path, tmp_path: Path) -> None:
 
 def test_an_upload_and_a_download(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mixin's, with a folder in the place of the network."""
-    hub = pytest.importorskip("gnnsparse.hub")
+    hub = pytest.importorskip("gnnsparse.inference.hub")
     import huggingface_hub.hub_mixin as mixin
 
     store = tmp_path / "store"
@@ -161,7 +161,7 @@ def test_an_upload_and_a_download(run: Path, tmp_path: Path, monkeypatch: pytest
 
 @pytest.mark.parametrize("damage", ["config", "weights", "recipe", "shape", "missing"])
 def test_a_damaged_folder_is_refused(run: Path, tmp_path: Path, damage: str) -> None:
-    hub = pytest.importorskip("gnnsparse.hub")
+    hub = pytest.importorskip("gnnsparse.inference.hub")
     folder = tmp_path / "hub"
     hub.HubModel.from_run(run, device="cpu").save_pretrained(folder)
     config, weights = folder / "config.json", folder / "model.safetensors"
@@ -182,11 +182,15 @@ def test_a_damaged_folder_is_refused(run: Path, tmp_path: Path, damage: str) -> 
 
 
 def test_without_the_package_the_error_says_what_to_install() -> None:
-    code = "import sys; sys.modules['huggingface_hub'] = None\nimport gnnsparse\nimport gnnsparse.hub"
+    code = (
+        "import sys; sys.modules['huggingface_hub'] = None\nimport gnnsparse\nimport gnnsparse.inference.hub"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.endswith("gnnsparse.hub needs the package huggingface_hub: pip install 'gnnsparse[hub]'")
+    assert last.endswith(
+        "gnnsparse.inference.hub needs the package huggingface_hub: pip install 'gnnsparse[hub]'"
+    )
 
 
 # gnnsparse predict

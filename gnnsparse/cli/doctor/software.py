@@ -35,7 +35,7 @@ OPTIONAL_PACKAGES: dict[str, tuple[str, str]] = {
     "networkx": ("gnnsparse.interop.networkx and GraphML files", "pip install 'gnnsparse[data]'"),
     "pandas": ("tables of dataset=custom", "pip install 'gnnsparse[data]'"),
     "pyarrow": ("Parquet files of dataset=custom", "pip install 'gnnsparse[data]'"),
-    "huggingface_hub": ("gnnsparse.hub", "pip install 'gnnsparse[hub]'"),
+    "huggingface_hub": ("gnnsparse.inference.hub", "pip install 'gnnsparse[hub]'"),
     "matplotlib": ("plots of benchmarks", "pip install 'gnnsparse[bench]'"),
 }
 #: Packages without which nothing runs.

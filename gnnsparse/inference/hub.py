@@ -26,7 +26,7 @@ try:
     from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download
 except ImportError as error:
     raise ImportError(
-        "gnnsparse.hub needs the package huggingface_hub: pip install 'gnnsparse[hub]'"
+        "gnnsparse.inference.hub needs the package huggingface_hub: pip install 'gnnsparse[hub]'"
     ) from error
 
 __all__ = ["HubModel"]
