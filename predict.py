@@ -32,7 +32,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     from gnnsparse.data import DatasetUnavailableError
     from gnnsparse.environment import describe_environment, write_json
     from gnnsparse.errors import naming
-    from gnnsparse.prediction import predict_dataset, write_predictions
+    from gnnsparse.inference.predict import predict_dataset, write_predictions
     from gnnsparse.tasks import TASKS
     from gnnsparse.training.metrics import shown_score
 

@@ -15,7 +15,7 @@ from gnnsparse.cli.doctor import options as doctor
 from gnnsparse.cli.graph import options as building
 from gnnsparse.cli.profile import options as profiling
 from gnnsparse.distributed.estimate import options as cluster
-from gnnsparse.prediction import options as prediction
+from gnnsparse.inference.predict import options as prediction
 from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
 
@@ -164,7 +164,7 @@ def _doctor(options: argparse.Namespace) -> int:
 
 
 def _predict(options: argparse.Namespace) -> int:
-    from gnnsparse.prediction.command import run_predict
+    from gnnsparse.inference.predict.command import run_predict
 
     return run_predict(options)
 

@@ -13,8 +13,8 @@ import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, dataset_of_pyg
 from gnnsparse.inference import LoadedModel, LoadError
+from gnnsparse.inference.predict import predict_run
 from gnnsparse.nn import GATConv, GCNConv, GINConv, SAGEConv
-from gnnsparse.prediction import predict_run
 from gnnsparse.testing import assert_accurate
 from models import GCN, MODELS
 from tests.own_graphs import NODES, tensors

@@ -24,7 +24,7 @@ from gnnsparse.cli.main import main
 from gnnsparse.data import CATALOG, NodeDataset, register_dataset
 from gnnsparse.inference import LoadError
 from gnnsparse.inference.card import card_text, write_card
-from gnnsparse.prediction import predict_run, write_predictions
+from gnnsparse.inference.predict import predict_run, write_predictions
 from gnnsparse.training import (
     FullGraphData,
     NodeClassifier,

@@ -16,7 +16,7 @@ model is registered is looked for in the present folder too, so run it where tra
 
 
 def _out(text: str) -> Path:
-    from gnnsparse.prediction.files import ENDINGS
+    from gnnsparse.inference.predict.files import ENDINGS
 
     if not text.endswith(ENDINGS):
         raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(ENDINGS)}")

@@ -9,8 +9,8 @@ import sys
 from rich.console import Console
 
 from gnnsparse.environment import log_shown
-from gnnsparse.prediction.files import write_predictions
-from gnnsparse.prediction.predict import predict_run
+from gnnsparse.inference.predict.files import write_predictions
+from gnnsparse.inference.predict.predict import predict_run
 
 __all__ = ["run_predict"]
 
