@@ -6,7 +6,6 @@ y = A @ x
 
 import torch as _torch  # noqa: F401  (before the native module, which shares torch's OpenMP runtime)
 
-from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.fitting import Fitted, fit
 from gnnsparse.graph import SparseGraph
@@ -22,6 +21,7 @@ from gnnsparse.ops import (
     spmm,
     store_features,
 )
+from gnnsparse.patterns import masks
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CacheWarning

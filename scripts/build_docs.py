@@ -27,7 +27,7 @@ import gnnsparse
 ROOT = Path(__file__).resolve().parents[1]
 DOCS, SITE = ROOT / "docs", ROOT / "build" / "site"
 #: Modules, beside packages with an `__all__`, whose names are public.
-PUBLIC_MODULES = ("gnnsparse", "gnnsparse.masks", "gnnsparse.registry", "gnnsparse.testing")
+PUBLIC_MODULES = ("gnnsparse", "gnnsparse.patterns.masks", "gnnsparse.registry", "gnnsparse.testing")
 #: Packages inside of the project: what their names do is described where users call it.
 INTERNAL_PACKAGES = ("gnnsparse.bench",)
 #: Elements, and their attribute, that a browser loads when it shows a page.

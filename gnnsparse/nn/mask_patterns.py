@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse import masks
 from gnnsparse.api import prepare
 from gnnsparse.cuda_path import path
 from gnnsparse.locks import ForkLock
 from gnnsparse.nn.unchanged import Seen
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision
 from gnnsparse.transforms import is_direct, outside, unwrapped
 

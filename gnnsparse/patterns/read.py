@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 
-from gnnsparse import masks
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns import masks
 
 __all__ = [
     "NAMES",

@@ -14,8 +14,8 @@ from gnnsparse.errors import bad_value, check_choice, naming
 from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
-from gnnsparse.masks import PATTERNS
 from gnnsparse.operand import SparseOperand
+from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.precision import Precision
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig

@@ -1,4 +1,4 @@
-"""gnnsparse.masks against dense boolean matrices made by loops, and what it costs."""
+"""gnnsparse.patterns.masks against dense boolean matrices made by loops, and what it costs."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from omegaconf import OmegaConf
 import train
 from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
 from gnnsparse.data.dataset import CLASS_METRICS
-from gnnsparse.masks import PATTERNS
 from gnnsparse.nn.transformer import ACTIVATIONS
+from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.tasks.sequence import make_pattern
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 from models import MODELS

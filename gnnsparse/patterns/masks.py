@@ -25,7 +25,7 @@ from gnnsparse.errors import (
     check_tensor,
 )  # fmt: skip
 from gnnsparse.graph import SparseGraph
-from gnnsparse.random_graphs import other_columns, random_columns, regular_graph
+from gnnsparse.patterns.random_graphs import other_columns, random_columns, regular_graph
 
 __all__ = [
     "PATTERNS", "bigbird", "block", "causal", "dilated", "expander", "from_dense", "from_edges", "full",
