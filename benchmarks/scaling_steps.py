@@ -21,8 +21,8 @@ from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
 from gnnsparse.environment import describe_environment
-from gnnsparse.gpus import GpuRecord, records
 from gnnsparse.graph import SparseGraph
+from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import normalize

@@ -11,7 +11,6 @@ import torch
 from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import describe_device
 from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
-from gnnsparse.gpus.record import GpuRecord, record_for
 from gnnsparse.kept import Accepted, Kept, Streams
 from gnnsparse.kernel_keys import (
     ArrayKey,
@@ -30,6 +29,7 @@ from gnnsparse.kernel_keys import (
 )
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
+from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.plan.panel import HEIGHTS, takes
 from gnnsparse.plan.problem import NEAR
 from gnnsparse.precision import Precision, round_operand

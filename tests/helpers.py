@@ -15,8 +15,8 @@ import torch
 import gnnsparse
 from gnnsparse import Precision, SparseGraph, SparseOperand
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, exclusive_preset, operations
-from gnnsparse.gpus.model import TileCounts
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
+from gnnsparse.plan.gpu_records.model import TileCounts
 from gnnsparse.precision import round_operand
 
 #: For tests of the installed module, or of memory that a sanitizer holds back (tests/native_build.py).

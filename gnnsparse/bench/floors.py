@@ -10,7 +10,7 @@ from gnnsparse import _native
 from gnnsparse.bench.candidates import Candidate
 from gnnsparse.bench.workload import Workload
 from gnnsparse.cuda_path import path
-from gnnsparse.gpus import records
+from gnnsparse.plan.gpu_records import records
 from gnnsparse.precision import dense_view
 from gnnsparse.tiles import GATHER_FLOOR_WORDS
 from gnnsparse.timing import measure

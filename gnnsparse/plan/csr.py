@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.gpus.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.problem import SHORT_ROW, Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
@@ -163,7 +163,7 @@ class CsrKernel(Kernel):
         return plans
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Returns the time by the model `gnnsparse.gpus.model.csr_us`, in microseconds."""
+        """Returns the time by the model `gnnsparse.plan.gpu_records.model.csr_us`, in microseconds."""
         assert isinstance(plan, CsrPlan)
         record = problem.record
         grouped = plan.group > 0

@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.cuda_path import Device
-from gnnsparse.gpus.model import PanelLoad, PanelWork, panel_us, panel_variant
-from gnnsparse.gpus.record import PanelRow, PanelVariant
 from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
+from gnnsparse.plan.gpu_records.model import PanelLoad, PanelWork, panel_us, panel_variant
+from gnnsparse.plan.gpu_records.record import PanelRow, PanelVariant
 from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
@@ -200,7 +200,7 @@ class PanelKernel(Kernel):
         ]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Returns the time by the model `gnnsparse.gpus.model.panel_us`, in microseconds."""
+        """Returns the time by the model `gnnsparse.plan.gpu_records.model.panel_us`, in microseconds."""
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)

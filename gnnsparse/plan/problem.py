@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from gnnsparse.cuda_path import Device
-from gnnsparse.gpus.model import TileCounts, pass_us
-from gnnsparse.gpus.record import GpuRecord, record_for
 from gnnsparse.locks import cached_property
+from gnnsparse.plan.gpu_records.model import TileCounts, pass_us
+from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.precision import Precision
 from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from gnnsparse.bench.fit.cases import read_cases, write_cases
 from gnnsparse.data import load_dataset, load_matrix, load_sequences
-from gnnsparse.gpus.record import load_record, records, save_record
+from gnnsparse.plan.gpu_records.record import load_record, records, save_record
 from tests.data_folder import data_folder as published_folder
 from tests.fuzz.common import Draw
 from tests.raw_files import write_raw

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gnnsparse import masks
-from gnnsparse.gpus import record_for, save_record
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
+from gnnsparse.plan.gpu_records import record_for, save_record
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.attention_oracle import make_case, shares_rows

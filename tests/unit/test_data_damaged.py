@@ -22,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
-from gnnsparse.gpus.record import RecordError, load_record, records, save_record
+from gnnsparse.plan.gpu_records.record import RecordError, load_record, records, save_record
 from tests.raw_files import NODES, write_raw
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")

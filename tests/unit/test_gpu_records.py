@@ -19,12 +19,20 @@ from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cas
 from gnnsparse.bench.fit.memory import _resident_bytes
 from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
 from gnnsparse.cli.main import main
-from gnnsparse.gpus import GpuRecord, RecordError, load_record, record_for, records, save_record, using
-from gnnsparse.gpus.model import panel_variant
-from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plain import to_plain
 from gnnsparse.plan import Device, Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.plan.gpu_records import (
+    GpuRecord,
+    RecordError,
+    load_record,
+    record_for,
+    records,
+    save_record,
+    using,
+)
+from gnnsparse.plan.gpu_records.model import panel_variant
+from gnnsparse.plan.gpu_records.record import PanelVariant
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
 
@@ -45,7 +53,7 @@ def changed(record: GpuRecord, **changes: Any) -> GpuRecord:
 
 
 def test_every_record_of_the_package_is_valid_and_named_once() -> None:
-    folder = Path(gnnsparse.__file__).parent / "gpus"
+    folder = Path(gnnsparse.__file__).parent / "plan" / "gpu_records"
     files = sorted(folder.glob("*.json"))
     assert files
     names = [load_record(file).name for file in files]

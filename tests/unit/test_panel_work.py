@@ -15,11 +15,11 @@ from gnnsparse import SparseGraph, _native
 from gnnsparse.bench.candidates import swept
 from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
-from gnnsparse.gpus import record_for
-from gnnsparse.gpus.model import PanelLoad, PanelWork, gather_us, panel_us
-from gnnsparse.gpus.record import PanelVariant
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
 from gnnsparse.plan.csr import CSR, CsrPlan
+from gnnsparse.plan.gpu_records import record_for
+from gnnsparse.plan.gpu_records.model import PanelLoad, PanelWork, gather_us, panel_us
+from gnnsparse.plan.gpu_records.record import PanelVariant
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance

@@ -19,7 +19,7 @@ from gnnsparse.distributed.estimate.model import Workload, default_machines, est
 from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import partition_rows, ranges_along
 from gnnsparse.distributed.stored import ShardRecipe
-from gnnsparse.gpus import records
+from gnnsparse.plan.gpu_records import records
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.testing import random_graph
 from tests.large import random_edges

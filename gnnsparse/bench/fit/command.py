@@ -18,7 +18,7 @@ from gnnsparse.bench.fit.solve import Fit, Quality, fit_record
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.cuda_path import Device, describe_device
 from gnnsparse.environment import describe_environment
-from gnnsparse.gpus import GpuRecord, record_for, save_record, user_folder, using
+from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
 
 __all__ = ["file_of", "run_fit"]
 

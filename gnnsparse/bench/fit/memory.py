@@ -8,8 +8,8 @@ from itertools import pairwise
 import torch
 
 from gnnsparse.cuda_path import describe_device, path
-from gnnsparse.gpus.record import MemoryRates
 from gnnsparse.ops.dense import CudaLoader
+from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.tiles import GATHER_FLOOR_WORDS, SLICE_BYTES
 from gnnsparse.timing import measure

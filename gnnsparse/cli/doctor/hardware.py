@@ -15,7 +15,7 @@ from gnnsparse import _native
 from gnnsparse.cli.doctor.findings import Section
 from gnnsparse.cuda_path import describe_device
 from gnnsparse.environment import device_name
-from gnnsparse.gpus import RecordError, record_for, records, user_folder
+from gnnsparse.plan.gpu_records import RecordError, record_for, records, user_folder
 
 __all__ = ["INSTRUCTION_SETS", "check_cpu", "check_gpu", "fit_of_architectures"]
 

@@ -24,7 +24,7 @@ from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import Partition, community_order, cut_sizes, ranges_along
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
-from gnnsparse.gpus import GpuRecord, records
+from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import normalize
 

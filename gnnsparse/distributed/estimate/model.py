@@ -13,8 +13,8 @@ import numpy as np
 
 from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.shard import ShardFacts
-from gnnsparse.gpus import GpuRecord
 from gnnsparse.plain import from_plain
+from gnnsparse.plan.gpu_records import GpuRecord
 from gnnsparse.precision import Precision
 
 __all__ = ["Estimate", "Machines", "Workload", "default_machines", "estimate", "random_facts"]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnsparse.gpus.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
+from gnnsparse.plan.gpu_records.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
 from gnnsparse.tiles import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
 __all__ = [

@@ -4,7 +4,7 @@ A record is a JSON file in this folder or in a folder of the user's; docs/gpu-re
 mean and how `gnnsparse bench fit` finds them.
 """
 
-from gnnsparse.gpus.record import (
+from gnnsparse.plan.gpu_records.record import (
     GpuRecord,
     RecordError,
     load_record,
