@@ -6,7 +6,6 @@ y = A @ x
 
 import torch as _torch  # noqa: F401  (before the native module, which shares torch's OpenMP runtime)
 
-from gnnsparse.api import prepare
 from gnnsparse.fitting import Fitted, fit
 from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import load
@@ -24,6 +23,7 @@ from gnnsparse.ops import (
 from gnnsparse.patterns import masks
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.cache import CacheWarning
 from gnnsparse.preprocess.reorder import reorder
 

@@ -16,7 +16,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
-from gnnsparse.pyg_data import is_pyg_data
+from gnnsparse.preprocess.pyg_data import is_pyg_data
 from gnnsparse.registry import MADE_OF
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class _Caller:
 
     def operand(self, data: Any) -> SparseOperand:
         """Prepares the graph of data."""
-        from gnnsparse.api import prepare
+        from gnnsparse.preprocess.api import prepare
 
         source = data if is_pyg_data(data) else data.graph
         return prepare(source, values=self.values, precision=self.precision).to(self.device)

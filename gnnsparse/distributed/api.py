@@ -11,7 +11,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnsparse.api import prepare
 from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.features import FeatureOperations
@@ -35,6 +34,7 @@ from gnnsparse.graph import SparseGraph
 from gnnsparse.hashing import fingerprint
 from gnnsparse.plain import to_plain
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source

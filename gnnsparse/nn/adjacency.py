@@ -7,12 +7,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.unchanged import Seen
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
 
 __all__ = [

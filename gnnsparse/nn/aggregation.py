@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
 from gnnsparse.nn.quick import linear_in_vectors
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 
 __all__ = [
     "AGGREGATIONS", "Aggregation", "Neighbours", "check_aggregation", "product_first",

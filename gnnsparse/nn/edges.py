@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
@@ -17,6 +16,7 @@ from gnnsparse.ops import graph_attention
 from gnnsparse.ops.graph_attention.edges import order_of
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.transforms import unwrapped
 
 __all__ = ["EdgeRecipe", "Edges", "Fill", "attend", "check_fill_value", "edges_of", "log_counts"]

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.api import prepare
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
@@ -15,6 +14,7 @@ from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
 from gnnsparse.patterns.read import read_own_pattern
 from gnnsparse.patterns.rules import Rows, rule_of
 from gnnsparse.precision import PRECISIONS
+from gnnsparse.preprocess.api import prepare
 
 __all__ = ["KeyValueCache"]
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.cuda_path import path
 from gnnsparse.locks import ForkLock
 from gnnsparse.nn.unchanged import Seen
 from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.transforms import is_direct, outside, unwrapped
 
 __all__ = ["MOST_MASKS", "MaskPattern", "pattern_of_mask"]

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 from gnnsparse.graph import SparseGraph
@@ -15,6 +14,7 @@ from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 
 __all__ = ["SparseLinear"]
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.csr import Csr
 from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
@@ -18,6 +17,7 @@ from gnnsparse.locks import ForkLock
 from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_of
 from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.transforms import outside
 
 __all__ = [

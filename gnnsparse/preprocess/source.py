@@ -16,7 +16,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_device
 from gnnsparse.graph import SparseGraph, check_edge_index, index_tensor, node_count, scipy_parts, value_tensor
-from gnnsparse.pyg_data import is_pyg_data
+from gnnsparse.preprocess.pyg_data import is_pyg_data
 
 __all__ = ["Source", "read_source"]
 

@@ -9,7 +9,6 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from gnnsparse.api import prepare
 from gnnsparse.data.checks import check_seed
 from gnnsparse.data.splits import split_generator
 from gnnsparse.distributed.peers import Peers
@@ -17,6 +16,7 @@ from gnnsparse.errors import check_integer
 from gnnsparse.graph import SparseGraph
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.sampling import prefetch
 from gnnsparse.training.config import PreprocessConfig
 from gnnsparse.training.feeds import Feed, repeated
