@@ -30,9 +30,9 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     import gnnsparse
     import train
     from gnnsparse.data import DatasetUnavailableError
-    from gnnsparse.environment import describe_environment, write_json
     from gnnsparse.errors import naming
     from gnnsparse.inference.predict import predict_dataset, write_predictions
+    from gnnsparse.runtime.environment import describe_environment, write_json
     from gnnsparse.tasks import TASKS
     from gnnsparse.training.metrics import shown_score
 

@@ -256,7 +256,7 @@ def report(
     cfg: DictConfig, task: Task[Any, Any], run: RunOptions, data: PreparedData, result: FitResult
 ) -> dict[str, Any]:
     """Returns the content of result.json."""
-    from gnnsparse.environment import describe_environment
+    from gnnsparse.runtime.environment import describe_environment
 
     return {
         "model": cfg.model.name,
@@ -306,7 +306,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
             memory is left.
         KeyboardInterrupt: a signal ended it.
     """
-    from gnnsparse.memory import is_out_of_memory
+    from gnnsparse.runtime.memory import is_out_of_memory
     from gnnsparse.training.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)
@@ -415,7 +415,7 @@ def refuse_data(error: Exception) -> NoReturn:
 
 def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card: Callable[[], Any]) -> None:
     """Writes result.json and the model card beside it, and shows the table of scores."""
-    from gnnsparse.environment import write_json
+    from gnnsparse.runtime.environment import write_json
 
     problem = None
     try:
@@ -431,7 +431,7 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
     """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
-    from gnnsparse.environment import log_shown
+    from gnnsparse.runtime.environment import log_shown
 
     folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
     with log_shown("gnnsparse.data", show_line):

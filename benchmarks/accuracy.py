@@ -45,7 +45,7 @@ from rich.table import Table
 import train
 from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import NodeDataset, load_dataset
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.training import (
     FitResult,
     FullGraphData,

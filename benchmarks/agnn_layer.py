@@ -20,8 +20,8 @@ from torch_geometric.nn import AGNNConv as PygAGNNConv
 
 import gnnsparse
 from gnnsparse.data import load_dataset
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.nn import AGNNConv
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.training import resolve_device
 
 GRAPHS = {"cora": "planetoid/cora", "pubmed": "planetoid/pubmed", "tolokers": "heterophilous"}

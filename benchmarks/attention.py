@@ -25,8 +25,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.data import graph_like
-from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.timing import measure
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import measure
 
 FEATURES = 64
 GRAPHS = ("arxiv_like", "amazon_like", "reddit_like")

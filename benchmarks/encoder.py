@@ -24,10 +24,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import gnnsparse
 from benchmarks.dense import make_dense
 from gnnsparse import masks
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.precision import Precision
-from gnnsparse.timing import measure
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import measure
 from gnnsparse.training import resolve_device
 
 HEAD = 64

@@ -23,9 +23,9 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from benchmarks.train_step import captured, make_step
 from gnnsparse.data import graph_like
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.nn import GATConv, GATv2Conv, TransformerConv
-from gnnsparse.timing import measure
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import measure
 
 #: Score, heads and features of a head.
 OPS = (("dot", 8, 16), ("dot", 4, 32), ("additive", 8, 16), ("gatv2", 8, 16), ("dot", 8, 8), ("dot", 1, 64))

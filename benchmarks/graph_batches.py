@@ -36,7 +36,7 @@ from torch_geometric.nn import GINConv, global_add_pool
 
 from gnnsparse.data import GraphDataset
 from gnnsparse.data.tu import load_tu
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.tasks.graph import GraphData, GraphPredictor
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from models import MODELS

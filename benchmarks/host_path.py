@@ -34,9 +34,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from gnnsparse import cuda_path
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.nn import dropout
+from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.environment import describe_environment, write_json
 from models import GCN
 
 NATIVE = Path(__file__).resolve().parents[1] / "native"
@@ -52,7 +52,7 @@ SOURCES = (
 _HERE = contextlib.nullcontext()
 
 
-class IdlePath(cuda_path.CudaPath):
+class IdlePath(device_module.CudaPath):
     """Takes CPU tensors for those of an H200, whose native functions queue nothing."""
 
     def __init__(self, native: Any) -> None:
@@ -62,8 +62,8 @@ class IdlePath(cuda_path.CudaPath):
     def takes(self, device: torch.device) -> bool:
         return True
 
-    def describe(self, device: torch.device) -> cuda_path.Device:
-        return cuda_path.Device("cuda", (9, 0), 132, 140 * 2**30, "NVIDIA H200", 60 * 2**20)
+    def describe(self, device: torch.device) -> device_module.Device:
+        return device_module.Device("cuda", (9, 0), 132, 140 * 2**30, "NVIDIA H200", 60 * 2**20)
 
     def stream(self, device: torch.device) -> int:
         return 0
@@ -226,8 +226,8 @@ def main() -> None:
     args = parser.parse_args()
     device = "cpu" if args.replay else "cuda"
     torch.set_num_threads(1)
-    path = IdlePath(idle_native()) if args.replay else cuda_path.path()
-    with cuda_path.use(path):
+    path = IdlePath(idle_native()) if args.replay else device_module.path()
+    with device_module.use(path):
         rows = measure(args.replay, device)
     if args.out is not None:
         write_json(args.out, {**describe_environment(device), "replay": args.replay, "rows": rows})

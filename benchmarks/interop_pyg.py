@@ -25,8 +25,8 @@ import torch_geometric.nn as pyg
 import gnnsparse.interop.pyg as interop
 from benchmarks.train_step import captured, make_step
 from gnnsparse.data import graph_like
-from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.timing import CaptureError, measure
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import CaptureError, measure
 
 NODES, EDGES, WIDTH = 50_000, 1_000_000, 64
 CHANNELS, CLASSES, HEADS = 128, 40, 8

@@ -22,7 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import train
 from benchmarks.dense import make_dense
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.tasks import TASKS
 from gnnsparse.training import FitResult, SequenceClassifier, TrainerConfig, fit
 

@@ -34,7 +34,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.training.statistics import cross_validated, summarize
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"

@@ -30,7 +30,7 @@ from torch_geometric.loader import DataLoader
 
 import gnnsparse.interop.pyg as interop
 from gnnsparse.data import load_dataset
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.training import resolve_device
 
 NODE_SETS = ("cora", "pubmed")

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from gnnsparse.data.generators import GENERATED_GRAPHS, graph_like
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
+from gnnsparse.runtime.environment import describe_environment, write_json
 
 
 def measure(name: str, scale: float, method: str) -> dict[str, Any]:

@@ -28,8 +28,8 @@ import torch.nn.functional as F  # noqa: N812
 from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.data.splits import random_split
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.interop.dgl import import_dgl
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.tasks.node import FullGraphData, NodeClassifier
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from models import MODELS

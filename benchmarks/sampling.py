@@ -34,7 +34,7 @@ import gnnsparse
 from benchmarks.sampled_epoch import CLASSES, FEATURES, HIDDEN, Clock, measure_training
 from gnnsparse import SparseGraph
 from gnnsparse.data import graph_like, load_dataset
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.sampling import PLACEMENTS, NeighborSampler
 from models import GraphSAGE
 

@@ -53,7 +53,7 @@ from benchmarks.scaling_steps import (
 )
 from gnnsparse.distributed.cost import WAYS
 from gnnsparse.distributed.partition import PARTITIONS
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 
 SAMPLED = "graphsage"
 #: Seconds after which a case that has not ended hangs.

@@ -20,12 +20,12 @@ from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
-from gnnsparse.environment import describe_environment
 from gnnsparse.graph import SparseGraph
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.tasks.node import FullGraphData, NodeTask
 from gnnsparse.training import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.training.capture import obstacle

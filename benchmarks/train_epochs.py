@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 _CORA = ("dataset=cora", "model=gcn", "trainer.max_epochs=400", "trainer.val_every=5")

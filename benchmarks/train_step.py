@@ -28,8 +28,8 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import GENERATED_GRAPHS, graph_like
-from gnnsparse.environment import describe_environment, write_json
-from gnnsparse.timing import capture, measure
+from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.runtime.timing import capture, measure
 from models import AGNN, GCN
 
 FEATURES, CLASSES = 602, 41

@@ -24,7 +24,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_dataset
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.training import (
     FullGraphData,
     GraphBatch,

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_memory
-from gnnsparse.locks import cached_property
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["Csr", "PaddedCsr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
 

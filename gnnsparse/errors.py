@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-from gnnsparse.memory import available_memory
+from gnnsparse.runtime.memory import available_memory
 
 __all__ = [
     "bad_type",

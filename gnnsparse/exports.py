@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory
-from gnnsparse.transforms import runs_outside
+from gnnsparse.runtime.functorch import runs_outside
 
 __all__ = ["Exported"]
 

@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.csr import Csr
-from gnnsparse.cuda_path import describe_device
 from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
-from gnnsparse.kept import Accepted, Kept, Streams
 from gnnsparse.kernel_keys import (
     ArrayKey,
     BoundCall,
@@ -37,7 +35,9 @@ from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_win
 from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.preprocess.places import value_places
-from gnnsparse.tiles import PANEL_K_TILE
+from gnnsparse.runtime.constants import PANEL_K_TILE
+from gnnsparse.runtime.device import describe_device
+from gnnsparse.runtime.memo import Accepted, Kept, Streams
 
 __all__ = ["KernelCache", "SddmmCall", "SpmmCall"]
 

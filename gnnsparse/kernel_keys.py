@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.kept import Key
 from gnnsparse.plan import PanelCounts, Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.runtime.memo import Key
 
 __all__ = [
     "ArrayKey",

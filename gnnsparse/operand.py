@@ -11,7 +11,6 @@ import torch
 
 from gnnsparse import handles
 from gnnsparse.csr import Csr, send_by_value
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_choice, check_integer, device_of
 from gnnsparse.exports import Exported
 from gnnsparse.kernel_cache import KernelCache
@@ -24,8 +23,9 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import outside, runs_outside
 from gnnsparse.saved import pack_core, unpack_core
-from gnnsparse.transforms import outside, runs_outside
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of", "restore_operand"]
 

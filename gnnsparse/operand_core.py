@@ -10,13 +10,10 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
-from gnnsparse.kept import Kept, Key, Streams
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.kernel_keys import Product
-from gnnsparse.locks import ForkLock
 from gnnsparse.oriented import Oriented
 from gnnsparse.plan import KERNELS, Plan
 from gnnsparse.plan.window import takes
@@ -24,6 +21,9 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared, inverse
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import Kept, Key, Streams
 
 __all__ = ["PRODUCTS", "OperandCore", "bind_tuner", "check_product", "place", "tune"]
 

@@ -14,7 +14,7 @@ from gnnsparse.graph import check_range, index_tensor
 from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, inverse, transpose_of, with_format
-from gnnsparse.transforms import unwrapped
+from gnnsparse.runtime.functorch import unwrapped
 
 __all__ = ["row_numbers", "select_rows"]
 

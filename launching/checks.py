@@ -24,7 +24,7 @@ MAX_SEED = 2**32 - 1
 def choices() -> dict[str, Sequence[str]]:
     """Returns the options that accept names, with these names, as the library defines them."""
     from gnnsparse import Precision
-    from gnnsparse.environment import DEVICES
+    from gnnsparse.runtime.environment import DEVICES
     from gnnsparse.training.config import SECTIONS, choices_of
 
     found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rich.console import Console
 
-from gnnsparse.environment import without_pipe
+from gnnsparse.runtime.environment import without_pipe
 
 __all__ = ["make_console"]
 

@@ -174,7 +174,7 @@ class Sweep:
                 line = f"failed: {job.number} ({' '.join(job.words)}): {job.reason}"
                 console.print(line, markup=False, highlight=False, soft_wrap=True)
         file = self.folder / "summary.csv"
-        from gnnsparse.environment import write_text
+        from gnnsparse.runtime.environment import write_text
 
         try:
             write_text(file, _as_csv(groups, _names(self.jobs)))

@@ -10,9 +10,9 @@ import torch
 
 from gnnsparse import SparseGraph, SparseOperand, masks, prepare
 from gnnsparse.errors import bad_value
-from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import AdjacencyMemo, Recipe
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.memo import Key
 
 __all__ = [
     "ALL_PAIRS_UP_TO", "ATTENTIONS", "EDGE_TYPES", "AllNodes", "Interactions", "Pattern", "pattern_of",

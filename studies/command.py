@@ -19,7 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from gnnsparse.environment import describe_environment
+from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.training.folders import RunFolderError
 from launching.signals import exit_status
 from studies.options import StudyOptions, read_options

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.training.folders import RunFolder, RunFolderError
 
 __all__ = ["Run", "Store"]

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse import Precision, SparseOperand, cuda_path
+from gnnsparse import Precision, SparseOperand
 from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.attention.philox import draw_seed, keeps
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand
+from gnnsparse.runtime import device as device_module
 from tests.gpu_paths import StandInPath
 from tests.helpers import ROUNDING
 
@@ -133,7 +134,7 @@ def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:
 def log_sum_exp(a: SparseOperand, stats: torch.Tensor) -> torch.Tensor:
     """The logarithm of the sum of exp(score) of each row, by what the backward pass is given: [B, H, L]."""
     shift, scale = stats.unbind(-1)
-    shift = shift * math.log(2) if cuda_path.path().takes(a.device) else shift
+    shift = shift * math.log(2) if device_module.path().takes(a.device) else shift
     return torch.where(scale == 0, float("-inf"), shift - scale.log())
 
 
@@ -172,5 +173,5 @@ def plain(a: SparseOperand, case: Case, products: torch.Tensor | None = None) ->
 
 def shares_rows(a: SparseOperand) -> bool:
     """Whether an H200 would take the operand in panels of 64 rows, where nothing else forbids it."""
-    with cuda_path.use(StandInPath(None)):
+    with device_module.use(StandInPath(None)):
         return attention_plan.shares_rows(a.kernels.problem(Product("attention", 64, value_width=64)))

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnsparse import Precision, cuda_path
-from gnnsparse.cuda_path import Device
+from gnnsparse import Precision
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
+from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.device import Device
 from tests.gpu_paths import H200, RunningPath
 
 
@@ -20,7 +21,7 @@ from tests.gpu_paths import H200, RunningPath
 def running(emulated: ModuleType, device: Device = H200) -> Iterator[RunningPath]:
     """Operands on the CPU take the path of a GPU inside a `with` block."""
     path = RunningPath(emulated, device)
-    with cuda_path.use(path):
+    with device_module.use(path):
         yield path
 
 

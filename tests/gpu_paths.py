@@ -1,4 +1,4 @@
-"""Stand-ins for the way to a GPU (gnnsparse.cuda_path): operands on the CPU take the GPU's path."""
+"""Stand-ins for the way to a GPU (gnnsparse.runtime.device): operands on the CPU take the GPU's path."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import CudaPath, Device
+from gnnsparse.runtime.device import CudaPath, Device
 
 #: What plans are made for.
 H200 = Device("cuda", (9, 0), 132, 140 * 2**30, "NVIDIA H200", 60 * 2**20)

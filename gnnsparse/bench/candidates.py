@@ -14,7 +14,7 @@ from gnnsparse.bench.workload import Workload
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import KERNELS as OPERATIONS
 from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, forced_plan
-from gnnsparse.tiles import PANEL_K_TILE
+from gnnsparse.runtime.constants import PANEL_K_TILE
 
 __all__ = [
     "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError", "UnsupportedError",

@@ -12,9 +12,9 @@ import torch
 
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.csr import Csr
-from gnnsparse.locks import cached_property
 from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.precision import round_operand
+from gnnsparse.runtime.locks import cached_property
 from gnnsparse.testing import measure_errors
 
 __all__ = ["KERNEL_FACTOR", "PEER_FACTOR", "Reference", "Sample", "Verdict", "poisoned_call"]

@@ -9,7 +9,7 @@ from rich.console import Console
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.report import add_ratios, as_json, print_report
 from gnnsparse.bench.resume import go_on
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 
 __all__ = ["run_kernels"]
 

@@ -9,11 +9,11 @@ import torch
 from gnnsparse import _native
 from gnnsparse.bench.candidates import Candidate
 from gnnsparse.bench.workload import Workload
-from gnnsparse.cuda_path import path
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.precision import dense_view
-from gnnsparse.tiles import GATHER_FLOOR_WORDS
-from gnnsparse.timing import measure
+from gnnsparse.runtime.constants import GATHER_FLOOR_WORDS
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.timing import measure
 
 __all__ = ["Rates", "floor_measured", "floor_model", "rates_of"]
 

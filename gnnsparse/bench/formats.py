@@ -12,7 +12,7 @@ from gnnsparse.formats.policy import policy_changes
 from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import VECTOR_BYTES, WINDOW_K_TILE
+from gnnsparse.runtime.constants import VECTOR_BYTES, WINDOW_K_TILE
 
 __all__ = [
     "TALL", "ModelledCounts", "details", "format_plans", "has_tall", "modelled_counts", "tall_plans",

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.timing import Timing, measure
+from gnnsparse.runtime.timing import Timing, measure
 
 __all__ = ["DRIFT_LIMIT", "SPREAD_LIMIT", "NoiseMeter", "is_noise", "noise_lines", "spread_of"]
 

@@ -17,10 +17,10 @@ from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.plot import PLOT_ENDINGS
 from gnnsparse.bench.workload import OPS, VALUES
 from gnnsparse.data.generators import GENERATED_GRAPHS
-from gnnsparse.environment import DEVICES
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = [
     "DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "at_least_one", "check_fit",

@@ -15,8 +15,8 @@ from rich.table import Table
 from gnnsparse.bench.kernels import Bench, Skipped
 from gnnsparse.bench.noise import SPREAD_LIMIT, is_noise, noise_lines
 from gnnsparse.bench.peers import BASELINES, peer_precision
-from gnnsparse.environment import describe_environment
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.environment import describe_environment
 
 __all__ = [
     "LOSS",

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gnnsparse.bench.kernels import Bench, Settings, Skipped
-from gnnsparse.environment import describe_environment
 from gnnsparse.errors import bad_value
+from gnnsparse.runtime.environment import describe_environment
 
 __all__ = ["go_on"]
 

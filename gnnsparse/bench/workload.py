@@ -13,8 +13,8 @@ import torch
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
-from gnnsparse.locks import cached_property
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]
 

@@ -17,7 +17,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
-from gnnsparse.transforms import runs_outside
+from gnnsparse.runtime.functorch import runs_outside
 
 __all__ = ["BlockBatch", "BlockBatches", "block_diagonal"]
 

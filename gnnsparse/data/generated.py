@@ -18,9 +18,9 @@ from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.distributed.stored import check_shard
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
 from gnnsparse.preprocess.stored import check_file
+from gnnsparse.runtime.hashing import fingerprint
 
 __all__ = ["Generated", "check_cached", "keep_generated"]
 

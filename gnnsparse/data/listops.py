@@ -15,7 +15,7 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sequences import SequenceDataset, SequencePart, pad_sequences
 from gnnsparse.data.storage import data_folder, locked
 from gnnsparse.errors import bad_value, check_integer, check_memory
-from gnnsparse.hashing import fingerprint
+from gnnsparse.runtime.hashing import fingerprint
 
 __all__ = ["LISTOPS_TOKENS", "evaluate_listops", "load_listops"]
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from gnnsparse.data.tables import bounded_line, parse_rows, read_lines
 from gnnsparse.errors import check_memory
-from gnnsparse.opened import open_text, reading
+from gnnsparse.runtime.safe_io import open_text, reading
 
 __all__ = ["Coordinates", "read_mtx"]
 

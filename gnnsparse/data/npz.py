@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.opened import check_inflated, open_regular, reading
+from gnnsparse.runtime.safe_io import check_inflated, open_regular, reading
 
 __all__ = ["Arrays", "bytes_of", "map_npy", "open_npz", "read_npy"]
 

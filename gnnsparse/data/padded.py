@@ -10,8 +10,8 @@ from gnnsparse.errors import bad_value
 from gnnsparse.operand import SparseOperand
 from gnnsparse.operand_core import OperandCore
 from gnnsparse.oriented import Oriented
-from gnnsparse.padding import Padding
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
+from gnnsparse.runtime.padding import Padding
 
 __all__ = ["PaddedBlocks", "PaddingSource"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from gnnsparse.errors import bad_value
-from gnnsparse.opened import read_small, reading
+from gnnsparse.runtime.safe_io import read_small, reading
 
 __all__ = [
     "Record",

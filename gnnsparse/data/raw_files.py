@@ -22,7 +22,7 @@ from gnnsparse.data.raw import RawNodes
 from gnnsparse.data.tables import parse_rows, read_csv, read_lines
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.graph import SparseGraph
-from gnnsparse.opened import open_text, read_json, reading
+from gnnsparse.runtime.safe_io import open_text, read_json, reading
 
 __all__ = ["read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid", "read_reddit", "read_saint"]
 

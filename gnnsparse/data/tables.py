@@ -11,7 +11,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.opened import open_text, reading
+from gnnsparse.runtime.safe_io import open_text, reading
 
 __all__ = ["bounded_line", "parse_rows", "read_csv", "read_lines"]
 

@@ -22,7 +22,7 @@ from gnnsparse.data.sources import Source
 from gnnsparse.data.storage import DatasetUnavailableError, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.graph import SparseGraph
-from gnnsparse.opened import open_regular, reading
+from gnnsparse.runtime.safe_io import open_regular, reading
 
 __all__ = ["FOLDS", "VALIDATIONS", "load_tu", "read_tu", "stratified_folds"]
 

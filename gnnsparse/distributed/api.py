@@ -31,14 +31,14 @@ from gnnsparse.errors import (
 )
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
-from gnnsparse.plain import to_plain
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.runtime.serialization import to_plain
 
 __all__ = ["distribute", "group_of"]
 

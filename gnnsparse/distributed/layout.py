@@ -14,7 +14,7 @@ from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
 from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.functorch import outside
 
 __all__ = ["Layout", "global_columns"]
 

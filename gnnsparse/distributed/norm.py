@@ -10,7 +10,7 @@ import torch.distributed as dist
 from gnnsparse.distributed.exchange import sum_over_ranks
 from gnnsparse.distributed.functions import shared_sum
 from gnnsparse.errors import bad_value
-from gnnsparse.padding import Padding, current_padding
+from gnnsparse.runtime.padding import Padding, current_padding
 
 __all__ = ["SharedBatchNorm", "share_batch_norm"]
 
@@ -25,8 +25,8 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         group: the ranks.
         nodes_vary: whether ranks have other numbers of nodes in each call, and count them anew. If not, the
             number of a rank's nodes must not change on some ranks alone.
-        takes_padding: that it leaves out rows that are padding by itself (`gnnsparse.padding`); their number
-            may differ on each rank and in each call.
+        takes_padding: that it leaves out rows that are padding by itself (`gnnsparse.runtime.padding`); their
+            number may differ on each rank and in each call.
     """
 
     takes_padding = True

@@ -9,7 +9,7 @@ from gnnsparse.distributed.exchange import Exchange
 from gnnsparse.distributed.layout import Layout
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.spmm.into import spmm_into
-from gnnsparse.tiles import VECTOR_BYTES
+from gnnsparse.runtime.constants import VECTOR_BYTES
 
 __all__ = ["RowProduct"]
 

@@ -13,10 +13,10 @@ from gnnsparse.distributed.partition import partition_rows
 from gnnsparse.distributed.shard import Shard, ShardFacts, make_shards
 from gnnsparse.errors import bad_value
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
-from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.runtime.serialization import from_plain, to_plain
 
 __all__ = ["ShardRecipe", "check_shard", "content_of", "load_shard"]
 

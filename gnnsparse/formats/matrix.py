@@ -13,7 +13,7 @@ from gnnsparse.formats.arrays import ARRAYS
 from gnnsparse.formats.entries import entry_parts
 from gnnsparse.formats.records import paper_bytes, read_records
 from gnnsparse.formats.spec import FormatSpec
-from gnnsparse.locks import cached_property
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["BlockedMatrix"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.environment import write_text
+from gnnsparse.runtime.environment import write_text
 from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["CARD", "card_text", "write_card"]

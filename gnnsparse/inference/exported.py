@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from gnnsparse.environment import write_json
 from gnnsparse.inference.edges import EdgeModel
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["CONFIG", "WEIGHTS", "read_exported", "write_exported"]

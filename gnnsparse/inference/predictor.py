@@ -11,7 +11,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.inference.loading import LoadedModel
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
-from gnnsparse.timing import CaptureError, capture
+from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.training.config import CAPTURES
 from gnnsparse.training.device import numerics
 

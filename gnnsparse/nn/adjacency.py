@@ -13,7 +13,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.transforms import innermost, is_direct, outside, unwrapped
+from gnnsparse.runtime.functorch import innermost, is_direct, outside, unwrapped
 
 __all__ = [
     "DEFAULT", "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Preparation", "Recipe",

@@ -15,7 +15,7 @@ from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["AGNNConv"]
 

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["dropout"]
 

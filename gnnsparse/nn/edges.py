@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
-from gnnsparse.kept import Key
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.operand import SparseOperand
@@ -17,7 +16,8 @@ from gnnsparse.ops.graph_attention.edges import order_of
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.transforms import unwrapped
+from gnnsparse.runtime.functorch import unwrapped
+from gnnsparse.runtime.memo import Key
 
 __all__ = ["EdgeRecipe", "Edges", "Fill", "attend", "check_fill_value", "edges_of", "log_counts"]
 

@@ -14,7 +14,7 @@ from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, 
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["GINConv"]
 

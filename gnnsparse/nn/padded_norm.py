@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from gnnsparse.padding import Padding, current_padding, padded
+from gnnsparse.runtime.padding import Padding, current_padding, padded
 
 __all__ = ["ignoring_padding"]
 

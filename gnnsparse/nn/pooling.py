@@ -7,8 +7,8 @@ import torch
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops.rows import segment_sums
-from gnnsparse.padding import Padding, current_padding
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.padding import Padding, current_padding
 
 __all__ = ["POOLS", "pool_graphs"]
 

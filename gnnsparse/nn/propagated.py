@@ -12,7 +12,7 @@ from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.spmm.schema import grad_of_sum
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["can_propagate", "propagated_linear"]
 

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.nn.inputs import is_plain_linear
-from gnnsparse.tiles import VECTOR_BYTES
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["activated_linear", "linear_in_vectors"]
 

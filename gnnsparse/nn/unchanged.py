@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.hashing import digest
+from gnnsparse.runtime.hashing import digest
 
 __all__ = ["Seen"]
 

@@ -8,9 +8,15 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.tiles import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
+from gnnsparse.runtime.constants import (
+    HALF_VECTOR_BYTES,
+    SECTOR_BYTES,
+    SLICE_BYTES,
+    VECTOR_BYTES,
+    partial_width,
+)
+from gnnsparse.runtime.device import path
 
 __all__ = [
     "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",

@@ -12,9 +12,7 @@ from typing import NamedTuple
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
-from gnnsparse.kept import Key
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
@@ -22,7 +20,9 @@ from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
-from gnnsparse.tiles import VECTOR_BYTES, partial_width
+from gnnsparse.runtime.constants import VECTOR_BYTES, partial_width
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.memo import Key
 
 __all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
 

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.ops.attention.philox import philox4x32
 from gnnsparse.ops.vmap import loop
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import settled
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.functorch import settled
 
 __all__ = [
     "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "fake_quantized", "largest_number", "quantize",

@@ -9,7 +9,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import direct, is_plain
-from gnnsparse.transforms import is_direct, outside
+from gnnsparse.runtime.functorch import is_direct, outside
 
 __all__ = ["inverse_lengths", "row_sums", "segment_sums"]
 

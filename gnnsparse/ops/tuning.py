@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from gnnsparse.cuda_path import path
-from gnnsparse.environment import device_name
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.kernel_keys import Product
 from gnnsparse.operand_core import bind_tuner
@@ -18,7 +16,9 @@ from gnnsparse.ops.sddmm.schema import bind as bind_sddmm
 from gnnsparse.ops.spmm.schema import bind as bind_spmm
 from gnnsparse.plan import Plan, candidates
 from gnnsparse.preprocess.plans import PlanStore
-from gnnsparse.timing import measure
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.environment import device_name
+from gnnsparse.runtime.timing import measure
 
 __all__ = ["milliseconds", "runner", "tune"]
 

@@ -5,7 +5,6 @@ plain, hashable data, so a plan can be printed, compared, stored, and given to a
 module here; `choose` picks the kernel with the least modelled time, or by rules if kernels have no model.
 """
 
-from gnnsparse.cuda_path import Device, describe_device
 from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, RowsPlan
 from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.blocked import BlockedPlan
@@ -22,6 +21,7 @@ from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.plan.panel import HEIGHTS, PanelPlan
 from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
 from gnnsparse.plan.window import WindowPlan
+from gnnsparse.runtime.device import Device, describe_device
 
 __all__ = [
     "HEIGHTS",

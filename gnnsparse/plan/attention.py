@@ -12,7 +12,7 @@ from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
+from gnnsparse.runtime.constants import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
 __all__ = [
     "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "CsrAttentionPlan", "RowsPlan",

@@ -7,7 +7,6 @@ from typing import Any
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.plain import from_plain
 from gnnsparse.plan.attention import CHAIN, CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS
 from gnnsparse.plan.base import Kernel, Plan, plan_types
 from gnnsparse.plan.blocked import BLOCKED
@@ -15,6 +14,7 @@ from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.plan.problem import Problem
 from gnnsparse.plan.window import WINDOW
+from gnnsparse.runtime.serialization import from_plain
 
 __all__ = [
     "KERNELS", "candidates", "choose_plan", "forced_plan", "has_panels", "kernel_of",
@@ -149,7 +149,9 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 
 def plan_from_plain(content: Any) -> Plan | None:
-    """Converts plain values, as `gnnsparse.plain.to_plain` makes them, to a plan; None if they don't fit."""
+    """Converts plain values, as `gnnsparse.runtime.serialization.to_plain` makes them, to a plan; None if
+    they don't fit.
+    """
     name = content.get("kernel") if isinstance(content, dict) else None
     kind = plan_types().get(name) if isinstance(name, str) else None
     if kind is None:

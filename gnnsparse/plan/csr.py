@@ -11,7 +11,7 @@ from gnnsparse.plan.base import CanRun, Kernel, Plan
 from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, narrow_us
 from gnnsparse.plan.problem import SHORT_ROW, Problem
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.runtime.constants import SLICE_BYTES, VECTOR_BYTES
 
 __all__ = ["CSR", "CsrPlan"]
 

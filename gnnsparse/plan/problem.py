@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gnnsparse.cuda_path import Device
-from gnnsparse.locks import cached_property
 from gnnsparse.plan.gpu_records.model import TileCounts, pass_us
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
+from gnnsparse.runtime.constants import PANEL_K_TILE, SLICE_BYTES
+from gnnsparse.runtime.device import Device
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["NEAR", "SHORT_ROW", "AttentionProblem", "PanelCounts", "Problem"]
 

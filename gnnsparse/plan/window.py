@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from gnnsparse.cuda_path import Device
 from gnnsparse.errors import check_choice, check_integer
 from gnnsparse.formats import PRESETS, FormatSpec, WindowPolicy, operations
 from gnnsparse.formats.packed import packed_kernel, why_not_packed
@@ -13,7 +12,8 @@ from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import WINDOW_K_TILE
+from gnnsparse.runtime.constants import WINDOW_K_TILE
+from gnnsparse.runtime.device import Device
 
 __all__ = ["BALANCES", "WINDOW", "WindowPlan", "takes"]
 

@@ -20,7 +20,7 @@ from gnnsparse.preprocess.prepare import Recipe, check_size
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
-from gnnsparse.transforms import runs_outside
+from gnnsparse.runtime.functorch import runs_outside
 
 __all__ = ["prepare"]
 

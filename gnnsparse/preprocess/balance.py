@@ -14,9 +14,9 @@ from gnnsparse import _native
 from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.locks import cached_property
 from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
-from gnnsparse.tiles import PANEL_K_TILE, WINDOW_K_TILE
+from gnnsparse.runtime.constants import PANEL_K_TILE, WINDOW_K_TILE
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "no_work", "window_tiles"]
 

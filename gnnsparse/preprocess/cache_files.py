@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import check_memory
-from gnnsparse.hashing import digest, fingerprint, raw_bytes
+from gnnsparse.runtime.hashing import digest, fingerprint, raw_bytes
 
 __all__ = ["DamagedError", "NotOursError", "Opened", "file_kind", "may_remove", "opened", "write_file"]
 

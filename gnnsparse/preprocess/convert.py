@@ -6,11 +6,11 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr, run_cuda
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 from gnnsparse.formats.entries import empty_entries
 from gnnsparse.formats.records import pack_records
+from gnnsparse.runtime.device import path
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
 

@@ -12,7 +12,6 @@ from gnnsparse.csr import Csr, index_dtype
 from gnnsparse.errors import check_memory
 from gnnsparse.formats import FormatSpec, format_spec
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
 from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CACHE_VERSION
@@ -20,6 +19,7 @@ from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
+from gnnsparse.runtime.hashing import fingerprint
 
 __all__ = [
     "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "prepare_weighted",

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.environment import describe_environment, write_json
 from gnnsparse.reproduce.figures import PAPERS, Figure, Missing, Outcome, Row
 from gnnsparse.reproduce.session import Session
+from gnnsparse.runtime.environment import describe_environment, write_json
 
 __all__ = ["reproduce", "run_reproduce"]
 

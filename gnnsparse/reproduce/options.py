@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnnsparse.bench.options import at_least_one, device_option, file_option
-from gnnsparse.environment import DEVICES
 from gnnsparse.registry import discover
 from gnnsparse.reproduce.figures import PAPERS
 from gnnsparse.reproduce.session import Session
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["DESCRIPTION", "add_arguments", "session_of"]
 

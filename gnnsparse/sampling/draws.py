@@ -16,9 +16,9 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
-from gnnsparse.locks import ForkLock
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.locks import ForkLock
 
 __all__ = [
     "Drawn",

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_tensor, device_of
-from gnnsparse.kept import Streams
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.memo import Streams
 from gnnsparse.sampling.feature_rows import FEATURE_DTYPES, RowFormat, Source, read_features
 from gnnsparse.sampling.placement import PLACEMENTS, Choice, Room, cached_rows, choose, room_on, size
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.graph import check_range
+from gnnsparse.runtime.device import path
 from gnnsparse.sampling.draws import Drawn, Numbering, draw_edges, launch, refuse_repeat
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.kernel_keys import Product
-from gnnsparse.locks import ForkLock
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
+from gnnsparse.runtime.locks import ForkLock
 
 __all__ = ["ROW_LIMIT", "BlockPlans"]
 

@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_integer
-from gnnsparse.kept import tensors_of
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.memo import tensors_of
 
 __all__ = ["prefetch"]
 

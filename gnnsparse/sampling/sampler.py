@@ -11,22 +11,22 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.graph import SparseGraph, check_range, index_tensor
-from gnnsparse.kept import Streams
-from gnnsparse.locks import cached_property
 from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import runs_outside
+from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.memo import Streams
 from gnnsparse.sampling.blocks import Block, BlockArrays, arrange, make_block, plan_blocks
 from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import BlockPlans
-from gnnsparse.transforms import runs_outside
 
 __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 

@@ -13,7 +13,7 @@ import torch
 
 from gnnsparse.data.blocks import BlockBatches
 from gnnsparse.operand import SparseOperand
-from gnnsparse.padding import Padding
+from gnnsparse.runtime.padding import Padding
 from gnnsparse.training.feeds import StepInput
 
 __all__ = ["GraphInputs", "PlacedGraphs", "bound_of"]

@@ -16,8 +16,8 @@ from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import Prediction, arrays_of
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.operand import SparseOperand
-from gnnsparse.padding import Padding
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.padding import Padding
 from gnnsparse.tasks import register_task
 from gnnsparse.tasks._graph_feed import GraphInputs, PlacedGraphs
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
@@ -46,8 +46,8 @@ class GraphsBatch:
         graph_ptr: int64 [graphs + 1], the first node of each graph, and n.
         y: [graphs] or [graphs, columns], targets.
         data: the data module of the batch, from which validation gets the graphs of other parts.
-        padding: which rows of `x` and `adj` are nodes, if there are more rows (gnnsparse.padding); None: all
-            are. graph_ptr then ends with the number of nodes.
+        padding: which rows of `x` and `adj` are nodes, if there are more rows (gnnsparse.runtime.padding);
+            None: all are. graph_ptr then ends with the number of nodes.
     """
 
     x: torch.Tensor

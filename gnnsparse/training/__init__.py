@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gnnsparse.lazy import lazy_names
+from gnnsparse.runtime.lazy import lazy_names
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.training.device import resolve_device
 

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.modules import module as torch_modules
 
-from gnnsparse.timing import CaptureError, capture
+from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.training.data import PreparedData
 from gnnsparse.training.module import TaskModule
 

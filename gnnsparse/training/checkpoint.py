@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
+from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.training.config import TrainerConfig
 
 if TYPE_CHECKING:

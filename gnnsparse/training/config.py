@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnsparse.distributed.names import PARTITIONS, WAYS
-from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.runtime.environment import DEVICES
 from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.placement import PLACEMENTS
 

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 import torch
 
 from gnnsparse import _native
-from gnnsparse.environment import DEVICES
 from gnnsparse.errors import bad_value, check_choice
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["matmul_precision", "numerics", "resolve_device"]
 

@@ -19,8 +19,8 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
-from gnnsparse.memory import is_out_of_memory
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.memory import is_out_of_memory
 from gnnsparse.training.blocks import Blocks, BlockStrategy
 from gnnsparse.training.callbacks import (
     BestEpoch,

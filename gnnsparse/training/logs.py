@@ -11,7 +11,7 @@ from typing import Any
 from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
-from gnnsparse.environment import write_text
+from gnnsparse.runtime.environment import write_text
 from gnnsparse.training.config import TrainerConfig
 from gnnsparse.training.folders import RunFolder
 

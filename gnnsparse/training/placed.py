@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.csr import PaddedCsr
-from gnnsparse.cuda_path import path
 from gnnsparse.data.lots import BatchPlans
 from gnnsparse.operand import SparseOperand
 from gnnsparse.operand_core import OperandCore
-from gnnsparse.padding import Padding
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.blocks import BlockArrays, make_core
 

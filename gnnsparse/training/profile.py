@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from gnnsparse.tracing import Recorder, print_profile, wide_console
+from gnnsparse.runtime.profiler import Recorder, print_profile, wide_console
 from gnnsparse.training.folders import RunFolderWarning
 
 __all__ = ["StepProfiler"]

@@ -12,7 +12,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from gnnsparse.environment import without_pipe
+from gnnsparse.runtime.environment import without_pipe
 from gnnsparse.training.callbacks import History
 
 __all__ = ["ProgressReport"]

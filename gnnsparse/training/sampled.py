@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value
-from gnnsparse.locks import cached_property
 from gnnsparse.operand import SparseOperand
-from gnnsparse.padding import Padding
 from gnnsparse.precision import PRECISIONS
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.training.config import SamplerConfig

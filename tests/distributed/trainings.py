@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from gnnsparse.distributed.peers import Peers
+from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.tasks._node_shared import SharedGraphData, SharedNodeClassifier
-from gnnsparse.timing import CaptureError
 from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from gnnsparse.training.capture import UncapturableError
 from gnnsparse.training.parallel import AgreedRecorder, agreed_problem

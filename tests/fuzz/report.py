@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 from tests.fuzz.common import Counts, name_with_kinds
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.precision import dense_view
+from gnnsparse.runtime.device import path
 
 WORDS = 1024
 

@@ -11,7 +11,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseOperand
-from gnnsparse.cuda_path import path
+from gnnsparse.runtime.device import path
 from gnnsparse.testing import random_graph
 from tests.together import run_together
 

@@ -13,8 +13,8 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
+from gnnsparse.runtime.constants import NARROW_WIDTH
 from gnnsparse.testing import random_graph
-from gnnsparse.tiles import NARROW_WIDTH
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make
 from tests.kernels.test_emulated_spmm import check_dtypes

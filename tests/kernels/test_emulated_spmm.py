@@ -20,8 +20,8 @@ from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.runtime.constants import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.tiles import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product

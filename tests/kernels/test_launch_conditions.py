@@ -196,7 +196,7 @@ def test_each_thread_launches_on_its_own_stream(late: ModuleType) -> None:
             return self.own.stream
 
     running = Path(late)
-    with gnnsparse.cuda_path.use(running):
+    with gnnsparse.runtime.device.use(running):
         running.own.stream = 3
         a = operand("fp32")
         x = ready(a)

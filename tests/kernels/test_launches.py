@@ -254,7 +254,7 @@ def test_streams_and_gpus_are_those_of_the_call(late: ModuleType) -> None:
             return super().current(device)
 
     running = Path(late)
-    with gnnsparse.cuda_path.use(running):
+    with gnnsparse.runtime.device.use(running):
         a = operand()
         x = ready(a)
         running.switched, running.handle = 0, 9
@@ -344,7 +344,7 @@ def test_a_layer_in_training_is_one_launch_each_way(path: RunningPath, precision
 
 @pytest.mark.slow
 def test_the_benchmark_runs_without_a_gpu() -> None:
-    with gnnsparse.cuda_path.use(host_path.IdlePath(host_path.idle_native())):
+    with gnnsparse.runtime.device.use(host_path.IdlePath(host_path.idle_native())):
         for call in host_path.product_calls("fp16", 16, "cpu").values():
             times = host_path.host_times(call, lambda: None, 2)
             assert 0 < times["fastest"] <= times["median"]

@@ -17,8 +17,8 @@ from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.runtime.constants import NARROW_WIDTH
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.tiles import NARROW_WIDTH
 from tests.helpers import (
     FORMAT_PRECISIONS,
     FORMATS,

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from models import MODELS
 from tests.parity.pyg_layers import pyg

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from hydra.core.config_store import ConfigStore
 
-from gnnsparse import cuda_path
 from gnnsparse.registry import temporary_registrations
+from gnnsparse.runtime import device
 from tests.gpu_paths import RecordingPath
 
 
@@ -33,7 +33,7 @@ def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
 def recorded() -> Iterator[RecordingPath]:
     """Operands on the CPU take the GPU's path, whose native calls are recorded."""
     path = RecordingPath()
-    with cuda_path.use(path):
+    with device.use(path):
         yield path
 
 

@@ -22,8 +22,8 @@ from gnnsparse.bench.report import (
 )
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from gnnsparse.testing import random_graph
-from gnnsparse.timing import Timing, cache_flusher, measure
 from tests.unit.test_bench import MTX, row
 
 

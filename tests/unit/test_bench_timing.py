@@ -18,8 +18,8 @@ from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS
 from gnnsparse.bench.report import print_report
 from gnnsparse.cli.main import main
+from gnnsparse.runtime.timing import CaptureError, capture, measure
 from gnnsparse.testing import assert_accurate
-from gnnsparse.timing import CaptureError, capture, measure
 
 SMALL = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", "--width", "8", "--device", "cpu"]
 
@@ -81,7 +81,9 @@ class FakeGpu:
             "get_rng_state": lambda: torch.tensor([7], dtype=torch.uint8),
         }.items():  # fmt: skip
             patch.setattr(torch.cuda, name, fake)
-        patch.setattr("gnnsparse.timing._renew_generator", lambda state: gpu.renewed.append(int(state)))
+        patch.setattr(
+            "gnnsparse.runtime.timing._renew_generator", lambda state: gpu.renewed.append(int(state))
+        )
         patch.setattr(
             torch._C, "_cuda_endAllocateToPool", lambda d, pool: gpu.abandoned.append(pool), raising=False
         )
@@ -108,7 +110,9 @@ def test_a_graph_times_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_graph_holds_a_millisecond_of_calls(ms: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
     gpu = fake(monkeypatch, kernel_ms=ms, python_ms=0.0)
     captured: list[int] = []
-    monkeypatch.setattr("gnnsparse.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1])
+    monkeypatch.setattr(
+        "gnnsparse.runtime.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1]
+    )
     assert measure(gpu.call, "cuda", repeats=3, graph=True).median == pytest.approx(ms)
     assert captured == [calls]
 

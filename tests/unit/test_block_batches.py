@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, cuda_path
+from gnnsparse import SparseGraph
 from gnnsparse.data import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.nn import GCNConv, GINConv, SAGEConv, pool_graphs
+from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RecordingPath
 
@@ -148,7 +149,7 @@ def test_nothing_waits_for_a_gpu_and_plans_are_shared() -> None:
     path = RecordingPath()
     waits: list[torch.device] = []
     path.finish = waits.append  # type: ignore[method-assign]
-    with cuda_path.use(path):
+    with device_module.use(path):
         whole = batches_of(graphs(), "gcn", "cpu")
         waits.clear()
         found = whole.split(torch.arange(5).repeat(4), [7, 6, 7])
@@ -171,7 +172,7 @@ def test_long_rows_are_cut() -> None:
     """Where a graph has a hub, the work list of a batch is made of its rows."""
     star = torch.stack([torch.arange(1, 900), torch.zeros(899, dtype=torch.int64)])
     whole, ptr = block_diagonal([SparseGraph.from_edge_index(star, 900)] * 3)
-    with cuda_path.use(RecordingPath()):
+    with device_module.use(RecordingPath()):
         batches = BlockBatches(gnnsparse.prepare(whole, cache=False), ptr)
         batch = batches.select(torch.tensor([1, 2]))
         batch.adj @ torch.randn(1800, 32)

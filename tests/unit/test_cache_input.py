@@ -13,7 +13,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.hashing import digest, fingerprint
+from gnnsparse.runtime.hashing import digest, fingerprint
 from gnnsparse.testing import random_graph
 
 EDGE = torch.tensor([[0], [1]])

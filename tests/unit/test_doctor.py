@@ -20,11 +20,11 @@ from gnnsparse.cli.doctor.hardware import check_cpu, check_gpu, fit_of_architect
 from gnnsparse.cli.doctor.self_test import CaseResult, cases_of, usable_devices
 from gnnsparse.cli.doctor.software import OPTIONAL_PACKAGES, check_cache, check_packages
 from gnnsparse.cli.main import main
-from gnnsparse.cuda_path import Device
 from gnnsparse.data import load_dataset
 from gnnsparse.ops.sddmm import cpu as sddmm_cpu
 from gnnsparse.plan import KERNELS
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.device import Device
 from gnnsparse.testing import random_graph
 
 

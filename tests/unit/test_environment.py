@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.environment import commit_of, describe_environment, device_name, write_json
+from gnnsparse.runtime.environment import commit_of, describe_environment, device_name, write_json
 
 
 def test_a_file_that_can_not_be_written_leaves_the_old_one(

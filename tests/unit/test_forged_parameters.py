@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import FormatSpec
-from gnnsparse.hashing import fingerprint
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.stored import pack, unpack
+from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS
 

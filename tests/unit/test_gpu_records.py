@@ -13,13 +13,11 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse import cuda_path
 from gnnsparse.bench.fit import cases as fit_cases
 from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cases
 from gnnsparse.bench.fit.memory import _resident_bytes
 from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
 from gnnsparse.cli.main import main
-from gnnsparse.plain import to_plain
 from gnnsparse.plan import Device, Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.gpu_records import (
@@ -33,6 +31,8 @@ from gnnsparse.plan.gpu_records import (
 )
 from gnnsparse.plan.gpu_records.model import panel_variant
 from gnnsparse.plan.gpu_records.record import PanelVariant
+from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.serialization import to_plain
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
 
@@ -64,13 +64,13 @@ def test_every_record_of_the_package_is_valid_and_named_once() -> None:
 
 def test_a_gpu_takes_its_own_record_and_says_nothing() -> None:
     assert record_for(H200).name == "NVIDIA H200"
-    with cuda_path.use(StandInPath(None)):
+    with device_module.use(StandInPath(None)):
         a = gnnsparse.prepare(random_graph(50, 50, 0.2), precision="fp16", cache=False)
         assert "no record of" not in str(a.plan(64))
 
 
 def test_a_gpu_without_a_record_takes_the_nearest_and_the_plan_says_so() -> None:
-    with cuda_path.use(StandInPath(None, device=A100)):
+    with device_module.use(StandInPath(None, device=A100)):
         a = gnnsparse.prepare(random_graph(50, 50, 0.2), precision="fp16", cache=False)
         name = record_for(A100).name
         for op in ("spmm", "sddmm", "attention"):
@@ -202,7 +202,7 @@ def made_up() -> list[Case]:
         return modelled
 
     told: list[str] = []
-    with pytest.MonkeyPatch.context() as patch, cuda_path.use(StandInPath(None)):
+    with pytest.MonkeyPatch.context() as patch, device_module.use(StandInPath(None)):
         patch.setattr(fit_cases, "runner", runner)
         patch.setattr(fit_cases, "milliseconds", lambda run, plan, device, repeats: run(plan))
         patch.setattr(torch.cuda, "empty_cache", lambda: None)

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gnnsparse.cuda_path import use
 from gnnsparse.data import GraphDataset
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.padded_norm import ignoring_padding
-from gnnsparse.padding import Padding, padded
+from gnnsparse.runtime.device import use
+from gnnsparse.runtime.padding import Padding, padded
 from gnnsparse.tasks._graph_feed import bound_of
 from gnnsparse.tasks.graph import GraphData, GraphPredictor
 from gnnsparse.training import FitResult, OptimizerConfig, PreprocessConfig, TrainerConfig, fit

@@ -14,10 +14,11 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse import SparseGraph, memory
+from gnnsparse import SparseGraph
 from gnnsparse.data import BlockModel, graph_like, load_dataset, load_matrix, load_sequences, sample_graph
 from gnnsparse.errors import check_memory
-from gnnsparse.memory import MemoryLimit, available_memory
+from gnnsparse.runtime import memory
+from gnnsparse.runtime.memory import MemoryLimit, available_memory
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 NODES = 2**29

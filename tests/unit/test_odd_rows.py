@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from gnnsparse.cuda_path import Device
 from gnnsparse.plan import CsrPlan, PanelPlan, Problem, choose_plan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records.model import pass_us
 from gnnsparse.plan.panel import PANELS
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.device import Device
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts
 

@@ -25,8 +25,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess import balance
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.runtime.constants import PANEL_K_TILE, SLICE_BYTES
 from gnnsparse.testing import random_graph
-from gnnsparse.tiles import PANEL_K_TILE, SLICE_BYTES
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts
 

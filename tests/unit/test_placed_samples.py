@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from gnnsparse.csr import Csr
-from gnnsparse.cuda_path import use
 from gnnsparse.data import NodeDataset
+from gnnsparse.runtime.device import use
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.tasks.node import FullGraphData, NodeClassifier
 from gnnsparse.training import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit

@@ -7,12 +7,12 @@ import json
 
 import pytest
 
-from gnnsparse.cuda_path import Device
 from gnnsparse.formats import PRESETS, WindowPolicy
 from gnnsparse.formats.policy import GRIDS, STAGINGS, X_LOADS, policy_changes
-from gnnsparse.plain import to_plain
 from gnnsparse.plan import Plan, Problem, WindowPlan, choose_plan, plan_from_plain
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.device import Device
+from gnnsparse.runtime.serialization import to_plain
 from tests.gpu_paths import H200
 
 FP16, TF32, BF16 = Precision.FP16, Precision.TF32, Precision.BF16

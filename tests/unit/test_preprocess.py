@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, cuda_path
+from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
 from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import Device, Problem, choose_plan
@@ -22,6 +22,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_tiles
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
+from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import StandInPath
 from tests.helpers import panel_counts, precision_for
@@ -164,7 +165,7 @@ def test_a_window_plan_cuts_at_the_mean_length_of_the_formats_own_windows(
 ) -> None:
     """Rows of windows must not be taken to be 8: the windows of 16 or 32 rows would seem to be short."""
     graph = random_graph(640, 4000, 0.12, seed=4)
-    with cuda_path.use(StandInPath(None, device=H200)):
+    with device_module.use(StandInPath(None, device=H200)):
         a = gnnsparse.prepare(graph, precision=precision_for(options["format"]), cache=False, **options)
         problem = a.kernels.problem(Product("spmm", 64))
         plan = WINDOW.default(problem)

@@ -1,4 +1,4 @@
-"""Named ranges, `gnnsparse.tracing`, `gnnsparse profile` and `trainer.profile`."""
+"""Named ranges, `gnnsparse.runtime.profiler`, `gnnsparse profile` and `trainer.profile`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import torch
 from rich.console import Console
 
 import gnnsparse
-from gnnsparse import ranges
 from gnnsparse.cli.main import main
 from gnnsparse.cli.profile.steps import MODELS
 from gnnsparse.ops.library import register
-from gnnsparse.tracing import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
+from gnnsparse.runtime import nvtx
+from gnnsparse.runtime.profiler import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
 
 OPERATIONS = ("spmm", "sddmm", "edge_softmax", "attention", "graph_attention")
 #: Uses every operation, forward and backward, and prints the names of the ranges.
@@ -67,12 +67,12 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
 # Ranges
 
 
-@pytest.mark.skipif(ranges.ranges_are_on(), reason="ranges are on")
+@pytest.mark.skipif(nvtx.ranges_are_on(), reason="ranges are on")
 def test_without_ranges_functions_are_what_they_were() -> None:
     def function() -> None:
         pass
 
-    assert ranges.ranged("name")(function) is function
+    assert nvtx.ranged("name")(function) is function
     for name in OPERATIONS:
         assert not hasattr(getattr(gnnsparse, name), "__wrapped__")
 
@@ -117,10 +117,10 @@ def test_a_range_ends_where_its_function_raises(monkeypatch: pytest.MonkeyPatch)
     def fail() -> None:
         raise ValueError("no")
 
-    monkeypatch.setattr(ranges, "_on", True)
-    monkeypatch.setattr(ranges, "_nvtx", Nvtx)
+    monkeypatch.setattr(nvtx, "_on", True)
+    monkeypatch.setattr(nvtx, "_nvtx", Nvtx)
     with pytest.raises(ValueError, match="no"):
-        ranges.ranged("op")(fail)()
+        nvtx.ranged("op")(fail)()
     assert calls == ["gnnsparse.op", "pop"]
 
 

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse import SparseGraph, SparseOperand, cuda_path
-from gnnsparse.kept import Kept, Key
+from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.kernel_keys import Product
 from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan
+from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.memo import Kept, Key
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
@@ -153,7 +154,7 @@ def test_on_a_gpu_a_value_is_complete_before_another_thread_sees_it() -> None:
             self.finished = True
 
     key, path = _Key(1), Path()
-    with cuda_path.use(path):
+    with device_module.use(path):
         kept = Kept(threading.RLock(), torch.device("cpu"))
         kept.get(key, object)
     assert path.finished
@@ -203,7 +204,7 @@ def test_operands_are_freed_while_their_products_run(graphs: list[SparseGraph]) 
 def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> None:
     """Another thread may be inside of it when the operand is freed."""
     path = RecordingPath()
-    with cuda_path.use(path if kernel != "cpu" else cuda_path.path()):
+    with device_module.use(path if kernel != "cpu" else device_module.path()):
         graph = random_graph(200, 200, 0.05, weighted=False)
         a = gnnsparse.prepare(graph, values=weights, precision="fp16", cache=False)
         plan = None if kernel == "cpu" else gnnsparse.plan.Plan(kernel)
@@ -257,7 +258,7 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
             self.uses.setdefault(stream, set()).update(tensor.data_ptr() for tensor in tensors)
 
     path = Path()
-    with cuda_path.use(path):
+    with device_module.use(path):
         a = gnnsparse.prepare(random_graph(200, 200, 0.05), precision="fp16", cache=False)
         x = torch.randn(200, 64).half()
         calls: list[Callable[[SparseOperand], object]] = [
@@ -308,5 +309,5 @@ def test_use_is_recorded_on_the_stream_of_a_handle(handle: int, monkeypatch: pyt
     monkeypatch.setattr(torch.cuda, "ExternalStream", lambda stream, device: (stream, device))
     monkeypatch.setattr(torch.cuda, "default_stream", lambda device: ("default", device))
     tensor = OnGpu()
-    cuda_path.CudaPath().record_use([tensor], handle)  # type: ignore[list-item]
+    device_module.CudaPath().record_use([tensor], handle)  # type: ignore[list-item]
     assert tensor.used == (handle or "default", tensor.device)

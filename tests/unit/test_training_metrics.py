@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gnnsparse.data import NodeDataset
+from gnnsparse.runtime.timing import capture
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.timing import capture
 from gnnsparse.training.metrics import known_items, make_loss, make_scores, shown_score
 
 

@@ -21,8 +21,8 @@ from gnnsparse.ops import tuning
 from gnnsparse.plan import Device, Problem, candidates, choose_plan
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.runtime.timing import Timing
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.timing import Timing
 from tests.gpu_paths import RecordingPath
 from tests.helpers import panel_counts
 

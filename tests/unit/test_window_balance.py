@@ -13,13 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import Plan, SparseGraph, cuda_path
+from gnnsparse import Plan, SparseGraph
 from gnnsparse.formats import format_spec
 from gnnsparse.kernel_keys import Product
 from gnnsparse.plan.window import BALANCES, WINDOW
 from gnnsparse.preprocess.balance import cut_windows, window_tiles
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
+from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
 
@@ -168,7 +169,7 @@ def test_the_balance_goes_with_the_operand_and_not_into_the_cache() -> None:
 @pytest.mark.parametrize("balance", BALANCES)
 def test_plans_take_the_balance_and_what_runs_at_a_time(balance: str) -> None:
     graph = random_graph(640, 4000, 0.12, seed=4)
-    with cuda_path.use(StandInPath(None, device=H200)):
+    with device_module.use(StandInPath(None, device=H200)):
         a = gnnsparse.prepare(graph, precision="fp16", format="me-bcrs", balance=balance, cache=False)
         plans = {width: WINDOW.default(a.kernels.problem(Product("spmm", width))) for width in (64, 256)}
         warps = a.kernels.problem(Product("spmm", 64)).record.csr.warps * H200.multiprocessors

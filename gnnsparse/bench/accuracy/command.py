@@ -13,7 +13,7 @@ from gnnsparse.bench.accuracy.accumulation import accumulation_rows
 from gnnsparse.bench.accuracy.operations import ROUNDING, operation_rows
 from gnnsparse.bench.accuracy.overflow import overflow_rows
 from gnnsparse.bench.accuracy.scaling import scaling_rows
-from gnnsparse.environment import describe_environment, write_json
+from gnnsparse.runtime.environment import describe_environment, write_json
 
 __all__ = ["PARTS", "AccuracySettings", "measure_parts", "run_accuracy"]
 

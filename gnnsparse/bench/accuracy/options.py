@@ -8,8 +8,8 @@ from gnnsparse.bench.accuracy.command import PARTS, AccuracySettings
 from gnnsparse.bench.accuracy.data import RANGES
 from gnnsparse.bench.accuracy.operations import OPERATIONS
 from gnnsparse.bench.options import device_option, file_option, plot_option
-from gnnsparse.environment import DEVICES
 from gnnsparse.precision import ROUNDED_PRECISIONS
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["accuracy_settings", "add_accuracy_arguments"]
 

@@ -16,9 +16,9 @@ from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cas
 from gnnsparse.bench.fit.memory import measure_memory
 from gnnsparse.bench.fit.solve import Fit, Quality, fit_record
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.cuda_path import Device, describe_device
-from gnnsparse.environment import describe_environment
 from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
+from gnnsparse.runtime.device import Device, describe_device
+from gnnsparse.runtime.environment import describe_environment
 
 __all__ = ["file_of", "run_fit"]
 

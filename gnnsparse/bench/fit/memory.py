@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import torch
 
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.ops.dense import CudaLoader
 from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.tiles import GATHER_FLOOR_WORDS, SLICE_BYTES
-from gnnsparse.timing import measure
+from gnnsparse.runtime.constants import GATHER_FLOOR_WORDS, SLICE_BYTES
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.timing import measure
 
 __all__ = ["measure_memory"]
 

@@ -21,12 +21,12 @@ from scipy.optimize import minimize
 
 from gnnsparse.bench.fit.cases import Case
 from gnnsparse.data.generators import GENERATED_GRAPHS
-from gnnsparse.plain import from_plain, to_plain
 from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records.model import CsrLoad, PanelLoad, csr_us, panel_us, panel_variant
 from gnnsparse.plan.gpu_records.record import GpuRecord, PanelRow, PanelVariant
 from gnnsparse.plan.panel import PANELS
+from gnnsparse.runtime.serialization import from_plain, to_plain
 
 __all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
 

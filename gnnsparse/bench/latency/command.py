@@ -9,7 +9,7 @@ from rich.console import Console
 from gnnsparse.bench.latency.report import as_json, print_report
 from gnnsparse.bench.latency.run import LatencyBench
 from gnnsparse.bench.latency.settings import LatencySettings
-from gnnsparse.environment import write_json
+from gnnsparse.runtime.environment import write_json
 
 __all__ = ["run_latency"]
 

@@ -20,7 +20,7 @@ from gnnsparse.bench.latency.settings import LatencySettings
 from gnnsparse.bench.latency.statistics import collect, gpu_time, throughput, wait_for, warm_up
 from gnnsparse.bench.latency.tasks import Task, tiny_task
 from gnnsparse.precision import Precision
-from gnnsparse.timing import CaptureError, cache_flusher, capture
+from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = ["COMPILED", "Measured", "matmul_precision", "measure_backend", "release"]
 

@@ -18,8 +18,8 @@ from gnnsparse.bench.latency.settings import (
 )
 from gnnsparse.bench.options import at_least_one, device_option, file_option, plot_option
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
-from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["LATENCY_DESCRIPTION", "add_latency_arguments", "latency_settings"]
 

@@ -14,7 +14,7 @@ from rich.table import Table
 from gnnsparse.bench.latency.run import LatencyBench, SkippedLatency
 from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
 from gnnsparse.bench.report import no_losses
-from gnnsparse.environment import describe_environment
+from gnnsparse.runtime.environment import describe_environment
 
 __all__ = ["LOSS", "add_ratios", "as_json", "break_even", "lost_cases", "print_report"]
 

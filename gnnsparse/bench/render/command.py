@@ -15,8 +15,8 @@ from gnnsparse.bench.render.html import as_html
 from gnnsparse.bench.render.markdown import as_markdown
 from gnnsparse.bench.render.options import DEFAULT_FOLDER
 from gnnsparse.bench.render.summary import losses_text, problem_text
-from gnnsparse.environment import write_text
 from gnnsparse.errors import bad_value
+from gnnsparse.runtime.environment import write_text
 
 __all__ = ["run_report"]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from gnnsparse.bench.render.model import Problem, ResultFile
 from gnnsparse.errors import bad_value
-from gnnsparse.opened import read_json
+from gnnsparse.runtime.safe_io import read_json
 
 __all__ = ["ENVIRONMENT", "find_files", "read_results", "row_lists"]
 
-#: Keys by which a file of ours is known: what `gnnsparse.environment.describe_environment` returns.
+#: Keys by which a file of ours is known: what `gnnsparse.runtime.environment.describe_environment` returns.
 ENVIRONMENT = ("device", "device_name", "threads", "versions", "commit", "date")
 _REQUIRED = ("device_name", "versions", "date")
 #: How deep in a file lists of rows are looked for.

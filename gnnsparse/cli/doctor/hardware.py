@@ -13,9 +13,9 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.cli.doctor.findings import Section
-from gnnsparse.cuda_path import describe_device
-from gnnsparse.environment import device_name
 from gnnsparse.plan.gpu_records import RecordError, record_for, records, user_folder
+from gnnsparse.runtime.device import describe_device
+from gnnsparse.runtime.environment import device_name
 
 __all__ = ["INSTRUCTION_SETS", "check_cpu", "check_gpu", "fit_of_architectures"]
 

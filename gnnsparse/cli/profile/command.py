@@ -10,8 +10,8 @@ from collections.abc import Sequence
 
 from gnnsparse.cli.profile.steps import StepOptions, load_callable, make_step
 from gnnsparse.precision import Precision
-from gnnsparse.ranges import ranges_are_on
-from gnnsparse.tracing import print_profile, profile_steps, wide_console
+from gnnsparse.runtime.nvtx import ranges_are_on
+from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
 
 __all__ = ["run_profile"]
 

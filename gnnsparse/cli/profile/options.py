@@ -8,8 +8,8 @@ from pathlib import Path
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
 from gnnsparse.bench.options import at_least_one, device_option
 from gnnsparse.cli.profile.steps import MODELS
-from gnnsparse.environment import DEVICES
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["DESCRIPTION", "add_arguments"]
 

@@ -16,7 +16,7 @@ from gnnsparse.data.mtx import read_mtx
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.tables import read_csv
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.opened import open_regular, open_text, read_small, reading
+from gnnsparse.runtime.safe_io import open_regular, open_text, read_small, reading
 
 __all__ = ["OGB_MARK", "read_dgl", "read_graphml", "read_matrix", "read_ogb_folder"]
 

@@ -21,7 +21,7 @@ import numpy as np
 from gnnsparse.data.custom.content import PARTS, Content
 from gnnsparse.data.pickles import Record, check_instructions
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.opened import open_regular, reading
+from gnnsparse.runtime.safe_io import open_regular, reading
 
 __all__ = ["content_of_arrays", "read_saved"]
 

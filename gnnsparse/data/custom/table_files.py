@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.opened import open_regular, open_text, reading
+from gnnsparse.runtime.safe_io import open_regular, open_text, reading
 
 __all__ = ["ENDINGS", "Table", "is_number", "read_table"]
 

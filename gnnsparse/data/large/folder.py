@@ -26,9 +26,9 @@ from gnnsparse.data.large.space import writing
 from gnnsparse.data.npz import bytes_of, map_npy
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
-from gnnsparse.opened import read_json
-from gnnsparse.plain import PlainError, from_plain, to_plain
+from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.runtime.safe_io import read_json
+from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 
 __all__ = [
     "FILES", "HEADER", "DamagedGraphError", "StoredFile", "StoredGraph", "folder_of", "graph_info",

@@ -23,7 +23,7 @@ from gnnsparse.data.large.edges import Edges
 from gnnsparse.data.large.folder import StoredGraph
 from gnnsparse.data.pairs import Sampler
 from gnnsparse.errors import check_memory
-from gnnsparse.hashing import fingerprint
+from gnnsparse.runtime.hashing import fingerprint
 
 __all__ = ["EdgeStream", "edges_like", "generate_graph"]
 

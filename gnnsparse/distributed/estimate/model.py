@@ -13,9 +13,9 @@ import numpy as np
 
 from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
 from gnnsparse.distributed.shard import ShardFacts
-from gnnsparse.plain import from_plain
 from gnnsparse.plan.gpu_records import GpuRecord
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.serialization import from_plain
 
 __all__ = ["Estimate", "Machines", "Workload", "default_machines", "estimate", "random_facts"]
 

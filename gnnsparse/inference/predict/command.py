@@ -8,9 +8,9 @@ import sys
 
 from rich.console import Console
 
-from gnnsparse.environment import log_shown
 from gnnsparse.inference.predict.files import write_predictions
 from gnnsparse.inference.predict.predict import predict_run
+from gnnsparse.runtime.environment import log_shown
 
 __all__ = ["run_predict"]
 

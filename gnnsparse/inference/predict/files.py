@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.environment import write_bytes
 from gnnsparse.errors import bad_value
+from gnnsparse.runtime.environment import write_bytes
 
 __all__ = ["ENDINGS", "write_predictions"]
 

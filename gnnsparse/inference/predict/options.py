@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from gnnsparse.environment import DEVICES
+from gnnsparse.runtime.environment import DEVICES
 
 __all__ = ["DESCRIPTION", "add_arguments"]
 

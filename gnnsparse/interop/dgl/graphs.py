@@ -10,10 +10,10 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.graph import SparseGraph
-from gnnsparse.hashing import fingerprint
-from gnnsparse.locks import ForkLock
 from gnnsparse.nn.adjacency import Adjacency, Recipe
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.runtime.locks import ForkLock
 
 __all__ = ["Structure", "edges_of_relation", "from_dgl", "is_dgl_graph", "structure_of"]
 

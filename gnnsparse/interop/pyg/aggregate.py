@@ -29,7 +29,7 @@ from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = [
     "NOTHING", "NO_PRODUCT", "LayerState", "has_code", "is_plain_compiled", "probe", "propagate",

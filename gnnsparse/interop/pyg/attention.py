@@ -33,7 +33,7 @@ from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.heads import joined
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from gnnsparse.hashing import fingerprint
 from gnnsparse.interop.pyg.graphs import memo
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.ops import sddmm, spmm
 from gnnsparse.ops.library import register
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import alive, outside
+from gnnsparse.runtime.functorch import alive, outside
+from gnnsparse.runtime.hashing import fingerprint
 
 __all__ = ["adjacency", "aggregate"]
 

@@ -13,7 +13,7 @@ from gnnsparse.nn.edges import EdgeRecipe
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.library import register
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import alive
+from gnnsparse.runtime.functorch import alive
 
 __all__ = ["attend"]
 

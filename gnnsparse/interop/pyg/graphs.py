@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnnsparse.cuda_path import path
-from gnnsparse.hashing import digest
 from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, decide
-from gnnsparse.locks import ForkLock
 from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.hashing import digest
+from gnnsparse.runtime.locks import ForkLock
 
 __all__ = ["Graph", "LeftError", "graph_of", "kept_graphs", "memo"]
 

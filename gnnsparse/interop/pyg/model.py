@@ -16,9 +16,9 @@ from gnnsparse.interop.models import check_model
 from gnnsparse.interop.pyg.layers import is_accelerated, outlook, state_of, swap, swap_back, why_not
 from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.reports import Report, Row
-from gnnsparse.locks import ForkLock
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
+from gnnsparse.runtime.locks import ForkLock
 
 __all__ = ["accelerate", "backend", "report", "restore"]
 

@@ -25,10 +25,10 @@ from torch_geometric.utils import (
     spmm,
 )
 
-from gnnsparse.cuda_path import path
 from gnnsparse.interop.pyg.graphs import memo, parts_of, raw, stamp_of
 from gnnsparse.interop.pyg.sparse import is_sparse, product
-from gnnsparse.transforms import is_direct, outside
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import is_direct, outside
 
 __all__ = ["is_gcn_weight", "rebound"]
 

@@ -22,7 +22,7 @@ from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["is_sparse", "multiplying", "product"]
 

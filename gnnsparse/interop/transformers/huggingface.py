@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_value
 from gnnsparse.nn import edge_bias
 from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.terms import attend, dense_weights, pair_terms
+from gnnsparse.runtime.device import path
 
 __all__ = [
     "NAME",

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
-from gnnsparse.kept import Key
 from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.call import AttentionCall
@@ -19,8 +18,9 @@ from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
 from gnnsparse.ops.common import FLOATS, check_fits, check_operand, is_plain, needs_grad, resolve_impl
 from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.plan.choose import kernel_of
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import is_direct, settled
+from gnnsparse.runtime.functorch import is_direct, settled
+from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["attention", "check_bias"]
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
@@ -23,6 +22,7 @@ from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.softmax.schema import backend as softmax_backend
 from gnnsparse.ops.softmax.schema import times_jacobian
 from gnnsparse.ops.spmm.api import spmm
+from gnnsparse.runtime.device import path
 
 __all__ = ["backward", "chain", "forward", "tangent"]
 

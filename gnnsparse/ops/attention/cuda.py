@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.ops.attention import chain, quantized, rows
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
@@ -15,7 +14,8 @@ from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_vi
 from gnnsparse.ops.attention.work import dkv_places, panel_pass, workspace
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.attention import dkv_partial_bytes
-from gnnsparse.tiles import VECTOR_BYTES
+from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.device import path
 
 __all__ = ["backward", "forward", "vectorized"]
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import path
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.layout import empty_heads
 from gnnsparse.ops.attention.views import edge_view, heads_view
 from gnnsparse.ops.quantization import NUMBER_TYPES, as_numbers, fake_quantized, store, store_heads
 from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
-from gnnsparse.tiles import SCORE_ROWS, VECTOR_BYTES
+from gnnsparse.runtime.constants import SCORE_ROWS, VECTOR_BYTES
+from gnnsparse.runtime.device import path
 
 __all__ = ["dequantized", "differentiable", "problem_of", "takes_bytes"]
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.operand import operand_of
 from gnnsparse.ops import operators
 from gnnsparse.ops.attention import chain, cpu, cuda
@@ -19,8 +18,9 @@ from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import ChainPlan, Plan
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
 

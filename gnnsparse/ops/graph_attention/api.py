@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import check_choice, check_flag, check_number, check_share
 from gnnsparse.kernel_keys import Product
 from gnnsparse.operand import SparseOperand
@@ -19,8 +18,9 @@ from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
 from gnnsparse.ops.graph_attention.edges import to_coo
 from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.plan import CsrAttentionPlan
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import is_direct, settled
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import is_direct, settled
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["graph_attention"]
 

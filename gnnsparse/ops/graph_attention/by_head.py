@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gnnsparse.ops.common import direct
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["by_head"]
 

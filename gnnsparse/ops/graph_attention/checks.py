@@ -11,7 +11,7 @@ from gnnsparse.errors import bad_value, check_number, check_tensor
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_fits
 from gnnsparse.ops.graph_attention.edges import from_coo
-from gnnsparse.transforms import settled
+from gnnsparse.runtime.functorch import settled
 
 __all__ = ["SCORES", "EdgeTerms", "Given", "positive"]
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.locks import cached_property
 from gnnsparse.ops.graph_attention import chain
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import heads_view, problem_of, result_view
 from gnnsparse.ops.rows import row_sums
-from gnnsparse.tiles import VECTOR_BYTES
+from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.locks import cached_property
 
 __all__ = ["backward", "forward", "weights"]
 

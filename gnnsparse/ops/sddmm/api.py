@@ -19,8 +19,8 @@ from gnnsparse.ops.sddmm import reference
 from gnnsparse.ops.sddmm.schema import bind, transformed, with_grad
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["sddmm"]
 

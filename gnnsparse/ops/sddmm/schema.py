@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import KernelCache, SddmmCall
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import heads_cpu, heads_cuda, operators
@@ -15,8 +14,9 @@ from gnnsparse.ops.library import REGISTERED, Products, eager, register
 from gnnsparse.ops.sddmm import cpu, cuda
 from gnnsparse.ops.vmap import loop
 from gnnsparse.plan import Plan
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import alive, enclosed, settled
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import alive, enclosed, settled
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["bind", "transformed", "with_grad"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.runtime.device import path
 
 __all__ = ["edge_softmax", "edge_softmax_grad"]
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
 from gnnsparse.ops.softmax import cpu, cuda
 from gnnsparse.ops.vmap import loop
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import alive, enclosed, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["backend", "times_jacobian", "transformed", "with_grad"]
 

@@ -28,8 +28,8 @@ from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import explicit_values
-from gnnsparse.ranges import ranged
-from gnnsparse.transforms import is_direct, outside
+from gnnsparse.runtime.functorch import is_direct, outside
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["spmm"]
 

@@ -11,12 +11,10 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.csr import Csr
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
-from gnnsparse.kept import Launchable
 from gnnsparse.kernel_cache import KernelCache, SpmmCall
 from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
@@ -26,7 +24,9 @@ from gnnsparse.plan.panel import reads_lines
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.preprocess.places import place_values
-from gnnsparse.tiles import NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
+from gnnsparse.runtime.constants import NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.memo import Launchable
 
 __all__ = ["bind"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.kept import Launchable
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.spmm.schema import bind
-from gnnsparse.ranges import ranged
+from gnnsparse.runtime.memo import Launchable
+from gnnsparse.runtime.nvtx import ranged
 
 __all__ = ["spmm_into"]
 

@@ -8,9 +8,7 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.cuda_path import describe_device, path
 from gnnsparse.errors import bad_value
-from gnnsparse.kept import Kept
 from gnnsparse.kernel_cache import KernelCache, SpmmCall
 from gnnsparse.kernel_keys import BoundCall, Product, StoredCall
 from gnnsparse.ops import heads_cpu, heads_cuda
@@ -21,6 +19,8 @@ from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
+from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.memo import Kept
 
 __all__ = ["bind", "bind_stored"]
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnsparse.cuda_path import path
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
 from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_dense, check_operand, resolve_impl
@@ -16,7 +15,8 @@ from gnnsparse.ops.spmm.quantized import bind_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
-from gnnsparse.transforms import is_direct
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import is_direct
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -14,11 +14,11 @@ from typing import Any, NoReturn
 
 import platformdirs
 
-from gnnsparse.cuda_path import Device
-from gnnsparse.environment import write_json
 from gnnsparse.errors import bad_value
-from gnnsparse.opened import read_json
-from gnnsparse.plain import PlainError, from_plain, to_plain
+from gnnsparse.runtime.device import Device
+from gnnsparse.runtime.environment import write_json
+from gnnsparse.runtime.safe_io import read_json
+from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 
 __all__ = [
     "AttentionRates", "CsrRates", "GpuRecord", "MemoryRates", "PanelRates", "PanelRow", "PanelVariant",

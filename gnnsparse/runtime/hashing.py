@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import xxhash
 
-from gnnsparse.transforms import settled
+from gnnsparse.runtime.functorch import settled
 
 __all__ = ["digest", "fingerprint", "raw_bytes"]
 

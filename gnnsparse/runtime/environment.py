@@ -27,7 +27,7 @@ __all__ = [
 DEVICES = ("auto", "cpu", "cuda")
 
 _PACKAGES = ("lightning", "torch-geometric")
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).resolve().parents[2]
 
 
 def commit_of(folder: Path) -> str | None:

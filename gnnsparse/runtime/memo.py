@@ -8,10 +8,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 
-from gnnsparse.cuda_path import path
-from gnnsparse.locks import ForkLock
-from gnnsparse.ranges import ranges_are_on
-from gnnsparse.transforms import outside
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.nvtx import ranges_are_on
 
 __all__ = ["Accepted", "Kept", "Key", "Launchable", "Multiplier", "Streams", "tensors_of"]
 

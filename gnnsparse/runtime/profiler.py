@@ -18,7 +18,7 @@ from rich.text import Text
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from gnnsparse.errors import bad_value
-from gnnsparse.ranges import PREFIX
+from gnnsparse.runtime.nvtx import PREFIX
 
 __all__ = ["OpCost", "Recorder", "StepProfile", "print_profile", "profile_steps", "wide_console"]
 
@@ -83,7 +83,7 @@ class StepProfile:
             return f"The GPU is busy for {share:.0%} of a step: kernels bind it."
         return (
             f"The GPU is busy for {share:.0%} of a step and waits for the host for the rest: capture the "
-            "step in a CUDA graph (gnnsparse.timing.capture), or give it larger batches."
+            "step in a CUDA graph (gnnsparse.runtime.timing.capture), or give it larger batches."
         )
 
 

@@ -1,0 +1,1 @@
+"""What the library needs of torch, CUDA and the operating system."""
