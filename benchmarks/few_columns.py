@@ -23,13 +23,13 @@ import torch
 import gnnsparse
 from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.data import graph_like
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan
 from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.runtime.constants import VECTOR_BYTES
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 
 ROW_LIMITS = (64, 128, 256, 1024)
 GROUPS = ((32, 64), (32, 256), (128, 64), (128, 256), (128, 1024), (512, 1024))

@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from gnnsparse.data import load_matrix
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, reorder
 from gnnsparse.runtime.environment import describe_environment, write_json
+from gnnsparse.sparse.graph import SparseGraph
 
 #: All stages of the Jaccard order off: what is reported is the objective of the given order.
 _OFF = {"tree": False, "two_opt": False, "isolation": False}

@@ -15,17 +15,17 @@ import torch.distributed as dist
 
 from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
-from gnnsparse.csr import Csr
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
-from gnnsparse.graph import SparseGraph
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.environment import describe_environment
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.tasks.node import FullGraphData, NodeTask
 from gnnsparse.training import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.training.capture import obstacle

@@ -7,9 +7,7 @@ y = A @ x
 import torch as _torch  # noqa: F401  (before the native module, which shares torch's OpenMP runtime)
 
 from gnnsparse.fitting import Fitted, fit
-from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import load
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import (
     StoredFeatures,
     attention,
@@ -26,6 +24,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.cache import CacheWarning
 from gnnsparse.preprocess.reorder import reorder
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __version__ = "0.1.0"
 

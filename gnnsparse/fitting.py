@@ -22,7 +22,7 @@ from gnnsparse.registry import MADE_OF
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
     from gnnsparse.inference import Prediction
-    from gnnsparse.operand import SparseOperand
+    from gnnsparse.sparse.operand import SparseOperand
     from gnnsparse.training.recipe import ModelRecipe
 
 __all__ = ["INPUTS", "Fitted", "fit"]

@@ -30,7 +30,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "Errors",

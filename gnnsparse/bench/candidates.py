@@ -11,10 +11,10 @@ import torch
 
 import gnnsparse
 from gnnsparse.bench.workload import Workload
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import KERNELS as OPERATIONS
 from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, forced_plan
 from gnnsparse.runtime.constants import PANEL_K_TILE
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError", "UnsupportedError",

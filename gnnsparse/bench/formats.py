@@ -9,10 +9,10 @@ from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
 from gnnsparse.formats.packed import packed_changes, packed_kernel
 from gnnsparse.formats.policy import policy_changes
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.constants import VECTOR_BYTES, WINDOW_K_TILE
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "TALL", "ModelledCounts", "details", "format_plans", "has_tall", "modelled_counts", "tall_plans",

@@ -30,13 +30,13 @@ from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.noise import NoiseMeter, spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
 from gnnsparse.bench.workload import Subject, Workload, make_subject
-from gnnsparse.graph import SparseGraph
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["Bench", "Settings", "Skipped", "prepare_subject", "release"]
 

@@ -11,7 +11,7 @@ import torch
 from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, graph_like
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["ENDINGS", "MatrixSpec", "parse_matrix", "unique_names"]
 

@@ -12,8 +12,8 @@ from gnnsparse.bench.check import Reference, Sample
 from gnnsparse.bench.kernels import Bench, prepare_subject, release
 from gnnsparse.bench.workload import Workload
 from gnnsparse.formats import PRESETS
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import Plan
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["PAPER_FORMATS", "FormatCase", "PresetBench", "precision_of"]
 

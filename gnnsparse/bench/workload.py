@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.locks import cached_property
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]
 

@@ -7,17 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.data.graphs import check_graph_ptr
 from gnnsparse.data.lots import BatchPlans, Lot
 from gnnsparse.data.padded import PaddedBlocks, PaddingSource
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
-from gnnsparse.operand_core import OperandCore
-from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.runtime.functorch import runs_outside
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["BlockBatch", "BlockBatches", "block_diagonal"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_tensor, shown
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "check_finite", "check_labels", "check_scale", "check_seed", "check_split", "check_square",

@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.data.checks import check_finite, check_square, check_targets
 from gnnsparse.errors import bad_value, check_choice, check_tensor
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "NodeDataset", "WithTargets", "check_masks",

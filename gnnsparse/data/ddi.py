@@ -13,7 +13,7 @@ from gnnsparse.data.npz import open_npz
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.storage import DatasetUnavailableError
 from gnnsparse.errors import bad_type
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["load_ddi"]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import coo_to_csr
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.data.generated import Generated, keep_generated
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import split_by_class
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.csr import coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["load_digits"]
 

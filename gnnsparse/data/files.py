@@ -15,8 +15,8 @@ from gnnsparse.data.mtx import read_mtx
 from gnnsparse.data.npz import Arrays, open_npz
 from gnnsparse.data.tables import bounded_line, parse_rows
 from gnnsparse.errors import bad_type, bad_value, check_memory
-from gnnsparse.graph import SparseGraph
 from gnnsparse.runtime.safe_io import open_text, reading
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["csr_of_archive", "load_matrix"]
 

@@ -12,15 +12,15 @@ from typing import Any
 
 import torch
 
-from gnnsparse.array_checks import check_csr, check_host_array
-from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.distributed.stored import check_shard
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
 from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.sparse.checks import check_csr, check_host_array
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Generated", "check_cached", "keep_generated"]
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 import torch
 from torch.nn.functional import pad
 
-from gnnsparse.csr import Csr
 from gnnsparse.data.checks import check_scale, check_seed
 from gnnsparse.data.pairs import Sampler, chunks, distinct, pair_keys
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_memory, shown
-from gnnsparse.graph import SparseGraph
 from gnnsparse.registry import Names, Registry
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "check_scale_of", "community_bounds",

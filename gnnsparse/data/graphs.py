@@ -9,7 +9,7 @@ import torch
 from gnnsparse.data.checks import check_finite, check_square, check_targets
 from gnnsparse.data.dataset import METRICS, REGRESSION_METRICS, WithTargets
 from gnnsparse.errors import bad_value, check_choice, check_tensor
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["GraphDataset", "check_graph_ptr"]
 

@@ -8,7 +8,7 @@ import torch
 
 from gnnsparse.data.checks import check_square
 from gnnsparse.errors import bad_value, check_integer, check_tensor
-from gnnsparse.graph import SparseGraph, check_range
+from gnnsparse.sparse.graph import SparseGraph, check_range
 
 __all__ = ["LinkDataset", "edge_keys", "has_edges"]
 

@@ -12,10 +12,10 @@ from dataclasses import replace
 
 import torch
 
-from gnnsparse.csr import Csr, index_dtype
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import CsrPlan, Plan, choose_plan
+from gnnsparse.sparse.csr import Csr, index_dtype
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
 
 __all__ = ["BatchPlans", "Lot"]
 

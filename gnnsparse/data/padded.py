@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import Csr, PaddedCsr, index_dtype
 from gnnsparse.data.lots import BatchPlans
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
-from gnnsparse.operand_core import OperandCore
-from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.runtime.padding import Padding
+from gnnsparse.sparse.csr import Csr, PaddedCsr, index_dtype
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["PaddedBlocks", "PaddingSource"]
 

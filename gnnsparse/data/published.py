@@ -7,7 +7,6 @@ from functools import partial
 
 import torch
 
-from gnnsparse.csr import coo_to_csr
 from gnnsparse.data.dataset import NodeDataset, normalize_rows
 from gnnsparse.data.raw import RawNodes
 from gnnsparse.data.raw_files import (
@@ -22,7 +21,8 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sources import SOURCES, Source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.data.storage import DatasetUnavailableError, read_source
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.csr import coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["load_published", "register_published"]
 

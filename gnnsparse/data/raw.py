@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.errors import bad_value, check_tensor
-from gnnsparse.graph import check_range
+from gnnsparse.sparse.graph import check_range
 
 __all__ = ["RawNodes", "load_arrays", "load_raw", "save_raw"]
 

@@ -21,8 +21,8 @@ from gnnsparse.data.pickles import read_pickle, recorded_array, recorded_csr, re
 from gnnsparse.data.raw import RawNodes
 from gnnsparse.data.tables import parse_rows, read_csv, read_lines
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.graph import SparseGraph
 from gnnsparse.runtime.safe_io import open_text, read_json, reading
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid", "read_reddit", "read_saint"]
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.data.checks import check_seed
 from gnnsparse.data.graphs import GraphDataset
 from gnnsparse.data.npz import open_npz
@@ -21,8 +20,9 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sources import Source
 from gnnsparse.data.storage import DatasetUnavailableError, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
-from gnnsparse.graph import SparseGraph
 from gnnsparse.runtime.safe_io import open_regular, reading
+from gnnsparse.sparse.csr import Csr, coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["FOLDS", "VALIDATIONS", "load_tu", "read_tu", "stratified_folds"]
 

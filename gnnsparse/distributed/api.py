@@ -30,7 +30,6 @@ from gnnsparse.errors import (
     device_of,
 )
 from gnnsparse.formats import FORMAT_NAMES, check_precision
-from gnnsparse.graph import SparseGraph
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.cache import GraphCache
@@ -39,6 +38,7 @@ from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["distribute", "group_of"]
 

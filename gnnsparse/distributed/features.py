@@ -12,8 +12,8 @@ from gnnsparse.distributed.exchange import FeatureExchange
 from gnnsparse.distributed.functions import to_features, to_rows
 from gnnsparse.distributed.rows import refuse_plan
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention, graph_attention, spmm
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["FeatureOperations"]
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.distributed.shard import Shard
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
-from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
 from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
 from gnnsparse.runtime.functorch import outside
+from gnnsparse.sparse.csr import Csr, coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["Layout", "global_columns"]
 

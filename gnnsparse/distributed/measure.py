@@ -15,9 +15,9 @@ from gnnsparse.distributed.api import group_of
 from gnnsparse.distributed.cost import Rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.errors import bad_value, check_integer
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.ops.common import check_operand
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["measure_rates"]
 

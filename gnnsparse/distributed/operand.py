@@ -6,13 +6,13 @@ from typing import Any, NoReturn, Protocol
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.distributed.cost import Choice
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["DistributedOperand", "Operations"]
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.errors import bad_value, check_choice, check_integer
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.prepare import inverse
 from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.preprocess.reorder.undirected import undirected
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows", "ranges_along",

@@ -14,10 +14,10 @@ from gnnsparse.distributed.layout import Layout
 from gnnsparse.distributed.products import RowProduct
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
 from gnnsparse.ops.common import FLOATS, check_features
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["RowOperations", "refuse_plan"]
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.distributed.partition import Partition
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.normalize import Weighted, symmetric_scales
+from gnnsparse.sparse.csr import Csr, coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Shard", "ShardFacts", "make_shards"]
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from gnnsparse import _native
-from gnnsparse.array_checks import check_ascending, check_host_array, check_indices, check_offsets
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value, naming
 from gnnsparse.formats.entries import entry_parts
 from gnnsparse.formats.spec import FormatSpec
+from gnnsparse.sparse.checks import check_ascending, check_host_array, check_indices, check_offsets
+from gnnsparse.sparse.csr import Csr
 
 if TYPE_CHECKING:
     from gnnsparse.formats.matrix import BlockedMatrix

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
 from gnnsparse.formats.arrays import ARRAYS
 from gnnsparse.formats.entries import entry_parts
 from gnnsparse.formats.records import paper_bytes, read_records
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.runtime.locks import cached_property
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["BlockedMatrix"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["EdgeModel"]
 

@@ -13,9 +13,9 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_tensor
 from gnnsparse.inference.edges import EdgeModel
 from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.training.checkpoint import MODEL, CheckpointError, read_trained
 from gnnsparse.training.device import numerics, resolve_device
 from gnnsparse.training.recipe import ModelRecipe

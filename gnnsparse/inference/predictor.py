@@ -9,9 +9,9 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.inference.loading import LoadedModel
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, capture
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.training.config import CAPTURES
 from gnnsparse.training.device import numerics
 

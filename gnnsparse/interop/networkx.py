@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gnnsparse.errors import bad_type, bad_value, check_flag
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["from_networkx", "to_networkx"]
 

@@ -9,11 +9,11 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.unchanged import Seen
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import innermost, is_direct, outside, unwrapped
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "DEFAULT", "Adjacency", "AdjacencyMemo", "GcnAdjacency", "GcnRecipe", "Preparation", "Recipe",

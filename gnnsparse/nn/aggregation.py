@@ -10,10 +10,10 @@ import torch
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
 from gnnsparse.nn.quick import linear_in_vectors
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "AGGREGATIONS", "Aggregation", "Neighbours", "check_aggregation", "product_first",

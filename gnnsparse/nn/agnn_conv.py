@@ -10,12 +10,12 @@ from gnnsparse.errors import check_flag
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision, check_self_loops
 from gnnsparse.nn.edges import log_counts
 from gnnsparse.nn.inputs import check_features
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.rows import inverse_lengths
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["AGNNConv"]
 

@@ -11,13 +11,13 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
 from gnnsparse.nn.mask_patterns import pattern_of_mask
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.api import check_bias
 from gnnsparse.ops.common import FLOATS
 from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
 from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.patterns.terms import dense_weights, pair_terms, total
 from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "AttentionEdges", "Given", "LayerPatterns", "edge_bias", "padding_bias", "read_call",

@@ -10,7 +10,6 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.graph_attention.edges import order_of
 from gnnsparse.ops.rows import row_sums
@@ -18,6 +17,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import unwrapped
 from gnnsparse.runtime.memo import Key
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["EdgeRecipe", "Edges", "Fill", "attend", "check_fill_value", "edges_of", "log_counts"]
 

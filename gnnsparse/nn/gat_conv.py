@@ -10,8 +10,8 @@ from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.nn.edges import Edges, Fill, attend, check_fill_value, edges_of
 from gnnsparse.nn.heads import check_edge_attr, edge_features, glorot_, joined, wants_weights
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_heads, check_nodes, graph_size
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GATConv"]
 

@@ -11,9 +11,9 @@ from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
 from gnnsparse.nn.propagated import can_propagate, propagated_linear
 from gnnsparse.nn.quick import linear_in_vectors
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GCNConv"]
 

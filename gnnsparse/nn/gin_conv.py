@@ -11,10 +11,10 @@ from gnnsparse.errors import bad_type, check_flag, check_number
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of, product_first
 from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, is_plain_linear, is_watched
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GINConv"]
 

@@ -14,8 +14,8 @@ from gnnsparse.nn.aggregation import (
     neighbours_of,
 )
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GraphConv"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_integer
-from gnnsparse.operand import SparseOperand
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "MOST_FEATURES", "Nodes", "check_channels", "check_features", "check_heads", "check_nodes", "graph_size",

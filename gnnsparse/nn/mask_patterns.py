@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.nn.unchanged import Seen
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct, outside, unwrapped
 from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["MOST_MASKS", "MaskPattern", "pattern_of_mask"]
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.spmm.schema import grad_of_sum
 from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["can_propagate", "propagated_linear"]
 

@@ -20,9 +20,9 @@ from gnnsparse.nn.head_projections import draw_projections, make_projections, pr
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.sequences import Sequences, is_nested
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["SparseAttention", "edge_bias"]
 

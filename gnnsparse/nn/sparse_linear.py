@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
-from gnnsparse.graph import SparseGraph
 from gnnsparse.nn.inputs import check_features
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["SparseLinear"]
 

@@ -17,8 +17,8 @@ from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.nn.quick import activated_linear
 from gnnsparse.nn.sequences import Sequences, is_nested
 from gnnsparse.nn.sparse_attention import SparseAttention
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["ACTIVATIONS", "TransformerEncoder", "TransformerEncoderLayer"]
 

@@ -19,8 +19,8 @@ from gnnsparse.nn.inputs import (
     graph_size,
     is_plain_linear,
 )
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["TransformerConv"]
 

@@ -9,7 +9,6 @@ import importlib
 import pkgutil
 
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.graph_attention.api import graph_attention
@@ -19,6 +18,7 @@ from gnnsparse.ops.sddmm.api import sddmm
 from gnnsparse.ops.softmax.api import edge_softmax
 from gnnsparse.ops.spmm.api import spmm
 from gnnsparse.ops.spmm.stored import StoredFeatures, store_features
+from gnnsparse.sparse.operand import SparseOperand
 
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = [

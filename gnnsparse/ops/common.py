@@ -10,9 +10,9 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, check_tensor
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.functorch import settled
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "FLOATS", "IMPLS", "check_dense", "check_edges", "check_features", "check_fits", "check_operand",

@@ -8,11 +8,11 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
 

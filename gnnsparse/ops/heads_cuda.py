@@ -13,8 +13,6 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
@@ -23,6 +21,8 @@ from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.runtime.constants import VECTOR_BYTES, partial_width
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import Key
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
 
 __all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
 

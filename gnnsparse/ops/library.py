@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch._library.autograd import Info, make_autograd_impl
 
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import operators
 from gnnsparse.runtime.functorch import is_batch_of_gradients, refuse_transforms
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["REGISTERED", "Products", "bind_eager", "divide_by_counts", "eager", "register"]
 

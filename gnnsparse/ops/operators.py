@@ -10,8 +10,8 @@ from __future__ import annotations
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_share, check_tensor
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import FLOATS
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
     "attention",

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import direct, is_plain
 from gnnsparse.runtime.functorch import is_direct, outside
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["inverse_lengths", "row_sums", "segment_sums"]
 

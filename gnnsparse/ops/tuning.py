@@ -8,9 +8,6 @@ from dataclasses import replace
 
 import torch
 
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand_core import bind_tuner
 from gnnsparse.ops.common import require_kernels
 from gnnsparse.ops.sddmm.schema import bind as bind_sddmm
 from gnnsparse.ops.spmm.schema import bind as bind_spmm
@@ -19,6 +16,9 @@ from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import measure
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand_core import bind_tuner
 
 __all__ = ["milliseconds", "runner", "tune"]
 

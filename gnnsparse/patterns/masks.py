@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr, coo_to_csr
 from gnnsparse.errors import (
     bad_type,
     bad_value,
@@ -24,8 +23,9 @@ from gnnsparse.errors import (
     check_memory,
     check_tensor,
 )  # fmt: skip
-from gnnsparse.graph import SparseGraph
 from gnnsparse.patterns.random_graphs import other_columns, random_columns, regular_graph
+from gnnsparse.sparse.csr import Csr, coo_to_csr
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "PATTERNS", "bigbird", "block", "causal", "dilated", "expander", "from_dense", "from_edges", "full",

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_of
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "MOST_KEPT",

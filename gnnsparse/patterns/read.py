@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns import masks
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "NAMES",

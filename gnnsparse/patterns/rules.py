@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import NAMES, Named, United, graph_of, make_pattern, text_of
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["ENDLESS", "Rows", "Rule", "rule_of"]
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_memory
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import attention
 from gnnsparse.runtime.memo import Key
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attend", "dense_weights", "make_pairs", "pair_terms", "total"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from gnnsparse.operand import operand_of
 from gnnsparse.patterns.operands import patterns_of
 from gnnsparse.patterns.terms import make_pairs
+from gnnsparse.sparse.operand import operand_of
 
 __all__ = ["make_pairs_while_tracing", "make_while_tracing"]
 

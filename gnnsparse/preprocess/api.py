@@ -10,7 +10,6 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, check_precision, format_spec
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import GraphCache
@@ -21,6 +20,7 @@ from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
 from gnnsparse.runtime.functorch import runs_outside
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["prepare"]
 

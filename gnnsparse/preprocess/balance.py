@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
 from gnnsparse.runtime.constants import PANEL_K_TILE, WINDOW_K_TILE
 from gnnsparse.runtime.locks import cached_property
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "no_work", "window_tiles"]
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, run_cuda
 from gnnsparse.errors import bad_type
 from gnnsparse.formats import BlockedMatrix, FormatSpec
 from gnnsparse.formats.entries import empty_entries
 from gnnsparse.formats.records import pack_records
 from gnnsparse.runtime.device import path
+from gnnsparse.sparse.csr import Csr, run_cuda
 
 __all__ = ["convert", "count_slots", "short_row_limits"]
 

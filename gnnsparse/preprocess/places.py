@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["place_values", "value_places"]
 

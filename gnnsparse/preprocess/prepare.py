@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr, index_dtype
 from gnnsparse.errors import check_memory
 from gnnsparse.formats import FormatSpec, format_spec
-from gnnsparse.graph import SparseGraph
-from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.cache import CACHE_VERSION
 from gnnsparse.preprocess.convert import convert
@@ -20,6 +17,9 @@ from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize,
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
 from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.sparse.csr import Csr, index_dtype
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = [
     "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "prepare_weighted",

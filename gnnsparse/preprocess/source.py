@@ -15,8 +15,15 @@ import numpy as np
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_device
-from gnnsparse.graph import SparseGraph, check_edge_index, index_tensor, node_count, scipy_parts, value_tensor
 from gnnsparse.preprocess.pyg_data import is_pyg_data
+from gnnsparse.sparse.graph import (
+    SparseGraph,
+    check_edge_index,
+    index_tensor,
+    node_count,
+    scipy_parts,
+    value_tensor,
+)
 
 __all__ = ["Source", "read_source"]
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import torch
 
-from gnnsparse.array_checks import check_csr, check_host_array, check_indices, check_permutation
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked
-from gnnsparse.oriented import Oriented
 from gnnsparse.plan import plan_from_plain
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.prepare import Prepared, Recipe, build, transpose_of
 from gnnsparse.preprocess.reorder import Locality
 from gnnsparse.preprocess.source import Source
 from gnnsparse.runtime.serialization import from_plain, to_plain
+from gnnsparse.sparse.checks import check_csr, check_host_array, check_indices, check_permutation
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["check_file", "pack", "prepare_arrays", "unpack"]
 

@@ -11,10 +11,10 @@ from pathlib import Path
 import torch
 
 from gnnsparse.bench.matrices import ENDINGS
-from gnnsparse.csr import Csr
 from gnnsparse.data import DATASETS, graph_like, load_dataset, load_matrix
 from gnnsparse.data.sources import SOURCES
 from gnnsparse.reproduce.figures import Missing
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["KNOWN", "Found", "Known", "Library", "Pruned", "by_sparsity", "one_of_each"]
 

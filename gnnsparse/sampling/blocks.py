@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import Csr
-from gnnsparse.operand import SparseOperand
-from gnnsparse.operand_core import OperandCore
-from gnnsparse.oriented import Oriented
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import assemble, inverse
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling.layers import Layer
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["Block", "BlockArrays", "arrange", "make_block", "make_core", "plan_blocks"]
 

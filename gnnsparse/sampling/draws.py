@@ -15,10 +15,10 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.sparse.csr import Csr
 
 __all__ = [
     "Drawn",

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.graph import check_range
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling.draws import Drawn, Numbering, draw_edges, launch, refuse_repeat
 from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sparse.graph import check_range
 
 __all__ = ["Layer", "LayerDraw", "draw_at_once", "draw_in_turn"]
 

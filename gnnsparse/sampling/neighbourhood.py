@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph, merge_values, value_tensor
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.sampling.draws import Drawn, running_sums
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph, merge_values, value_tensor
 
 __all__ = ["Neighbourhood", "Weights"]
 

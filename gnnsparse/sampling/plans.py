@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
 from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
 
 __all__ = ["ROW_LIMIT", "BlockPlans"]
 

@@ -12,8 +12,6 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
-from gnnsparse.graph import SparseGraph, check_range, index_tensor
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
@@ -27,6 +25,8 @@ from gnnsparse.sampling.fanouts import check_fanouts
 from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import BlockPlans
+from gnnsparse.sparse.graph import SparseGraph, check_range, index_tensor
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from gnnsparse.data.blocks import BlockBatches
-from gnnsparse.operand import SparseOperand
 from gnnsparse.runtime.padding import Padding
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.training.feeds import StepInput
 
 __all__ = ["GraphInputs", "PlacedGraphs", "bound_of"]

@@ -14,9 +14,9 @@ from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.distributed.training import RowGather, step_seed, sum_gradients
 from gnnsparse.errors import bad_value
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.metrics import known_items

@@ -15,9 +15,9 @@ from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import Prediction, arrays_of
 from gnnsparse.nn.padded_norm import ignoring_padding
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.padding import Padding
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.tasks import register_task
 from gnnsparse.tasks._graph_feed import GraphInputs, PlacedGraphs
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig

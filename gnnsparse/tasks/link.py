@@ -13,9 +13,9 @@ from gnnsparse.data.links import LinkDataset, edge_keys, has_edges
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_integer
 from gnnsparse.inference import LoadedModel
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import NeighborSampler
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import MiniBatchData

@@ -18,9 +18,9 @@ from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
 from gnnsparse.nn.padded_norm import ignoring_padding
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.training.data import PreparedData, RepeatedBatch

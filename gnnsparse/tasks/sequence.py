@@ -11,12 +11,12 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import SequenceDataset, SequencePart, load_sequences
 from gnnsparse.errors import bad_value, check_choice, naming
-from gnnsparse.graph import SparseGraph
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import arrays_of
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.tasks import register_task
 from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.training.data import MiniBatchData

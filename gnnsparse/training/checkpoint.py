@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from gnnsparse.graph import SparseGraph
 from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.training.config import TrainerConfig
 
 if TYPE_CHECKING:

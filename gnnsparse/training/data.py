@@ -13,11 +13,11 @@ from gnnsparse.data.checks import check_seed
 from gnnsparse.data.splits import split_generator
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import check_integer
-from gnnsparse.graph import SparseGraph
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.sampling import prefetch
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.training.config import PreprocessConfig
 from gnnsparse.training.feeds import Feed, repeated
 from gnnsparse.training.module import TaskModule

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import PaddedCsr
 from gnnsparse.data.lots import BatchPlans
-from gnnsparse.operand import SparseOperand
-from gnnsparse.operand_core import OperandCore
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.blocks import BlockArrays, make_core
+from gnnsparse.sparse.csr import PaddedCsr
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand_core import OperandCore
 
 __all__ = ["BlockBound", "PlacedBlocks", "bounds_of"]
 

@@ -14,13 +14,13 @@ import torch
 
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import PRECISIONS
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.locks import cached_property
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.sampling.blocks import BlockArrays
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.training.config import SamplerConfig
 from gnnsparse.training.data import shuffled_epochs
 from gnnsparse.training.feeds import StepInput
@@ -28,7 +28,7 @@ from gnnsparse.training.placed import PlacedBlocks, bounds_of
 from gnnsparse.training.task import text_of
 
 if TYPE_CHECKING:
-    from gnnsparse.graph import SparseGraph
+    from gnnsparse.sparse.graph import SparseGraph
     from gnnsparse.training.data import PreparedData
     from gnnsparse.training.task import RunOptions
 

@@ -16,8 +16,8 @@ import gnnsparse
 import train
 from gnnsparse.data import CATALOG, load_dataset
 from gnnsparse.nn import GATConv, GCNConv
-from gnnsparse.operand import operand_of
 from gnnsparse.ops import common
+from gnnsparse.sparse.operand import operand_of
 from gnnsparse.training import resolve_device
 from gnnsparse.training.folders import RunFolder
 from launching.words import check_words

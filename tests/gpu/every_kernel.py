@@ -17,13 +17,13 @@ import torch
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.formats.packed import packed_changes, packed_kernel
-from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.spmm.into import spmm_into
 from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
+from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 

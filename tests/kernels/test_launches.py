@@ -19,11 +19,11 @@ import gnnsparse
 from benchmarks import host_path
 from gnnsparse import SparseOperand
 from gnnsparse.formats.policy import WindowPolicy
-from gnnsparse.kernel_keys import Product
 from gnnsparse.nn import GCNConv
 from gnnsparse.ops.spmm import schema
 from gnnsparse.plan import Plan
 from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath

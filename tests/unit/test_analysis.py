@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse import analysis
-from gnnsparse.csr import Csr
 from gnnsparse.formats import PRESETS, format_spec
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.convert import convert
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
 
 def csr_of(dense: np.ndarray) -> Csr:

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, _native
 from gnnsparse.bench.candidates import swept
-from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
 from gnnsparse.plan.csr import CSR, CsrPlan
@@ -26,6 +25,7 @@ from gnnsparse.preprocess import balance
 from gnnsparse.preprocess.balance import cut_panels
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.runtime.constants import PANEL_K_TILE, SLICE_BYTES
+from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.device import use
 from gnnsparse.sampling.blocks import BlockArrays
+from gnnsparse.sparse.csr import Csr
 from gnnsparse.tasks.node import FullGraphData, NodeClassifier
 from gnnsparse.training import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.training.device import numerics

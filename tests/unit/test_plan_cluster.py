@@ -12,7 +12,6 @@ import torch
 
 from gnnsparse import Precision, SparseGraph
 from gnnsparse.cli.main import main
-from gnnsparse.csr import Csr
 from gnnsparse.data import build_graph, generate_graph, open_graph
 from gnnsparse.distributed.estimate.command import counted_facts
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate, product, random_facts
@@ -21,6 +20,7 @@ from gnnsparse.distributed.partition import partition_rows, ranges_along
 from gnnsparse.distributed.stored import ShardRecipe
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import random_graph
 from tests.large import random_edges
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
-from gnnsparse.kernel_keys import Product
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.plan.window import WINDOW
 from gnnsparse.precision import Precision
@@ -23,6 +22,7 @@ from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, wind
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.runtime import device as device_module
+from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import StandInPath
 from tests.helpers import panel_counts, precision_for

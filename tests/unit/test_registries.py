@@ -16,7 +16,6 @@ import gnnsparse
 import gnnsparse.nn
 import train
 from gnnsparse.bench.options import add_arguments
-from gnnsparse.csr import Csr
 from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASETS, load_dataset
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
 from gnnsparse.data.registry import register_dataset
@@ -24,6 +23,7 @@ from gnnsparse.formats import FORMAT_NAMES, PRESETS, FormatSpec, format_spec, re
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, Option, register_reordering, reorder
 from gnnsparse.registry import Names, Registry, temporary_registrations
+from gnnsparse.sparse.csr import Csr
 from gnnsparse.tasks import TASKS
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from gnnsparse.training import PreprocessConfig

@@ -13,13 +13,13 @@ import torch
 
 from gnnsparse.bench.presets import FormatCase
 from gnnsparse.cli import main as cli
-from gnnsparse.csr import Csr
 from gnnsparse.reproduce import training
 from gnnsparse.reproduce.command import reproduce
 from gnnsparse.reproduce.figures import PAPERS, Missing, Outcome, Paper, Row
 from gnnsparse.reproduce.matrices import KNOWN, Found, Library
 from gnnsparse.reproduce.session import Session
 from gnnsparse.reproduce.speed import compare_cases, over_peer
+from gnnsparse.sparse.csr import Csr
 
 EVERY = [(paper, figure) for paper in PAPERS for figure in PAPERS[paper].figures]
 

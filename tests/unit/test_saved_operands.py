@@ -17,11 +17,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, SparseOperand, handles
+from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.formats import operations
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.plan import CsrPlan
 from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.sparse import handles
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS, PRECISIONS
 from tests.together import in_two_processes

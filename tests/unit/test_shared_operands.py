@@ -14,12 +14,12 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
-from gnnsparse.kernel_keys import Product
 from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Kept, Key
+from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS

@@ -16,12 +16,12 @@ import torch
 
 import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
-from gnnsparse.kernel_keys import Product
 from gnnsparse.ops import tuning
 from gnnsparse.plan import Device, Problem, candidates, choose_plan
 from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.runtime.timing import Timing
+from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import panel_counts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.testing import random_graph
 
 __all__ = ["RANGES", "SUMS_OF_VALUES", "Operands", "make_operands"]

@@ -12,8 +12,8 @@ import torch
 from gnnsparse import attention, graph_attention, prepare, sddmm, spmm
 from gnnsparse.bench.accuracy.data import HEADS, Operands, make_operands
 from gnnsparse.bench.accuracy.plain import SLOPE, PlainOperations, by_head
-from gnnsparse.operand import SparseOperand
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors
 
 __all__ = ["OPERATIONS", "ROUNDING", "Row", "judge", "operation_rows", "outputs_of"]

@@ -13,8 +13,6 @@ import torch
 import gnnsparse
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
 from gnnsparse.bench.workload import make_subject
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
 from gnnsparse.ops.tuning import milliseconds, runner
 from gnnsparse.plan import KERNELS, Plan, Problem, plan_from_plain
 from gnnsparse.plan.gpu_records import GpuRecord
@@ -23,6 +21,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import from_plain, to_plain
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
 
 __all__ = ["SUITE", "Case", "measure_cases", "read_cases", "write_cases"]
 

@@ -19,10 +19,10 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.cli.doctor.hardware import INSTRUCTION_SETS
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph, with_gradients
 
 __all__ = ["CaseResult", "cases_of", "self_test", "usable_devices"]

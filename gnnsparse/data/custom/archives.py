@@ -10,7 +10,7 @@ from gnnsparse.data.custom.content import PARTS, Content, column_of_ids
 from gnnsparse.data.files import csr_of_archive
 from gnnsparse.data.npz import Arrays, open_npz
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["read_archive"]
 

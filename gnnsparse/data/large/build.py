@@ -18,7 +18,7 @@ from gnnsparse.data.large.folder import FILES, HEADER, StoredFile, StoredGraph, 
 from gnnsparse.data.large.space import check_space
 from gnnsparse.data.large.writer import CsrWriter
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
-from gnnsparse.graph import node_count
+from gnnsparse.sparse.graph import node_count
 
 __all__ = ["LEAST_MEMORY", "Progress", "build_graph", "store"]
 

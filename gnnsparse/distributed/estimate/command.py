@@ -10,7 +10,6 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from gnnsparse.csr import Csr
 from gnnsparse.data import load_dataset, open_graph
 from gnnsparse.distributed.estimate.model import (
     Estimate,
@@ -27,6 +26,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["run_plan_cluster"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from gnnsparse.csr import Csr
 from gnnsparse.data.large.folder import row_parts
 from gnnsparse.distributed.shard import ShardFacts
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["StreamedCounts"]
 

@@ -19,10 +19,10 @@ from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn.adjacency import Preparation
 from gnnsparse.nn.aggregation import Aggregation
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["is_sparse", "multiplying", "product"]
 

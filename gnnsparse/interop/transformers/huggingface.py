@@ -17,10 +17,10 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.nn import edge_bias
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.terms import attend, dense_weights, pair_terms
 from gnnsparse.runtime.device import path
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "NAME",

@@ -14,10 +14,10 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.interop.models import check_model
 from gnnsparse.interop.table import aligned
 from gnnsparse.interop.transformers import huggingface, multihead
-from gnnsparse.operand import SparseOperand
 from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.read import read_pattern
 from gnnsparse.precision import Precision
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["Report", "ReportRow", "report", "restore", "sparsify"]
 

@@ -8,8 +8,6 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.call import AttentionCall
 from gnnsparse.ops.attention.chain import chain
 from gnnsparse.ops.attention.layout import to_edges, to_heads
@@ -21,6 +19,8 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.functorch import is_direct, settled
 from gnnsparse.runtime.memo import Key
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "check_bias"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["AttentionCall", "Grads", "Needs"]
 

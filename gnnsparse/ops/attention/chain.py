@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
 from gnnsparse.ops.attention.layout import empty_grads, empty_heads
 from gnnsparse.ops.attention.philox import keeps
@@ -23,6 +22,7 @@ from gnnsparse.ops.softmax.schema import backend as softmax_backend
 from gnnsparse.ops.softmax.schema import times_jacobian
 from gnnsparse.ops.spmm.api import spmm
 from gnnsparse.runtime.device import path
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "chain", "forward", "tangent"]
 

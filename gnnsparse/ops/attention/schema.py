@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.operand import operand_of
 from gnnsparse.ops import operators
 from gnnsparse.ops.attention import chain, cpu, cuda
 from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
@@ -21,6 +20,7 @@ from gnnsparse.plan import ChainPlan, Plan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import operand_of
 
 __all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
 

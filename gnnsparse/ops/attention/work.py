@@ -9,11 +9,11 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.plan import AttentionPlan
 from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.runtime.constants import SCORE_ROWS, partial_width
 from gnnsparse.runtime.memo import Key
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["DkvPlaces", "PanelPass", "dkv_places", "panel_pass", "workspace"]
 

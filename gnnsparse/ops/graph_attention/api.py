@@ -7,8 +7,6 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import check_choice, check_flag, check_number, check_share
-from gnnsparse.kernel_keys import Product
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.attention.api import attention
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.common import FLOATS, check_operand, is_plain, needs_grad, resolve_impl
@@ -21,6 +19,8 @@ from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["graph_attention"]
 

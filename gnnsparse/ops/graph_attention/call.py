@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gnnsparse.operand import SparseOperand
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["OPTIONS", "SCORE_CODES", "Arrays", "GraphCall", "Result", "as_given"]
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value, check_number, check_tensor
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_fits
 from gnnsparse.ops.graph_attention.edges import from_coo
 from gnnsparse.runtime.functorch import settled
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["SCORES", "EdgeTerms", "Given", "positive"]
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.ops.graph_attention import chain
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import heads_view, problem_of, result_view
@@ -15,6 +14,7 @@ from gnnsparse.ops.rows import row_sums
 from gnnsparse.runtime.constants import VECTOR_BYTES
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.locks import cached_property
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "forward", "weights"]
 

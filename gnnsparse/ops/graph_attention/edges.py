@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import register
 from gnnsparse.runtime.functorch import is_direct, outside
 from gnnsparse.runtime.memo import Key
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.graph_attention import chain, cpu, cuda
 from gnnsparse.ops.graph_attention.call import OPTIONS, Arrays, GraphCall, Result
@@ -15,6 +14,7 @@ from gnnsparse.ops.library import register
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["Outputs", "outputs_of", "registered", "require_rows", "run", "with_grad"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import (
     check_features,
     check_operand,
@@ -21,6 +20,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.functorch import is_direct
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["sddmm"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache, SddmmCall
-from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.plan import Plan
+from gnnsparse.sparse.kernel_cache import KernelCache, SddmmCall
+from gnnsparse.sparse.kernel_keys import BoundCall, Product
 
 __all__ = ["bind"]
 

@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache, SddmmCall
-from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, on_its_device
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
+from gnnsparse.sparse.kernel_cache import KernelCache, SddmmCall
+from gnnsparse.sparse.kernel_keys import BoundCall, Product
 
 __all__ = ["bind"]
 

@@ -6,8 +6,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.kernel_cache import KernelCache, SddmmCall
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct
 from gnnsparse.ops.library import REGISTERED, Products, eager, register
@@ -17,6 +15,8 @@ from gnnsparse.plan import Plan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, enclosed, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_cache import KernelCache, SddmmCall
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["bind", "transformed", "with_grad"]
 

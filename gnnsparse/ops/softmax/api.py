@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_edges, check_operand, form_of, is_plain, needs_grad, resolve_impl
 from gnnsparse.ops.softmax import reference
 from gnnsparse.ops.softmax.schema import backend, transformed, with_grad
 from gnnsparse.runtime.functorch import is_direct
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["edge_softmax"]
 

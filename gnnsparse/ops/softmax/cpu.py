@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["edge_softmax", "edge_softmax_grad"]
 

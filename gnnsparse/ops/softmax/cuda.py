@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.kernel_cache import KernelCache
 from gnnsparse.runtime.device import path
+from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["edge_softmax", "edge_softmax_grad"]
 

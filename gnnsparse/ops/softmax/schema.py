@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import operators
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
@@ -16,6 +15,7 @@ from gnnsparse.ops.vmap import loop
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["backend", "times_jacobian", "transformed", "with_grad"]
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_integer
-from gnnsparse.operand import SparseOperand, bind_matmul
 from gnnsparse.ops.common import (
     check_edges,
     check_features,
@@ -30,6 +29,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.runtime.functorch import is_direct, outside
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, bind_matmul
 
 __all__ = ["spmm"]
 

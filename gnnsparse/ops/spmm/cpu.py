@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
 from gnnsparse.preprocess.places import place_values
+from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.sparse.kernel_keys import BoundCall, Product
 
 __all__ = ["bind"]
 

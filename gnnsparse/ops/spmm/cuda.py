@@ -10,13 +10,10 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.packed import packed_kernel, why_not_packed
 from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
-from gnnsparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.kernel_keys import BoundCall, Product
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
@@ -27,6 +24,9 @@ from gnnsparse.preprocess.places import place_values
 from gnnsparse.runtime.constants import NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.memo import Launchable
+from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.sparse.kernel_keys import BoundCall, Product
 
 __all__ = ["bind"]
 

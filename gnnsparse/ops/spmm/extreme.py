@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from gnnsparse.operand import SparseOperand, operand_of
 from gnnsparse.ops import heads_cpu, heads_cuda, operators
 from gnnsparse.ops.common import direct, is_plain, needs_grad
 from gnnsparse.ops.library import register
@@ -21,6 +20,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["extreme"]
 

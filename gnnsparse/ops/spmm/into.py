@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.runtime.memo import Launchable
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["spmm_into"]
 

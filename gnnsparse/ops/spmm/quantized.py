@@ -9,8 +9,6 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.kernel_keys import BoundCall, Product, StoredCall
 from gnnsparse.ops import heads_cpu, heads_cuda
 from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
@@ -21,6 +19,8 @@ from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.memo import Kept
+from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
+from gnnsparse.sparse.kernel_keys import BoundCall, Product, StoredCall
 
 __all__ = ["bind", "bind_stored"]
 

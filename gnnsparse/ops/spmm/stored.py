@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
-from gnnsparse.operand import SparseOperand
 from gnnsparse.ops.common import check_dense, check_operand, resolve_impl
 from gnnsparse.ops.quantization import StoredX, as_numbers, store
 from gnnsparse.ops.spmm.quantized import bind_stored
@@ -17,6 +16,7 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.sparse.operand import SparseOperand
 
 if TYPE_CHECKING:
     from typing_extensions import Self

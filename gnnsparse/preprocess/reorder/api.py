@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import check_choice
-from gnnsparse.graph import SparseGraph
 from gnnsparse.preprocess.reorder.locality import Locality, measure_locality
 from gnnsparse.preprocess.reorder.registry import METHODS, REORDERINGS, check_known
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Reordering", "reorder"]
 

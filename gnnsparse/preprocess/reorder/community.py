@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.preprocess.reorder.registry import Option, register_reordering
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["order_by_communities"]
 

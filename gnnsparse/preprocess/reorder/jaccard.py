@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gnnsparse.csr import Csr
 from gnnsparse.preprocess.reorder.registry import Found, Option, register_reordering
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["order_by_similarity"]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.csr import Csr
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["Locality", "measure_locality"]
 

@@ -12,11 +12,11 @@ from typing import Any, TypeVar, cast
 
 import torch
 
-from gnnsparse.array_checks import check_csr, check_permutation
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.preprocess.reorder.undirected import undirected
 from gnnsparse.registry import Names, Option, Registry
+from gnnsparse.sparse.checks import check_csr, check_permutation
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["METHODS", "REORDERINGS", "Found", "Method", "Option", "check_known", "register_reordering"]
 

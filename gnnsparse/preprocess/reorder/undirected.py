@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.csr import Csr, coo_to_csr
+from gnnsparse.sparse.csr import Csr, coo_to_csr
 
 __all__ = ["undirected"]
 

@@ -8,12 +8,12 @@ from statistics import mean
 
 from gnnsparse.analysis import Accesses, count_accesses, count_vectors, footprint
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.csr import Csr
 from gnnsparse.reproduce.figures import Outcome, register_paper
 from gnnsparse.reproduce.matrices import Found
 from gnnsparse.reproduce.session import Session
 from gnnsparse.reproduce.speed import compare_cases, over_peer
 from gnnsparse.reproduce.training import train_study
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["access_cuts", "vector_zeros"]
 

@@ -6,11 +6,11 @@ from statistics import mean
 
 from gnnsparse.analysis import footprint, vector_density
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.csr import Csr
 from gnnsparse.reproduce.figures import Outcome, register_paper
 from gnnsparse.reproduce.matrices import by_sparsity, one_of_each
 from gnnsparse.reproduce.session import Session
 from gnnsparse.reproduce.speed import compare_cases, over_peer
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["density_gain"]
 

@@ -8,12 +8,12 @@ import torch
 
 from gnnsparse.analysis import row_utilisation, tile_utilisation
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.reproduce.figures import Missing, Outcome, register_paper
 from gnnsparse.reproduce.matrices import Pruned, by_sparsity, one_of_each
 from gnnsparse.reproduce.session import Session
 from gnnsparse.reproduce.speed import compare_cases, over_peer
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["SHUFFLE", "shuffled_order"]
 

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_value
+from gnnsparse.sparse.csr import Csr
 
 __all__ = [
     "check_ascending",

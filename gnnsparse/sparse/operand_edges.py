@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.operand_core import OperandCore
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand_core import OperandCore
 
 __all__ = ["EdgeOrders"]
 

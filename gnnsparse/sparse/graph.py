@@ -9,12 +9,12 @@ import numpy as np
 import torch
 
 from gnnsparse import _native
-from gnnsparse.csr import Csr, coo_to_csr, send_by_value
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device, device_of, shown
-from gnnsparse.exports import Exported
 from gnnsparse.runtime.functorch import runs_outside, unwrapped
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.locks import cached_property
+from gnnsparse.sparse.csr import Csr, coo_to_csr, send_by_value
+from gnnsparse.sparse.exports import Exported
 
 __all__ = [
     "SparseGraph", "check_edge_index", "check_range", "index_tensor", "merge_values", "node_count",

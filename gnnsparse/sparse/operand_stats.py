@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from gnnsparse.formats import PRESETS, BlockedMatrix, operations
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.operand_core import OperandCore
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand_core import OperandCore
 
 __all__ = ["operand_stats"]
 

@@ -9,23 +9,23 @@ from typing import Any
 
 import torch
 
-from gnnsparse import handles
-from gnnsparse.csr import Csr, send_by_value
 from gnnsparse.errors import check_choice, check_integer, device_of
-from gnnsparse.exports import Exported
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.operand_core import PRODUCTS, OperandCore, check_product, place
-from gnnsparse.operand_core import tune as tune_product
-from gnnsparse.operand_edges import EdgeOrders
-from gnnsparse.operand_rows import row_numbers, select_rows
-from gnnsparse.operand_stats import operand_stats
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside, runs_outside
-from gnnsparse.saved import pack_core, unpack_core
+from gnnsparse.sparse import handles
+from gnnsparse.sparse.csr import Csr, send_by_value
+from gnnsparse.sparse.exports import Exported
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand_core import PRODUCTS, OperandCore, check_product, place
+from gnnsparse.sparse.operand_core import tune as tune_product
+from gnnsparse.sparse.operand_edges import EdgeOrders
+from gnnsparse.sparse.operand_rows import row_numbers, select_rows
+from gnnsparse.sparse.operand_stats import operand_stats
+from gnnsparse.sparse.pickling import pack_core, unpack_core
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of", "restore_operand"]
 
@@ -436,7 +436,7 @@ def bind_matmul(
 
 
 def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:
-    """Makes an operand of what was saved of one (gnnsparse.saved), and checks it.
+    """Makes an operand of what was saved of one (gnnsparse.sparse.pickling), and checks it.
 
     In a process that has the operand, on the device that is asked for, that one is returned.
 

@@ -7,9 +7,9 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory
 from gnnsparse.runtime.functorch import runs_outside
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["Exported"]
 

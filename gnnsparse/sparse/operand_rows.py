@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.csr import index_dtype
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device
-from gnnsparse.graph import check_range, index_tensor
-from gnnsparse.operand_core import OperandCore
-from gnnsparse.oriented import Oriented
 from gnnsparse.preprocess.prepare import Prepared, inverse, transpose_of, with_format
 from gnnsparse.runtime.functorch import unwrapped
+from gnnsparse.sparse.csr import index_dtype
+from gnnsparse.sparse.graph import check_range, index_tensor
+from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["row_numbers", "select_rows"]
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from gnnsparse.csr import Csr
 from gnnsparse.formats import BlockedMatrix
+from gnnsparse.sparse.csr import Csr
 
 __all__ = ["Oriented"]
 

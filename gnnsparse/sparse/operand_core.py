@@ -12,9 +12,6 @@ import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
-from gnnsparse.kernel_cache import KernelCache
-from gnnsparse.kernel_keys import Product
-from gnnsparse.oriented import Oriented
 from gnnsparse.plan import KERNELS, Plan
 from gnnsparse.plan.window import takes
 from gnnsparse.precision import Precision
@@ -24,6 +21,9 @@ from gnnsparse.preprocess.prepare import Prepared, inverse
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.locks import ForkLock
 from gnnsparse.runtime.memo import Kept, Key, Streams
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["PRODUCTS", "OperandCore", "bind_tuner", "check_product", "place", "tune"]
 
