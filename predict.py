@@ -12,8 +12,8 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from startup import import_task
 
 if TYPE_CHECKING:
-    from gnnsparse.training import RunFolder
-    from gnnsparse.training.recipe import ModelRecipe
+    from gnnsparse.train import RunFolder
+    from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = ["predict"]
 
@@ -33,8 +33,8 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
     from gnnsparse.errors import naming
     from gnnsparse.inference.predict import predict_dataset, write_predictions
     from gnnsparse.runtime.environment import describe_environment, write_json
-    from gnnsparse.tasks import TASKS
-    from gnnsparse.training.metrics import shown_score
+    from gnnsparse.train.metrics import shown_score
+    from gnnsparse.train.tasks import TASKS
 
     model = gnnsparse.load(cfg.checkpoint, device=cfg.device)
     own = _options_of_the_run(cfg, model.recipe)

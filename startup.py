@@ -92,11 +92,11 @@ def import_task(tasks: Mapping[str, Any], name: str) -> Any:
     """Returns a task, whose import is that of Lightning and of everything else that training needs.
 
     Args:
-        tasks: gnnsparse.tasks.TASKS.
+        tasks: gnnsparse.train.tasks.TASKS.
         name: name of the task.
     """
     with importing(last="lightning" not in sys.modules):
         light_torchmetrics()
         task = tasks[name]
-        importlib.import_module("gnnsparse.training.fitting")
+        importlib.import_module("gnnsparse.train.fitting")
     return task

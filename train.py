@@ -36,9 +36,9 @@ from startup import import_task, importing
 if TYPE_CHECKING:
     import torch
 
-    from gnnsparse.training import FitResult, PreparedData, TaskModule
-    from gnnsparse.training.recipe import ModelRecipe
-    from gnnsparse.training.task import RunOptions, Task
+    from gnnsparse.train import FitResult, PreparedData, TaskModule
+    from gnnsparse.train.recipe import ModelRecipe
+    from gnnsparse.train.task import RunOptions, Task
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 
@@ -74,7 +74,7 @@ def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
-    """Makes a settings object of gnnsparse.training from a group of options.
+    """Makes a settings object of gnnsparse.train from a group of options.
 
     Raises:
         TypeError: an option is of another type.
@@ -156,9 +156,9 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
 
 def read_settings(cfg: DictConfig) -> RunOptions:
     """Checks all options that can be checked without data, and returns them."""
-    from gnnsparse.training import resolve_device
-    from gnnsparse.training.config import SECTIONS
-    from gnnsparse.training.task import RunOptions
+    from gnnsparse.train import resolve_device
+    from gnnsparse.train.config import SECTIONS
+    from gnnsparse.train.task import RunOptions
     from models import MODELS
 
     task_name(cfg)
@@ -181,7 +181,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
 
 def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
     """Returns the values that a run and the run whose checkpoint it resumes must share."""
-    from gnnsparse.training.task import text_of
+    from gnnsparse.train.task import text_of
 
     data = {key: value for key, value in options_of(cfg.dataset).items() if key not in ("root", "path")}
     identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
@@ -191,7 +191,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 
 def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
     """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
-    from gnnsparse.training.recipe import ModelRecipe
+    from gnnsparse.train.recipe import ModelRecipe
     from models.registry import REGISTRY
 
     inputs, outputs = task.model_sizes(dataset)
@@ -237,7 +237,7 @@ def set_up(
     import lightning
 
     from gnnsparse.errors import naming
-    from gnnsparse.training import check_checkpoint
+    from gnnsparse.train import check_checkpoint
 
     task.check(run)
     if resume is not None:
@@ -307,7 +307,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
         KeyboardInterrupt: a signal ended it.
     """
     from gnnsparse.runtime.memory import is_out_of_memory
-    from gnnsparse.training.folders import RunFolder
+    from gnnsparse.train.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)
     leader: Leader | None = None
@@ -326,7 +326,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
             return predict(cfg, own)
         settings = read_settings(cfg)
         from gnnsparse.data import DatasetUnavailableError
-        from gnnsparse.tasks import TASKS
+        from gnnsparse.train.tasks import TASKS
 
         # Importing a task imports Lightning, which takes seconds, so it comes after the checks.
         task = import_task(TASKS, TASKS.check(task_name(cfg)))
@@ -338,7 +338,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
             module, data = set_up(cfg, task, settings, resume)
         except DatasetUnavailableError as error:
             refuse_data(error)
-        from gnnsparse.training.checkpoint import DATA, check_data, check_unfinished, contents_of
+        from gnnsparse.train.checkpoint import DATA, check_data, check_unfinished, contents_of
 
         identity = identity_of(cfg, task, settings) | {DATA: contents_of(data.dataset)}
         if resume is not None:
@@ -359,7 +359,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
         raise
 
     from gnnsparse.inference.card import write_card
-    from gnnsparse.training import CheckpointError, RunFolderError, StopRequest, UncapturableError, fit
+    from gnnsparse.train import CheckpointError, RunFolderError, StopRequest, UncapturableError, fit
 
     options: dict[str, Any] = {"resume": resume, "identity": identity}
     file = own.path / "result.json"

@@ -46,7 +46,7 @@ import train
 from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.training import (
+from gnnsparse.train import (
     FitResult,
     FullGraphData,
     GraphBatch,

@@ -22,7 +22,7 @@ import gnnsparse
 from gnnsparse.data import load_dataset
 from gnnsparse.nn import AGNNConv
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.training import resolve_device
+from gnnsparse.train import resolve_device
 
 GRAPHS = {"cora": "planetoid/cora", "pubmed": "planetoid/pubmed", "tolokers": "heterophilous"}
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")

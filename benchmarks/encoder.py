@@ -28,7 +28,7 @@ from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
-from gnnsparse.training import resolve_device
+from gnnsparse.train import resolve_device
 
 HEAD = 64
 #: Layers, lengths, heads and batch sizes, by type of device.

@@ -10,7 +10,7 @@ and the least of each is compared: of wall time, and of the processor time of al
 programs change less. `dense` is what the model's linear layers, normalisations and activations take alone,
 which both have in common. The losses of an epoch over the same batches show that both train the same model.
 
-`train` is an epoch of gnnsparse.training.fit, by which train.py trains: what a run of many epochs takes more
+`train` is an epoch of gnnsparse.train.fit, by which train.py trains: what a run of many epochs takes more
 than one of half as many, loggers and validation left out. On a GPU its steps are captured in CUDA graphs;
 `train_off` is the same with steps that are launched one by one (--capture off measures that alone).
 """
@@ -37,8 +37,8 @@ from torch_geometric.nn import GINConv, global_add_pool
 from gnnsparse.data import GraphDataset
 from gnnsparse.data.tu import load_tu
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.tasks.graph import GraphData, GraphPredictor
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from models import MODELS
 from models.gin import gin_layers
 

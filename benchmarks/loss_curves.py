@@ -23,8 +23,8 @@ from omegaconf import DictConfig, OmegaConf
 import train
 from benchmarks.dense import make_dense
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.tasks import TASKS
-from gnnsparse.training import FitResult, SequenceClassifier, TrainerConfig, fit
+from gnnsparse.train import FitResult, SequenceClassifier, TrainerConfig, fit
+from gnnsparse.train.tasks import TASKS
 
 ROOT = Path(__file__).resolve().parent.parent
 VARIANTS = ("fused", "unfused", "masked", "dense")

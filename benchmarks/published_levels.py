@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gnnsparse.runtime.environment import write_json
-from gnnsparse.training.statistics import cross_validated, summarize
+from gnnsparse.train.statistics import cross_validated, summarize
 
 TRAIN = Path(__file__).resolve().parents[1] / "train.py"
 RUNS = 10

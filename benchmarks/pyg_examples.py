@@ -31,7 +31,7 @@ from torch_geometric.loader import DataLoader
 import gnnsparse.interop.pyg as interop
 from gnnsparse.data import load_dataset
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.training import resolve_device
+from gnnsparse.train import resolve_device
 
 NODE_SETS = ("cora", "pubmed")
 

@@ -30,8 +30,8 @@ from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.data.splits import random_split
 from gnnsparse.interop.dgl import import_dgl
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.tasks.node import FullGraphData, NodeClassifier
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
 
 

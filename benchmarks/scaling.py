@@ -6,7 +6,7 @@
 
 Models: a GCN (5 layers of 128 features), an AGNN (4 of 32), a graph Transformer (2 blocks of 128, 4 heads),
 which train on the whole graph, and GraphSAGE (3 layers of 256) on sampled neighbours (fan-outs 15, 10, 5;
-1,024 nodes on each GPU). All train by `gnnsparse.training.fit`, which train.py calls, with Adam and without
+1,024 nodes on each GPU). All train by `gnnsparse.train.fit`, which train.py calls, with Adam and without
 dropout, from the same weights on any number of GPUs. "ms" is the median time of a step on the slowest rank,
 by CUDA events. Where steps can be captured in CUDA graphs, "captured_ms" is the same for these, and
 "captured_loss_difference" the largest relative difference of their losses from those of steps that are

@@ -7,7 +7,7 @@ from typing import Any
 
 from benchmarks.scaling_ranks import Place
 from benchmarks.scaling_steps import Case, Runs, launched, stored_graph
-from gnnsparse.training import SamplerConfig
+from gnnsparse.train import SamplerConfig
 
 __all__ = ["BATCH", "sampled"]
 

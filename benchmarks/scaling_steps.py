@@ -26,11 +26,11 @@ from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.tasks.node import FullGraphData, NodeTask
-from gnnsparse.training import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.training.capture import obstacle
-from gnnsparse.training.plots import Curves
-from gnnsparse.training.task import RunOptions
+from gnnsparse.train import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.capture import obstacle
+from gnnsparse.train.plots import Curves
+from gnnsparse.train.task import RunOptions
+from gnnsparse.train.tasks.node import FullGraphData, NodeTask
 from models import MODELS
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Measures the overhead of gnnsparse.training against a plain PyTorch loop that does equal work.
+"""Measures the overhead of gnnsparse.train against a plain PyTorch loop that does equal work.
 
 python -m benchmarks.training_overhead [--planetoid DIR] [--epochs 200] [--repeats 5] [--out FILE]
 
@@ -25,7 +25,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.runtime.environment import describe_environment, write_json
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     GraphBatch,
     NodeClassifier,

@@ -6,7 +6,6 @@ y = A @ x
 
 import torch as _torch  # noqa: F401  (before the native module, which shares torch's OpenMP runtime)
 
-from gnnsparse.fitting import Fitted, fit
 from gnnsparse.inference import load
 from gnnsparse.ops import (
     StoredFeatures,
@@ -26,6 +25,7 @@ from gnnsparse.preprocess.cache import CacheWarning
 from gnnsparse.preprocess.reorder import reorder
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.train.api import Fitted, fit
 
 __version__ = "0.1.0"
 

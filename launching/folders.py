@@ -14,7 +14,7 @@ from launching.resuming import mark_of, quoted
 from launching.sweeps import Sweep
 
 if TYPE_CHECKING:
-    from gnnsparse.training import RunFolder
+    from gnnsparse.train import RunFolder
 
 __all__ = ["RunFolders", "claimed", "resume_of"]
 
@@ -60,7 +60,7 @@ class RunFolders(Callback):
 
     @staticmethod
     def _claim(config: DictConfig, option: str) -> RunFolder:
-        from gnnsparse.training.folders import RunFolder
+        from gnnsparse.train.folders import RunFolder
 
         given = any(
             override.lstrip("+").startswith(f"{option}=") for override in config.hydra.overrides.hydra

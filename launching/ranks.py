@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from omegaconf import DictConfig
 
     from gnnsparse.distributed.peers import Peers
-    from gnnsparse.training import Task
+    from gnnsparse.train import Task
 
 __all__ = ["Leader", "follow", "is_follower", "ranks_of"]
 
@@ -360,8 +360,8 @@ def _train(options: str, resume: Path | None, peers: Peers) -> None:
     from omegaconf import DictConfig, OmegaConf
 
     import train
-    from gnnsparse.tasks import TASKS
-    from gnnsparse.training import fit
+    from gnnsparse.train import fit
+    from gnnsparse.train.tasks import TASKS
     from startup import import_task, importing
 
     with importing():

@@ -18,7 +18,7 @@ __all__ = ["LAST", "ONCE", "SWEEP", "checkpoint_of", "go_on", "is_begun", "is_sw
 
 #: Where a run has its checkpoint, and by what a sweep is known.
 LAST, SWEEP = Path("checkpoints", "last.ckpt"), "multirun.yaml"
-#: The mark of a run's folder (gnnsparse.training.folders), and the words that hydra has written there.
+#: The mark of a run's folder (gnnsparse.train.folders), and the words that hydra has written there.
 _MARK, _WORDS = "run.lock", ".hydra*/overrides.yaml"
 #: Options of one resumption, which the next one does not take over.
 ONCE = ("resume", "resume_data")

@@ -195,7 +195,7 @@ def _scores_in(folder: Path) -> dict[str, float]:
 
 def _remove_if_released(folder: Path) -> None:
     """Removes what hydra has written for a run that did not begin, which has given its mark up."""
-    from gnnsparse.training.folders import MARK
+    from gnnsparse.train.folders import MARK
 
     if not (folder / MARK).exists():
         shutil.rmtree(folder / ".hydra", ignore_errors=True)

@@ -44,12 +44,13 @@ class Model:
 
     Attributes:
         build: the class, which is called with in_channels, out_channels and the options of the group `model`.
-        task: the training task that it is for, a name in gnnsparse.tasks. A model for "node" maps x [nodes,
-            in_channels] and an operand to logits [nodes, out_channels]. A model for "sequence" maps tokens
-            [batch, length] below in_channels, the operand of a pattern and a padding mask to logits [batch,
-            out_channels]. A model for "graph" maps x, the operand of a batch and graph_ptr [graphs + 1] to
-            [graphs, out_channels]. A model for "link" has embeddings of in_channels nodes: it maps an operand
-            to features of the nodes, and its method `score` maps these and pairs of nodes to logits.
+        task: the training task that it is for, a name in gnnsparse.train.tasks. A model for "node" maps x
+            [nodes, in_channels] and an operand to logits [nodes, out_channels]. A model for "sequence" maps
+            tokens [batch, length] below in_channels, the operand of a pattern and a padding mask to logits
+            [batch, out_channels]. A model for "graph" maps x, the operand of a batch and graph_ptr
+            [graphs + 1] to [graphs, out_channels]. A model for "link" has embeddings of in_channels nodes: it
+            maps an operand to features of the nodes, and its method `score` maps these and pairs of nodes to
+            logits.
         values: the weights of the operand that the model needs, an argument of `gnnsparse.prepare`, with the
             default options.
         values_by: the name of an option that decides the weights, and the weights for each of its values;
@@ -161,7 +162,7 @@ def register_variant(
 
     Args:
         name: the name of the model.
-        task: the task, a name in gnnsparse.tasks, which the model has no class for yet.
+        task: the task, a name in gnnsparse.train.tasks, which the model has no class for yet.
         like: the options of the class with their defaults; None: those of its signature.
 
     Raises:

@@ -20,7 +20,7 @@ from rich.progress import (
 )
 
 from gnnsparse.runtime.environment import describe_environment
-from gnnsparse.training.folders import RunFolderError
+from gnnsparse.train.folders import RunFolderError
 from launching.signals import exit_status
 from studies.options import StudyOptions, read_options
 from studies.peers import check_peers, peer_problem

@@ -11,7 +11,7 @@ import torch
 from benchmarks.pyg import with_pyg_layers
 from gnnsparse.data import NodeDataset
 from gnnsparse.nn import AGNNConv, GATConv, GCNConv
-from gnnsparse.tasks.node import FullGraphData, GraphBatch
+from gnnsparse.train.tasks.node import FullGraphData, GraphBatch
 
 __all__ = ["LAYERS", "PeerData", "with_dgl_layers"]
 

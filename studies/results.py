@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gnnsparse.training.statistics import LEAST_PAIRS, compare_paired, holm, smallest_p_value, summarize
+from gnnsparse.train.statistics import LEAST_PAIRS, compare_paired, holm, smallest_p_value, summarize
 from studies.options import REFERENCE, StudyOptions
 from studies.peers import PEERS
 from studies.store import Run

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.runtime.environment import write_json
-from gnnsparse.training.folders import RunFolder, RunFolderError
+from gnnsparse.train.folders import RunFolder, RunFolderError
 
 __all__ = ["Run", "Store"]
 

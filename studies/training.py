@@ -18,10 +18,10 @@ from omegaconf.errors import OmegaConfBaseException
 import train
 from gnnsparse.data import DatasetUnavailableError
 from gnnsparse.errors import bad_value
-from gnnsparse.tasks import TASKS
-from gnnsparse.training import PreparedData, fit
-from gnnsparse.training.metrics import make_scores
-from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.train import PreparedData, fit
+from gnnsparse.train.metrics import make_scores
+from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.tasks import TASKS
 from launching.checks import check_quickly
 from studies.options import REFERENCE, StudyOptions
 from studies.peer_layers import LAYERS, PeerData

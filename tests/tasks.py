@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, SequenceDataset, SequencePart
-from gnnsparse.training import UncapturableError
+from gnnsparse.train import UncapturableError
 
 
 def toy_task(nodes: int = 60, classes: int = 3, metric: str = "accuracy", name: str = "toy") -> NodeDataset:
@@ -75,7 +75,7 @@ class PlainRecorder:
             undo()
             if self._required:
                 raise UncapturableError(self.problem)
-            logging.getLogger("gnnsparse.training").warning(self.problem)
+            logging.getLogger("gnnsparse.train").warning(self.problem)
             return call
 
         def replay() -> None:
@@ -103,6 +103,6 @@ def run_in_blocks(
         made.append(PlainRecorder(required))
         return made[-1]
 
-    monkeypatch.setattr("gnnsparse.training.fitting.obstacle", obstacle)
-    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
+    monkeypatch.setattr("gnnsparse.train.fitting.obstacle", obstacle)
+    monkeypatch.setattr("gnnsparse.train.fitting.Recorder", recorder)
     return made

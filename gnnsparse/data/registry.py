@@ -24,7 +24,7 @@ class DatasetEntry:
     Attributes:
         name: the name that users give.
         load: the loader; it is called with options by keyword, and returns a data set of the task's type.
-        task: the training task that it is for, a name in gnnsparse.tasks.
+        task: the training task that it is for, a name in gnnsparse.train.tasks.
         splits: number of splits, if `load` has an option `split`; None: there is no end of them, since they
             are random.
     """
@@ -57,7 +57,7 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
 
     Args:
         name: the name that users give.
-        task: the training task that it is for, a name in gnnsparse.tasks.
+        task: the training task that it is for, a name in gnnsparse.train.tasks.
         splits: number of splits, if the function has a parameter `split`; None: there is no end of them.
 
     Raises:

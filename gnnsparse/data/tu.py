@@ -78,7 +78,7 @@ def load_tu(
         validation: by which graphs the best epoch is chosen. "holdout": by a tenth of the graphs that are not
             tested on, drawn with equal shares of the classes, which are not trained on. "fold": by those that
             are tested on, as Xu et al. (2019) do, so that the score of a single fold is too good. They choose
-            one epoch for all ten folds: `gnnsparse.training.statistics.cross_validated`.
+            one epoch for all ten folds: `gnnsparse.train.statistics.cross_validated`.
         node_attributes: whether the attributes of the nodes in TITLE_node_attributes.txt, as they are, are
             features before the labels.
         download: whether missing files may be downloaded.

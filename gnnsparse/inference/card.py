@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.runtime.environment import write_text
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = ["CARD", "card_text", "write_card"]
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gnnsparse.inference.edges import EdgeModel
 from gnnsparse.runtime.environment import write_json
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = ["CONFIG", "WEIGHTS", "read_exported", "write_exported"]
 

@@ -19,8 +19,8 @@ from gnnsparse.inference import LoadedModel, LoadError, load
 from gnnsparse.inference.card import card_text, write_card
 from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported, write_exported
 from gnnsparse.inference.loading import make_model
-from gnnsparse.training.device import resolve_device
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.device import resolve_device
+from gnnsparse.train.recipe import ModelRecipe
 
 try:
     from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download

@@ -16,9 +16,9 @@ from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.training.checkpoint import MODEL, CheckpointError, read_trained
-from gnnsparse.training.device import numerics, resolve_device
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.checkpoint import MODEL, CheckpointError, read_trained
+from gnnsparse.train.device import numerics, resolve_device
+from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = ["LoadError", "LoadedModel", "Prediction", "arrays_of", "load", "make_model"]
 

@@ -12,8 +12,8 @@ from gnnsparse.inference.loading import LoadedModel
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.training.config import CAPTURES
-from gnnsparse.training.device import numerics
+from gnnsparse.train.config import CAPTURES
+from gnnsparse.train.device import numerics
 
 __all__ = ["Predictor"]
 

@@ -15,16 +15,16 @@ import torch.distributed as dist
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
 from gnnsparse.distributed.peers import Peers
-from gnnsparse.tasks import RunOptions
-from gnnsparse.tasks.node import NodeTask
-from gnnsparse.training import (
+from gnnsparse.train import (
     OptimizerConfig,
     PreprocessConfig,
     SamplerConfig,
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.plots import Curves
+from gnnsparse.train.plots import Curves
+from gnnsparse.train.tasks import RunOptions
+from gnnsparse.train.tasks.node import NodeTask
 from models import MODELS
 from tests.distributed.trainings import peers_of
 from tests.tasks import PlainRecorder, toy_task
@@ -113,11 +113,11 @@ def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = F
     with contextlib.ExitStack() as stack:
         names = {"obstacle": lambda module, data: data.feed_obstacle(module), "AgreedRecorder": recorder}
         for name, stand_in in names.items():
-            stack.enter_context(mock.patch(f"gnnsparse.training.fitting.{name}", stand_in))
+            stack.enter_context(mock.patch(f"gnnsparse.train.fitting.{name}", stand_in))
         if tight and peers.rank > 0:
             for name, value in {"placed._DEVIATIONS": 0, "placed._MORE": 0, "placed._MULTIPLE": 4}.items():
-                stack.enter_context(mock.patch(f"gnnsparse.training.{name}", value))
-            stack.enter_context(mock.patch("gnnsparse.training.sampled._LOOKED_AT", 2))
+                stack.enter_context(mock.patch(f"gnnsparse.train.{name}", value))
+            stack.enter_context(mock.patch("gnnsparse.train.sampled._LOOKED_AT", 2))
         blocks, again = (train(peers, **options, capture="on") for _ in range(2))
     assert (single["capture"], blocks["capture"]) == ("off", "on")
     torch.testing.assert_close(blocks["losses"], single["losses"], rtol=1e-4, atol=1e-5)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.tasks import RunOptions
+from gnnsparse.train.tasks import RunOptions
 from tests.distributed import samples
 from tests.distributed.ranks import Ranks
 

@@ -18,8 +18,8 @@ from gnnsparse.data import CATALOG, load_dataset
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.ops import common
 from gnnsparse.sparse.operand import operand_of
-from gnnsparse.training import resolve_device
-from gnnsparse.training.folders import RunFolder
+from gnnsparse.train import resolve_device
+from gnnsparse.train.folders import RunFolder
 from launching.words import check_words
 from models import MODELS
 from tests.configs import CONFIGS
@@ -60,7 +60,7 @@ def diverge() -> None:
 
 
 def capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnsparse.training import FullGraphData, NodeClassifier, OptimizerConfig, TrainerConfig, fit
+    from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, TrainerConfig, fit
 
     dataset = load_dataset("digits")
     data = FullGraphData(dataset, values="gcn", device="cpu")

@@ -7,7 +7,7 @@ import torch
 import torch_geometric.datasets
 
 import gnnsparse.data
-import gnnsparse.training
+import gnnsparse.train
 import models
 
 __all__ = ["gnnsparse", "hydra", "lightning", "models", "rich", "torch", "torch_geometric"]

@@ -339,7 +339,7 @@ def test_nothing_to_go_on_with(
 EXHAUSTED = """
 import runpy, sys
 import torch
-from gnnsparse.tasks.node import NodeClassifier
+from gnnsparse.train.tasks.node import NodeClassifier
 from hydra.core.hydra_config import HydraConfig
 
 count, step = int(sys.argv.pop(1)), NodeClassifier.training_step

@@ -25,9 +25,9 @@ from omegaconf.errors import OmegaConfBaseException
 
 import train
 from gnnsparse.data import CATALOG, register_dataset
-from gnnsparse.training import RunFolder
-from gnnsparse.training.checkpoint import SUM, checkpoint_sum
-from gnnsparse.training.folders import make_new
+from gnnsparse.train import RunFolder
+from gnnsparse.train.checkpoint import SUM, checkpoint_sum
+from gnnsparse.train.folders import make_new
 from models import MODELS
 from tests.configs import composed
 from tests.fuzz import worker
@@ -147,7 +147,7 @@ def checked(cfg: DictConfig) -> Any:
     """What train.py does before it loads data."""
     train.check_quickly(cfg)
     settings = train.read_settings(cfg)
-    from gnnsparse.tasks import TASKS
+    from gnnsparse.train.tasks import TASKS
 
     task = TASKS[TASKS.check(train.task_name(cfg))]
     task.check(settings)

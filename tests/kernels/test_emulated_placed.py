@@ -12,7 +12,7 @@ from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.plans import ROW_LIMIT
-from gnnsparse.training.placed import PlacedBlocks, bounds_of
+from gnnsparse.train.placed import PlacedBlocks, bounds_of
 from models import MODELS
 from tests import emulated
 

@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.training import (
+from gnnsparse.train import (
     CheckpointError,
     FitResult,
     FullGraphData,
@@ -29,7 +29,7 @@ from gnnsparse.training import (
     check_checkpoint,
     fit,
 )
-from gnnsparse.training.checkpoint import SUM, check_fits, checkpoint_sum, contents_of
+from gnnsparse.train.checkpoint import SUM, check_fits, checkpoint_sum, contents_of
 from models import GCN
 from tests.tasks import toy_task
 

@@ -125,7 +125,7 @@ def test_no_optional_package_is_imported() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "none of the optional packages is installed" in done.stdout
-    assert "lightning is not installed: gnnsparse.training and train.py need it" in done.stdout
+    assert "lightning is not installed: gnnsparse.train and train.py need it" in done.stdout
 
 
 def test_versions_are_listed() -> None:

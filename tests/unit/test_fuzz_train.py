@@ -47,7 +47,7 @@ def test_it_finds_options_that_are_not_checked(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_it_finds_a_checkpoint_that_is_not_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.training.checkpoint._check_contents", lambda checkpoint: None)
+    monkeypatch.setattr("gnnsparse.train.checkpoint._check_contents", lambda checkpoint: None)
     with pytest.raises(FailedCallError):
         many(fuzz.checkpoint_case, 100)
 
@@ -64,6 +64,6 @@ def test_it_finds_files_that_are_touched(monkeypatch: pytest.MonkeyPatch) -> Non
     def careless(self: object) -> None:
         Path("result.json").unlink(missing_ok=True)
 
-    monkeypatch.setattr("gnnsparse.training.RunFolder.release", careless)
+    monkeypatch.setattr("gnnsparse.train.RunFolder.release", careless)
     with pytest.raises(FailedCallError, match="files"):
         many(fuzz.folder_case, 20)

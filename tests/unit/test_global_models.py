@@ -20,7 +20,7 @@ from gnnsparse.nn import GCNConv, GINConv
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,

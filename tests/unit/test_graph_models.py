@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 import train
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,

@@ -16,7 +16,7 @@ from gnnsparse import masks
 from gnnsparse.data import NodeDataset
 from gnnsparse.inference import LoadedModel, LoadError, Prediction, Predictor
 from gnnsparse.registry import Registry
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,
@@ -26,8 +26,8 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.checkpoint import MODEL, SUM, best_sum
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.checkpoint import MODEL, SUM, best_sum
+from gnnsparse.train.recipe import ModelRecipe
 from models import GCN, MODELS, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import toy_sequences, toy_task

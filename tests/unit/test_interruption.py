@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.training import (
+from gnnsparse.train import (
     FitResult,
     FullGraphData,
     NodeClassifier,
@@ -124,7 +124,7 @@ def test_a_signal_in_the_last_step_comes_after_the_scores() -> None:
 
 def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr("gnnsparse.training.interruption.time.monotonic", lambda: now)
+    monkeypatch.setattr("gnnsparse.train.interruption.time.monotonic", lambda: now)
     with StopRequest() as stop:
         signal.raise_signal(signal.SIGINT)
         now = 100.5

@@ -25,7 +25,7 @@ from gnnsparse.data import CATALOG, NodeDataset, register_dataset
 from gnnsparse.inference import LoadError
 from gnnsparse.inference.card import card_text, write_card
 from gnnsparse.inference.predict import predict_run, write_predictions
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,
@@ -33,7 +33,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.recipe import ModelRecipe
 from models import GCN, MODELS
 from tests.tasks import toy_task
 

@@ -10,9 +10,9 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from gnnsparse.tasks.graph import GraphData, GraphPredictor
-from gnnsparse.training import FullGraphData, NodeClassifier, OptimizerConfig, TrainerConfig, fit
-from gnnsparse.training.plots import Curves
+from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, TrainerConfig, fit
+from gnnsparse.train.plots import Curves
+from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from models import GCN, MODELS
 from tests.tasks import toy_task
 from tests.tu_files import graph_dataset

@@ -16,12 +16,12 @@ from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.device import use
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.sparse.csr import Csr
-from gnnsparse.tasks.node import FullGraphData, NodeClassifier
-from gnnsparse.training import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.training.device import numerics
-from gnnsparse.training.feeds import StepInput
-from gnnsparse.training.placed import bounds_of
-from gnnsparse.training.sampled import NodeBatch
+from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.device import numerics
+from gnnsparse.train.feeds import StepInput
+from gnnsparse.train.placed import bounds_of
+from gnnsparse.train.sampled import NodeBatch
+from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
@@ -257,10 +257,8 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
         made.append(PlainRecorder(required))
         return made[-1]
 
-    monkeypatch.setattr(
-        "gnnsparse.training.fitting.obstacle", lambda module, data: data.feed_obstacle(module)
-    )
-    monkeypatch.setattr("gnnsparse.training.fitting.Recorder", recorder)
+    monkeypatch.setattr("gnnsparse.train.fitting.obstacle", lambda module, data: data.feed_obstacle(module))
+    monkeypatch.setattr("gnnsparse.train.fitting.Recorder", recorder)
     return made
 
 
@@ -323,9 +321,9 @@ def test_a_sample_without_room_is_launched_by_itself(
 ) -> None:
     _, of_single = run(capture="off")
     for name, value in (("placed._DEVIATIONS", 0), ("placed._MORE", 0), ("placed._MULTIPLE", 4)):
-        monkeypatch.setattr(f"gnnsparse.training.{name}", value)
-    monkeypatch.setattr("gnnsparse.training.sampled._LOOKED_AT", 2)
-    with caplog.at_level(logging.INFO, "gnnsparse.training"):
+        monkeypatch.setattr(f"gnnsparse.train.{name}", value)
+    monkeypatch.setattr("gnnsparse.train.sampled._LOOKED_AT", 2)
+    with caplog.at_level(logging.INFO, "gnnsparse.train"):
         blocks, of_blocks = run()
     assert blocks.capture == "on"
     close(of_single, of_blocks)
@@ -413,8 +411,8 @@ def _drawn_of(step: StepInput) -> Any:
 
 def _placed_on_gpu(data: FullGraphData, drawn: list[StepInput]) -> Any:
     """Places for samples that were drawn on the CPU: the stand-in for a GPU draws nothing."""
-    from gnnsparse.training.placed import PlacedBlocks
-    from gnnsparse.training.sampled import PlacedBatch
+    from gnnsparse.train.placed import PlacedBlocks
+    from gnnsparse.train.sampled import PlacedBatch
 
     samples, own = [_drawn_of(step).blocks for step in drawn], data._samples
     assert own is not None

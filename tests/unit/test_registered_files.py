@@ -20,7 +20,7 @@ from gnnsparse.data import CATALOG, GENERATED_GRAPHS
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.registry import discover
-from gnnsparse.tasks import TASKS
+from gnnsparse.train.tasks import TASKS
 from models import MODELS
 from studies.options import experiments
 from tests.configs import composed
@@ -28,7 +28,7 @@ from tests.configs import composed
 pytestmark = pytest.mark.usefixtures("registrations")
 
 ROOT = Path(train.__file__).resolve().parent
-PACKAGES = ("formats", "preprocess.reorder", "data", "nn", "tasks")
+PACKAGES = ("formats", "preprocess.reorder", "data", "nn", "train.tasks")
 
 FILES = {
     "formats/tall.py": """
@@ -105,11 +105,11 @@ FILES = {
             def forward(self, x, adj):
                 return self.conv(x, adj)
         """,
-    "tasks/angle.py": """
+    "train.tasks/angle.py": """
         import torch
 
-        from gnnsparse.tasks import Task, register_task
-        from gnnsparse.training import PreparedData, RepeatedBatch, TaskModule
+        from gnnsparse.train.tasks import Task, register_task
+        from gnnsparse.train import PreparedData, RepeatedBatch, TaskModule
 
 
         class AngleData(PreparedData):
@@ -175,7 +175,7 @@ from gnnsparse.registry import discover
 for name in {packages!r}:
     package = importlib.import_module(name)
     package.__path__.append(folder + "/" + name.removeprefix("gnnsparse."))
-    if name != "gnnsparse.tasks":
+    if name != "gnnsparse.train.tasks":
         discover(name)
 sys.argv = sys.argv[2:]
 runpy.run_path(script, run_name="__main__")
@@ -201,7 +201,7 @@ def found(files: Path, monkeypatch: pytest.MonkeyPatch, registrations: None) -> 
         package = importlib.import_module(name)
         more = str(files / name.removeprefix("gnnsparse."))
         monkeypatch.setattr(package, "__path__", [*package.__path__, more])
-        if name != "gnnsparse.tasks":
+        if name != "gnnsparse.train.tasks":
             discover(name)
     gnnsparse.nn.find_layers()
     yield

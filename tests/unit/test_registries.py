@@ -24,9 +24,9 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, Option, register_reordering, reorder
 from gnnsparse.registry import Names, Registry, temporary_registrations
 from gnnsparse.sparse.csr import Csr
-from gnnsparse.tasks import TASKS
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
-from gnnsparse.training import PreprocessConfig
+from gnnsparse.train import PreprocessConfig
+from gnnsparse.train.tasks import TASKS
 from gnnsparse_cli import Parser
 from models import MODELS
 from tests.configs import composed

@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from gnnsparse.training import PreprocessConfig, RunFolder, RunFolderError, TrainerConfig, fit
-from gnnsparse.training.folders import MARK, make_new
+from gnnsparse.train import PreprocessConfig, RunFolder, RunFolderError, TrainerConfig, fit
+from gnnsparse.train.folders import MARK, make_new
 from tests.tasks import toy_task
 
 FORK = multiprocessing.get_context("fork")
@@ -213,7 +213,7 @@ def test_a_full_disk_shows_before_training(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_costs_the_files_and_not_the_training(tmp_path: Path) -> None:
-    from gnnsparse.training import FullGraphData, NodeClassifier, OptimizerConfig, RunFolderWarning
+    from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, RunFolderWarning
     from models import GCN
 
     def run(folder: Path | None) -> Any:

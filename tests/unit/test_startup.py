@@ -40,7 +40,7 @@ def test_what_was_imported_last_is_left_out_of_collections() -> None:
 
 
 def test_a_task_that_was_imported_before() -> None:
-    importlib.import_module("gnnsparse.training.fitting")
+    importlib.import_module("gnnsparse.train.fitting")
     before = gc.get_freeze_count()
     assert import_task({"node": 3}, "node") == 3
     assert gc.get_freeze_count() == before
@@ -121,13 +121,13 @@ def test_one_that_is_there_stays() -> None:
 
 def test_the_library_is_imported_without_what_only_several_processes_or_samples_need() -> None:
     found = python("import gnnsparse, sys; print(*sys.modules)").split()
-    assert "gnnsparse.training.config" in found
+    assert "gnnsparse.train.config" in found
     parts = {"api", "cost", "exchange", "operand", "partition", "shard"}
     assert not {f"gnnsparse.distributed.{part}" for part in parts} & set(found)
     assert not {f"gnnsparse.sampling.{part}" for part in ("blocks", "draws", "sampler")} & set(found)
 
 
-@pytest.mark.parametrize("name", ["gnnsparse.distributed", "gnnsparse.sampling", "gnnsparse.training"])
+@pytest.mark.parametrize("name", ["gnnsparse.distributed", "gnnsparse.sampling", "gnnsparse.train"])
 def test_a_package_has_all_of_its_names_when_they_are_asked_for(name: str) -> None:
     package = importlib.import_module(name)
     for public in package.__all__:

@@ -15,7 +15,7 @@ import torch
 
 from gnnsparse import prepare
 from gnnsparse.data import load_dataset
-from gnnsparse.training.folders import RunFolderError
+from gnnsparse.train.folders import RunFolderError
 from models import AGNN, GAT, GCN
 from studies.options import experiments, names_experiment, read_options
 from studies.peer_layers import LAYERS, PeerData, with_dgl_layers

@@ -13,10 +13,10 @@ import torch
 
 from gnnsparse.data import GraphDataset
 from gnnsparse.inference import load
-from gnnsparse.tasks import TASKS, RunOptions
-from gnnsparse.tasks.graph import GraphData, GraphPredictor
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.tasks import TASKS, RunOptions
+from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from models import MODELS
 from tests.tu_files import graph_dataset
 
@@ -68,7 +68,7 @@ def test_batches_do_not_depend_on_how_many_are_made_at_once(
     data = data_of()
     order = torch.randperm(data.train_items).split(6)
     single = [data.gather("train", ids) for ids in order]
-    monkeypatch.setattr("gnnsparse.tasks.graph._LOT_ELEMENTS", most)
+    monkeypatch.setattr("gnnsparse.train.tasks.graph._LOT_ELEMENTS", most)
     lots = [len(lot) for lot in data._lots("train", order)]
     assert (lots == [1] * len(order)) == (most == 1)
     assert (lots == [len(order)]) == (most == 10**6)

@@ -18,16 +18,16 @@ from gnnsparse.data import DatasetUnavailableError, LinkDataset
 from gnnsparse.data.ddi import load_ddi
 from gnnsparse.data.links import edge_keys, has_edges
 from gnnsparse.inference import load
-from gnnsparse.tasks import TASKS
-from gnnsparse.tasks.link import (
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.tasks import TASKS
+from gnnsparse.train.tasks.link import (
     LinkData,
     LinkPredictor,
     hits_at,
     mean_reciprocal_rank,
     sample_negatives,
 )
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.training.recipe import ModelRecipe
 from models import MODELS
 from tests.data_folder import data_file, requires_data
 

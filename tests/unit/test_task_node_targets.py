@@ -11,8 +11,7 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.inference import Prediction, load
-from gnnsparse.tasks import TASKS
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,
@@ -20,7 +19,8 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.tasks import TASKS
 from models import GCN
 from tests.tasks import toy_task
 

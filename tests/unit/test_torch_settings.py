@@ -26,7 +26,7 @@ OF_DEFAULT_DTYPE = {"empty", "eye", "linspace", "ones", "rand", "randn", "zeros"
 #: Parameters and buffers have the default dtype and device, as those of torch's layers.
 LAYER_TENSORS = {"Parameter", "register_buffer"}
 #: What reads data and trains chooses the device by its own options.
-LEFT_OUT = ("bench", "data", "tasks", "training")
+LEFT_OUT = ("bench", "data", "train")
 
 
 @contextlib.contextmanager

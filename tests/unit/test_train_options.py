@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import train
 from gnnsparse.data import register_dataset
-from gnnsparse.tasks import TASKS
+from gnnsparse.train.tasks import TASKS
 from tests.configs import composed
 
 LOADED: list[int] = []

@@ -13,7 +13,7 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate
-from gnnsparse.training import (
+from gnnsparse.train import (
     FitResult,
     FullGraphData,
     GraphBatch,
@@ -26,10 +26,10 @@ from gnnsparse.training import (
     UncapturableError,
     fit,
 )
-from gnnsparse.training.blocks import Blocks
-from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History, StepRows
-from gnnsparse.training.capture import Program, Recorder, obstacle
-from gnnsparse.training.data import PreparedData
+from gnnsparse.train.blocks import Blocks
+from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows
+from gnnsparse.train.capture import Program, Recorder, obstacle
+from gnnsparse.train.data import PreparedData
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import PlainRecorder, run_in_blocks, toy_sequences, toy_task
@@ -229,7 +229,7 @@ def test_rows_of_a_block() -> None:
 def test_the_time_of_a_step_has_its_share_of_validation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of 1 ms with a validation of 10 ms after every fifth one take 3 ms; the first period is slow."""
     now = [0.0]
-    monkeypatch.setattr("gnnsparse.training.callbacks.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("gnnsparse.train.callbacks.time.perf_counter", lambda: now[0])
     timer, device = EpochTimer(5), torch.device("cpu")
     assert timer.median_milliseconds() is None
     for step in range(1, 23):
@@ -306,7 +306,7 @@ def test_on_is_refused_where_it_can_not_be(tmp_path: Path) -> None:
 
 
 def test_the_reason_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.DEBUG, "gnnsparse.training"):
+    with caplog.at_level(logging.DEBUG, "gnnsparse.train"):
         assert run(tmp_path / "a", epochs=2, capture="off")[0].capture == "off"
         assert caplog.messages == []
         run(tmp_path / "b", epochs=2)

@@ -16,8 +16,8 @@ from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
 from gnnsparse.data.dataset import CLASS_METRICS
 from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.patterns.masks import PATTERNS
-from gnnsparse.tasks.sequence import make_pattern
-from gnnsparse.training import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
+from gnnsparse.train.tasks.sequence import make_pattern
 from models import MODELS
 from models.gps import CONVS
 from models.parts import NORMS
@@ -77,7 +77,7 @@ def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="device: got 'cuda', but torch finds no CUDA GPU here"):
         resolve_device("cuda")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("gnnsparse.training.device._native", type("Native", (), {"has_cuda": False}))
+    monkeypatch.setattr("gnnsparse.train.device._native", type("Native", (), {"has_cuda": False}))
     assert resolve_device("auto").type == "cpu"
     with pytest.raises(ValueError, match="built without its CUDA kernels"):
         resolve_device("cuda")

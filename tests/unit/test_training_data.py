@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gnnsparse.testing import assert_accurate
-from gnnsparse.training import FullGraphData, PreprocessConfig
+from gnnsparse.train import FullGraphData, PreprocessConfig
 from tests.helpers import PRECISIONS, dense_matrix, plain_product
 from tests.tasks import toy_task
 

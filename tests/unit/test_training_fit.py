@@ -13,7 +13,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate
-from gnnsparse.training import (
+from gnnsparse.train import (
     CheckpointError,
     FitResult,
     FullGraphData,
@@ -24,7 +24,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.callbacks import BestEpoch, Checkpoints, History
+from gnnsparse.train.callbacks import BestEpoch, Checkpoints, History
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
 from tests.tasks import toy_task

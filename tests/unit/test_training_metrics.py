@@ -10,7 +10,7 @@ import torch
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.timing import capture
 from gnnsparse.testing import assert_accurate, random_graph
-from gnnsparse.training.metrics import known_items, make_loss, make_scores, shown_score
+from gnnsparse.train.metrics import known_items, make_loss, make_scores, shown_score
 
 
 def dataset(classes: int, metric: str, several: bool = False) -> NodeDataset:

@@ -9,13 +9,13 @@ import lightning.pytorch as pl
 import pytest
 import torch
 
-from gnnsparse.training import (
+from gnnsparse.train import (
     NodeClassifier,
     OptimizerConfig,
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.callbacks import BestEpoch
+from gnnsparse.train.callbacks import BestEpoch
 from tests.tasks import toy_task
 from tests.unit.test_training_fit import classifier, prepared
 

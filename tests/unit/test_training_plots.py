@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,
@@ -17,7 +17,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.plots import Curves, confusion_matrix, write_plots
+from gnnsparse.train.plots import Curves, confusion_matrix, write_plots
 from models import GCN
 from tests.tasks import toy_task
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.training import (
+from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
     OptimizerConfig,
@@ -17,7 +17,7 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.train.folders import RunFolderWarning
 from models import GCN
 from tests.tasks import toy_task
 

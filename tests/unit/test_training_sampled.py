@@ -14,10 +14,7 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.sampling import prefetch
-from gnnsparse.tasks import TASKS, RunOptions
-from gnnsparse.tasks.link import LinkData, LinkPredictor
-from gnnsparse.tasks.node import FullGraphData, NodeClassifier
-from gnnsparse.training import (
+from gnnsparse.train import (
     CheckpointError,
     FitResult,
     OptimizerConfig,
@@ -26,7 +23,10 @@ from gnnsparse.training import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.training.sampled import NodeBatch
+from gnnsparse.train.sampled import NodeBatch
+from gnnsparse.train.tasks import TASKS, RunOptions
+from gnnsparse.train.tasks.link import LinkData, LinkPredictor
+from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
 from tests.tasks import toy_task
 from tests.unit.test_task_link import NODES, link_dataset

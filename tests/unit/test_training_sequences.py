@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import masks
 from gnnsparse.data import SequenceDataset, SequencePart
 from gnnsparse.testing import assert_accurate
-from gnnsparse.training import (
+from gnnsparse.train import (
     CheckpointError,
     FitResult,
     OptimizerConfig,

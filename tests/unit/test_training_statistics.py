@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from gnnsparse.training.statistics import (
+from gnnsparse.train.statistics import (
     LEAST_PAIRS,
     compare_paired,
     cross_validated,

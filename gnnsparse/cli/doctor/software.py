@@ -23,9 +23,9 @@ __all__ = ["OPTIONAL_PACKAGES", "check_cache", "check_packages"]
 #: Packages that some features need, what they are needed for, and how they are installed.
 OPTIONAL_PACKAGES: dict[str, tuple[str, str]] = {
     "torch-geometric": ("PyG models and data sets", "pip install 'gnnsparse[train]'"),
-    "lightning": ("gnnsparse.training and train.py", "pip install 'gnnsparse[train]'"),
+    "lightning": ("gnnsparse.train and train.py", "pip install 'gnnsparse[train]'"),
     "hydra-core": ("train.py", "pip install 'gnnsparse[train]'"),
-    "torchmetrics": ("gnnsparse.training and train.py", "pip install 'gnnsparse[train]'"),
+    "torchmetrics": ("gnnsparse.train and train.py", "pip install 'gnnsparse[train]'"),
     "tensorboard": ("trainer.logger=tensorboard", "pip install 'gnnsparse[train]'"),
     "ogb": ("the data sets of OGB", "pip install 'gnnsparse[train]'"),
     "scikit-learn": ("the data set digits", "pip install 'gnnsparse[train]'"),

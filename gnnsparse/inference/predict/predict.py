@@ -17,10 +17,10 @@ from gnnsparse.data.registry import CATALOG
 from gnnsparse.errors import bad_value, naming
 from gnnsparse.inference import LoadedModel, load
 from gnnsparse.inference.loading import LoadError
-from gnnsparse.tasks import TASKS
-from gnnsparse.training.config import PreprocessConfig
-from gnnsparse.training.recipe import ModelRecipe
-from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.train.config import PreprocessConfig
+from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.tasks import TASKS
 
 __all__ = ["Predictions", "check_sizes", "match_features", "predict_dataset", "predict_run"]
 

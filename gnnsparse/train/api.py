@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
     from gnnsparse.inference import Prediction
     from gnnsparse.sparse.operand import SparseOperand
-    from gnnsparse.training.recipe import ModelRecipe
+    from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = ["INPUTS", "Fitted", "fit"]
 
@@ -125,7 +125,7 @@ class _Caller:
         return model(x, edge_index, **more)
 
     def numerics(self) -> Any:
-        from gnnsparse.training.device import numerics
+        from gnnsparse.train.device import numerics
 
         return numerics(self.precision, self.device)
 
@@ -248,9 +248,9 @@ def fit(
         check_integer("seed", seed, 0, "an integer from 0 on, or None", 2**63 - 1)
     check_flag("progress", progress)
     try:
-        from gnnsparse.training import OptimizerConfig, TrainerConfig, resolve_device
-        from gnnsparse.training import fit as train
-        from gnnsparse.training.plots import Curves
+        from gnnsparse.train import OptimizerConfig, TrainerConfig, resolve_device
+        from gnnsparse.train import fit as train
+        from gnnsparse.train.plots import Curves
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
     trainer = TrainerConfig(max_epochs=epochs, val_every=val_every, patience=patience, progress=progress)
@@ -419,8 +419,8 @@ def _make(
     epochs: int,
 ) -> tuple[Any, Any, _Caller]:
     """Makes the Lightning module and the data module, and the caller with the graph on its device."""
-    from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier
-    from gnnsparse.training.sampled import NodeBatch
+    from gnnsparse.train.sampled import NodeBatch
+    from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier
 
     prepared = FullGraphData(dataset, values=caller.values, precision=caller.precision, device=caller.device)
     graph: Any = prepared.adj
@@ -444,7 +444,7 @@ def _make(
 
 def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed: int | None) -> ModelRecipe:
     """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
-    from gnnsparse.training.recipe import ModelRecipe
+    from gnnsparse.train.recipe import ModelRecipe
 
     inputs = {"operand": ("operand",), "none": (), "edge_index": ("edge_index", *caller.arguments)}
     if caller.kind == "edge_index" and caller.fixed is not None:  # of those that it can take, which it got

@@ -41,7 +41,7 @@ class ModelRecipe:
         options: the options of `build`.
         in_channels: features of a node, or size of a vocabulary.
         out_channels: number of classes or labels.
-        task: the task that the model is for, a name in gnnsparse.tasks.
+        task: the task that the model is for, a name in gnnsparse.train.tasks.
         values: weights of the operand that the model needs: "gcn", "mean" or None.
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.

@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.peers import Peers
-from gnnsparse.training.capture import Recorder
-from gnnsparse.training.interruption import StopAtRequest, StopRequest
+from gnnsparse.train.capture import Recorder
+from gnnsparse.train.interruption import StopAtRequest, StopRequest
 
 __all__ = ["AgreedRecorder", "AgreedStop", "agreed_problem", "holds_everywhere"]
 

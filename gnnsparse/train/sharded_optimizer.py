@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.peers import Peers
-from gnnsparse.training.callbacks import Checkpoints
+from gnnsparse.train.callbacks import Checkpoints
 
 with warnings.catch_warnings():
     # The package compiles other optimisers with torch.jit when it is imported, of which torch warns itself.

@@ -18,15 +18,15 @@ from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.tasks import register_task
-from gnnsparse.tasks._graph_feed import GraphInputs, PlacedGraphs
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
-from gnnsparse.training.data import MiniBatchData, shuffled_epochs
-from gnnsparse.training.feeds import Feed
-from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.train.data import MiniBatchData, shuffled_epochs
+from gnnsparse.train.feeds import Feed
+from gnnsparse.train.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.plots import confusion_matrix
+from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.tasks import register_task
+from gnnsparse.train.tasks._graph_feed import GraphInputs, PlacedGraphs
 
 __all__ = ["GraphData", "GraphPredictor", "GraphTask", "GraphsBatch"]
 
@@ -203,7 +203,7 @@ def check_preprocess(preprocess: PreprocessConfig) -> None:
 
 
 class GraphPredictor(TaskModule):
-    """Trains a model on graphs, by the loss of `gnnsparse.training.metrics.make_loss`.
+    """Trains a model on graphs, by the loss of `gnnsparse.train.metrics.make_loss`.
 
     Args:
         model: maps features [nodes, F], an operand and graph_ptr [graphs + 1] to outputs [graphs, classes].

@@ -14,11 +14,11 @@ import torch
 from gnnsparse.data.blocks import BlockBatches
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.training.feeds import StepInput
+from gnnsparse.train.feeds import StepInput
 
 __all__ = ["GraphInputs", "PlacedGraphs", "bound_of"]
 
-_log = logging.getLogger("gnnsparse.training")
+_log = logging.getLogger("gnnsparse.train")
 
 #: Arrays are sized for the mean of all batches and so many standard deviations.
 _DEVIATIONS = 3

@@ -9,12 +9,12 @@ from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler
-from gnnsparse.tasks._node_shared import SharedNodeClassifier
-from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
-from gnnsparse.training.config import PreprocessConfig, SamplerConfig
-from gnnsparse.training.parallel import holds_everywhere
-from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.sampled import DrawnBatch, NodeBatch, NodeBatches
+from gnnsparse.train.config import PreprocessConfig, SamplerConfig
+from gnnsparse.train.parallel import holds_everywhere
+from gnnsparse.train.plots import confusion_matrix
+from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
+from gnnsparse.train.tasks._node_shared import SharedNodeClassifier
+from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 
 __all__ = ["SampledNodeClassifier", "SampledNodeData"]
 

@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.runtime.profiler import Recorder, print_profile, wide_console
-from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.train.folders import RunFolderWarning
 
 __all__ = ["StepProfiler"]
 

@@ -17,11 +17,11 @@ from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.tasks import register_task
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
-from gnnsparse.training.data import MiniBatchData
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.task import RunOptions, Task, text_of
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.train.data import MiniBatchData
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.task import RunOptions, Task, text_of
+from gnnsparse.train.tasks import register_task
 
 __all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "SequenceTask", "make_pattern"]
 

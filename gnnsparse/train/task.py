@@ -12,14 +12,14 @@ import torch
 from gnnsparse.data.registry import load_entry
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import bad_value
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
-from gnnsparse.training.metrics import shown_score
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
+from gnnsparse.train.metrics import shown_score
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from gnnsparse.training.data import PreparedData
-    from gnnsparse.training.module import TaskModule
+    from gnnsparse.train.data import PreparedData
+    from gnnsparse.train.module import TaskModule
 
 __all__ = ["RunOptions", "Task", "text_of"]
 

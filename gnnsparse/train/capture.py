@@ -12,12 +12,12 @@ import torch.distributed as dist
 from torch.nn.modules import module as torch_modules
 
 from gnnsparse.runtime.timing import CaptureError, capture
-from gnnsparse.training.data import PreparedData
-from gnnsparse.training.module import TaskModule
+from gnnsparse.train.data import PreparedData
+from gnnsparse.train.module import TaskModule
 
 __all__ = ["Program", "Recorder", "UncapturableError", "obstacle"]
 
-_log = logging.getLogger("gnnsparse.training")
+_log = logging.getLogger("gnnsparse.train")
 
 #: Methods of a Lightning module that run in each step, of which a captured step makes no call.
 _PER_STEP = (

@@ -21,35 +21,35 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.memory import is_out_of_memory
-from gnnsparse.training.blocks import Blocks, BlockStrategy
-from gnnsparse.training.callbacks import (
+from gnnsparse.train.blocks import Blocks, BlockStrategy
+from gnnsparse.train.callbacks import (
     BestEpoch,
     Checkpoints,
     EpochTimer,
     History,
     Validation,
 )
-from gnnsparse.training.capture import Recorder, UncapturableError, obstacle
-from gnnsparse.training.checkpoint import CheckpointError, check_checkpoint, check_fits, is_complete
-from gnnsparse.training.config import TrainerConfig
-from gnnsparse.training.data import PreparedData
-from gnnsparse.training.device import matmul_precision
-from gnnsparse.training.folders import RunFolder, RunFolderError
-from gnnsparse.training.interruption import StopAtRequest, StopRequest, TrainingInterrupted
-from gnnsparse.training.logs import make_loggers
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.parallel import AgreedRecorder, AgreedStop, agreed_problem
-from gnnsparse.training.plots import Curves, write_plots
-from gnnsparse.training.profile import StepProfiler
-from gnnsparse.training.progress import ProgressReport
-from gnnsparse.training.recipe import ModelRecipe
-from gnnsparse.training.trainers import StepTrainer
+from gnnsparse.train.capture import Recorder, UncapturableError, obstacle
+from gnnsparse.train.checkpoint import CheckpointError, check_checkpoint, check_fits, is_complete
+from gnnsparse.train.config import TrainerConfig
+from gnnsparse.train.data import PreparedData
+from gnnsparse.train.device import matmul_precision
+from gnnsparse.train.folders import RunFolder, RunFolderError
+from gnnsparse.train.interruption import StopAtRequest, StopRequest, TrainingInterrupted
+from gnnsparse.train.logs import make_loggers
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.parallel import AgreedRecorder, AgreedStop, agreed_problem
+from gnnsparse.train.plots import Curves, write_plots
+from gnnsparse.train.profile import StepProfiler
+from gnnsparse.train.progress import ProgressReport
+from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.trainers import StepTrainer
 
 __all__ = [
     "CheckpointError", "FitResult", "TrainingInterrupted", "UncapturableError", "check_checkpoint", "fit",
 ]  # fmt: skip
 
-_log = logging.getLogger("gnnsparse.training")
+_log = logging.getLogger("gnnsparse.train")
 
 #: Fewest periods between validations that a run is timed by; its first one has the captures in it.
 _PERIODS = 5
@@ -241,7 +241,7 @@ def _fit(
     stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
     checkpoints = Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe)
     if data.peers is not None and module.shards_optimizer:
-        from gnnsparse.training.sharded_optimizer import SharedCheckpoints
+        from gnnsparse.train.sharded_optimizer import SharedCheckpoints
 
         checkpoints = SharedCheckpoints(data.peers, keep, best, config.checkpoint_seconds, identity, recipe)
     callbacks += [checkpoints, stopping]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gnnsparse.registry import Registry
-from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.train.task import RunOptions, Task
 
 __all__ = ["TASKS", "RunOptions", "Task", "register_task"]
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from gnnsparse.runtime.environment import without_pipe
-from gnnsparse.training.callbacks import History
+from gnnsparse.train.callbacks import History
 
 __all__ = ["ProgressReport"]
 

@@ -11,8 +11,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.errors import bad_value
-from gnnsparse.training.config import OptimizerConfig
-from gnnsparse.training.trainers import StepLogs, counts_steps
+from gnnsparse.train.config import OptimizerConfig
+from gnnsparse.train.trainers import StepLogs, counts_steps
 
 __all__ = ["TaskModule"]
 

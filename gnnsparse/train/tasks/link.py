@@ -16,13 +16,13 @@ from gnnsparse.inference import LoadedModel
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.tasks import register_task
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.training.data import MiniBatchData
-from gnnsparse.training.device import numerics
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.sampled import check_blocks, make_sampler, sampler_identity
-from gnnsparse.training.task import RunOptions, Task
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig
+from gnnsparse.train.data import MiniBatchData
+from gnnsparse.train.device import numerics
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.sampled import check_blocks, make_sampler, sampler_identity
+from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.tasks import register_task
 
 __all__ = [
     "LinkBatch",

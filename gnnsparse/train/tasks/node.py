@@ -21,14 +21,13 @@ from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.tasks import register_task
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.training.data import PreparedData, RepeatedBatch
-from gnnsparse.training.feeds import Feed
-from gnnsparse.training.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.sampled import (
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig
+from gnnsparse.train.data import PreparedData, RepeatedBatch
+from gnnsparse.train.feeds import Feed
+from gnnsparse.train.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.plots import confusion_matrix
+from gnnsparse.train.sampled import (
     NodeBatch,
     NodeBatches,
     check_blocks,
@@ -36,8 +35,9 @@ from gnnsparse.training.sampled import (
     make_store,
     sampler_identity,
 )
-from gnnsparse.training.task import RunOptions, Task
-from gnnsparse.training.trainers import counts_steps, makes_blocks
+from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.tasks import register_task
+from gnnsparse.train.trainers import counts_steps, makes_blocks
 
 __all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
 
@@ -213,7 +213,7 @@ class _WholeGraph:
 
 
 class NodeClassifier(TaskModule):
-    """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.training.metrics.make_loss`.
+    """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.train.metrics.make_loss`.
 
     Steps return tensors on the device and log nothing, because Lightning's `log` takes longer than a step on
     a small graph, and copies metrics to the host one by one. The callbacks of `fit` log many at a time.
@@ -332,10 +332,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is None:
             return FullGraphData(dataset, sampler=run.sampler, seed=run.seed, **common)
         if run.sampler.draws:
-            from gnnsparse.tasks._node_samples import SampledNodeData
+            from gnnsparse.train.tasks._node_samples import SampledNodeData
 
             return SampledNodeData(dataset, peers=run.peers, sampler=run.sampler, seed=run.seed, **common)
-        from gnnsparse.tasks._node_shared import SharedGraphData
+        from gnnsparse.train.tasks._node_shared import SharedGraphData
 
         way, parts = run.trainer.way, run.trainer.parts
         return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **common)
@@ -394,8 +394,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         if run.peers is not None:
-            from gnnsparse.tasks._node_samples import SampledNodeClassifier
-            from gnnsparse.tasks._node_shared import SharedNodeClassifier
+            from gnnsparse.train.tasks._node_samples import SampledNodeClassifier
+            from gnnsparse.train.tasks._node_shared import SharedNodeClassifier
 
             kind = SampledNodeClassifier if run.sampler.draws else SharedNodeClassifier
             return kind(

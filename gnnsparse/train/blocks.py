@@ -16,10 +16,10 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
-from gnnsparse.training.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
-from gnnsparse.training.capture import Program, Recorder
-from gnnsparse.training.feeds import Feed, StepInput
-from gnnsparse.training.module import TaskModule
+from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
+from gnnsparse.train.capture import Program, Recorder
+from gnnsparse.train.feeds import Feed, StepInput
+from gnnsparse.train.module import TaskModule
 
 __all__ = ["BlockStrategy", "Blocks", "Steps"]
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gnnsparse.training.folders import RunFolderWarning
+from gnnsparse.train.folders import RunFolderWarning
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gnnsparse.training.metrics import Targets
+    from gnnsparse.train.metrics import Targets
 
 __all__ = ["Curves", "confusion_matrix", "write_plots"]
 

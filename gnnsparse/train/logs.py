@@ -12,8 +12,8 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 
 from gnnsparse.runtime.environment import write_text
-from gnnsparse.training.config import TrainerConfig
-from gnnsparse.training.folders import RunFolder
+from gnnsparse.train.config import TrainerConfig
+from gnnsparse.train.folders import RunFolder
 
 __all__ = ["make_loggers"]
 

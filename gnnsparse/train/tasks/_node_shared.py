@@ -17,11 +17,11 @@ from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
-from gnnsparse.training.config import OptimizerConfig, PreprocessConfig
-from gnnsparse.training.metrics import known_items
-from gnnsparse.training.plots import confusion_matrix
-from gnnsparse.training.sampled import NodeBatch
+from gnnsparse.train.config import OptimizerConfig, PreprocessConfig
+from gnnsparse.train.metrics import known_items
+from gnnsparse.train.plots import confusion_matrix
+from gnnsparse.train.sampled import NodeBatch
+from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
 
 __all__ = ["SharedGraphData", "SharedNodeClassifier", "SharedPart"]
 
@@ -147,7 +147,7 @@ class SharedNodeClassifier(NodeClassifier):
         """Makes Adam, of which each rank has the whole or a part."""
         if not self.shards_optimizer:
             return super().make_optimizer(groups)
-        from gnnsparse.training.sharded_optimizer import ShardedOptimizer
+        from gnnsparse.train.sharded_optimizer import ShardedOptimizer
 
         return ShardedOptimizer(groups, self._peers, lr=self._optimizer.lr, fused=self.fused)
 

@@ -21,23 +21,23 @@ from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.training.config import SamplerConfig
-from gnnsparse.training.data import shuffled_epochs
-from gnnsparse.training.feeds import StepInput
-from gnnsparse.training.placed import PlacedBlocks, bounds_of
-from gnnsparse.training.task import text_of
+from gnnsparse.train.config import SamplerConfig
+from gnnsparse.train.data import shuffled_epochs
+from gnnsparse.train.feeds import StepInput
+from gnnsparse.train.placed import PlacedBlocks, bounds_of
+from gnnsparse.train.task import text_of
 
 if TYPE_CHECKING:
     from gnnsparse.sparse.graph import SparseGraph
-    from gnnsparse.training.data import PreparedData
-    from gnnsparse.training.task import RunOptions
+    from gnnsparse.train.data import PreparedData
+    from gnnsparse.train.task import RunOptions
 
 __all__ = [
     "DrawnBatch", "NodeBatch", "NodeBatches", "PlacedBatch", "check_blocks", "make_sampler", "make_store",
     "sampler_identity",
 ]  # fmt: skip
 
-_log = logging.getLogger("gnnsparse.training")
+_log = logging.getLogger("gnnsparse.train")
 _T = TypeVar("_T")
 
 #: Samples that are drawn before the first step, by which arrays are sized.
@@ -51,7 +51,7 @@ class NodeBatch:
     Attributes:
         x: [nodes, features], features of the sources of the first layer.
         adj: the operands of the layers' blocks, in their order; the targets of the last one are the nodes.
-        y: the targets of the nodes, in their order, as in gnnsparse.tasks.node.Part.
+        y: the targets of the nodes, in their order, as in gnnsparse.train.tasks.node.Part.
         data: the data module of the batch, from which validation gets the whole graph.
         paddings: which rows of arrays with some numbers of rows are nodes, where batches keep their places;
             the model's results have more rows then than there are targets. Empty: all rows are nodes.

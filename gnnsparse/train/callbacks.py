@@ -1,7 +1,7 @@
 """Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing.
 
 In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
-brings them to the host. Where steps run in blocks (gnnsparse.training.blocks), a block validates and tells
+brings them to the host. Where steps run in blocks (gnnsparse.train.blocks), a block validates and tells
 History, BestEpoch and EpochTimer itself, and the other callbacks see a block as one step.
 """
 
@@ -24,10 +24,10 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 
-from gnnsparse.training.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
-from gnnsparse.training.folders import RunFolderWarning
-from gnnsparse.training.plots import Curves
-from gnnsparse.training.recipe import ModelRecipe
+from gnnsparse.train.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
+from gnnsparse.train.folders import RunFolderWarning
+from gnnsparse.train.plots import Curves
+from gnnsparse.train.recipe import ModelRecipe
 
 __all__ = [
     "BestEpoch", "Checkpoints", "EpochTimer", "History", "StepRows", "Validation", "validate",

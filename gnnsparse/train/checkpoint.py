@@ -12,10 +12,10 @@ import torch
 
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.training.config import TrainerConfig
+from gnnsparse.train.config import TrainerConfig
 
 if TYPE_CHECKING:
-    from gnnsparse.training.module import TaskModule
+    from gnnsparse.train.module import TaskModule
 
 __all__ = [
     "DATA", "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_data",

@@ -18,10 +18,10 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.sampling import prefetch
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.training.config import PreprocessConfig
-from gnnsparse.training.feeds import Feed, repeated
-from gnnsparse.training.module import TaskModule
-from gnnsparse.training.trainers import counts_steps, makes_blocks
+from gnnsparse.train.config import PreprocessConfig
+from gnnsparse.train.feeds import Feed, repeated
+from gnnsparse.train.module import TaskModule
+from gnnsparse.train.trainers import counts_steps, makes_blocks
 
 __all__ = ["MiniBatchData", "PreparedData", "RepeatedBatch", "shuffled_epochs"]
 
