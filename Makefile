@@ -66,7 +66,7 @@ lint: $(VENV)/.dev
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/clang-format --dry-run --Werror $(filter %.h %.cpp %.inl %.cu %.cuh,$(native))
-	$(bin)/codespell gnnsparse gnnsparse_cli launching native models studies configs docs examples tests benchmarks scripts *.md *.py
+	$(bin)/codespell gnnsparse gnnsparse_cli launch native models configs docs examples tests benchmarks scripts *.md *.py
 
 format: $(VENV)/.dev
 	$(bin)/ruff check --fix .

@@ -23,14 +23,14 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from launching.checks import check_quickly, choices
-from launching.folders import claimed, resume_of
-from launching.ranks import Leader, follow, is_follower, leave, ranks_of
-from launching.refusing import PROBLEMS, refuse
-from launching.resuming import SWEEP, checkpoint_of, go_on, is_sweep, mark_of
-from launching.signals import StoppedError, command_to_resume, exit_status, line_of, raising
-from launching.sweeps import Sweep
-from launching.words import check_words
+from launch.checks import check_quickly, choices
+from launch.folders import claimed, resume_of
+from launch.ranks import Leader, follow, is_follower, leave, ranks_of
+from launch.refusing import PROBLEMS, refuse
+from launch.resuming import SWEEP, checkpoint_of, go_on, is_sweep, mark_of
+from launch.signals import StoppedError, command_to_resume, exit_status, line_of, raising
+from launch.sweeps import Sweep
+from launch.words import check_words
 from startup import import_task, importing
 
 if TYPE_CHECKING:
@@ -274,7 +274,7 @@ def report(
 
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     """Prints the table of scores, and the time and memory that the run took."""
-    from launching.printing import make_console
+    from launch.printing import make_console
 
     console = make_console()
     console.print(task.table(content))
@@ -293,7 +293,7 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 @functools.cache
 def show_line(text: str) -> None:
     """Print a line about the data, once in a sweep."""
-    from launching.printing import make_console
+    from launch.printing import make_console
 
     make_console().print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -448,10 +448,10 @@ def command() -> int:
     try:
         with raising():
             offer_registered()
-            from studies.options import names_experiment
+            from launch.study.options import names_experiment
 
             if names_experiment(sys.argv[1:]):
-                from studies.command import run_study
+                from launch.study.command import run_study
 
                 return run_study(sys.argv[1:])
             from gnnsparse.data import CATALOG

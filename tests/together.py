@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from launching.ranks import leave
+from launch.ranks import leave
 
 
 @contextlib.contextmanager

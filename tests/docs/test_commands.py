@@ -11,7 +11,7 @@ import pytest
 
 from gnnsparse.bench.accuracy.command import PARTS
 from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
-from studies.options import read_options
+from launch.study.options import read_options
 from tests.docs.blocks import PAGES
 
 #: Commands in blocks of shell code, of which comments and continued lines are no part.

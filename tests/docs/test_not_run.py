@@ -12,7 +12,7 @@ import pytest
 import train
 from gnnsparse.cli import main as cli
 from gnnsparse.data import CATALOG
-from launching.words import check_words
+from launch.words import check_words
 from models import MODELS
 from tests.configs import CONFIGS, composed
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of

@@ -20,7 +20,7 @@ from gnnsparse.ops import common
 from gnnsparse.sparse.operand import operand_of
 from gnnsparse.train import resolve_device
 from gnnsparse.train.folders import RunFolder
-from launching.words import check_words
+from launch.words import check_words
 from models import MODELS
 from tests.configs import CONFIGS
 from tests.docs.blocks import ROOT

@@ -16,7 +16,7 @@ PROGRAM = """
 import errno, os, signal, sys, time
 from pathlib import Path
 sys.path.insert(0, {root!r})
-from launching import ranks
+from launch import ranks
 
 ranks._GRACE = 1.0
 here = Path(__file__).parent
@@ -81,7 +81,7 @@ def test_leaving_gives_the_status_and_what_was_printed_and_does_not_end_the_inte
     program = f"""
 import atexit, sys
 sys.path.insert(0, {str(ROOT)!r})
-from launching import ranks
+from launch import ranks
 atexit.register(print, "the interpreter's end")
 print("a line")
 print("a problem", file=sys.stderr, end="")

@@ -21,8 +21,8 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.registry import discover
 from gnnsparse.train.tasks import TASKS
+from launch.study.options import experiments
 from models import MODELS
-from studies.options import experiments
 from tests.configs import composed
 
 pytestmark = pytest.mark.usefixtures("registrations")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from launching.resuming import LAST
+from launch.resuming import LAST
 
 __all__ = ["StoppedError", "command_to_resume", "exit_status", "line_of", "raising"]
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from launching.words import key_of
+from launch.words import key_of
 
 __all__ = ["LAST", "ONCE", "SWEEP", "checkpoint_of", "go_on", "is_begun", "is_sweep", "mark_of", "quoted"]
 

@@ -22,12 +22,12 @@ from gnnsparse.train import PreparedData, fit
 from gnnsparse.train.metrics import make_scores
 from gnnsparse.train.task import RunOptions, Task
 from gnnsparse.train.tasks import TASKS
-from launching.checks import check_quickly
-from studies.options import REFERENCE, StudyOptions
-from studies.peer_layers import LAYERS, PeerData
-from studies.peers import PEERS
-from studies.places import find_root
-from studies.store import Run
+from launch.checks import check_quickly
+from launch.study.options import REFERENCE, StudyOptions
+from launch.study.peer_layers import LAYERS, PeerData
+from launch.study.peers import PEERS
+from launch.study.places import find_root
+from launch.study.store import Run
 
 __all__ = ["DataError", "Trainer", "compose_all", "reset_peak_memory", "runs_of"]
 

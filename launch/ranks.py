@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from launching.refusing import refuse
+from launch.refusing import refuse
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -60,7 +60,7 @@ def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
         ValueError: the option and torchrun say different numbers, torchrun started a sweep, or the task
             can't have several ranks.
     """
-    from launching.sweeps import Sweep
+    from launch.sweeps import Sweep
 
     ranks = cfg.trainer.devices
     if _under_torchrun():

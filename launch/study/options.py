@@ -18,11 +18,11 @@ from gnnsparse import Precision
 from gnnsparse.data.dataset import CLASS_METRICS
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import ROUNDED_PRECISIONS
-from studies.peers import PEERS
+from launch.study.peers import PEERS
 
 __all__ = ["EXPERIMENTS", "REFERENCE", "StudyOptions", "experiments", "names_experiment", "read_options"]
 
-EXPERIMENTS = Path(__file__).resolve().parents[1] / "configs" / "experiment"
+EXPERIMENTS = Path(__file__).resolve().parents[2] / "configs" / "experiment"
 #: The precision that the others are compared with.
 REFERENCE = "fp32"
 #: Options that a list may be given for, and what one of their values is called.

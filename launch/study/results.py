@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gnnsparse.train.statistics import LEAST_PAIRS, compare_paired, holm, smallest_p_value, summarize
-from studies.options import REFERENCE, StudyOptions
-from studies.peers import PEERS
-from studies.store import Run
+from launch.study.options import REFERENCE, StudyOptions
+from launch.study.peers import PEERS
+from launch.study.store import Run
 
 __all__ = ["LEVEL", "Row", "exceptions", "families", "paper_rows", "rows_of", "too_few_seeds"]
 

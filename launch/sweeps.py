@@ -21,9 +21,9 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from launching.refusing import RefusedError
-from launching.resuming import ONCE
-from launching.words import key_of
+from launch.refusing import RefusedError
+from launch.resuming import ONCE
+from launch.words import key_of
 
 __all__ = ["Group", "Job", "Sweep", "groups_of"]
 
@@ -164,7 +164,7 @@ class Sweep:
         """Prints the table, writes it to summary.csv, and returns whether a job has failed."""
         if not self.jobs:
             return False
-        from launching.printing import make_console
+        from launch.printing import make_console
 
         console = make_console(_WIDTH)
         groups = groups_of(self.jobs)

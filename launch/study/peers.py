@@ -13,7 +13,7 @@ __all__ = ["PEERS", "Peer", "check_peers", "peer_problem"]
 
 @dataclass(frozen=True)
 class Peer:
-    """Another library that trains the models; studies.peer_layers has its layers.
+    """Another library that trains the models; launch.study.peer_layers has its layers.
 
     Attributes:
         title: its name in tables.

@@ -9,9 +9,9 @@ from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, open_dict, read_write
 from omegaconf.errors import OmegaConfBaseException
 
-from launching.refusing import refuse
-from launching.resuming import mark_of, quoted
-from launching.sweeps import Sweep
+from launch.refusing import refuse
+from launch.resuming import mark_of, quoted
+from launch.sweeps import Sweep
 
 if TYPE_CHECKING:
     from gnnsparse.train import RunFolder

@@ -14,8 +14,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from studies.peers import PEERS
-from studies.results import LEVEL, Row, exceptions, families, too_few_seeds
+from launch.study.peers import PEERS
+from launch.study.results import LEVEL, Row, exceptions, families, too_few_seeds
 
 __all__ = ["as_csv", "as_markdown", "conclusions", "draw", "print_report", "write_text"]
 

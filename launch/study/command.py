@@ -21,10 +21,10 @@ from rich.progress import (
 
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.train.folders import RunFolderError
-from launching.signals import exit_status
-from studies.options import StudyOptions, read_options
-from studies.peers import check_peers, peer_problem
-from studies.store import Run, Store
+from launch.signals import exit_status
+from launch.study.options import StudyOptions, read_options
+from launch.study.peers import check_peers, peer_problem
+from launch.study.store import Run, Store
 
 __all__ = ["run_study"]
 
@@ -49,7 +49,7 @@ def run_study(arguments: Sequence[str]) -> int:
         check_peers(study.peers, study.models)
         study, skipped = _without_missing(study)
         # Lightning and PyG are imported here, after the checks that take no seconds.
-        from studies.training import compose_all
+        from launch.study.training import compose_all
 
         configs = compose_all(study)
         trained = _Study(study, configs, skipped)
@@ -94,7 +94,7 @@ class _Study:
 
     def __init__(self, study: StudyOptions, configs: Any, skipped: list[str]) -> None:
         import train
-        from studies.training import Trainer, runs_of
+        from launch.study.training import Trainer, runs_of
 
         self.options, self._skipped = study, skipped
         self._trainer = Trainer(study, configs)
@@ -138,7 +138,7 @@ class _Study:
         return f"{score:.2f} %, {result['fit_seconds']:.1f} s"
 
     def _train(self, run: Run) -> None:
-        from studies.training import DataError
+        from launch.study.training import DataError
 
         if run.dataset in self._no_data:  # a download is not tried again for each run
             self.failed[run] = self._no_data[run.dataset]
@@ -153,7 +153,7 @@ class _Study:
 
     def content(self) -> dict[str, Any]:
         """Returns the content of study.json."""
-        from studies.results import paper_rows, rows_of
+        from launch.study.results import paper_rows, rows_of
 
         rows = rows_of({run: self.results[run] for run in self.runs if run in self.results})
         commits = dict.fromkeys(result["commit"] for result in self.results.values())
@@ -179,7 +179,7 @@ class _Study:
 
     def report(self) -> int:
         """Prints and writes the results, and returns the exit status."""
-        from studies.report import as_csv, as_markdown, draw, print_report, write_text
+        from launch.study.report import as_csv, as_markdown, draw, print_report, write_text
 
         content, console = self.content(), Console()
         console = console if console.is_terminal else Console(width=max(_WIDTH, console.width))
