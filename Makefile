@@ -66,7 +66,7 @@ lint: $(VENV)/.dev
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/clang-format --dry-run --Werror $(filter %.h %.cpp %.inl %.cu %.cuh,$(native))
-	$(bin)/codespell gnnsparse gnnsparse_cli launch native models configs docs examples tests benchmarks scripts *.md *.py
+	$(bin)/codespell gnnsparse gnnsparse_cli launch native models papers configs docs examples tests benchmarks scripts *.md *.py
 
 format: $(VENV)/.dev
 	$(bin)/ruff check --fix .
@@ -119,7 +119,7 @@ results: $(VENV)/.dev
 # docs/papers.md.
 reproduce: $(VENV)/.dev
 	for paper in flashsparse sspmm tiled-csr cutespmm rsh-spmm; do \
-	  $(bin)/gnnsparse reproduce $$paper --device cpu --data $(DATA) \
+	  $(bin)/python -m papers $$paper --device cpu --data $(DATA) \
 	    --json benchmarks/results/reproduce_$$(echo $$paper | tr - _)_cpu.json || exit 1; \
 	done
 

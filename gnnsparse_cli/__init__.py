@@ -24,7 +24,6 @@ COMMANDS = {
     "report": "one page of all results",
     "doctor": "is this installation right?",
     "profile": "what a training step costs",
-    "reproduce": "figures and tables of the five papers",
     "plan-cluster": "time and memory of training on 1 to 1,024 GPUs, estimated",
     "graph": "make graphs larger than memory, from edges or at random",
 }

@@ -76,7 +76,7 @@ def _row(load: Load, paper: str, figure: str, quantity: str, matrix: str = "") -
 
 
 def _count(paper: str, figure: str, quantity: str, text: str, matrix: str = "") -> Callable[[Load], str]:
-    """Makes an effect of a row of `gnnsparse reproduce`, such as "43.1 % fewer instructions (paper 43 %)"."""
+    """Makes an effect of a row of `python -m papers`, such as "43.1 % fewer instructions (paper 43 %)"."""
     FIGURES[paper].add(figure)
 
     def effect(load: Load) -> str:
@@ -139,7 +139,7 @@ _MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
              "NotreDame_www"),)),
     ("cuTeSpMM", "wave-aware division (5, equations 6 and 7)", '`balance="wave"`',
      (_count("cutespmm", "section-5", "segments", "segments of the paper's 991 panels", "991"),)),
-    ("cuTeSpMM", "synergy and operational intensity (4, 6.4)", "`gnnsparse.analysis.count_bricks`",
+    ("cuTeSpMM", "synergy and operational intensity (4, 6.4)", "`papers.analysis.count_bricks`",
      (_count("cutespmm", "figure-7", "rank correlation with measured speed, tf32, N = 128",
              "rank correlation with our speed"),
       _count("cutespmm", "figure-7", "rank correlation with the paper's speed on an A100, N = 128",
@@ -179,7 +179,7 @@ def numbers(load: Load) -> str:
                     is_what = {"paper's": "the paper's", "stand-in": "a stand-in", "example": "an example"}
                     rows.append([title, name, *cells, is_what.get(row["origin"], "a subset")])
     if not rows:
-        return "Not computed yet: `gnnsparse reproduce PAPER --data FOLDER --json FILE` does it."
+        return "Not computed yet: `python -m papers PAPER --data FOLDER --json FILE` does it."
     header = ["paper", "figure", "quantity", "matrix", "paper", "ours", "matrix is"]
     return table(header, rows) + "\n\n" + origins(contents)
 

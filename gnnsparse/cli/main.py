@@ -16,7 +16,6 @@ from gnnsparse.cli.graph import options as building
 from gnnsparse.cli.profile import options as profiling
 from gnnsparse.distributed.estimate import options as cluster
 from gnnsparse.inference.predict import options as prediction
-from gnnsparse.reproduce import options as reproduce
 from gnnsparse_cli import COMMANDS, SUBJECTS, add_cache, check_folder, make_parser
 
 __all__ = ["main"]
@@ -24,7 +23,7 @@ __all__ = ["main"]
 
 #: Further commands, each with a module of its options.
 _MODULES = {
-    "predict": prediction, "report": report, "doctor": doctor, "profile": profiling, "reproduce": reproduce,
+    "predict": prediction, "report": report, "doctor": doctor, "profile": profiling,
     "plan-cluster": cluster,
 }  # fmt: skip
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
@@ -175,13 +174,6 @@ def _profile(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     return run_profile(options, arguments)
 
 
-def _reproduce(options: argparse.Namespace) -> int:
-    paper, names, session = reproduce.session_of(options, options.fail)
-    from gnnsparse.reproduce.command import run_reproduce
-
-    return run_reproduce(paper, names, session, options.json)
-
-
 def _plan_cluster(options: argparse.Namespace) -> int:
     from gnnsparse.distributed.estimate.command import run_plan_cluster
 
@@ -206,7 +198,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     `gnnsparse report [options]`: exits with 1 if there is no result.
     `gnnsparse doctor [options]`: exits with 1 if something is broken.
     `gnnsparse profile [options]`: exits with the status of the process that is profiled.
-    `gnnsparse reproduce PAPER [options]`: exits with 1 if nothing could be computed.
     `gnnsparse plan-cluster DATASET [options]` estimates training on several GPUs.
     `gnnsparse graph build|generate|info [options]`: `info --verify` exits with 1 if a file is damaged.
     Options that are not accepted exit with 2.
@@ -225,8 +216,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _doctor(options)
             case "profile":
                 return _profile(options, arguments)
-            case "reproduce":
-                return _reproduce(options)
             case "plan-cluster":
                 return _plan_cluster(options)
             case "graph":

@@ -11,7 +11,7 @@ from tests.docs.blocks import ROOT
 PAGE = ROOT / "docs" / "environment.md"
 NAME = re.compile(r"GNNSPARSE_[A-Z_]+")
 #: Code that reads variables; options of CMake and macros of C++ have such names, too, and are none.
-PYTHON = ("gnnsparse", "gnnsparse_cli", "launch", "models", "scripts", "tests", "benchmarks")
+PYTHON = ("gnnsparse", "gnnsparse_cli", "launch", "models", "papers", "scripts", "tests", "benchmarks")
 #: Files whose text has names that only look like those of variables.
 _TEXTS = ("tests/docs/test_environment_variables.py",)
 

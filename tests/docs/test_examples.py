@@ -31,7 +31,7 @@ ELSEWHERE = {"docs/stories.md": "tests/stories"}
 #: The first line of an example that shows a file of an operation.
 OPERATION_FILE = re.compile(r"# gnnsparse/ops/(\w+/\w+\.py)\n")
 #: What the commands of a page find in their folder, as in a checkout.
-CHECKOUT = ("train.py", "predict.py", "startup.py", "launch", "configs", "models", "examples")
+CHECKOUT = ("train.py", "predict.py", "startup.py", "launch", "configs", "models", "papers", "examples")
 LANGUAGES = ("python", "sh", "text")
 
 

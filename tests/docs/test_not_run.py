@@ -14,6 +14,7 @@ from gnnsparse.cli import main as cli
 from gnnsparse.data import CATALOG
 from launch.words import check_words
 from models import MODELS
+from papers import __main__ as papers
 from tests.configs import CONFIGS, composed
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of
 
@@ -74,6 +75,8 @@ def check(words: list[str]) -> None:
 def check_python(words: list[str]) -> None:
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]) is not None
+        if words[1] == "papers":
+            papers.parser().parse_args(words[2:])
         return
     assert (ROOT / words[0]).is_file()
     if words[0] != "train.py" or "--help" in words or any(word.startswith("experiment=") for word in words):

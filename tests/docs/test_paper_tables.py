@@ -9,8 +9,8 @@ from gnnsparse.bench.presets import PAPER_FORMATS
 from gnnsparse.formats import PRESETS
 from gnnsparse.formats.policy import policy_changes
 from gnnsparse.precision import Precision
-from gnnsparse.reproduce.figures import PAPERS
-from gnnsparse.reproduce.papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr
+from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr
+from papers.figures import PAPERS
 from tests.scripts import load_script
 
 paper_tables = load_script("readme_tables").paper_tables
@@ -46,7 +46,7 @@ def test_without_files_the_tables_say_how_to_measure() -> None:
     nothing = loader()
     assert "presets.py graphs" in paper_tables.presets(nothing)
     assert "presets.py sparsity" in paper_tables.sparsities(nothing)
-    assert "gnnsparse reproduce" in paper_tables.numbers(nothing)
+    assert "python -m papers" in paper_tables.numbers(nothing)
     lines = paper_tables.mechanisms(nothing).splitlines()[2:]
     assert len(lines) >= 15
     assert all(line.endswith("|  |") for line in lines)

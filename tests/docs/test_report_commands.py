@@ -1,4 +1,4 @@
-"""The commands of the documentation that make reports, check, profile and reproduce are accepted."""
+"""The commands of the documentation that make reports, check and profile are accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gnnsparse.cli import main as cli
 from tests.docs.blocks import PAGES
 
 #: A command in a block of shell code, after variables of the environment.
-COMMAND = re.compile(r"^(?:\w+=\S+ )*gnnsparse ((?:report|doctor|profile|reproduce)\b.*)$", re.MULTILINE)
+COMMAND = re.compile(r"^(?:\w+=\S+ )*gnnsparse ((?:report|doctor|profile)\b.*)$", re.MULTILINE)
 BLOCK = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -24,7 +24,7 @@ def commands() -> list[list[str]]:
 
 
 def test_there_are_commands_of_each_kind() -> None:
-    assert {words[0] for words in commands()} == {"report", "doctor", "profile", "reproduce"}
+    assert {words[0] for words in commands()} == {"report", "doctor", "profile"}
 
 
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
@@ -35,7 +35,7 @@ def test_a_command_is_accepted(words: list[str], tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(checkout)  # where the documentation's ../shared/data is
     (checkout / "graph.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
     seen = []
-    for name in ("_report", "_doctor", "_profile", "_reproduce"):
+    for name in ("_report", "_doctor", "_profile"):
         monkeypatch.setattr(cli, name, lambda *given: seen.append(given) or 0)
     assert cli.main(words) == 0
     assert len(seen) == 1

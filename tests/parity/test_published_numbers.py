@@ -7,12 +7,12 @@ from statistics import mean
 
 import pytest
 
-from gnnsparse.analysis import count_bricks, footprint, grid_bricks, row_utilisation, tile_utilisation
 from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.reproduce.matrices import KNOWN, Library, Pruned, by_sparsity
-from gnnsparse.reproduce.papers.flashsparse import access_cuts
-from gnnsparse.reproduce.papers.tiled_csr import SHUFFLE, shuffled_order
 from gnnsparse.sparse.csr import Csr
+from papers.analysis import count_bricks, footprint, grid_bricks, row_utilisation, tile_utilisation
+from papers.flashsparse import access_cuts
+from papers.matrices import KNOWN, Library, Pruned, by_sparsity
+from papers.tiled_csr import SHUFFLE, shuffled_order
 from tests.data_folder import data_folder, requires_data
 
 pytestmark = [requires_data, pytest.mark.slow]

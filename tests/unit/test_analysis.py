@@ -1,4 +1,4 @@
-"""The counts of gnnsparse.analysis against counting by hand."""
+"""The counts of papers.analysis against counting by hand."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse import analysis
 from gnnsparse.formats import PRESETS, format_spec
 from gnnsparse.preprocess.convert import convert
 from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
+from papers import analysis
 
 
 def csr_of(dense: np.ndarray) -> Csr:

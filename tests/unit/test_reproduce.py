@@ -1,4 +1,4 @@
-"""`gnnsparse reproduce`: its registry, what it says of what is not there, and its rows on small matrices."""
+"""`python -m papers`: its registry, what it says of what is not there, and its rows on small matrices."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pytest
 import torch
 
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.cli import main as cli
-from gnnsparse.reproduce import training
-from gnnsparse.reproduce.command import reproduce
-from gnnsparse.reproduce.figures import PAPERS, Missing, Outcome, Paper, Row
-from gnnsparse.reproduce.matrices import KNOWN, Found, Library
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import compare_cases, over_peer
 from gnnsparse.sparse.csr import Csr
+from papers import __main__ as cli
+from papers import training
+from papers.command import reproduce
+from papers.figures import PAPERS, Missing, Outcome, Paper, Row
+from papers.matrices import KNOWN, Found, Library
+from papers.session import Session
+from papers.speed import compare_cases, over_peer
 
 EVERY = [(paper, figure) for paper in PAPERS for figure in PAPERS[paper].figures]
 
@@ -237,7 +237,7 @@ def test_the_command_prints_and_writes_rows(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out.json"
-    words = ["reproduce", "flashsparse", "--device", "cpu", "--data", str(data), "--json", str(out)]
+    words = ["flashsparse", "--device", "cpu", "--data", str(data), "--json", str(out)]
     assert cli.main([*words, "--figure", "figure-1", "table-4"]) == 0
     printed = capsys.readouterr().out
     assert "fewer instructions, mean" in printed
@@ -254,14 +254,14 @@ def test_the_command_prints_and_writes_rows(
 def test_without_a_figure_the_quick_ones_run_and_the_others_are_listed(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["reproduce", "sspmm", "--device", "cpu", "--data", str(data)]) == 0
+    assert cli.main(["sspmm", "--device", "cpu", "--data", str(data)]) == 0
     printed = capsys.readouterr().out
     assert "figure-13: storage of CVSE" in printed
     assert "figure-9: SpMM of DLMC, N = 512, beside cuSPARSE and cuBLAS, on a GPU" in printed
 
 
 def test_the_command_fails_where_nothing_could_be_computed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["reproduce", "sspmm", "--device", "cpu", "--figure", "figure-9"]) == 1
+    assert cli.main(["sspmm", "--device", "cpu", "--figure", "figure-9"]) == 1
     assert "a GPU: run it on a machine with an NVIDIA GPU" in capsys.readouterr().out
 
 
@@ -278,7 +278,7 @@ def test_the_command_fails_where_nothing_could_be_computed(capsys: pytest.Captur
 )
 def test_bad_options_are_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
-        cli.main(["reproduce", *words])
+        cli.main(words)
     assert stopped.value.code == 2
     assert message in capsys.readouterr().err
 

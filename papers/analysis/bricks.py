@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.analysis.structure import Matrix, count_vectors, structure_of
 from gnnsparse.errors import bad_value, check_integer, check_share
+from papers.analysis.structure import Matrix, count_vectors, structure_of
 
 __all__ = ["BRICK", "SYNERGY", "Bricks", "count_bricks", "grid_bricks", "synergy_class"]
 

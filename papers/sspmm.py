@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from statistics import mean
 
-from gnnsparse.analysis import footprint, vector_density
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.reproduce.figures import Outcome, register_paper
-from gnnsparse.reproduce.matrices import by_sparsity, one_of_each
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import compare_cases, over_peer
 from gnnsparse.sparse.csr import Csr
+from papers.analysis import footprint, vector_density
+from papers.figures import Outcome, register_paper
+from papers.matrices import by_sparsity, one_of_each
+from papers.session import Session
+from papers.speed import compare_cases, over_peer
 
 __all__ = ["density_gain"]
 

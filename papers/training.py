@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import gnnsparse
-from gnnsparse.reproduce.figures import Missing, Outcome
-from gnnsparse.reproduce.session import Session
+from papers.figures import Missing, Outcome
+from papers.session import Session
 
 __all__ = ["checkout", "train_once", "train_study"]
 

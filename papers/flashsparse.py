@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import mean
 
-from gnnsparse.analysis import Accesses, count_accesses, count_vectors, footprint
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.reproduce.figures import Outcome, register_paper
-from gnnsparse.reproduce.matrices import Found
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import compare_cases, over_peer
-from gnnsparse.reproduce.training import train_study
 from gnnsparse.sparse.csr import Csr
+from papers.analysis import Accesses, count_accesses, count_vectors, footprint
+from papers.figures import Outcome, register_paper
+from papers.matrices import Found
+from papers.session import Session
+from papers.speed import compare_cases, over_peer
+from papers.training import train_study
 
 __all__ = ["access_cuts", "vector_zeros"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.analysis.structure import Matrix, structure_of
 from gnnsparse.errors import check_number
+from papers.analysis.structure import Matrix, structure_of
 
 __all__ = ["adjacent_dissimilarity"]
 

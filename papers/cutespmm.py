@@ -6,7 +6,8 @@ from collections import Counter
 
 import torch
 
-from gnnsparse.analysis import (
+from gnnsparse.bench.presets import FormatCase
+from papers.analysis import (
     SYNERGY,
     count_bricks,
     count_vectors,
@@ -15,10 +16,9 @@ from gnnsparse.analysis import (
     rank_correlation,
     wave_segments,
 )
-from gnnsparse.bench.presets import FormatCase
-from gnnsparse.reproduce.figures import Missing, Outcome, register_paper
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import over_peer, speed_rows
+from papers.figures import Missing, Outcome, register_paper
+from papers.session import Session
+from papers.speed import over_peer, speed_rows
 
 __all__: list[str] = []
 

@@ -10,10 +10,10 @@ from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.presets import FormatCase, PresetBench
 from gnnsparse.bench.report import add_ratios, geometric_mean
-from gnnsparse.reproduce.figures import Missing, Outcome
-from gnnsparse.reproduce.matrices import Found
-from gnnsparse.reproduce.session import Session
 from gnnsparse.sparse.graph import SparseGraph
+from papers.figures import Missing, Outcome
+from papers.matrices import Found
+from papers.session import Session
 
 __all__ = ["compare_cases", "over_peer", "speed_rows"]
 

@@ -1,4 +1,4 @@
-"""The command `gnnsparse reproduce`."""
+"""The command `python -m papers`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.reproduce.figures import PAPERS, Figure, Missing, Outcome, Row
-from gnnsparse.reproduce.session import Session
 from gnnsparse.runtime.environment import describe_environment, write_json
+from papers.figures import PAPERS, Figure, Missing, Outcome, Row
+from papers.session import Session
 
 __all__ = ["reproduce", "run_reproduce"]
 
@@ -138,7 +138,7 @@ def _print_missing(console: Console, outcomes: dict[str, Outcome]) -> None:
 def _print_others(console: Console, paper: str, others: list[Figure]) -> None:
     if not others:
         return
-    _say(console, f"Takes minutes, or more than a CPU (gnnsparse reproduce {paper} --figure NAME):")
+    _say(console, f"Takes minutes, or more than a CPU (python -m papers {paper} --figure NAME):")
     needs = {"cpu": "", "gpu": ", on a GPU", "train": ", by train.py"}
     for figure in others:
         _say(console, f"  {figure.name}: {figure.title}{needs[figure.needs]}")

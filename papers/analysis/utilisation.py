@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.analysis.structure import Matrix, count_vectors, structure_of, vector_slots
 from gnnsparse.errors import check_integer
+from papers.analysis.structure import Matrix, count_vectors, structure_of, vector_slots
 
 __all__ = ["row_utilisation", "tile_utilisation", "vector_density"]
 

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from statistics import mean
 
-from gnnsparse.analysis import (
+from gnnsparse.bench.presets import FormatCase, precision_of
+from gnnsparse.preprocess.reorder import METHODS
+from papers.analysis import (
     READINGS,
     adjacent_dissimilarity,
     count_vectors,
     footprint,
     partition_rows,
 )
-from gnnsparse.bench.presets import FormatCase, precision_of
-from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.reproduce.figures import Missing, Outcome, register_paper
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import compare_cases, over_peer
-from gnnsparse.reproduce.training import train_once
+from papers.figures import Missing, Outcome, register_paper
+from papers.session import Session
+from papers.speed import compare_cases, over_peer
+from papers.training import train_once
 
 __all__: list[str] = []
 
@@ -93,7 +93,7 @@ def figure_14(session: Session) -> Outcome:
             share = 100 * mean(part.residual_nnz / m.csr.nnz for part, m in kept_out)
             outcome.add(f"{what}: nonzeros on CUDA cores", where, "subset", share, unit="%")
     outcome.notes.append(
-        "The paper contradicts itself on the second rule (gnnsparse.analysis.partition_rows): algorithm 1 "
+        "The paper contradicts itself on the second rule (papers.analysis.partition_rows): algorithm 1 "
         "keeps out short rows that add few columns, its text those with weak overlap, which add the most."
     )
     return outcome

@@ -1,4 +1,4 @@
-"""What a run of `gnnsparse reproduce` has: the matrices, the device, and earlier results."""
+"""What a run of `python -m papers` has: the matrices, the device, and earlier results."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.errors import bad_value
-from gnnsparse.reproduce.figures import Missing, Outcome
-from gnnsparse.reproduce.matrices import Found, Library, Pruned
+from papers.figures import Missing, Outcome
+from papers.matrices import Found, Library, Pruned
 
 __all__ = ["DLMC", "Session"]
 

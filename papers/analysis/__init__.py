@@ -5,13 +5,13 @@ bricks, synergy and modelled intensity (cuTeSpMM), and the division of rows, loa
 (RSH-SpMM, cuTeSpMM). Functions take a graph, a CSR matrix or a blocked matrix, and need no GPU.
 """
 
-from gnnsparse.analysis.accesses import INSTRUCTION_K, Accesses, count_accesses
-from gnnsparse.analysis.balance import imbalance, wave_segments
-from gnnsparse.analysis.bricks import BRICK, SYNERGY, Bricks, count_bricks, grid_bricks, synergy_class
-from gnnsparse.analysis.correlation import rank_correlation
-from gnnsparse.analysis.footprints import FOOTPRINTS, footprint
-from gnnsparse.analysis.order import adjacent_dissimilarity
-from gnnsparse.analysis.partition import (
+from papers.analysis.accesses import INSTRUCTION_K, Accesses, count_accesses
+from papers.analysis.balance import imbalance, wave_segments
+from papers.analysis.bricks import BRICK, SYNERGY, Bricks, count_bricks, grid_bricks, synergy_class
+from papers.analysis.correlation import rank_correlation
+from papers.analysis.footprints import FOOTPRINTS, footprint
+from papers.analysis.order import adjacent_dissimilarity
+from papers.analysis.partition import (
     DEFAULT_THRESHOLD,
     READINGS,
     RowPartition,
@@ -19,8 +19,8 @@ from gnnsparse.analysis.partition import (
     new_columns,
     partition_rows,
 )
-from gnnsparse.analysis.structure import HEIGHTS, Matrix, count_vectors, structure_of
-from gnnsparse.analysis.utilisation import row_utilisation, tile_utilisation, vector_density
+from papers.analysis.structure import HEIGHTS, Matrix, count_vectors, structure_of
+from papers.analysis.utilisation import row_utilisation, tile_utilisation, vector_density
 
 __all__ = [
     "BRICK",

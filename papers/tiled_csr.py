@@ -6,14 +6,14 @@ from statistics import mean
 
 import torch
 
-from gnnsparse.analysis import row_utilisation, tile_utilisation
 from gnnsparse.bench.presets import FormatCase
 from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.reproduce.figures import Missing, Outcome, register_paper
-from gnnsparse.reproduce.matrices import Pruned, by_sparsity, one_of_each
-from gnnsparse.reproduce.session import Session
-from gnnsparse.reproduce.speed import compare_cases, over_peer
 from gnnsparse.sparse.csr import Csr
+from papers.analysis import row_utilisation, tile_utilisation
+from papers.figures import Missing, Outcome, register_paper
+from papers.matrices import Pruned, by_sparsity, one_of_each
+from papers.session import Session
+from papers.speed import compare_cases, over_peer
 
 __all__ = ["SHUFFLE", "shuffled_order"]
 

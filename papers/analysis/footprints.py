@@ -11,9 +11,9 @@ from collections.abc import Callable
 
 import torch
 
-from gnnsparse.analysis.partition import default_limits, partition_rows
-from gnnsparse.analysis.structure import Matrix, count_vectors, structure_of, vector_slots
 from gnnsparse.errors import check_choice, check_integer
+from papers.analysis.partition import default_limits, partition_rows
+from papers.analysis.structure import Matrix, count_vectors, structure_of, vector_slots
 
 __all__ = ["FOOTPRINTS", "footprint"]
 

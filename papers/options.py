@@ -1,4 +1,4 @@
-"""The options of `gnnsparse reproduce`."""
+"""The options of `python -m papers`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gnnsparse.bench.options import at_least_one, device_option, file_option
-from gnnsparse.registry import discover
-from gnnsparse.reproduce.figures import PAPERS
-from gnnsparse.reproduce.session import Session
 from gnnsparse.runtime.environment import DEVICES
+from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr  # noqa: F401  (each registers itself)
+from papers.figures import PAPERS
+from papers.session import Session
 
 __all__ = ["DESCRIPTION", "add_arguments", "session_of"]
 
@@ -20,8 +20,6 @@ whether that is the paper's matrix, a part of its collection, or one that stands
 (matrices, a GPU) is listed with how to get it. Without --figure, what takes a minute or two runs, and the
 rest is listed.
 """
-
-discover("gnnsparse.reproduce.papers")
 
 
 def _folder(text: str) -> Path:
@@ -39,7 +37,7 @@ def _file(text: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse reproduce`."""
+    """Declares the options of `python -m papers`."""
     papers = tuple(PAPERS)
     parser.add_argument("paper", choices=papers, metavar="PAPER", help=", ".join(papers))
     parser.add_argument(

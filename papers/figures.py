@@ -10,7 +10,7 @@ from gnnsparse.errors import bad_value, check_choice
 from gnnsparse.registry import Registry
 
 if TYPE_CHECKING:
-    from gnnsparse.reproduce.session import Session
+    from papers.session import Session
 
 __all__ = ["NEEDS", "ORIGINS", "PAPERS", "Figure", "Missing", "Outcome", "Paper", "Row", "register_paper"]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.analysis.structure import Matrix, check_height, count_vectors
 from gnnsparse.errors import bad_value, check_choice, check_integer
+from papers.analysis.structure import Matrix, check_height, count_vectors
 
 __all__ = ["INSTRUCTION_K", "Accesses", "count_accesses"]
 

@@ -1,1 +1,0 @@
-"""`gnnsparse reproduce`: figures and tables of the five papers, beside what this project gets."""

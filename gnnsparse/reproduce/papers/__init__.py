@@ -1,1 +1,0 @@
-"""The papers, one file each: every module registers one."""
