@@ -25,7 +25,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick test-isa fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
+.PHONY: train test test-quick test-isa test-isa-portable test-isa-avx2 test-isa-avx512 fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -46,7 +46,7 @@ test-isa: $(VENV)/.dev
 	done
 
 # On one of them, to which torch and MKL are held, too.
-test-isa-%: $(VENV)/.dev
+test-isa-portable test-isa-avx2 test-isa-avx512: test-isa-%: $(VENV)/.dev
 	GNNSPARSE_ISA=$* ATEN_CPU_CAPABILITY=$(if $(filter portable,$*),default,$*) \
 	  MKL_ENABLE_INSTRUCTIONS=$(if $(filter portable,$*),SSE4_2,$(if $(filter avx2,$*),AVX2,AVX512)) \
 	  $(pytest) -m "not slow and not gpu" --sample 20 $(ARGS)
