@@ -12,7 +12,7 @@ from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
 from gnnsparse.interop.pyg import compiled
-from gnnsparse.interop.pyg.graphs import Graph, LeftError, memo, raw
+from gnnsparse.interop.pyg.graphs import Graph, LeftError, NotYetError, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
     Form,
@@ -82,6 +82,7 @@ class LayerState:
         known: those of the readings that torch.compile can use, see Reading.attributes.
         why: why the attention of the call that runs now was left to PyG; None: it was not, or its `propagate`
             was not.
+        is_waiting: whether a call was left to PyG because it did not pay yet to convert its graph.
     """
 
     settings: Settings
@@ -90,7 +91,8 @@ class LayerState:
     left: dict[str, int] = field(default_factory=dict)
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
     known: tuple[Reading, ...] = ()
-    why: str | None = None
+    why: LeftError | None = None
+    is_waiting: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read: the code may be another where the layer is loaded."""
@@ -134,10 +136,12 @@ class LayerState:
         self.runs_on[what] = self.runs_on.get(what, 0) + 1
         self.why = None
 
-    def leave(self, why: str) -> Any:
+    def leave(self, reason: LeftError) -> Any:
         """Count a call that is left to PyG, and return NOTHING."""
         if self.why is not None:  # the call is counted already, or will be
             return NOTHING
+        why = str(reason)
+        self.is_waiting = self.is_waiting or isinstance(reason, NotYetError)
         if why not in self.left and len(self.left) >= 16:
             why = "other reasons"
         self.left[why] = self.left.get(why, 0) + 1
@@ -257,20 +261,20 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
 
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
     """Computes PyG's `propagate` of a layer by a sparse product, or returns NOTHING to leave it to PyG."""
-    why = memo.leaves(edges) if state.settings.convert == "auto" else None
-    why = why or watched(layer, edges) or unsuitable(layer)
-    if why is not None:
-        return state.leave(why)
-    if torch._C._get_tracing_state() is not None or not is_direct():
-        return state.leave("a transform of torch.func is active, or torch.jit traces")
     try:
+        if state.settings.convert == "auto":
+            memo.check(edges)
+        if (why := watched(layer, edges) or unsuitable(layer)) is not None:
+            raise LeftError(why)
+        if torch._C._get_tracing_state() is not None or not is_direct():
+            raise LeftError("a transform of torch.func is active, or torch.jit traces")
         plain = check_edges(edges)
         found = state.message(layer, given, plain.shape[1])
         if found is None:
-            return state.leave(NO_PRODUCT)
+            raise LeftError(NO_PRODUCT)
         return _product(layer, state, edges, size, given, found)
     except LeftError as reason:
-        return state.leave(str(reason))
+        return state.leave(reason)
 
 
 def _product(

@@ -170,8 +170,8 @@ def attend(
         arguments, options: the others.
     """
     try:
-        if state.settings.convert == "auto" and (why := memo.leaves(edges)) is not None:
-            raise LeftError(why)
+        if state.settings.convert == "auto":
+            memo.check(edges)
         _check(layer, edges, options)
         stand_in, of = FUSED[kind]
         parameter = getattr(layer, of)
@@ -189,7 +189,7 @@ def attend(
         standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (LeftError, TypeError, ValueError) as reason:
-        state.why = str(reason)
+        state.why = reason if isinstance(reason, LeftError) else LeftError(str(reason))
         return NOTHING
     state.note(f"graph_attention, {precision.value}")
     return out

@@ -17,7 +17,7 @@ from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.runtime.locks import ForkLock
 
-__all__ = ["Graph", "LeftError", "graph_of", "kept_graphs", "memo"]
+__all__ = ["Graph", "LeftError", "NotYetError", "graph_of", "kept_graphs", "memo"]
 
 _Made = TypeVar("_Made", bound=Adjacency)
 #: The most graphs, adjacencies of a graph, and results of functions of a graph that are kept.
@@ -26,6 +26,10 @@ _MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_RESULTS = 4096, 8, 8
 
 class LeftError(Exception):
     """A call is left to PyG; the message says why."""
+
+
+class NotYetError(LeftError):
+    """A call is left to PyG because a conversion of its graph would not pay so far."""
 
 
 def raw(edges: Any) -> torch.Tensor:
@@ -162,7 +166,7 @@ class Graph:
     def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Kept:
         if decision.preparation is None:
             self.left_until, self.why = decision.until, decision.why
-            raise LeftError(decision.why)
+            raise NotYetError(decision.why)
         recipe, size, weighted, _ = key
         full = decision.preparation != Preparation(format="csr")
         with memo.lock:
@@ -210,13 +214,13 @@ class Memo:
         known = self._graphs.get(id(edges))
         return known if known is not None and known.is_of(edges) else None
 
-    def leaves(self, edges: Any) -> str | None:
-        """Returns why a call with an edge_index is left to PyG, and counts it; None: it is not."""
+    def check(self, edges: Any) -> None:
+        """Raise NotYetError, and count the call, if one with an edge_index is left to PyG."""
         known = self._graphs.get(id(edges))
         if known is None or known.products >= known.left_until or not known.is_of(edges):
-            return None
+            return
         known.products += 1
-        return known.why
+        raise NotYetError(known.why)
 
     def _add(self, edges: Any) -> Graph:
         key = id(edges)

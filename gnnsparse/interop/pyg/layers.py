@@ -215,9 +215,9 @@ def swap_back(layer: Any) -> None:
 
 
 def outlook(layer: Any) -> str:
-    """Return what the calls of an accelerated layer run on; if all so far were left to PyG, that."""
+    """Return what the calls of an accelerated layer run on: PyG if all so far did, and not for being few."""
     state = state_of(layer)
-    if state.left and not state.runs_on:
+    if state.left and not state.runs_on and not state.is_waiting:
         return "PyG"
     if type(layer)._gnnsparse_kind is not None and unsuitable_attention(layer) is None:
         return "graph_attention"

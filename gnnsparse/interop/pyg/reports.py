@@ -15,7 +15,7 @@ class Row:
         name: its name in the model; "" for the model itself.
         kind: its class.
         runs_on: "spmm" or "graph_attention" if it is accelerated, else "PyG", also where all calls so far
-            were left to PyG.
+            were left to PyG, unless it did not pay yet to convert a graph.
         why: why it is left to PyG, of several reasons the most frequent one; "" if it is accelerated.
         calls: what its calls so far ran on, and how often.
         left: why calls so far were left to PyG though the layer is accelerated, and how often.

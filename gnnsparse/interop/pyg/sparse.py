@@ -79,7 +79,8 @@ def multiplying(state: Any, matrix: torch.Tensor) -> Iterator[None]:
     finally:
         _calls.call = before
     if call["products"] == 0:
-        state.leave(f"the adjacency is a tensor of layout {matrix.layout}, which it does not multiply")
+        layout = f"a tensor of layout {matrix.layout}"
+        state.leave(LeftError(f"the adjacency is {layout}, which it does not multiply"))
 
 
 def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
@@ -101,7 +102,7 @@ def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
     try:
         return _product(state, src, other, reduce)
     except LeftError as reason:
-        state.leave(str(reason))
+        state.leave(reason)
         return utils.spmm(src, other, reduce)
 
 
@@ -129,8 +130,8 @@ def _check(src: Any, other: Any, reduce: str) -> None:
 
 def _product(state: Any, src: Any, other: torch.Tensor, reduce: str) -> torch.Tensor:
     _check(src, other, reduce)
-    if state.settings.convert == "auto" and (why := memo.leaves(src)) is not None:
-        raise LeftError(why)
+    if state.settings.convert == "auto":
+        memo.check(src)
     precision, cast = precision_of(state.settings.precision, other)
     other = other if cast is None else other.to(cast)
     recipe, size = _SparseRecipe(_REDUCTIONS[reduce], precision), (src.shape[1], src.shape[0])
