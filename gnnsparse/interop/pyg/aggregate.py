@@ -333,10 +333,11 @@ def probe(layer: Any) -> dict[tuple[Form, bool], Reading]:
     if unsuitable(layer) is not None:
         return {}
     edges, features = 7, 5
+    on_meta: Any = {"device": "meta", "dtype": torch.float32}
     for x_shape in ((11, features), (11, heads, features)):
         for w_shape in (None, (edges,), (edges, 1), (edges, heads)):
-            x = torch.empty(x_shape, device="meta")
-            w = None if w_shape is None else torch.empty(w_shape, device="meta")
+            x = torch.empty(x_shape, **on_meta)
+            w = None if w_shape is None else torch.empty(w_shape, **on_meta)
             given = {a.source: w if a.role == "edge" else x for a in arguments}
             form = form_of(layer, arguments, given, edges)
             for training in (True, False):

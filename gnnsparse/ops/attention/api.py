@@ -22,7 +22,7 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["attention", "check_bias"]
+__all__ = ["attention"]
 
 
 def _check_heads(
