@@ -87,7 +87,9 @@ def test_edge_softmax(isa: str) -> None:
     got = gnnsparse.edge_softmax(a, scores)
     assert_accurate(got, plain, exact)
     # Each weight for itself, however small: the logarithm is near minus the score's distance from the top.
-    some = plain > torch.finfo(torch.float32).tiny
+    some = (
+        plain > 2 * torch.finfo(torch.float32).tiny
+    )  # below, a rounding may make it no normal number, and 0
     assert_accurate(*(torch.where(some, p, 1.0).log() for p in (got, plain, exact)))
 
 
