@@ -28,8 +28,9 @@ export GNNSPARSE_TEST_NATIVE=$build
 case $kind in
   thread)
     preload=$(runtime libtsan.so)
-    tests=(tests/unit/test_{threads,shared_operands,community,csr,stored_formats,result_memory,cpu_isa}.py
-      tests/kernels/test_{gradients,edge_softmax,attention_dropout}.py)
+    tests=(tests/runtime/test_threads.py tests/sparse/test_{shared_operands,csr}.py tests/formats/test_stored_formats.py
+      tests/preprocess/test_community.py
+      tests/ops/test_{result_memory,cpu_isa,gradients,edge_softmax,attention_dropout}.py)
     # Every loop that has work for them runs in four threads.
     export OMP_NUM_THREADS=4
     # CPython, torch and libgomp are not instrumented, and what they do to memory is not looked at. Nothing else needs
@@ -39,7 +40,7 @@ case $kind in
   address)
     # libstdc++ has to be there when the runtime looks for what throws C++ exceptions.
     preload="$(runtime libasan.so) $(runtime libstdc++.so.6)"
-    tests=(-m "not slow" tests/unit tests/kernels tests/parity)
+    tests=(-m "not slow" tests/{data,formats,native,nn,ops,plan,preprocess,runtime,sampling,sparse})
     # CPython frees little at its end, which is no leak of ours.
     export ASAN_OPTIONS="detect_leaks=0 detect_stack_use_after_return=0 log_path=$reports/report"
     export UBSAN_OPTIONS="print_stacktrace=1 log_path=$reports/report"

@@ -5,6 +5,7 @@ import signal
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 # Before torch is imported. The test processes share the cores; the tests of threads ask for theirs.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,9 +19,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 import pytest
 import torch
+from hydra.core.config_store import ConfigStore
 from hypothesis import HealthCheck, settings
 
 from gnnsparse import _native
+from gnnsparse.registry import temporary_registrations
+from gnnsparse.runtime import device as gpu_seam
+from tests import emulated, emulator_build
+from tests.gpu_paths import RecordingPath, RunningPath
 
 # A folder that a group can write to is warned of when it is a cache, and warnings are errors.
 os.umask(os.umask(0o022) | 0o022)
@@ -45,7 +51,7 @@ def cuda_problem() -> str | None:
 
 
 #: Tests of numbers, which depend on the instruction set: `--sample` leaves none of them out.
-NUMERICAL = {"kernels", "parity"}
+NUMERICAL = {"ops", "nn"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -97,3 +103,83 @@ def poisoned() -> Iterator[None]:
     yield
     torch.utils.deterministic.fill_uninitialized_memory = fill
     torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty data folder for one test, in place of the user's."""
+    folder = tmp_path / "dataset-cache"
+    monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def no_questions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question on the terminal fails the test."""
+
+    def refuse(*_: object) -> str:
+        raise AssertionError("asked on the terminal")
+
+    monkeypatch.setattr("builtins.input", refuse)
+
+
+@pytest.fixture
+def recorded() -> Iterator[RecordingPath]:
+    """Operands on the CPU take the GPU's path, whose native calls are recorded."""
+    path = RecordingPath()
+    with gpu_seam.use(path):
+        yield path
+
+
+@pytest.fixture
+def registrations() -> Iterator[None]:
+    """Takes out again what a test registers, of hydra's groups, too."""
+    repository = ConfigStore.instance().repo
+    before = {group: dict(repository.get(group, {})) for group in ("dataset", "model")}
+    with temporary_registrations():
+        yield
+    repository.update(before)
+
+
+@pytest.fixture(scope="session")
+def built() -> ModuleType:
+    """The emulated kernels, built once for all tests."""
+    return emulator_build.load()
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Matrices are small here: threads of torch that wait for one another take longer than their work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(params=["at once", "late"])
+def module(request: pytest.FixtureRequest, one_thread: None, built: ModuleType) -> ModuleType:
+    """With copies to shared memory done at once, or when they are waited for."""
+    built.set_late(request.param == "late")
+    return built
+
+
+@pytest.fixture
+def late(one_thread: None, built: ModuleType) -> ModuleType:
+    built.set_late(True)
+    return built
+
+
+@pytest.fixture
+def native(module: ModuleType) -> Iterator[RunningPath]:
+    """Products on the path of a GPU, with copies at once and late."""
+    with emulated.running(module) as path:
+        yield path
+
+
+@pytest.fixture
+def copyless(late: ModuleType) -> Iterator[RunningPath]:
+    """Products on the path of a GPU by kernels that copy nothing asynchronously, which is made sure of."""
+    before = late.copies_started()
+    with emulated.running(late) as path:
+        yield path
+    assert late.copies_started() == before

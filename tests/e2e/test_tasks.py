@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.e2e.launch import Run
+from tests.train.test_task_link import write_ddi
 from tests.tu_files import write_text
-from tests.unit.test_task_link import write_ddi
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tests.own_graphs import NAMES, NODES, arrays, tensors, write_mtx, write_table
+from tests.train.test_task_link import write_ddi
 from tests.tu_files import write_text
-from tests.unit.test_task_link import write_ddi
 
 __all__ = ["archive", "dgl_file", "loads", "matrix", "papers", "papers_and_new", "pyg_file"]
 

@@ -1,0 +1,222 @@
+"""The arithmetic of the report of `gnnsparse bench kernels`, timing, and arguments that name matrices."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from gnnsparse.bench import floors
+from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
+from gnnsparse.bench.peers import peer_precision
+from gnnsparse.bench.report import (
+    add_ratios,
+    geometric_mean,
+    lost_cases,
+    means_of_auto,
+    no_losses,
+    weight_pairs,
+)
+from gnnsparse.bench.workload import Subject, Workload
+from gnnsparse.precision import Precision
+from gnnsparse.runtime.timing import Timing, cache_flusher, measure
+from gnnsparse.testing import random_graph
+from tests.bench.test_bench import MTX, row
+
+
+def test_ratios_are_to_the_peer_of_the_same_case() -> None:
+    rows = [
+        row("cusparse", 4.0), row("cusparse", 6.0, precision="fp32"), row("cusparse", 1.0, graph="other"),
+        row("auto", 2.0), row("csr", 8.0), row("auto", 3.0, precision="tf32"),
+        row("auto", 1.0, precision="bf16"),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    # Where a peer was not measured in the precision, its result in fp32 is the baseline.
+    assert [r["over_cusparse"] for r in rows] == [1.0, 1.0, 1.0, 2.0, 0.5, 2.0, 6.0]
+    assert rows[3]["baseline"] == "cusparse fp16"
+    assert rows[5]["baseline"] == "cusparse fp32"
+    add_ratios(wrong := [row("cusparse", 4.0, ok=False), row("auto", 2.0)], "cuda")
+    assert wrong[1]["over_cusparse"] is None
+
+
+def test_ratios_are_to_cusparse_at_its_best_first_and_to_torchs_second() -> None:
+    rows = [row("cusparse", 8.0), row("cusparse-best", 6.0, variant="CSR_ALG3"), row("auto", 2.0)]
+    add_ratios(rows, "cuda")
+    ours = rows[2]
+    assert (ours["baseline"], ours["baseline_variant"]) == ("cusparse-best fp16", "CSR_ALG3")
+    assert (ours["over_baseline"], ours["over_cusparse"], ours["over_torch"]) == (3.0, 3.0, 4.0)
+    add_ratios(rows := [row("cusparse", 8.0), row("cusparse-best", 6.0, ok=False), row("auto", 2.0)], "cuda")
+    assert (rows[2]["baseline"], rows[2]["over_baseline"]) == ("cusparse fp16", 4.0)
+    fp32 = {"op": "sddmm", "precision": "fp32"}
+    rows = [
+        row("cusparse-best", 6.0, **fp32),
+        row("sampled_addmm", 9.0, **fp32),
+        row("auto", 3.0, op="sddmm"),
+    ]
+    add_ratios(rows, "cuda")
+    assert (rows[2]["baseline"], rows[2]["over_baseline"]) == ("cusparse-best fp32", 2.0)
+    assert rows[2]["over_torch"] == 3.0
+
+
+def test_precision_of_the_peers() -> None:
+    assert peer_precision("cusparse", Precision.BF16) is Precision.BF16
+    assert peer_precision("cusparse", Precision.TF32) is Precision.FP32
+    assert peer_precision("sparse_mm", Precision.FP16) is Precision.FP32
+    assert peer_precision("sampled_addmm", Precision.FP16) is Precision.FP32
+
+
+def test_geometric_mean() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([3.0]) == pytest.approx(3.0)
+    with pytest.raises(ValueError, match="none"):
+        geometric_mean([])
+
+
+def test_means_leave_out_what_is_wrong() -> None:
+    rows = [row("cusparse", 4.0, graph=g) for g in "abc"]
+    rows += [row("auto", 2.0, graph="a"), row("auto", 0.5, graph="b"), row("auto", 0.1, graph="c", ok=False)]
+    add_ratios(rows, "cuda")
+    (mean,) = means_of_auto(rows)
+    assert (mean["matrices"], mean["cases"]) == (2, 2)
+    assert mean["mean"] == pytest.approx(4.0)
+
+
+def test_variants_of_ours_are_compared_each_by_itself() -> None:
+    before, within = {"variant": X_STORED}, {"variant": X_ROUNDED}
+    int8 = {"precision": "int8"}
+    rows = [
+        row("cusparse", 4.0), row("auto", 2.0, **int8, **before), row("csr", 1.5, **int8, **before),
+        row("auto", 3.0, **int8, **within), row("csr", 5.0, **int8, **within),
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    assert [(m["variant"], m["mean"]) for m in means_of_auto(rows)] == [
+        (X_STORED, pytest.approx(2.0)), (X_ROUNDED, pytest.approx(4 / 3)),
+    ]  # fmt: skip
+    (lost,) = lost_cases(rows)
+    assert (lost["variant"], lost["best_ms"]) == (X_STORED, 1.5)
+    rows += [{**r, "values": "random", "ms": 2 * r["ms"]} for r in rows if r["ours"]]
+    assert [(r["variant"], r["ms"], s["variant"], s["ms"]) for r, s in weight_pairs(rows)] == [
+        (X_STORED, 2.0, X_STORED, 4.0), (X_ROUNDED, 3.0, X_ROUNDED, 6.0),
+    ]  # fmt: skip
+
+
+def test_lost_cases() -> None:
+    rows = [
+        row("cusparse", 4.0), row("auto", 1.0), row("csr", 0.98), row("window", 1.5),  # within 3 %
+        row("cusparse", 4.0, width=8), row("auto", 2.0, width=8), row("csr", 1.0, width=8),
+        row("cusparse", 1.5, graph="b"), row("auto", 2.0, graph="b"), row("csr", 0.1, graph="b", ok=False),
+        row("auto", 1.0, graph="c", upper_quartile_ms=1.3), row("pyg", 0.1, graph="c"),
+        row("pyg", 0.01, graph="c", ok=False),
+        row("cusparse-best", 0.8, graph="d", variant="CSR_ALG2"), row("auto", 1.0, graph="d"),
+        row("cusparse", 0.1, graph="d", precision="fp32"),  # of fp32, where there is a peer in fp16
+    ]  # fmt: skip
+    add_ratios(rows, "cuda")
+    lost = lost_cases(rows)
+    assert [(c["graph"], c["width"], c["best"], c["best_is_ours"]) for c in lost] == [
+        ("c", 64, "pyg fp16", False),
+        ("g", 8, "csr", True),
+        ("b", 64, "cusparse fp16", False),
+        ("d", 64, "cusparse-best fp16 (CSR_ALG2)", False),
+    ]
+    assert [c["speed"] for c in lost] == pytest.approx([0.1, 0.5, 0.75, 0.8])
+    assert [c["noisy"] for c in lost] == [True, False, False, False]
+    assert [c["noisy"] for c in lost_cases(rows, drift=0.4)] == [True, False, True, True]
+
+
+def test_a_wrong_result_of_auto_is_no_loss() -> None:
+    assert lost_cases([row("auto", 2.0, ok=False), row("cusparse", 1.0)]) == []
+
+
+def test_a_comparison_of_nothing_shows_nothing() -> None:
+    assert no_losses(0, 0) == "nothing was measured"
+    assert no_losses(2, 0) == "nothing was compared: no right results stand side by side"
+    assert no_losses(2, 1) == "nowhere among 1 compared cases"
+
+
+def test_a_difference_within_the_noise_is_no_loss() -> None:
+    slow, fast = row("auto", 1.0), row("csr", 0.9)
+    assert not is_noise(slow, fast, 0.0)
+    assert is_noise(slow, fast, 0.12), "the reference has changed by more"
+    assert not is_noise(slow, fast, 0.05)
+    close = row("csr", 0.9, upper_quartile_ms=0.99)
+    assert is_noise(slow, close, 0.0), "the quartiles overlap"
+    assert is_noise(close, slow, 0.0)
+    assert is_noise(slow, row("csr", 0.1, upper_quartile_ms=0.2), 0.0), "its repeats lie far apart"
+
+
+def test_stored_weights_stand_beside_those_of_rank_1() -> None:
+    rows = [
+        row("auto", 1.0), row("auto", 2.0, values="random"), row("csr", 0.5, values="random"),
+        row("auto", 3.0, width=8), row("auto", 4.0, width=8, values="random", ok=False),
+        row("auto", 5.0, values="none"), row("auto", 6.0, values="random", precision="fp32"),
+    ]  # fmt: skip
+    assert [(rank1["ms"], stored["ms"]) for rank1, stored in weight_pairs(rows)] == [(1.0, 2.0)]
+
+
+def test_a_noisy_machine_is_noticed() -> None:
+    assert spread_of(1.0, 2.0, 4.0) == 1.5
+    meter = NoiseMeter("cpu")
+    assert meter.summary([])["drift"] == 0.0
+    meter.readings = [Timing.of([1.0, 1.0, 1.0]), Timing.of([1.04, 1.04, 1.04])]
+    quiet = meter.summary([0.05, 0.1])
+    assert (quiet["noisy"], quiet["noisy_rows"]) == (False, 0)
+    assert noise_lines(quiet) == []
+    meter.readings.append(Timing.of([1.2, 1.2, 1.2]))
+    drifted = meter.summary([0.05, 0.2])
+    assert drifted["drift"] == pytest.approx(0.2)
+    assert (drifted["noisy"], drifted["noisy_rows"]) == (True, 1)
+    changed, rows = noise_lines(drifted)
+    assert "changed by 20%" in changed
+    assert "1 of 2 rows" in rows
+    meter.readings = [Timing.of([0.5, 1.0, 1.5])]
+    assert meter.summary([])["noisy"]
+    meter.read()
+    assert meter.readings[-1].repeats == 20
+
+
+def test_the_model_of_the_floor() -> None:
+    graph = random_graph(100, 100, 0.2, weighted=False)
+    work = Workload(Subject("g", "none", graph, graph.csr), "spmm", Precision.FP16, 64)
+    rates = floors.Rates(dram=1e9, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
+    slow = floors.Rates(dram=1e6, gather=1e9)
+    assert floors.floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
+    assert floors.rates_of("NVIDIA H200") is not None
+    assert floors.rates_of("some processor") is None
+
+
+def test_timing() -> None:
+    timing = Timing.of([5.0, 1.0, 2.0, 3.0, 4.0])
+    assert (timing.fastest, timing.lower_quartile, timing.median) == (1.0, 2.0, 3.0)
+    assert (timing.upper_quartile, timing.slowest, timing.repeats) == (4.0, 5.0, 5)
+    assert Timing.of([2.0]) == Timing(2.0, 2.0, 2.0, 1, 2.0, 2.0)
+    order: list[str] = []
+    measure(lambda: order.append("call"), "cpu", warmup=1, repeats=2, before=lambda: order.append("flush"))
+    assert order == ["call", "flush", "call", "flush", "call"]
+    slow = measure(lambda: time.sleep(0.01), "cpu", repeats=50, seconds=0.05)
+    assert 3 <= slow.repeats <= 5
+    assert measure(lambda: time.sleep(0.01), "cpu", repeats=2, seconds=0.0).repeats == 2
+    with pytest.raises(ValueError, match="repeats"):
+        measure(lambda: None, "cpu", repeats=0)
+    cache_flusher("cpu")()
+
+
+def test_matrix_arguments(tmp_path: Path) -> None:
+    assert parse_matrix("reddit_like") == [MatrixSpec("reddit_like", "reddit_like")]
+    (spec,) = parse_matrix("dd_like:scale=0.01:shuffled:seed=3")
+    assert (spec.generator, spec.scale, spec.shuffled, spec.seed) == ("dd_like", 0.01, True, 3)
+    assert spec.load("cpu").num_rows == 3349
+    file = tmp_path / "a:b.mtx"
+    file.write_text(MTX)
+    (spec,) = parse_matrix(str(file))
+    assert spec == MatrixSpec("a:b.mtx", path=file)
+    graph = spec.load("cpu")
+    assert (graph.num_rows, graph.num_cols, graph.nnz, graph.values) == (4, 6, 5, None)
+
+
+def test_names_are_unique() -> None:
+    specs = [MatrixSpec("a.mtx", path=Path(f)) for f in ("x/a.mtx", "y/a.mtx", "x/a.mtx")]
+    assert [s.name for s in unique_names(specs)] == ["a.mtx", "a.mtx#2"]

@@ -1,0 +1,117 @@
+"""Models with PyG's layers in place of ours: the same results, as the benchmarks compare them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+import gnnsparse
+from gnnsparse.runtime.environment import write_json
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
+from models import MODELS
+from tests.nn.pyg_layers import pyg
+from tests.tasks import toy_task
+
+accuracy: Any = pytest.importorskip("benchmarks.accuracy")
+from benchmarks.pyg import with_pyg_layers  # noqa: E402
+
+NODES = 30
+NAMES = [name for name, model in MODELS.items() if model.task == "node"]
+
+
+def edges() -> torch.Tensor:
+    """Edges without repeats and self-loops."""
+    index = torch.randint(0, NODES, (2, 100), generator=torch.Generator().manual_seed(1)).unique(dim=1)
+    return index[:, index[0] != index[1]]
+
+
+def models_of(name: str, **options: Any) -> tuple[Any, Any]:
+    """The model, and an equal one with PyG's layers."""
+    torch.manual_seed(3)
+    ours = MODELS[name].build(6, out_channels=3, hidden_channels=8, **options)
+    torch.manual_seed(3)
+    theirs = with_pyg_layers(MODELS[name].build(6, out_channels=3, hidden_channels=8, **options))
+    return ours, theirs
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_models_give_equal_results(name: str) -> None:
+    ours, theirs = (model.eval() for model in models_of(name))
+    kinds = {type(module).__module__.partition(".")[0] for module in theirs.modules()}
+    assert "torch_geometric" in kinds
+    assert not any(isinstance(module, gnnsparse.nn.SparseAttention) for module in theirs.modules())
+    index, x = edges(), torch.randn(NODES, 6)
+    a = gnnsparse.prepare(index, num_nodes=NODES, values=MODELS[name].values, cache=False)
+    got = with_gradients(lambda x: ours(x, a), [x])
+    plain = with_gradients(lambda x: theirs(x, index), [x])
+    with in_float64(theirs):
+        exact = with_gradients(lambda x: theirs(x, index), [x.double()])
+    assert_all_accurate(got, plain, exact)
+
+
+def losses(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor) -> torch.Tensor:
+    """The loss curve of 15 steps without dropout."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    curve = []
+    for _ in range(15):
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(x, adj), y)
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.detach())
+    return torch.stack(curve)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_curve_is_pygs(name: str) -> None:
+    ours, theirs = models_of(name, dropout=0.0)
+    _, wide = models_of(name, dropout=0.0)
+    index, x, y = edges(), torch.randn(NODES, 6), torch.randint(0, 3, (NODES,))
+    a = gnnsparse.prepare(index, num_nodes=NODES, values=MODELS[name].values, cache=False)
+    got, plain = losses(ours, x, a, y), losses(theirs, x, index, y)
+    # Rounding errors of gradients, which Adam divides by their size, grow from step to step.
+    assert_accurate(got, plain, losses(wide.double(), x.double(), index, y), floor=1e-4)
+    assert got[-1] < 0.95 * got[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_benchmark_trains_both(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg = accuracy.options_of(name, "digits", None, "cpu")
+    cfg.trainer.max_epochs = 3
+    monkeypatch.setattr(accuracy, "options_of", lambda *_: cfg)
+    monkeypatch.setattr(accuracy, "dataset_of", lambda *_: toy_task(name="digits"))
+    subject = accuracy.Subject(name, "digits", None, "cpu")
+    ours = accuracy.scores_of(replace(subject, precision="fp32"), 2, None)
+    theirs = accuracy.baseline_of(subject, 2, None)
+    assert len(ours["accuracies"]) == len(theirs["baseline_accuracies"]) == 2
+    assert ours["metric"] == "accuracy"
+    assert all(0 <= score <= 100 for score in ours["accuracies"] + theirs["baseline_accuracies"])
+
+
+def test_rows_of_other_runs_are_kept(tmp_path: Path) -> None:
+    header = {"device_name": "a", "threads": 2, "versions": {"torch": "1"}}
+    row = {"model": "gat", "dataset": "cora", "precision": "fp32", "seeds": 10, "mean": 1.0}
+    file = tmp_path / "rows.json"
+    assert accuracy.kept_rows(file, header, 10) == accuracy.kept_rows(None, header, 10) == []
+    rows = accuracy.with_row(accuracy.with_row([], row), {**row, "precision": "fp16"})
+    rows = accuracy.with_row(rows, {**row, "mean": 2.0})
+    assert [(r["precision"], r["mean"]) for r in rows] == [("fp32", 2.0), ("fp16", 1.0)]
+    write_json(file, {**header, "rows": rows})
+    assert accuracy.kept_rows(file, header, 10) == rows
+    with pytest.raises(ValueError, match="another number of seeds than 3"):
+        accuracy.kept_rows(file, header, 3)
+    with pytest.raises(ValueError, match="has threads 2, this run 1"):
+        accuracy.kept_rows(file, {**header, "threads": 1}, 10)
+
+
+def test_what_pyg_draws_does_not_matter() -> None:
+    """The random numbers of training are those of the model with our layers."""
+    model = MODELS["gat"].build(6, out_channels=3, hidden_channels=8)
+    state = torch.get_rng_state()
+    assert isinstance(with_pyg_layers(model).convs[0], pyg.GATConv)
+    assert torch.equal(torch.get_rng_state(), state)

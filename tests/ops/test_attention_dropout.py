@@ -1,0 +1,107 @@
+"""Dropout of attention: its share, which edges it drops, and gradients with the same edges dropped."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.ops.attention.philox import draw_seed, keeps
+from gnnsparse.testing import assert_accurate, random_graph
+from tests.attention_oracle import SEED, make_case, plain, run
+from tests.helpers import make
+from tests.ops.test_attention import floor_in_parts
+from tests.ops.test_attention_use import tensors
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_keeps_its_share(device: str, p: float, fused: bool) -> None:
+    """With equal scores and values of 1 the result is the share that is kept, divided by 1 - p."""
+    a = make(random_graph(400, 400, 0.5), device)
+    zeros = torch.zeros(4, 400, 8, device=device)
+    out = gnnsparse.attention(a, zeros, zeros, torch.ones_like(zeros), dropout_p=p, fused=fused)
+    share = float(out.double().mean()) * (1 - p)
+    assert abs(share - (1 - p)) < 5 * (p * (1 - p) / (4 * a.nnz)) ** 0.5
+    assert float(out.std()) > 0
+
+
+def test_dropped_edges_do_not_depend_on_how_it_is_computed(device: str) -> None:
+    graph = random_graph(50, 50, 0.2, weighted=False)
+    q, k, v = (torch.randn(3, 50, 4) for _ in range(3))
+    by_edge = []
+    for reorder in ("none", "degree"):
+        a = make(graph, device, reorder=reorder)
+        inputs = [x.to(device) for x in (q, k, v)]
+
+        def attend(*inputs: torch.Tensor, a: gnnsparse.SparseOperand = a, **how: Any) -> Any:
+            torch.manual_seed(SEED)
+            return gnnsparse.attention(a, *inputs, dropout_p=0.4, **how)
+
+        out, weights = attend(*inputs, return_weights=True)
+        exact = attend(*(x.double() for x in inputs), impl="reference")
+        for got in (out, attend(*inputs)):
+            assert_accurate(got, attend(*inputs, impl="reference"), exact, floor=floor_in_parts(a, 4))
+        by_edge.append(a.to_coo_order(weights.T) != 0)
+        torch.manual_seed(SEED)
+        seed = draw_seed(a.device)
+        for head in range(3):
+            assert torch.equal(weights[head] != 0, keeps(seed, a.indices(), head, 0.4))
+    assert torch.equal(*by_edge)
+    assert not torch.equal(by_edge[0][:, 0], by_edge[0][:, 1])
+
+
+def test_dropout_follows_the_generator(device: str) -> None:
+    operand = make(random_graph(37, 52, 0.2, hubs=1, empty_rows=0.1), device, reorder="degree")
+    q, k, v = tensors(operand)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(gnnsparse.attention(operand, q, k, v, dropout_p=0.5))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+    state = torch.get_rng_state()
+    gnnsparse.attention(operand, q, k, v)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_dropout_against_finite_differences(device: str, fused: bool) -> None:
+    """Along random directions, with the edges that one seed drops; the function is float64's."""
+    a = make(random_graph(20, 25, 0.3), device)
+    case = make_case(a, 6, 5, bias=(3,), dropout_p=0.5)
+    _, *grads = run(a, case, fused=fused)
+    _, *plain_grads = plain(a, case)
+
+    def loss(step: float) -> float:
+        moved = [x.double() + step * way for x, way in zip(case.leaves, ways, strict=True)]
+        q, k, v, bias = (x.to(a.device) for x in moved)
+        torch.manual_seed(SEED)
+        out = gnnsparse.attention(a, q, k, v, bias=bias, dropout_p=0.5, impl="reference")
+        return float((out.cpu() * case.grad.double()).sum())
+
+    step = torch.finfo(torch.float64).eps ** (1 / 3)  # where truncation and rounding are equally large
+    slopes, along, plain_along, scale = [], [], [], []
+    for _ in range(4):
+        ways = [torch.randn_like(x, dtype=torch.float64) for x in case.leaves]
+        slopes.append((loss(step) - loss(-step)) / (2 * step))
+        terms = torch.cat([(g.double() * way).flatten() for g, way in zip(grads, ways, strict=True)])
+        along.append(float(terms.sum()))
+        scale.append(float(terms.norm()))
+        plain_along.append(sum(float((g * way).sum()) for g, way in zip(plain_grads, ways, strict=True)))
+    along, plain_along, slopes, scale = map(torch.tensor, (along, plain_along, slopes, scale))
+    assert_accurate(along, plain_along, slopes, floor=floor_in_parts(a, 6), scale=scale)
+
+
+def test_reference_against_finite_differences() -> None:
+    a = make(random_graph(5, 6, 0.5, empty_rows=0.2), "cpu")
+    shapes = ((2, 5, 2), (2, 6, 2), (2, 6, 1), (a.nnz,))
+    leaves = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes]
+
+    def function(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        torch.manual_seed(SEED)
+        return gnnsparse.attention(a, q, k, v, bias=bias, is_causal=True, dropout_p=0.3, impl="reference")
+
+    assert torch.autograd.gradcheck(function, leaves)

@@ -1,0 +1,413 @@
+"""How attention is called: shapes and strides, weights, repeatability, mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import gnnsparse
+from gnnsparse.ops.attention import chain as unfused
+from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.layout import to_edges, to_heads
+from gnnsparse.ops.attention.philox import draw_seed
+from gnnsparse.ops.attention.schema import run_backward, run_forward
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
+from tests.attention_oracle import (
+    SEED,
+    exact,
+    exact_scores,
+    few_roundings,
+    log_sum_exp,
+    make_case,
+    plain,
+    run,
+)
+from tests.helpers import PRECISIONS, make
+from tests.ops.test_attention import PATTERNS, floor_in_parts
+
+
+@pytest.fixture
+def operand(device: str) -> gnnsparse.SparseOperand:
+    graph = random_graph(37, 52, 0.2, hubs=1, empty_rows=0.1)
+    return make(graph, device, reorder="degree")
+
+
+def tensors(a: gnnsparse.SparseOperand, *lead: int, d: int = 8) -> list[torch.Tensor]:
+    rows, cols = a.shape
+    return [torch.randn(*lead, n, d, device=a.device) for n in (rows, cols, cols)]
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_leading_dimensions(operand: gnnsparse.SparseOperand, lead: tuple[int, ...], fused: bool) -> None:
+    """Each head on its own gives what all give together."""
+    q, k, v = tensors(operand, *lead)
+    bias = torch.randn(*lead, operand.nnz, device=operand.device)
+    out = gnnsparse.attention(operand, q, k, v, bias=bias, fused=fused)
+    assert out.shape == (*lead, 37, 8)
+    count = max(1, out.shape[:-2].numel())
+    parts = [x.reshape(count, *x.shape[-2:]) for x in (q, k, v, out)]
+    for i, b in enumerate(bias.reshape(count, -1)):
+        alone = gnnsparse.attention(operand, *(x[i] for x in parts[:3]), bias=b, fused=fused)
+        # One head may run by another kernel than many, which adds in another order.
+        torch.testing.assert_close(alone, parts[3][i], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "leads", [((2, 3), (1, 3), (2, 1)), ((1, 1), (2, 3), (2, 3)), ((3,), (2, 3), (2, 1)), ((2, 3), (), ())]
+)
+def test_broadcast_leading_sizes(
+    operand: gnnsparse.SparseOperand, leads: tuple[tuple[int, ...], ...]
+) -> None:
+    rows, cols = operand.shape
+    sizes = (rows, cols, cols)
+    leaves = [
+        torch.randn(*lead, n, 8, device=operand.device, requires_grad=True)
+        for lead, n in zip(leads, sizes, strict=True)
+    ]
+    full = [x.expand(2, 3, n, 8).contiguous() for x, n in zip(leaves, sizes, strict=True)]
+    got, want = gnnsparse.attention(operand, *leaves), gnnsparse.attention(operand, *full)
+    assert torch.equal(got, want)
+    plain, grads = (torch.autograd.grad(x.sin().sum(), leaves) for x in (want, got))
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    exact = gnnsparse.attention(operand, *wide, impl="reference")
+    exact_grads = torch.autograd.grad(exact.sin().sum(), wide)
+    assert_all_accurate(grads, plain, exact_grads, floor=floor_in_parts(operand, 8))
+
+
+@pytest.mark.parametrize(
+    "bias", [(), (3,), (1,), (2, 1, 1, 3), (2, 2, 1, 3), (1, 2, 3), (1, 1, 1, 1), (2, 1, 3)]
+)
+def test_bias_of_many_leading_dimensions(operand: gnnsparse.SparseOperand, bias: tuple[int, ...]) -> None:
+    q, k, v = tensors(operand, 2, 2, 2, 3)
+    values = torch.randn(*bias, operand.nnz, device=operand.device, requires_grad=True)
+    full = values.expand(2, 2, 2, 3, operand.nnz)
+    got, want = (gnnsparse.attention(operand, q, k, v, bias=b) for b in (values, full.contiguous()))
+    assert torch.equal(got, want)
+    grads = [torch.autograd.grad(x.sin().sum(), values)[0] for x in (got, want)]
+    wide = [x.detach().double() for x in (q, k, v, values)]
+    wide[3].requires_grad_()
+    exact = gnnsparse.attention(operand, *wide[:3], bias=wide[3], impl="reference")
+    (exact_grad,) = torch.autograd.grad(exact.sin().sum(), wide[3])
+    assert_accurate(*grads, exact_grad, floor=floor_in_parts(operand, 8))
+
+
+def test_folding_copies_nothing_that_need_not_be() -> None:
+    x = torch.randn(2, 7, 3, 5).transpose(1, 2)
+    for view, lead in ((x, (2, 3)), (x[0], (3,)), (x[0, 0], ())):
+        folded = to_heads(view, lead)
+        assert folded.dim() == 4
+        assert folded.data_ptr() == view.data_ptr()
+    many = torch.randn(2, 4, 7, 3, 5).transpose(2, 3)
+    assert to_heads(many, (2, 4, 3)).data_ptr() == many.data_ptr()
+    assert to_edges(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
+    assert to_edges(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
+    assert to_edges(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
+
+
+def layouts() -> list[tuple[str, Callable[[torch.Tensor], torch.Tensor]]]:
+    return [
+        ("heads inside rows", lambda x: x.transpose(1, 2).contiguous().transpose(1, 2)),
+        ("every second row", lambda x: x.repeat_interleave(2, 2)[:, :, ::2]),
+        ("every second feature", lambda x: x.repeat_interleave(2, 3)[..., ::2]),
+        ("columns first", lambda x: x.mT.contiguous().mT),
+        ("from the middle", lambda x: torch.cat([x, x, x], 3)[..., x.shape[3] : 2 * x.shape[3]]),
+    ]
+
+
+@pytest.mark.parametrize("layout", [pytest.param(f, id=name) for name, f in layouts()])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_strides(device: str, layout: Callable[[torch.Tensor], torch.Tensor], precision: str) -> None:
+    a = make(random_graph(30, 40, 0.2, hubs=1), device, precision=precision)
+    dtype = torch.float16 if precision == "fp16" else torch.float32
+    case = make_case(a, 7, 9, bias=(2, 3), dtype=dtype)
+    want = run(a, case)
+    other = make_case(a, 7, 9)
+    for name in ("q", "k", "v", "grad"):
+        object.__setattr__(other, name, layout(getattr(case, name)))
+    wide = torch.stack([case.bias, torch.zeros_like(case.bias)], -1)[..., 0]
+    object.__setattr__(other, "bias", wide)
+    for got, same in zip(run(a, other), want, strict=True):
+        assert torch.equal(got, same)
+
+
+def test_heads_inside_rows_stay_there(operand: gnnsparse.SparseOperand) -> None:
+    rows, cols = operand.shape
+    q, k, v = (torch.randn(2, n, 3, 8, device=operand.device).transpose(1, 2) for n in (rows, cols, cols))
+    out = gnnsparse.attention(operand, q, k, v)
+    assert out.transpose(1, 2).is_contiguous()
+
+
+def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(operand, 3))
+    out = gnnsparse.attention(operand, q, k, v)
+    got = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    want = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    for x, y in zip(got, want, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
+def test_only_the_gradients_that_are_asked_for(
+    operand: gnnsparse.SparseOperand, wanted: tuple[int, ...]
+) -> None:
+    arguments = [*tensors(operand, 2), torch.randn(operand.nnz, device=operand.device)]
+
+    def grads(leaves: tuple[int, ...]) -> list[torch.Tensor]:
+        mine = [x.clone().requires_grad_(i in leaves) for i, x in enumerate(arguments)]
+        out = gnnsparse.attention(operand, *mine[:3], bias=mine[3])
+        out.sin().sum().backward()
+        assert all((x.grad is not None) == (i in leaves) for i, x in enumerate(mine))
+        return [mine[i].grad for i in wanted]
+
+    for got, want in zip(grads(wanted), grads((0, 1, 2, 3)), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_nothing_of_the_size_of_edges_times_heads_is_kept(device: str) -> None:
+    a = make(random_graph(60, 60, 0.9), device)
+    q, k, v = (torch.randn(8, 60, 4, device=device, requires_grad=True) for _ in range(3))
+    kept: list[int] = []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        gnnsparse.attention(a, q, k, v, dropout_p=0.1)
+    assert kept
+    assert sum(kept) <= 5 * q.numel()
+    assert a.nnz > 5 * q.numel() // 8
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("options", [{}, {"bias": (), "dropout_p": 0.3, "is_causal": True}], ids=str)
+@pytest.mark.parametrize("pattern", ["graph", "strips", "window"])
+def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any], pattern: str) -> None:
+    a = make(PATTERNS[pattern](), device, precision=precision)
+    case = make_case(a, 32, 32, **options)
+    threads = torch.get_num_threads()
+    try:
+        first = run(a, case)
+        for count in (threads, 1, 3):
+            torch.set_num_threads(count)
+            for got, want in zip(run(a, case), first, strict=True):
+                assert torch.equal(got, want)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_causal_is_the_pattern_without_what_is_above(device: str) -> None:
+    graph = random_graph(60, 60, 0.2, hubs=2)
+    a = make(graph, device, reorder="degree")
+    row, col = a.indices().cpu()
+    below = col <= row
+    lower = gnnsparse.SparseGraph.from_edge_index(torch.stack([col, row])[:, below], 60)
+    case = make_case(a, 16, 16, is_causal=True)
+    below_only = replace(case, is_causal=False)
+    got, same = run(a, case), run(make(lower, device), below_only)
+    assert_all_accurate(got, same, lambda: exact(a, case), floor=floor_in_parts(a, 16))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights(operand: gnnsparse.SparseOperand, dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype).requires_grad_() for x in tensors(operand, 2, 3))
+    out, weights = gnnsparse.attention(operand, q, k, v, return_weights=True)
+    assert weights.shape == (2, 3, operand.nnz)
+    assert weights.dtype == out.dtype == dtype
+    plain, plain_weights = gnnsparse.attention(operand, q, k, v, return_weights=True, impl="reference")
+    wide = [x.detach().double() for x in (q, k, v)]
+    exact, exact_weights = gnnsparse.attention(operand, *wide, return_weights=True, impl="reference")
+    assert_accurate(weights, plain_weights, exact_weights)
+    assert_accurate(out, plain, exact)
+    fused = gnnsparse.attention(operand, q, k, v)
+    assert_accurate(fused, plain, exact, floor=floor_in_parts(operand, 8) if dtype == torch.float32 else None)
+    ones = torch.ones(operand.shape[1], device=operand.device)
+    has_edges = (operand.indices()[0].bincount(minlength=37) > 0).double()
+    for b in range(2):
+        for h in range(3):
+            sums, plain_sums = (
+                gnnsparse.spmm(operand, ones, w[b, h].float()).to(dtype) for w in (weights, plain_weights)
+            )
+            assert_accurate(sums, plain_sums, has_edges)
+            again, plain_again = (gnnsparse.spmm(operand, v[b, h], w[b, h]) for w in (weights, plain_weights))
+            assert_accurate(again, plain_again, exact[b, h])
+    (grad,) = torch.autograd.grad(weights.square().sum(), q)
+    assert torch.isfinite(grad).all()
+    assert float(grad.abs().max()) > 0
+
+
+def test_weights_of_the_operand_play_no_part(device: str) -> None:
+    graph = random_graph(40, 40, 0.2, weighted=False)
+    q, k, v = (torch.randn(40, 8, device=device) for _ in range(3))
+    outs = [
+        gnnsparse.attention(make(graph, device, values=values), q, k, v)
+        for values in (None, torch.rand(graph.nnz, device=device), "mean")
+    ]
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_of_gradients(device: str, symmetric: bool) -> None:
+    a = make(random_graph(30, 30, 0.2, symmetric=symmetric), device)
+    arguments = [*tensors(a, 2, d=5), torch.randn(a.nnz, device=device)]
+
+    def second(impl: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in arguments]
+        torch.manual_seed(SEED)
+        out = gnnsparse.attention(a, *leaves[:3], bias=leaves[3], dropout_p=0.2, impl=impl)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    exact = second("reference", torch.float64)
+    assert_all_accurate(second("auto"), second("reference"), exact, floor=floor_in_parts(a, 5))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_checkpoints_compute_the_same_bits(operand: gnnsparse.SparseOperand, dropout_p: float) -> None:
+    """What is saved is computed again in the backward pass, and torch lets it be read one time."""
+    leaves = [x.requires_grad_() for x in tensors(operand, 2, 3)]
+
+    def attend(*leaves: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, *leaves, dropout_p=dropout_p)
+
+    def grads(out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out.sin().sum(), leaves)
+
+    torch.manual_seed(SEED)
+    want = grads(attend(*leaves))
+    torch.manual_seed(SEED)
+    got = grads(checkpoint(attend, *leaves, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_transposed_operand(device: str) -> None:
+    a = make(random_graph(30, 44, 0.2, hubs=1), device, reorder="degree")
+    case = make_case(a.T, 8, 8, bias=(3,), dropout_p=0.2)
+    assert_all_accurate(run(a.T, case), plain(a.T, case), exact(a.T, case), floor=few_roundings(a, case))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "needs", [(True, True, True, True), (False, True, False, False), (True, False, False, False)]
+)
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 1), (2, 3)])
+def test_backend_does_what_the_unfused_pair_does(
+    device: str, bias: tuple[int, ...] | None, needs: tuple[bool, bool, bool, bool]
+) -> None:
+    """What a backend hands to autograd: outputs, statistics, memory orders, None for what is not needed."""
+    a = make(random_graph(33, 47, 0.2, hubs=1, empty_rows=0.2), device, reorder="degree")
+    case = make_case(a, 8, 12, bias=bias, scale=0.3, dropout_p=0.4, is_causal=True)
+    q, k, v, grad = (
+        x.to(device).transpose(1, 2).contiguous().transpose(1, 2) for x in (case.q, case.k, case.v, case.grad)
+    )
+    values = None if case.bias is None else case.bias.to(device)
+    torch.manual_seed(SEED)
+    call = AttentionCall(a, q, k, v, values, draw_seed(a.device), case.scale, case.dropout_p, case.is_causal)
+    exact_out, *exact_grads = exact(a, case)
+    out, stats = run_forward(call)
+    want, want_stats = unfused.forward(call)
+    assert out.stride() == want.stride()
+    assert stats.dtype == torch.float32
+    floor = floor_in_parts(a, 8, 12)
+    assert_accurate(out, want, exact_out, floor=floor)
+    lse, want_lse = log_sum_exp(a, stats), log_sum_exp(a, want_stats)
+    empty = torch.isinf(want_lse)
+    assert empty.any()
+    assert not stats[empty].any()
+    assert torch.equal(torch.isinf(lse), empty)
+    exact_lse = exact_scores(a, case).logsumexp(-1)[~empty.cpu()]
+    assert_accurate(lse[~empty], want_lse[~empty], exact_lse, floor=floor)
+    needs = (*needs[:3], needs[3] and values is not None)
+    grads, wanted = (
+        backward(call, want, want_stats, grad, needs) for backward in (run_backward, unfused.backward)
+    )
+    if bias is None:
+        exact_grads.append(torch.empty(0))
+    for x, y, z, need in zip(grads, wanted, exact_grads, needs, strict=True):
+        assert (x is not None) == (y is not None) == need
+        if x is not None and y is not None:
+            assert x.stride() == y.stride()
+            assert_accurate(x, y, z, floor=floor)
+
+
+def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 64 bits, which matrices of 2^31 nonzeros have."""
+    a = make(random_graph(30, 44, 0.2), device)
+    case = make_case(a, 8, 8, bias=(3,))
+    want = run(a, case)
+    narrow = gnnsparse.SparseOperand.transpose_map.fget
+    assert narrow(a).dtype == torch.int32
+    wide = property(lambda self: narrow(self).long())
+    monkeypatch.setattr(gnnsparse.SparseOperand, "transpose_map", wide)
+    for got, same in zip(run(a, case), want, strict=True):
+        assert torch.equal(got, same)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool | None) -> None:
+    q, k, v = tensors(operand, 3)
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]
+    out = gnnsparse.attention(operand, *mixed, fused=fused)
+    assert out.dtype == torch.float16
+    grads = torch.autograd.grad(out.sum(), mixed)
+    assert tuple(g.dtype for g in grads) == dtypes
+    exact = gnnsparse.attention(operand, *(x.double() for x in mixed), impl="reference")
+    assert_accurate(out, gnnsparse.attention(operand, *mixed, impl="reference"), exact)
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": torch.randn(36, 8)}, ValueError, r"q: has shape \(36, 8\); accepted: \(.., 37, any\)"),
+    ({"q": torch.randn(37)}, ValueError, "q: has shape"),
+    ({"k": torch.randn(37, 8)}, ValueError, r"k: has shape \(37, 8\); accepted: \(.., 52, any\)"),
+    ({"k": torch.randn(52, 9)}, ValueError, "k: has 9 features; accepted: 8, as q"),
+    ({"v": torch.randn(3, 51, 8)}, ValueError, "v: has shape"),
+    ({"q": torch.randn(2, 37, 8), "k": torch.randn(3, 52, 8)}, ValueError, r"k: has leading sizes \(3,\)"),
+    ({"v": torch.randn(52, 8, dtype=torch.float64)}, TypeError, "v: got a tensor of dtype torch.float64"),
+    ({"v": [1.0]}, TypeError, "v: got list"),
+    ({"k": torch.randn(52, 8).to_sparse()}, TypeError, "k: got"),
+    ({"bias": torch.randn(5)}, ValueError, r"bias: has shape \(5,\); accepted"),
+    ({"bias": torch.randn(2, 1)}, ValueError, "bias: has shape"),
+    ({"bias": torch.tensor(1.0)}, ValueError, "bias: has shape"),
+    ({"bias": 1.0}, TypeError, "bias: got float"),
+    (
+        {"scale": "big"},
+        TypeError,
+        "scale: got str; accepted: a finite number in the range of float32, or None",
+    ),
+    ({"scale": torch.tensor(1.0)}, TypeError, "scale: got a tensor"),
+    ({"dropout_p": 1.0}, ValueError, r"dropout_p: got 1.0; accepted: a number in \[0, 1\)"),
+    ({"dropout_p": -0.1}, ValueError, "dropout_p: got -0.1"),
+    ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
+    ({"dropout_p": None}, TypeError, "dropout_p: got NoneType"),
+    ({"is_causal": 1}, TypeError, "is_causal: got int"),
+    ({"return_weights": None}, TypeError, "return_weights: got NoneType"),
+    ({"fused": "yes"}, TypeError, "fused: got str"),
+    ({"impl": "gpu"}, ValueError, "impl: got 'gpu'"),
+    ({"impl": "cuda"}, ValueError, "impl: 'cuda' can't run"),
+    ({"A": torch.eye(3)}, TypeError, "A: got"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+def test_mistakes(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a)
+    with pytest.raises(error, match=message):
+        gnnsparse.attention(**{"A": a, "q": q, "k": k, "v": v, **change})
+
+
+def test_bias_of_another_device_or_too_many_heads() -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a, 3)
+    with pytest.raises(ValueError, match=r"bias: has shape \(2, \d+\); accepted"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(2, a.nnz))
+    with pytest.raises(ValueError, match="bias: is on meta"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(a.nnz, device="meta"))

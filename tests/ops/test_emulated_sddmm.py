@@ -1,0 +1,148 @@
+"""The CUDA sources of SDDMM, run on the CPU, against float64."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import SparseOperand, _native
+from gnnsparse.formats import format_spec
+from gnnsparse.plan import Plan
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.testing import assert_all_accurate, random_graph
+from tests import emulated
+from tests.gpu_paths import RunningPath
+from tests.helpers import PRECISIONS, cut_at, make
+from tests.ops.test_sddmm import check
+
+LOW = ("fp16", "bf16", "tf32")
+
+
+def operand(precision: str) -> SparseOperand:
+    """Rows of every length, long ones and empty ones, in another order than the caller's."""
+    graph = random_graph(70, 90, 0.1, hubs=2, empty_rows=0.2)
+    return make(graph, "cpu", precision=precision, reorder="degree", format="window")
+
+
+def check_dtypes(a: SparseOperand, d: int, plan: Plan) -> None:
+    """Results of both sizes; rows of Q and K that are padded with NaN, and that are packed before."""
+    for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
+        check(a, torch.randn(70, d).to(dtype), torch.randn(90, d).to(dtype), plan=plan)
+    q, k = (emulated.padded(torch.randn(n, d), a.precision) for n in (70, 90))
+    check(a, q, k, plan=plan)
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("d", [1, 24, 45, 64, 72, 100, 136])
+def test_panels(native: RunningPath, precision: str, d: int) -> None:
+    """Q in registers, in 1, 2 and 4 slices of 128 bytes, and in shared memory; panels whole and cut."""
+    a = operand(precision)
+    for limit in (1, 3, 1000):
+        check_dtypes(a, d, Plan("panel", height=16, tile_limit=limit, longest_first=limit == 3))
+    assert "cuda_sddmm_panel" in native.called
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
+def test_windows(copyless: RunningPath, precision: str, d: int) -> None:
+    """Q in registers, 32 and 128 features of it, and read again for every step; windows whole and cut."""
+    a = operand(precision)
+    for limit in (1, 3, 1000):
+        check_dtypes(a, d, Plan("window", tile_limit=limit))
+    assert "cuda_sddmm_window" in copyless.called
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("lanes", [(1, 1), (2, 32), (4, 4), (16, 32), (32, 32)])
+def test_csr(copyless: RunningPath, precision: str, lanes: tuple[int, int]) -> None:
+    """Lanes along the features, nonzeros side by side; long rows whole and cut."""
+    a = operand(precision)
+    for d in (5, 64, 150):
+        for limit in (20, 1000):
+            check_dtypes(a, d, Plan("csr", *lanes, row_limit=limit))
+    assert "cuda_sddmm_csr" in copyless.called
+
+
+@given(
+    rows=st.integers(1, 50),
+    cols=st.integers(1, 100),
+    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    d=st.integers(1, 140),
+    limit=st.integers(1, 4),
+    kernel=st.sampled_from(["csr", "window", "panel"]),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**20),
+)
+def test_property(
+    native: RunningPath, rows: int, cols: int, density: float, d: int, limit: int, kernel: str,
+    precision: str, seed: int,
+) -> None:  # fmt: skip
+    if kernel == "window" and precision == "fp32":
+        precision = "tf32"  # the window kernel has no fp32
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=0.1)
+    a = make(graph, "cpu", precision=precision, format="window")
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (emulated.padded(torch.randn(n, d, generator=generator), precision) for n in (rows, cols))
+    plan = Plan(kernel, height=16) if kernel == "panel" else Plan(kernel)
+    check(a, q, k, plan=cut_at(plan, limit, 8 * limit))
+
+
+def test_gradients(native: RunningPath) -> None:
+    """Both are products of the same emulated kernels."""
+    a = make(random_graph(40, 50, 0.1, hubs=1), "cpu", precision="fp16", format="window")
+    q, k = (torch.randn(n, 24, requires_grad=True) for n in (40, 50))
+    grad = torch.randn(a.nnz)
+    got = torch.autograd.grad(gnnsparse.sddmm(a, q, k), (q, k), grad)
+    assert native.called & {"cuda_spmm_csr", "cuda_spmm_window"}
+    native.called.clear()
+    plain_q = gnnsparse.spmm(a, k.detach(), grad, impl="reference")
+    plain_k = gnnsparse.spmm(a.T, q.detach(), a.transpose_values(grad), impl="reference")
+    assert not native.called
+    row, col = a.indices()
+    dense = torch.zeros(a.shape, dtype=torch.float64).index_put((row, col), grad.double())
+    assert_all_accurate(got, (plain_q, plain_k), (dense @ k.double(), dense.T @ q.double()))
+
+
+def test_more_features_than_shared_memory_holds_are_refused(native: RunningPath) -> None:
+    a = operand("fp16")
+    plan = Plan("panel", height=16)
+    check(a, torch.randn(70, 42 * 64), torch.randn(90, 42 * 64), plan=plan)
+    with pytest.raises(ValueError, match="d: too wide for the panel kernel"):
+        gnnsparse.sddmm(a, torch.randn(70, 42 * 64 + 1), torch.randn(90, 42 * 64 + 1), plan=plan)
+
+
+def test_formats_that_the_kernels_do_not_take_are_refused(built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    q = torch.zeros(20, 8, dtype=torch.float16)
+    out = torch.zeros(graph.nnz)
+    nothing = _native.WorkList(None, None, 0)
+    rows, scores = _native.StoredRows(graph.csr.indptr), _native.EdgeValues(out)
+
+    def sddmm(kernel: str, name: str, panel: int | None = None) -> None:
+        spec = format_spec(name, "fp16", panel=panel)
+        blocked = convert(graph.csr, spec, graph.values.half() if spec.stores_values else None)
+        getattr(built, f"cuda_sddmm_{kernel}")(
+            blocked.view(), rows, nothing, dense_view(q), dense_view(q), scores, 8, Precision.FP16.code, 0
+        )
+
+    sddmm("window", "window")
+    sddmm("panel", "panel", 16)
+    for name in ("panel", "me-bcrs", "hrpb"):
+        with pytest.raises(ValueError, match="takes plain 8 x 16 bitmaps"):
+            sddmm("window", name, 16 if name == "panel" else None)
+    for name in ("window", "panel-values"):
+        with pytest.raises(ValueError, match="take the bits of panels"):
+            sddmm("panel", name, 16 if name != "window" else None)
+    with pytest.raises(ValueError, match="with windows of 16 rows"):
+        sddmm("panel", "panel", 32)
+    with pytest.raises(ValueError, match="takes panels of 16 rows"):
+        sddmm("panel", "panel", 64)

@@ -1,0 +1,178 @@
+"""The CUDA sources of SpMM over windows of every stored format, run on the CPU, against float64."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import _native
+from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
+from gnnsparse.plan import Plan
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.preprocess.convert import convert
+from gnnsparse.registry import temporary_registrations
+from gnnsparse.testing import assert_accurate, random_graph
+from tests import emulated
+from tests.gpu_paths import RunningPath
+from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
+from tests.ops.test_spmm import check
+
+LOW = ("fp16", "bf16", "tf32")
+FORMATS = [
+    ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("packed-16x4", 16),
+    ("packed-16x4", 32), ("packed-8x8", None), ("sr-bcrs", None),
+]  # fmt: skip
+CASES = [
+    (name, panel, p)
+    for name, panel in FORMATS
+    for p in LOW
+    if name.startswith("packed") or has_precision(name, p)
+]
+#: Shapes and densities: of cvse both window heights, of packed-8x8 rows that are kept out of the windows.
+SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1, 1, 1.0)]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def packed_presets() -> Iterator[None]:
+    """Packed formats of a user's own: hrpb and rs-tile have kernels of theirs (test_packed_spmm.py)."""
+    common = {"encoding": "bitmap", "packed": True, "pad": 16, "block": 16}
+    with temporary_registrations():
+        tall = FormatSpec("packed-16x4", window=16, panel=16, brick=4, active_bricks=True, **common)
+        register_preset(tall, "a test", panels={16: 16, 32: 16})
+        low = FormatSpec("packed-8x8", window=8, panel=8, brick=8, split_short_rows=True, **common)
+        register_preset(low, "a test")
+        yield
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(("name", "panel", "precision"), CASES)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("limit", [1, 2, 1000])
+def test_every_format(
+    copyless: RunningPath, name: str, panel: int | None, precision: str,
+    shape: tuple[int, int, float], limit: int,
+) -> None:  # fmt: skip
+    """Windows whole and cut; X in a part of a tile of features and in several, with NaN behind its rows."""
+    graph = random_graph(*shape, hubs=1, empty_rows=0.1 if shape[0] > 1 else 0.0)
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
+    dense, plan = dense_matrix(graph, None), Plan("window", tile_limit=limit)
+    check(a, dense, emulated.padded(torch.randn(shape[1], 71), precision), plan=plan)
+    for width in (1, 40, 136):
+        check(a, dense, torch.randn(shape[1], width), plan=plan)
+    assert "cuda_spmm_window" in copyless.called
+
+
+def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> None:
+    graph = random_graph(300, 1000, 0.002, hubs=1, empty_rows=0.1)
+    precision = precision_for(name)
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel, balance=balance, reorder=reorder)
+    x = emulated.padded(torch.randn(1000, 40), precision)
+    policy = PRESETS[name].policy_for(Precision(precision))
+    plan = Plan("window", balance=balance, concurrent_windows=30, policy=policy)
+    check(a, dense_matrix(graph, None), x, plan=plan)
+    made = a.kernels.kept.values_of(WorkList)
+    work = a.kernels.window_work(0, balance=balance, concurrent=30)
+    assert any(work is other for other in made)
+    assert (work.partials > 0) is (balance != "none")
+    assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
+
+
+@pytest.mark.usefixtures("poisoned", "native")
+@pytest.mark.parametrize(("name", "panel"), FORMATS)
+@pytest.mark.parametrize("balance", ["none", "wave", "adaptive"])
+def test_every_balance(name: str, panel: int | None, balance: str) -> None:
+    check_balance(name, panel, balance, "none")
+
+
+@pytest.mark.usefixtures("poisoned", "native")
+@pytest.mark.parametrize(("name", "panel"), [("me-bcrs", None), ("hrpb", 32), ("rs-tile", None)])
+@pytest.mark.parametrize("reorder", ["row-shuffle", "jaccard", "tca", "auto"])
+def test_cut_windows_in_every_order(name: str, panel: int | None, reorder: str) -> None:
+    check_balance(name, panel, "wave", reorder)
+
+
+def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
+    heights, kept_out = set(), 0
+    for shape in SHAPES:
+        graph = random_graph(*shape, hubs=1, empty_rows=0.1)
+        cvse, packed = (
+            make(graph, "cpu", precision="fp16", format=name).kernels.blocked
+            for name in ("cvse", "packed-8x8")
+        )
+        heights.add(cvse.spec.window)
+        kept_out += packed.residual_rows.numel()
+    assert heights == {8, 16}
+    assert kept_out > 0
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("limit", [1, 3, 1000])
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_edge_values_in_row_order(copyless: RunningPath, precision: str, limit: int, reorder: str) -> None:
+    graph = random_graph(61, 300, 0.1, hubs=2, empty_rows=0.1)
+    a = make(graph, "cpu", precision=precision, format="window", reorder=reorder)
+    values, dense = torch.randn(a.nnz), torch.zeros(61, 300, dtype=torch.float64)
+    row, col = a.indices()
+    dense[row, col] = values.double()
+    for x in (torch.randn(300, 40), emulated.padded(torch.randn(300, 71), precision)):
+        y = gnnsparse.spmm(a, x, values, plan=Plan("window", tile_limit=limit))
+        assert_accurate(y, plain_product(dense, x, precision), dense @ x.double())
+    assert copyless.called >= {"cuda_spmm_window"}
+
+
+@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.parametrize("precision", LOW)
+@pytest.mark.parametrize("weights", [None, "gcn", "mean"])
+@pytest.mark.parametrize("limit", [1, 5, 1000])
+def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None, limit: int) -> None:
+    graph = random_graph(90, 90, 0.08, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, "cpu", precision=precision, format="window", values=weights, reorder="degree")
+    for width in (7, 64, 71):
+        x = emulated.padded(torch.randn(90, width), precision)
+        check(a, dense_matrix(graph, weights), x, plan=Plan("window", tile_limit=limit))
+
+
+@given(
+    rows=st.integers(1, 70),
+    cols=st.integers(1, 100),
+    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    case=st.sampled_from(CASES),
+    width=st.integers(1, 80),
+    limit=st.integers(1, 4),
+    seed=st.integers(0, 2**20),
+)
+def test_property(
+    copyless: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str],
+    width: int, limit: int, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed)
+    name, panel, precision = case
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
+    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=Plan("window", tile_limit=limit))
+
+
+def test_what_the_kernel_does_not_take_is_refused(built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    x, y = torch.zeros(20, 8, dtype=torch.float16), torch.zeros(20, 8)
+
+    def spmm(name: str, precision: Precision, panel: int | None = None) -> None:
+        blocked = convert(graph.csr, format_spec(name, precision, panel=panel), None)
+        built.cuda_spmm_window(
+            blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
+            dense_view(x.to(precision.storage)), dense_view(y), 8, None, precision.code, 0,
+        )  # fmt: skip
+
+    spmm("window", Precision.FP16)
+    with pytest.raises(ValueError, match="takes 8 or 16 rows, row-major"):
+        spmm("panel", Precision.FP16, 16)
+    with pytest.raises(ValueError, match="has no fp32"):
+        spmm("window", Precision.FP32)

@@ -1,0 +1,270 @@
+"""Training on samples: what steps take, what is learned, resuming, links, prefetching, options."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gnnsparse.data import NodeDataset
+from gnnsparse.sampling import prefetch
+from gnnsparse.train import (
+    CheckpointError,
+    FitResult,
+    OptimizerConfig,
+    PreprocessConfig,
+    SamplerConfig,
+    TrainerConfig,
+    fit,
+)
+from gnnsparse.train.sampled import NodeBatch
+from gnnsparse.train.tasks import TASKS, RunOptions
+from gnnsparse.train.tasks.link import LinkData, LinkPredictor
+from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
+from models import MODELS
+from tests.tasks import toy_task
+from tests.train.test_task_link import NODES, link_dataset
+
+
+def sampler_of(**options: Any) -> SamplerConfig:
+    return SamplerConfig(**{"name": "neighbor", "fanouts": [5, 5], "batch_size": 16, **options})
+
+
+def data_of(dataset: NodeDataset, values: str | None, sampler: SamplerConfig | None, **options: Any) -> Any:
+    preprocess = PreprocessConfig(cache=False)
+    return FullGraphData(dataset, values=values, preprocess=preprocess, sampler=sampler, **options)
+
+
+def train(
+    dataset: NodeDataset,
+    name: str,
+    epochs: int,
+    sampler: SamplerConfig | None,
+    folder: Path | None = None,
+    device: str = "cpu",
+    last: int | None = None,
+    **options: Any,
+) -> tuple[FitResult, dict[str, Any]]:
+    """Trains as train.py does; `last` is the epoch at which a schedule would end."""
+    torch.manual_seed(0)
+    data = data_of(dataset, MODELS[name].values, sampler, device=device)
+    model = MODELS[name].build(
+        dataset.num_features, out_channels=dataset.num_classes, hidden_channels=16, dropout=0.3
+    )
+    optimizer = OptimizerConfig(schedule="cosine")
+    module = NodeClassifier(model, dataset, optimizer, (last or epochs) * data.steps_per_epoch)
+    config = TrainerConfig(max_epochs=epochs, progress=False, logger="none")
+    result = fit(module, data, config, folder=folder, **options)
+    return result, {key: tensor.clone() for key, tensor in module.model.state_dict().items()}
+
+
+def test_an_epoch_takes_every_training_node_once(device: str) -> None:
+    dataset = toy_task(200)
+    data = data_of(dataset, "mean", sampler_of(), device=device)
+    train_nodes = dataset.train_mask.nonzero().flatten()
+    assert data.steps_per_epoch == -(-len(train_nodes) // 16)
+    assert data.fixed_batch is None
+    batches = list(itertools.islice(iter(data.train_dataloader()), data.steps_per_epoch))
+    assert all(isinstance(batch, NodeBatch) for batch in batches)
+    assert [batch.adj[-1].shape[0] for batch in batches] == [16] * (len(batches) - 1) + [
+        len(train_nodes) % 16
+    ]
+    y = torch.cat([batch.y for batch in batches]).cpu()
+    assert torch.equal(y.sort().values, dataset.y[train_nodes].sort().values)
+    for batch in batches:
+        assert batch.x.shape[0] == batch.adj[0].shape[1]
+        # The first sources are the targets: the nodes of the batch, whose classes are y.
+        rows = (dataset.x[:, None] == batch.x[None, : len(batch.y)].cpu().float()).all(-1).int().argmax(0)
+        assert torch.equal(dataset.y[rows], batch.y.cpu())
+
+
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat", "gin"])
+def test_it_learns_what_the_whole_graph_teaches(device: str, name: str) -> None:
+    dataset = toy_task(900, classes=4)
+    whole, _ = train(dataset, name, 60, None, device=device)
+    sampled, _ = train(dataset, name, 12, sampler_of(batch_size=60), device=device)
+    assert whole.metrics["test"]["accuracy"] > 0.75
+    # Of 300 nodes: three standard deviations of the difference of two such accuracies are 0.1.
+    assert sampled.metrics["test"]["accuracy"] > whole.metrics["test"]["accuracy"] - 0.06
+    assert sampled.epochs == 12
+
+
+def test_labor_and_draws_with_replacement_learn_too() -> None:
+    dataset = toy_task(600, classes=3)
+    for options in ({"method": "labor"}, {"replace": True}):
+        result, _ = train(dataset, "graphsage", 12, sampler_of(batch_size=60, **options))
+        assert result.metrics["test"]["accuracy"] > 0.75
+
+
+def test_resumed_is_as_uninterrupted(tmp_path: Path) -> None:
+    dataset, sampler = toy_task(150), sampler_of()
+    whole, weights = train(dataset, "gcn", 6, sampler, tmp_path / "whole")
+    train(dataset, "gcn", 2, sampler, tmp_path / "first", last=6)
+    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    result, resumed = train(dataset, "gcn", 6, sampler, tmp_path / "second", resume=last)
+    assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
+    assert all(torch.equal(weights[key], resumed[key]) for key in weights)
+
+
+def test_a_run_goes_on_with_the_sampler_it_began_with(tmp_path: Path) -> None:
+    dataset, task = toy_task(150), TASKS["node"]
+
+    def identity(sampler: SamplerConfig) -> dict[str, Any]:
+        return task.identity(RunOptions(torch.device("cpu"), sampler=sampler))
+
+    train(dataset, "gcn", 2, sampler_of(), tmp_path / "run", identity=identity(sampler_of()))
+    last = tmp_path / "run" / "checkpoints" / "last.ckpt"
+    for other in (sampler_of(fanouts=[5, 4]), SamplerConfig()):
+        with pytest.raises(CheckpointError, match=r"is of a run with sampler=name=neighbor,fanouts=\(5, 5\)"):
+            train(dataset, "gcn", 6, other, identity=identity(other), resume=last)
+    assert identity(sampler_of(prefetch=0)) == identity(sampler_of())
+    assert identity(sampler_of(features="host", cache_share=0.5)) == identity(sampler_of())
+    assert task.known_steps(RunOptions(torch.device("cpu"), sampler=sampler_of())) is None
+    assert task.known_steps(RunOptions(torch.device("cpu"))) == 1
+
+
+def test_batches_that_are_made_ahead_are_the_same() -> None:
+    dataset = toy_task(150)
+    runs = [train(dataset, "graphsage", 2, sampler_of(prefetch=depth))[1] for depth in (0, 3)]
+    assert all(torch.equal(runs[0][key], runs[1][key]) for key in runs[0])
+
+
+def test_features_may_be_kept_anywhere(device: str, tmp_path: Path) -> None:
+    dataset = toy_task(150)
+    places = ["device", "host"] if device == "cpu" else ["device", "pinned", "host"]
+    runs = [train(dataset, "graphsage", 4, sampler_of(features=place), device=device) for place in places]
+    for result, weights in runs:
+        assert result.metrics == runs[0][0].metrics
+        assert all(torch.equal(weights[key], runs[0][1][key]) for key in weights)
+    # A run that was begun with features in one place goes on with features in another.
+    train(dataset, "graphsage", 2, sampler_of(features=places[-1]), tmp_path, device=device, last=4)
+    last = tmp_path / "checkpoints" / "last.ckpt"
+    _, resumed = train(dataset, "graphsage", 4, sampler_of(), device=device, resume=last)
+    assert all(torch.equal(resumed[key], runs[0][1][key]) for key in resumed)
+
+
+def test_the_whole_graph_is_brought_to_the_device_when_it_is_asked_for() -> None:
+    dataset = toy_task(60)
+    data = data_of(dataset, "mean", sampler_of(features="host"))
+    assert data.store is not None
+    assert data.store.placement == "host"
+    for batch in (data.batch, *data.val_dataloader(), *data.test_dataloader()):
+        assert torch.equal(batch.x, dataset.x)
+    task = TASKS["node"]
+    said = task.describe(data, RunOptions(torch.device("cpu"), sampler=sampler_of(features="host")))
+    assert said["features"].endswith("placement: host, as it was asked for")
+    assert "features" not in task.describe(data_of(dataset, "mean", None), RunOptions(torch.device("cpu")))
+
+
+def test_places_that_are_not_there_are_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"sampler\.features: got 'pinned' on the CPU; accepted: auto, device"
+    ):
+        data_of(toy_task(60), "mean", sampler_of(features="pinned"))
+    entry, task = MODELS["graphsage"].for_task("link"), TASKS["link"]
+    run = RunOptions(torch.device("cpu"), values="mean", sampler=sampler_of(features="host"),
+                     preprocess=PreprocessConfig(cache=False))  # fmt: skip
+    data = task.make_data(link_dataset(hits_at=5), run)
+    model = entry.build(NODES, out_channels=1, hidden_channels=4)
+    with pytest.raises(ValueError, match=r"sampler\.features: plays no part for edges"):
+        task.make_module(model, data, run)
+
+
+def test_links_are_learned_from_samples(device: str) -> None:
+    torch.manual_seed(0)
+    dataset, entry = link_dataset(hits_at=5), MODELS["graphsage"].for_task("link")
+    data = LinkData(
+        dataset, batch_size=100, values=entry.values, device=device, preprocess=PreprocessConfig(cache=False),
+        sampler=sampler_of(fanouts=[8, 8]),
+    )  # fmt: skip
+    batch = next(iter(data.train_dataloader()))
+    assert batch.nodes is not None
+    assert batch.positive.shape == batch.negative.shape == (100, 2)
+    model = entry.build(NODES, out_channels=1, hidden_channels=16, dropout=0.0)
+    module = LinkPredictor(model, dataset, OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all"), 100)
+    result = fit(module, data, TrainerConfig(max_epochs=20, progress=False, logger="none"))
+    assert result.metrics["test"]["hits@5"] > 0.9
+
+
+def test_wrong_models_are_refused() -> None:
+    dataset, task = toy_task(60), TASKS["node"]
+    run = RunOptions(torch.device("cpu"), values="mean", sampler=sampler_of(fanouts=[5, 5, 5]),
+                     preprocess=PreprocessConfig(cache=False))  # fmt: skip
+    data = task.make_data(dataset, run)
+    sage = MODELS["graphsage"].build(8, out_channels=3, hidden_channels=4)
+    with pytest.raises(ValueError, match=r"sampler\.fanouts: has 3 numbers for a model of 2 layers"):
+        task.make_module(sage, data, run)
+    gps = MODELS["gps"].build(8, out_channels=3, hidden_channels=4)
+    with pytest.raises(ValueError, match="sampler: GPS takes the whole graph alone; accepted: none"):
+        task.make_module(gps, data, run)
+    with pytest.raises(ValueError, match="sampler: got 'neighbor' for a graph task; accepted: none"):
+        TASKS["graph"].check(run)
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        (r"sampler\.name: got 'random'; accepted: none, neighbor", {"name": "random"}),
+        (r"sampler\.fanouts: got 0; accepted: positive integers, or -1", {"fanouts": [0]}),
+        (r"sampler\.fanouts: is empty", {"fanouts": []}),
+        (r"sampler\.fanouts: got int", {"fanouts": 4}),
+        (r"sampler\.batch_size: got 0", {"batch_size": 0}),
+        (r"sampler\.method: got 'weighted'; accepted: uniform, labor", {"method": "weighted"}),
+        (r"sampler\.replace: got int", {"replace": 1}),
+        (r"sampler\.replace: got true with sampler\.method=labor", {"replace": True, "method": "labor"}),
+        (r"sampler\.prefetch: got -1", {"prefetch": -1}),
+        (r"sampler\.features: got 'gpu'; accepted: auto, device, pinned, host", {"features": "gpu"}),
+        (r"sampler\.cache_share: got 2; accepted: a number from 0 to 1", {"cache_share": 2}),
+        (r"sampler\.cache_share: got -1", {"cache_share": -1}),
+        (r"sampler\.batch_size: goes with sampler=neighbor", {"name": "none", "fanouts": [10, 10]}),
+    ],
+)
+def test_wrong_options_are_refused(message: str, options: dict[str, Any]) -> None:
+    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
+        sampler_of(**options)
+
+
+def test_prefetch_keeps_the_order_and_stays_few_ahead() -> None:
+    made: list[int] = []
+
+    def count() -> Iterator[int]:
+        for number in range(20):
+            made.append(number)
+            yield number
+
+    found = []
+    for number in prefetch(count(), 3):
+        time.sleep(0.002)
+        assert len(made) <= number + 5  # three that are ready, the one being put, the one in use
+        found.append(number)
+    assert found == list(range(20))
+    assert list(prefetch(iter([1, 2]), 0)) == [1, 2]
+    assert list(prefetch([], 2)) == []
+
+
+def test_an_error_of_a_batch_comes_in_its_place() -> None:
+    def broken() -> Iterator[int]:
+        yield 1
+        raise FloatingPointError("the second")
+
+    batches = prefetch(broken(), 2)
+    assert next(batches) == 1
+    with pytest.raises(FloatingPointError, match="the second"):
+        next(batches)
+    for depth, error in ((-1, ValueError), (1.5, TypeError)):
+        with pytest.raises(error, match="depth: got"):
+            prefetch([1], depth)  # type: ignore[arg-type]
+
+
+def test_a_loop_that_ends_early_ends_the_thread() -> None:
+    for batch in (batches := prefetch(itertools.count(), 2)):
+        if batch == 3:
+            break
+    batches.close()  # type: ignore[attr-defined]
+    assert not any(thread.name == "gnnsparse-prefetch" for thread in threading.enumerate())
