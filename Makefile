@@ -34,7 +34,7 @@ train: $(VENV)/.train
 test: $(VENV)/.dev
 	$(pytest) $(ARGS)
 
-# For daily work: docs/testing.md says what it leaves out.
+# For daily work: notes/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
 	$(pytest) -m "not slow" $(ARGS)
 
@@ -51,7 +51,7 @@ test-isa-portable test-isa-avx2 test-isa-avx512: test-isa-%: $(VENV)/.dev
 	  MKL_ENABLE_INSTRUCTIONS=$(if $(filter portable,$*),SSE4_2,$(if $(filter avx2,$*),AVX2,AVX512)) \
 	  $(pytest) -m "not slow and not gpu" --sample 20 $(ARGS)
 
-# Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (docs/testing.md).
+# Tests on the native CPU code built for ThreadSanitizer, or for AddressSanitizer and UBSan (notes/testing.md).
 tsan asan: $(VENV)/.dev
 	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
 	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
@@ -66,7 +66,7 @@ lint: $(VENV)/.dev
 	$(bin)/mypy
 	$(bin)/lint-imports
 	$(bin)/clang-format --dry-run --Werror $(filter %.h %.cpp %.inl %.cu %.cuh,$(native))
-	$(bin)/codespell gnnsparse gnnsparse_cli launch native models papers configs docs examples tests benchmarks scripts *.md *.py
+	$(bin)/codespell gnnsparse gnnsparse_cli launch native models papers configs docs notes examples tests benchmarks scripts *.md *.py
 
 format: $(VENV)/.dev
 	$(bin)/ruff check --fix .

@@ -86,7 +86,7 @@ def propagated_linear(
     """Computes A (x W^T) + b in training, in one step of autograd in place of four.
 
     A step of training on a small graph takes the host longer than the GPU, and each operation that autograd
-    records takes several microseconds (docs/performance.md, "Small matrices").
+    records takes several microseconds (notes/log.md, "Small matrices").
 
     Args:
         x: [nodes, in_features], of which `can_propagate` is true.

@@ -1,7 +1,7 @@
 """A cache of memory for large results on the CPU.
 
 The system hands over the memory of a new array page by page and clears it, which for tens of megabytes takes
-as long as the product that fills them (docs/performance.md). The memory of a result that nothing refers to
+as long as the product that fills them (notes/log.md). The memory of a result that nothing refers to
 any more is therefore kept and used for later results, as torch's caching allocator does on a GPU.
 """
 

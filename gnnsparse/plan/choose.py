@@ -76,7 +76,7 @@ def choose_plan(problem: Problem) -> Plan:
     """Returns the plan with the least modelled time.
 
     The time of SpMM and SDDMM is bound by the rows of X that are read from L2: the csr kernel reads one for
-    each nonzero, the other kernels one for each distinct column of a window or panel (docs/performance.md has
+    each nonzero, the other kernels one for each distinct column of a window or panel (notes/log.md has
     the measurements behind the model).
 
     Raises:

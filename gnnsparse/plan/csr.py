@@ -29,7 +29,7 @@ _SHORT_ROW_LIMIT = 128
 #: The second number is for rows of two vectors, 16 bits or tf32, and panels without stored values.
 _SHARED_BY, _SHARED_BY_PAIRS = 2.5, 2.0
 #: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes; with two columns it is
-#: not where all lanes of a row have a batch of nonzeros (docs/performance.md).
+#: not where all lanes of a row have a batch of nonzeros (notes/log.md).
 _FEW_COLUMNS = 2
 _LONG_ROW = 32 * _BATCH
 #: Nonzeros at most that the native code numbers there, and bounds of such a group.
@@ -83,7 +83,7 @@ class CsrKernel(Kernel):
     def is_asked_for(self, problem: Problem) -> str:
         """Returns a reason where few columns make this kernel faster than panels, wherever it was measured.
 
-        The models are fitted from 32 columns on; below, panels take less by them (docs/performance.md).
+        The models are fitted from 32 columns on; below, panels take less by them (notes/log.md).
         """
         if self._is_narrow(problem):
             return f"X has at most {_FEW_COLUMNS} columns"

@@ -47,7 +47,7 @@ HEIGHTS = {
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
 #: A factor on the modelled time of panels that two warps share, where one of them has no features or rows of
-#: results begin between four elements; 1.1 to 1.5 were measured (docs/performance.md).
+#: results begin between four elements; 1.1 to 1.5 were measured (notes/log.md).
 _HINDERED_PAIR = 1.3
 #: If each row of X is read at least this often, reading whole lines saves more time than a copy of X takes.
 _READS_OF_A_LINE = 16

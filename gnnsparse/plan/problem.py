@@ -16,10 +16,10 @@ __all__ = ["NEAR", "SHORT_ROW", "AttentionProblem", "PanelCounts", "Problem"]
 #: The distance from the diagonal up to which columns count as near: that many rows of X fit L1.
 NEAR = 512
 #: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
-#: results at most that leaves element by element if it is no whole vectors (docs/performance.md).
+#: results at most that leaves element by element if it is no whole vectors (notes/log.md).
 SHORT_ROW = 32
 #: Passes over the dense operands that `Problem.odd_rows_us` stands for: fitted to an H100's times of twelve
-#: widths on three graphs (docs/performance.md).
+#: widths on three graphs (notes/log.md).
 _ODD_ROW_PASSES = 2.0
 
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kPrefetchAhead = 16;  // nonzeros
 
-// The same where a nonzero reads `bytes`: 8 KB of rows are on their way (docs/performance.md).
+// The same where a nonzero reads `bytes`: 8 KB of rows are on their way (notes/log.md).
 constexpr int64_t prefetch_ahead(size_t bytes) {
   const auto ahead = static_cast<int64_t>((8 << 10) / bytes);
   return ahead < kPrefetchAhead ? kPrefetchAhead : ahead > 128 ? 128 : ahead;

@@ -1,5 +1,5 @@
 // Huge pages for large results. A fresh array of tens of megabytes comes from the system page by
-// page: at 4 KiB a page that took as long as the product that fills it (docs/performance.md).
+// page: at 4 KiB a page that took as long as the product that fills it (notes/log.md).
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""The fenced blocks of the README and of docs/, and what their pages say of them.
+"""The fenced blocks of the README, of docs/ and of notes/, and what their pages say of them.
 
 A block of Python or of shell commands is executed unless the line above it is `<!-- not run: REASON -->`. A
 block of text below the line `<!-- output -->` is what the blocks since the last one of its kind printed, with
@@ -14,8 +14,8 @@ from pathlib import Path
 __all__ = ["PAGES", "ROOT", "Block", "blocks_of", "page_name", "unfenced", "without_blocks"]
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The README and every page of the documentation.
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+#: The README, every page of the documentation, and what developers read.
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "notes").glob("*.md"))]
 _BLOCK = re.compile(
     r"(?:^<!-- (?P<mark>output|not run)(?:: (?P<reason>[^\n]*?))? -->\n)?"
     r"^```(?P<language>\w*)\n(?P<text>.*?)^```$",

@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-from tests.docs.blocks import ROOT
+from tests.docs.blocks import PAGES, ROOT
 
 PAGE = ROOT / "docs" / "environment.md"
 NAME = re.compile(r"GNNSPARSE_[A-Z_]+")
@@ -54,9 +54,7 @@ def test_variables_of_each_kind_are_found() -> None:
 
 def test_variables_on_other_pages_are_on_this_one() -> None:
     on_pages = {
-        name
-        for page in (ROOT / "docs").rglob("*.md")
-        for name in re.findall(r"\$?(GNNSPARSE_[A-Z_]+)(?==|`| )", page.read_text())
+        name for page in PAGES for name in re.findall(r"\$?(GNNSPARSE_[A-Z_]+)(?==|`| )", page.read_text())
     }
-    # An option of CMake, which docs/adding-a-kernel.md gives as such.
+    # An option of CMake, which notes/adding-a-kernel.md gives as such.
     assert on_pages - {"GNNSPARSE_PTXAS_VERBOSE"} <= read_by_code()

@@ -1,4 +1,4 @@
-"""Every fenced block of the README and of docs/ is executed, or its page says why not.
+"""Every fenced block of the README, of docs/ and of notes/ is executed, or its page says why not.
 
 tests/docs/blocks.py says how a page marks its blocks. Commands that are not executed are checked by
 test_commands.py.

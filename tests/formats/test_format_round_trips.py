@@ -1,7 +1,7 @@
 """Published matrices in every published format: each nonzero comes back, stored zeros included.
 
 A few matrices are read unless GNNSPARSE_TEST_ALL_DATA is set, with which all of the data folder are
-(docs/testing.md).
+(notes/testing.md).
 """
 
 from __future__ import annotations

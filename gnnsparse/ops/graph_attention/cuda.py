@@ -112,7 +112,7 @@ def _tiles_are_faster(call: GraphCall, forward: bool) -> bool:
     """Returns whether a pass over tiles is faster than one edge by edge, by measurements on an H200.
 
     It is where a warp takes all heads at once, and they are more than half of what it takes; forward in heads
-    of 16 features or more (docs/performance.md).
+    of 16 features or more (notes/log.md).
     """
     assert call.arrays.v is not None
     width = call.arrays.v.shape[2]

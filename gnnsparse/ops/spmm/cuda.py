@@ -35,7 +35,7 @@ __all__ = ["bind"]
 _READS_OF_A_ROW = 70
 #: Panels of bits read rows of X that begin between two vectors as they are, by twice the copies, where that
 #: takes less time than a copy of X: where its slices do not stay in L2, rows are read less often than this,
-#: and have at most so many slices (docs/performance.md).
+#: and have at most so many slices (notes/log.md).
 _READS_BY_HALVES, _SLICES_BY_HALVES = 16, 8
 _SUMS = torch.float32
 

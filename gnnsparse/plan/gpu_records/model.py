@@ -1,7 +1,7 @@
 """Modelled times of the kernels of SpMM and SDDMM, computed from counts and a GPU's record.
 
 A load holds the quantities of a problem and a plan that do not depend on the GPU. Its fields are numbers, or
-arrays with one element for each of many plans; every function accepts both. docs/performance.md explains the
+arrays with one element for each of many plans; every function accepts both. notes/log.md explains the
 model's terms and how far it is off; docs/gpu-records.md says how the numbers of a record are found.
 """
 
@@ -95,7 +95,7 @@ def csr_us(
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
-    # Shifting takes as long as the row's slices and one more again (docs/performance.md).
+    # Shifting takes as long as the row's slices and one more again (notes/log.md).
     row = row + load.shifted * (load.slices + 1) * rates.slice_us
     gathered = SLICE_BYTES * load.slices * (load.nnz - (1 - rates.near) * load.near)
     total = gather_factor * gather_us(memory, gathered, load.in_use)
@@ -109,7 +109,7 @@ def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -
     """Returns the microseconds of the csr kernel by a plan that is `narrow`.
 
     A nonzero costs a sector of X, and half of one more for each column after the first: measured on five
-    graphs (docs/performance.md).
+    graphs (notes/log.md).
 
     Args:
         load: the load.

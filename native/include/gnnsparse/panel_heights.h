@@ -1,5 +1,5 @@
 // The heights of panels: one table, which the kernels, their checks and Python read. A new height
-// is a row here and one in gnnsparse/plan/panel.py (docs/adding-a-kernel.md).
+// is a row here and one in gnnsparse/plan/panel.py (notes/adding-a-kernel.md).
 #pragma once
 
 #include <iterator>

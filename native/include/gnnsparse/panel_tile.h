@@ -112,7 +112,7 @@ template <Precision P>
 inline constexpr float kUnitScale = kSplit<P> ? 1.0f : 0.5f;
 template <Precision P>
 GNNSPARSE_HD inline uint32_t units(uint32_t bits, int bit) {
-  // The bit times what makes a one of it: fp32 waits for predicates (docs/performance.md).
+  // The bit times what makes a one of it: fp32 waits for predicates (notes/log.md).
   if (kSplit<P>) {
     const int shift = bit < 24 ? 0 : 8;
     return (bits >> shift & 1u << (bit - shift)) * (0x3f800000u >> (bit - shift));

@@ -4,7 +4,7 @@
 // multiplies them. Kernels ask for the storage where they address, copy and load, and for the
 // arithmetic where they multiply. The csr kernels convert every stored element to float32, so that
 // they take any storage type. The Tensor Core kernels move stored elements into operands unchanged:
-// they take a precision only where operands_are_stored(). docs/adding-a-kernel.md has the steps of
+// they take a precision only where operands_are_stored(). notes/adding-a-kernel.md has the steps of
 // adding a storage type.
 #pragma once
 

@@ -43,7 +43,7 @@ struct QuantizedSpmm : PanelSpmm {
 
 // Whether an X of 8 bits is multiplied with panels of so many rows. 32 rows gain where sums are of
 // integers, products of X and bits; otherwise their instructions take longer than the bytes that
-// they save (docs/performance.md).
+// they save (notes/log.md).
 constexpr bool takes_bytes(int64_t rows, bool integer_sums) {
   return rows == 16 || (rows == 32 && integer_sums);
 }

@@ -147,7 +147,7 @@ __device__ __forceinline__ void store_half_words(char* to, int bytes, uint32_t w
 
 // The same where rows begin anywhere: the warp writes one row after the other, a word a lane. Its
 // 128 neighbouring bytes leave in one piece, and a row takes a handful of instructions; shifting
-// chunks to those of memory takes five times as many (docs/performance.md). kFloats: in float32 for
+// chunks to those of memory takes five times as many (notes/log.md). kFloats: in float32 for
 // operands of 16 bits, for which `own` is 4 KB. `rows` begins with the slice.
 template <Precision P, bool kFloats, int kUnit, int kTiles, class RowId>
 __device__ __forceinline__ void store_shifted_rows(const float (&sums)[kTiles][4],

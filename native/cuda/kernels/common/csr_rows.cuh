@@ -7,7 +7,7 @@
 namespace gnnsparse::cuda {
 
 // 32 warps of at most 64 registers are resident on a multiprocessor: measured 35 % faster than 20
-// warps with the next batch fetched ahead (docs/performance.md).
+// warps with the next batch fetched ahead (notes/log.md).
 inline constexpr int kCsrThreads = 64;
 inline constexpr int kCsrBlocks = 16;
 // Groups carry two rows' ends, places and scales, and columns of the next batch.

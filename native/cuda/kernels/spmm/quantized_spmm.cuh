@@ -38,7 +38,7 @@ inline constexpr int kQuantizedWarps = Source::kRows / 16;
 
 // Blocks that must fit on a multiprocessor, in whole warps of its four parts: registers are the
 // limit. Two K tiles of a warp are on their way, where operand A comes with them, and three of two
-// warps, which wait for each other (docs/performance.md).
+// warps, which wait for each other (notes/log.md).
 template <class Source>
 constexpr int quantized_blocks() {
   return resident_blocks((Source::kExact ? 16 : 12) / kQuantizedWarps<Source>);

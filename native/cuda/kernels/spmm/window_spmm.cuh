@@ -14,7 +14,7 @@ namespace gnnsparse::cuda {
 inline constexpr int kWindowWarps = 2;  // of a block; they share nothing
 
 // Blocks that must fit on a multiprocessor. Many resident warps hide the latency of the gather
-// better than rows fetched ahead do (docs/performance.md), as long as nothing spills.
+// better than rows fetched ahead do (notes/log.md), as long as nothing spills.
 template <class Source>
 inline constexpr int kWindowBlocks = 8;
 template <class Tile, uint32_t kUnit>
