@@ -306,7 +306,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
             memory is left.
         KeyboardInterrupt: a signal ended it.
     """
-    from gnnsparse.runtime.memory import is_out_of_memory
+    from gnnsparse.errors import is_out_of_memory
     from gnnsparse.train.folders import RunFolder
 
     own = claimed.pop(folder.resolve(), None)

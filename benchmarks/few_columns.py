@@ -25,7 +25,7 @@ from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.data import graph_like
 from gnnsparse.plan import Plan
 from gnnsparse.plan.csr import CsrPlan
-from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_keys import Product

@@ -19,12 +19,12 @@ from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
 from gnnsparse.distributed.stored import ShardRecipe, load_shard
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.environment import describe_environment
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.train import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.capture import obstacle

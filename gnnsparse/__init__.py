@@ -21,8 +21,8 @@ from gnnsparse.patterns import masks
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.preprocess.cache import CacheWarning
 from gnnsparse.preprocess.reorder import reorder
+from gnnsparse.runtime.cache import CacheWarning
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.api import Fitted, fit

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 
-__all__ = ["MADE_OF", "Names", "Option", "Registry", "discover", "temporary_registrations"]
+__all__ = ["MADE_OF", "Names", "Option", "Registry", "discover", "lazy_names", "temporary_registrations"]
 
 #: Attribute of a model of a registered class: the registry as "MODULE:NAME", its name there, and the options
 #: that it was made with.
@@ -214,3 +214,22 @@ def temporary_registrations() -> Iterator[None]:
             # A module that was imported in the block is not imported again: its entry could not come back.
             names |= set(registry._modules())
             registry._entries = {n: entry for n, entry in registry._entries.items() if n in names}
+
+
+def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+    """Returns the `__getattr__` of a package, which imports a name when it is first asked for.
+
+    Args:
+        package: the name of the package.
+        homes: for each module the names that the package has from it.
+    """
+    home_of = {name: home for home, names in homes.items() for name in names}
+
+    def find(name: str) -> Any:
+        if name not in home_of:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        found = getattr(importlib.import_module(home_of[name]), name)
+        setattr(sys.modules[package], name, found)  # so that the next look-up finds it without this function
+        return found
+
+    return find

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import mean
 
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 from papers.analysis import Accesses, count_accesses, count_vectors, footprint
 from papers.figures import Outcome, register_paper
 from papers.matrices import Found

@@ -13,7 +13,7 @@ import torch
 from gnnsparse.bench.matrices import ENDINGS
 from gnnsparse.data import DATASETS, graph_like, load_dataset, load_matrix
 from gnnsparse.data.sources import SOURCES
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 from papers.figures import Missing
 
 __all__ = ["KNOWN", "Found", "Known", "Library", "Pruned", "by_sparsity", "one_of_each"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 from papers.analysis import footprint, vector_density
 from papers.figures import Outcome, register_paper
 from papers.matrices import by_sparsity, one_of_each

@@ -7,8 +7,8 @@ from statistics import mean
 import torch
 
 from gnnsparse.bench.presets import FormatCase
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.sparse.csr import Csr
 from papers.analysis import row_utilisation, tile_utilisation
 from papers.figures import Missing, Outcome, register_paper
 from papers.matrices import Pruned, by_sparsity, one_of_each

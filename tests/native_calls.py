@@ -9,8 +9,8 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 
 GRAPH = random_graph(6, 5, 0.5, seed=1)

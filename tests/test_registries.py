@@ -20,10 +20,10 @@ from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASET
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, FormatSpec, format_spec, register_preset
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, Option, register_reordering, reorder
 from gnnsparse.registry import Names, Registry, temporary_registrations
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from gnnsparse.train import PreprocessConfig
 from gnnsparse.train.tasks import TASKS

@@ -13,7 +13,7 @@ import gnnsparse
 from gnnsparse.bench.workload import Workload
 from gnnsparse.plan import KERNELS as OPERATIONS
 from gnnsparse.plan import PanelPlan, Plan, Problem, WindowPlan, choose_plan, forced_plan
-from gnnsparse.runtime.constants import PANEL_K_TILE
+from gnnsparse.runtime.device import PANEL_K_TILE
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
@@ -141,7 +141,7 @@ def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) ->
     Args:
         columns: int32 [slots], the column of each column slot, -1 for padded slots.
         items: items of the panels' work list, in the order of the column slots
-            (gnnsparse.preprocess.balance.cut_panels).
+            (gnnsparse.plan.work.cut_panels).
         concurrent_panels: number of panels that run at a time.
 
     Returns:

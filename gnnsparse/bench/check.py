@@ -11,10 +11,10 @@ from typing import Any
 import torch
 
 from gnnsparse.bench.workload import Subject, Workload
+from gnnsparse.formats.csr import Csr
 from gnnsparse.ops.quantization import fake_quantized
 from gnnsparse.precision import round_operand
-from gnnsparse.runtime.locks import cached_property
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.runtime.memo import cached_property
 from gnnsparse.testing import measure_errors
 
 __all__ = ["KERNEL_FACTOR", "PEER_FACTOR", "Reference", "Sample", "Verdict", "poisoned_call"]

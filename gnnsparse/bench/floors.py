@@ -11,8 +11,7 @@ from gnnsparse.bench.candidates import Candidate
 from gnnsparse.bench.workload import Workload
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.precision import dense_view
-from gnnsparse.runtime.constants import GATHER_FLOOR_WORDS
-from gnnsparse.runtime.device import path
+from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, path
 from gnnsparse.runtime.timing import measure
 
 __all__ = ["Rates", "floor_measured", "floor_model", "rates_of"]

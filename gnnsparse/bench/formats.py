@@ -7,11 +7,10 @@ from typing import Any
 
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
-from gnnsparse.formats.packed import packed_changes, packed_kernel
-from gnnsparse.formats.policy import policy_changes
+from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import VECTOR_BYTES, WINDOW_K_TILE
+from gnnsparse.runtime.device import VECTOR_BYTES, WINDOW_K_TILE
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.locks import cached_property
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]

@@ -64,7 +64,7 @@ def _list_cache(folder: str | None) -> int:
     from rich.table import Table
     from rich.text import Text
 
-    from gnnsparse.preprocess.cache import GraphCache
+    from gnnsparse.runtime.cache import GraphCache
 
     cache = GraphCache(folder)
     entries = cache.entries()
@@ -90,7 +90,7 @@ def _verify_cache(folder: str | None) -> int:
     from rich.console import Console
 
     from gnnsparse.data.generated import check_cached
-    from gnnsparse.preprocess.cache import GraphCache
+    from gnnsparse.runtime.cache import GraphCache
 
     console, damaged = Console(), 0
     for entry, problem in GraphCache(folder).verify(check_cached):
@@ -103,7 +103,7 @@ def _verify_cache(folder: str | None) -> int:
 def _clear_cache(folder: str | None) -> int:
     from rich.console import Console
 
-    from gnnsparse.preprocess.cache import GraphCache
+    from gnnsparse.runtime.cache import GraphCache
 
     cache = GraphCache(folder)
     removed = cache.clear()

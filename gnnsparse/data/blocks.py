@@ -11,9 +11,9 @@ from gnnsparse.data.graphs import check_graph_ptr
 from gnnsparse.data.lots import BatchPlans, Lot
 from gnnsparse.data.padded import PaddedBlocks, PaddingSource
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.runtime.functorch import runs_outside
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.operand_core import OperandCore

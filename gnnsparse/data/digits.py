@@ -9,7 +9,7 @@ from gnnsparse.data.generated import Generated, keep_generated
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.splits import split_by_class
-from gnnsparse.sparse.csr import coo_to_csr
+from gnnsparse.formats.csr import coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["load_digits"]

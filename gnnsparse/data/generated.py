@@ -15,11 +15,10 @@ import torch
 from gnnsparse.data.checks import check_finite, check_labels
 from gnnsparse.distributed.stored import check_shard
 from gnnsparse.errors import bad_value
-from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
+from gnnsparse.formats.csr import Csr, check_csr, check_host_array
 from gnnsparse.preprocess.stored import check_file
+from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
-from gnnsparse.sparse.checks import check_csr, check_host_array
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Generated", "check_cached", "keep_generated"]

@@ -17,8 +17,8 @@ from torch.nn.functional import pad
 from gnnsparse.data.checks import check_scale, check_seed
 from gnnsparse.data.pairs import Sampler, chunks, distinct, pair_keys
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_memory, shown
+from gnnsparse.formats.csr import Csr
 from gnnsparse.registry import Names, Registry
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [

@@ -12,8 +12,8 @@ from dataclasses import replace
 
 import torch
 
+from gnnsparse.formats.csr import Csr, index_dtype
 from gnnsparse.plan import CsrPlan, Plan, choose_plan
-from gnnsparse.sparse.csr import Csr, index_dtype
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.kernel_keys import Product
 

@@ -6,9 +6,9 @@ import torch
 
 from gnnsparse.data.lots import BatchPlans
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr, PaddedCsr, index_dtype
 from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.runtime.padding import Padding
-from gnnsparse.sparse.csr import Csr, PaddedCsr, index_dtype
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.operand_core import OperandCore
 from gnnsparse.sparse.oriented import Oriented

@@ -21,7 +21,7 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sources import SOURCES, Source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.data.storage import DatasetUnavailableError, read_source
-from gnnsparse.sparse.csr import coo_to_csr
+from gnnsparse.formats.csr import coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["load_published", "register_published"]

@@ -20,8 +20,8 @@ from gnnsparse.data.registry import register_dataset
 from gnnsparse.data.sources import Source
 from gnnsparse.data.storage import DatasetUnavailableError, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.runtime.safe_io import open_regular, reading
-from gnnsparse.sparse.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["FOLDS", "VALIDATIONS", "load_tu", "read_tu", "stratified_folds"]

@@ -32,9 +32,9 @@ from gnnsparse.errors import (
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_number
-from gnnsparse.runtime.constants import SLICE_BYTES
+from gnnsparse.runtime.device import SLICE_BYTES
 from gnnsparse.runtime.serialization import from_plain
 
 __all__ = ["Choice", "Rates", "choose_way", "known_rates", "slices_of"]

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.distributed.shard import Shard
+from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
 from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.sparse.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.oriented import Oriented

@@ -9,8 +9,8 @@ import torch
 from gnnsparse.distributed.cost import Choice
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 

@@ -12,10 +12,10 @@ import torch
 
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.errors import bad_value, check_choice, check_integer
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.prepare import inverse
 from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.preprocess.reorder.undirected import undirected
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.preprocess.reorder.registry import undirected
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [

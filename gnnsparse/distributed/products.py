@@ -8,7 +8,7 @@ from gnnsparse.distributed.cost import Choice, slices_of
 from gnnsparse.distributed.exchange import Exchange
 from gnnsparse.distributed.layout import Layout
 from gnnsparse.ops.spmm.into import spmm_into
-from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["RowProduct"]

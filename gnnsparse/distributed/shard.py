@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from gnnsparse.distributed.partition import Partition
+from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.preprocess.normalize import Weighted, symmetric_scales
-from gnnsparse.sparse.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Shard", "ShardFacts", "make_shards"]

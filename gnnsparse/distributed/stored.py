@@ -10,12 +10,11 @@ import torch
 from gnnsparse.distributed.partition import partition_rows
 from gnnsparse.distributed.shard import Shard, ShardFacts, make_shards
 from gnnsparse.errors import bad_value
-from gnnsparse.preprocess.cache import CACHE_VERSION, GraphCache
+from gnnsparse.formats.csr import Csr, check_ascending, check_csr, check_host_array, check_indices
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
-from gnnsparse.sparse.checks import check_ascending, check_csr, check_host_array, check_indices
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["ShardRecipe", "check_shard", "content_of", "load_shard"]

@@ -5,12 +5,20 @@ into blocks and bricks (docs/format.md). Every preset is registered in the file 
 """
 
 from gnnsparse.formats import presets  # noqa: F401  (first, so that messages list these names first)
-from gnnsparse.formats.arrays import ARRAYS, ArrayRule, check_blocked
-from gnnsparse.formats.matrix import BlockedMatrix
+from gnnsparse.formats.blocked import ARRAYS, ArrayRule, BlockedMatrix, check_blocked
 from gnnsparse.formats.policy import WindowPolicy
-from gnnsparse.formats.registry import FORMAT_NAMES, PRESETS, Preset, format_spec, register_preset
+from gnnsparse.formats.registry import (
+    FORMAT_NAMES,
+    PRESETS,
+    Preset,
+    check_precision,
+    exclusive_preset,
+    format_spec,
+    operations,
+    register_preset,
+    require_operation,
+)
 from gnnsparse.formats.spec import FormatSpec
-from gnnsparse.formats.support import check_precision, exclusive_preset, operations, require_operation
 from gnnsparse.registry import discover
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The registry of presets: named parameters of the blocked format."""
+"""The registry of presets: named parameters of the blocked format, and what each format can compute."""
 
 from __future__ import annotations
 
@@ -7,16 +7,25 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gnnsparse.errors import bad_value
-from gnnsparse.formats.packed import packed_kernel
-from gnnsparse.formats.policy import WindowPolicy
+from gnnsparse.formats.policy import WindowPolicy, packed_kernel
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 from gnnsparse.registry import Names, Option, Registry
 
 if TYPE_CHECKING:
-    from gnnsparse.formats.matrix import BlockedMatrix
+    from gnnsparse.formats.blocked import BlockedMatrix
 
-__all__ = ["FORMAT_NAMES", "PRESETS", "Preset", "format_spec", "register_preset"]
+__all__ = [
+    "FORMAT_NAMES",
+    "PRESETS",
+    "Preset",
+    "check_precision",
+    "exclusive_preset",
+    "format_spec",
+    "operations",
+    "register_preset",
+    "require_operation",
+]
 
 #: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
 Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
@@ -174,3 +183,55 @@ def _refuse_panel(name: str, panel: int) -> NoReturn:
         if preset.panels
     )
     bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
+
+
+def exclusive_preset(name: str) -> Preset | None:
+    """Returns the preset called `name` if products of an operand in it run in that format alone."""
+    preset = PRESETS.get(name)
+    return preset if preset is not None and preset.exclusive else None
+
+
+def operations(name: str) -> tuple[str, ...]:
+    """Returns the products that operands in a format have, "csr" and "auto" included."""
+    preset = PRESETS.get(name)
+    return ("spmm", "sddmm") if preset is None else preset.ops
+
+
+def check_precision(name: str, precision: Precision) -> None:
+    """Raises ValueError if a format does not have a precision.
+
+    Args:
+        name: name of a format, "csr" and "auto" included.
+        precision: arithmetic of the products.
+    """
+    preset = PRESETS.get(name)
+    if preset is None or precision in preset.precisions:
+        return
+    has = ", ".join(p.value for p in preset.precisions if p not in preset.added)
+    added = ", ".join(p.value for p in preset.added)
+    bad_value(
+        "precision",
+        f"got '{precision.value}' with the format {name} ({preset.source}), whose paper has {has}"
+        f"{f', to which this project adds {added}' if added else ''}; accepted: "
+        f"{', '.join(p.value for p in preset.precisions)}, or format='auto' or 'csr', which have all",
+    )
+
+
+def require_operation(argument: str, name: str, what: str, op: str | None) -> None:
+    """Raises ValueError if a format is exclusive and has no operation that an argument asks for.
+
+    Args:
+        argument: the argument's name in the error.
+        name: name of the operand's format.
+        what: the operation in words, such as "edge values".
+        op: the product that the operation is made of: "spmm" or "sddmm"; None: no exclusive format has it.
+    """
+    preset = exclusive_preset(name)
+    if preset is None or op in preset.ops:
+        return
+    others = [n for n in FORMAT_NAMES if exclusive_preset(n) is None or (op and op in operations(n))]
+    bad_value(
+        argument,
+        f"asks for {what}, which the format {name} ({preset.source}) does not have; accepted: an operand "
+        f"that was prepared with format={' or '.join(map(repr, others))}",
+    )

@@ -38,7 +38,7 @@ class FormatSpec:
             (native/include/gnnsparse/packed_record.h) in place of four arrays; packed formats whose active
             bricks have 16 rows x 4 columns, in blocks of 16 columns.
         threshold: the most nonzeros of a row that is kept out of the windows; None: chosen by the size and
-            the density of the matrix (`gnnsparse.preprocess.convert.short_row_limits`).
+            the density of the matrix (`gnnsparse.formats.convert.short_row_limits`).
         new_columns: how few columns such a row must add to its window: fewer than these; None: chosen by
             the threshold.
         lane_order: whether the elements of a brick of 16 or 32 rows x 32 columns lie in the order of the

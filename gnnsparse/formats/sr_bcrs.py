@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gnnsparse.formats.matrix import BlockedMatrix
+from gnnsparse.formats.blocked import BlockedMatrix
 from gnnsparse.formats.registry import register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision

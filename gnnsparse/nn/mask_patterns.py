@@ -12,7 +12,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct, outside, unwrapped
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["MOST_MASKS", "MaskPattern", "pattern_of_mask"]

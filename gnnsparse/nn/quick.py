@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.nn.inputs import is_plain_linear
-from gnnsparse.runtime.constants import VECTOR_BYTES
+from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import is_direct
 
 __all__ = ["activated_linear", "linear_in_vectors"]

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
+from gnnsparse.formats.csr import Csr
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 

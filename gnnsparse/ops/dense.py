@@ -9,14 +9,14 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.runtime.constants import (
+from gnnsparse.runtime.device import (
     HALF_VECTOR_BYTES,
     SECTOR_BYTES,
     SLICE_BYTES,
     VECTOR_BYTES,
     partial_width,
+    path,
 )
-from gnnsparse.runtime.device import path
 
 __all__ = [
     "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",

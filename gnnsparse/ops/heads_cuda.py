@@ -16,10 +16,9 @@ from gnnsparse.errors import bad_value
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
+from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import WorkList
-from gnnsparse.runtime.constants import VECTOR_BYTES, partial_width
-from gnnsparse.runtime.device import path
+from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
 from gnnsparse.runtime.memo import Key
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.kernel_keys import Product

@@ -12,7 +12,7 @@ from gnnsparse.ops.common import require_kernels
 from gnnsparse.ops.sddmm.schema import bind as bind_sddmm
 from gnnsparse.ops.spmm.schema import bind as bind_spmm
 from gnnsparse.plan import Plan, candidates
-from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import measure

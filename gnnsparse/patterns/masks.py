@@ -23,8 +23,8 @@ from gnnsparse.errors import (
     check_memory,
     check_tensor,
 )  # fmt: skip
+from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.patterns.random_graphs import other_columns, random_columns, regular_graph
-from gnnsparse.sparse.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [

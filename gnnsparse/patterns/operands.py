@@ -10,13 +10,13 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type
+from gnnsparse.formats.csr import Csr
 from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_of
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.locks import ForkLock
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import torch
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import NAMES, Named, United, graph_of, make_pattern, text_of
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 

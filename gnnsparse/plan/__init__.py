@@ -6,8 +6,7 @@ module here; `choose` picks the kernel with the least modelled time, or by rules
 """
 
 from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, RowsPlan
-from gnnsparse.plan.base import CanRun, Kernel, Plan
-from gnnsparse.plan.blocked import BlockedPlan
+from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.choose import (
     KERNELS,
     candidates,
@@ -19,8 +18,7 @@ from gnnsparse.plan.choose import (
 )
 from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.plan.panel import HEIGHTS, PanelPlan
-from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
-from gnnsparse.plan.window import WindowPlan
+from gnnsparse.plan.window import BlockedPlan, WindowPlan
 from gnnsparse.runtime.device import Device, describe_device
 
 __all__ = [

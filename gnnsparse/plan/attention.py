@@ -8,11 +8,10 @@ from typing import ClassVar
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import exclusive_preset, operations
-from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
-from gnnsparse.plan.problem import AttentionProblem, PanelCounts, Problem
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
+from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
 __all__ = [
     "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "CsrAttentionPlan", "RowsPlan",

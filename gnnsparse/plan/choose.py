@@ -8,12 +8,10 @@ from typing import Any
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import exclusive_preset
 from gnnsparse.plan.attention import CHAIN, CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS
-from gnnsparse.plan.base import Kernel, Plan, plan_types
-from gnnsparse.plan.blocked import BLOCKED
+from gnnsparse.plan.base import Kernel, Plan, Problem, plan_types
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
-from gnnsparse.plan.problem import Problem
-from gnnsparse.plan.window import WINDOW
+from gnnsparse.plan.window import BLOCKED, WINDOW
 from gnnsparse.runtime.serialization import from_plain
 
 __all__ = [

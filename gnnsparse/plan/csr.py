@@ -7,11 +7,10 @@ from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.plan.base import CanRun, Kernel, Plan
+from gnnsparse.plan.base import SHORT_ROW, CanRun, Kernel, Plan, Problem
 from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, narrow_us
-from gnnsparse.plan.problem import SHORT_ROW, Problem
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.runtime.device import SLICE_BYTES, VECTOR_BYTES
 
 __all__ = ["CSR", "CsrPlan"]
 

@@ -7,13 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse import _native
-from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
+from gnnsparse.plan.base import CanRun, Kernel, Plan, Problem, takes_stored_operands
 from gnnsparse.plan.gpu_records.model import PanelLoad, PanelWork, panel_us, panel_variant
 from gnnsparse.plan.gpu_records.record import PanelRow, PanelVariant
-from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
-from gnnsparse.runtime.device import Device
+from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES, Device
 
 __all__ = [
     "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "reads_lines",

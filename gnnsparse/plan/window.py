@@ -6,18 +6,16 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse.errors import check_choice, check_integer
-from gnnsparse.formats import PRESETS, FormatSpec, WindowPolicy, operations
-from gnnsparse.formats.packed import packed_kernel, why_not_packed
-from gnnsparse.plan.base import CanRun, Kernel, Plan, takes_stored_operands
+from gnnsparse.formats import PRESETS, FormatSpec, WindowPolicy, exclusive_preset, operations
+from gnnsparse.formats.policy import packed_kernel, why_not_packed
+from gnnsparse.plan.base import CanRun, Kernel, Plan, Problem, takes_stored_operands
 from gnnsparse.plan.csr import CSR, CsrPlan
-from gnnsparse.plan.problem import Problem
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import WINDOW_K_TILE
-from gnnsparse.runtime.device import Device
+from gnnsparse.runtime.device import WINDOW_K_TILE, Device
 
-__all__ = ["BALANCES", "WINDOW", "WindowPlan", "takes"]
+__all__ = ["BALANCES", "BLOCKED", "WINDOW", "BlockedPlan", "WindowPlan", "takes"]
 
-#: How windows are cut into parts (gnnsparse.preprocess.balance.cut_windows).
+#: How windows are cut into parts (gnnsparse.plan.work.cut_windows).
 BALANCES = ("auto", "none", "wave", "adaptive")
 
 #: The least limit on the K tiles of a window's parts; the limit is larger if the mean window is long.
@@ -156,3 +154,36 @@ class WindowKernel(Kernel):
 
 
 WINDOW = WindowKernel()
+
+
+@dataclass(frozen=True)
+class BlockedPlan(Plan):
+    """The product over the arrays of a published format on a CPU. It has no parameters."""
+
+    kernel: ClassVar[str] = "blocked"
+
+
+class BlockedKernel(Kernel):
+    """The blocked kernel: it reads each panel from the format's arrays and multiplies its rows."""
+
+    name = "blocked"
+    plan_type = BlockedPlan
+    devices = ("cpu",)
+    for_formats = True
+
+    def can_run(self, problem: Problem) -> CanRun:
+        """Returns whether the operand was prepared in a format that has the operation."""
+        preset = exclusive_preset(problem.format)
+        if preset is None:
+            return CanRun("the operand was prepared in no published format")
+        if (problem.op == "sddmm" or problem.edge_values) and "sddmm" not in preset.ops:
+            what = "sddmm" if problem.op == "sddmm" else "edge values"
+            return CanRun(f"{preset.source} has no {what}")
+        return CanRun()
+
+    def default(self, problem: Problem) -> BlockedPlan:
+        """Returns the only plan."""
+        return BlockedPlan(reasons=(f"format {problem.format} was asked for",))
+
+
+BLOCKED = BlockedKernel()

@@ -10,15 +10,15 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_number
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, check_precision, format_spec
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
-from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Recipe, check_size
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.preprocess.stored import prepare_arrays
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.sparse.operand import SparseOperand
 

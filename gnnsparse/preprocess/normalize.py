@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["NORMALIZATIONS", "Weighted", "explicit_values", "normalize", "symmetric_scales"]

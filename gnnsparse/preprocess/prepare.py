@@ -10,14 +10,14 @@ import torch
 
 from gnnsparse.errors import check_memory
 from gnnsparse.formats import FormatSpec, format_spec
+from gnnsparse.formats.convert import convert
+from gnnsparse.formats.csr import Csr, index_dtype
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.cache import CACHE_VERSION
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
+from gnnsparse.runtime.cache import CACHE_VERSION
 from gnnsparse.runtime.hashing import fingerprint
-from gnnsparse.sparse.csr import Csr, index_dtype
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.oriented import Oriented
 

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_device
-from gnnsparse.preprocess.pyg_data import is_pyg_data
 from gnnsparse.sparse.graph import (
     SparseGraph,
     check_edge_index,
@@ -25,7 +24,16 @@ from gnnsparse.sparse.graph import (
     value_tensor,
 )
 
-__all__ = ["Source", "read_source"]
+__all__ = ["Source", "is_pyg_data", "read_source"]
+
+
+def is_pyg_data(value: Any) -> bool:
+    """Returns whether a value is a torch_geometric.data.Data, or of a subclass."""
+    return any(
+        (kind.__module__, kind.__name__) == ("torch_geometric.data.data", "Data")
+        for kind in type(value).__mro__
+    )
+
 
 _ACCEPTED = (
     "an edge_index [2, edges], a pair (sources, targets) with num_nodes, a SparseGraph, a CSR pair "

@@ -13,14 +13,13 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked
+from gnnsparse.formats.csr import Csr, check_csr, check_host_array, check_indices, check_permutation
 from gnnsparse.plan import plan_from_plain
-from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.prepare import Prepared, Recipe, build, transpose_of
 from gnnsparse.preprocess.reorder import Locality
 from gnnsparse.preprocess.source import Source
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.serialization import from_plain, to_plain
-from gnnsparse.sparse.checks import check_csr, check_host_array, check_indices, check_permutation
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.oriented import Oriented
 
 __all__ = ["check_file", "pack", "prepare_arrays", "unpack"]

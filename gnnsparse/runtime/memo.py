@@ -1,21 +1,86 @@
-"""Values that are computed once and kept, for use from several threads and CUDA streams."""
+"""Values that are computed once and cached, for several threads, forked processes and CUDA streams."""
 
 from __future__ import annotations
 
+import _thread
 import dataclasses
+import functools
+import os
+import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
 
 import torch
 
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.locks import ForkLock
 from gnnsparse.runtime.nvtx import ranges_are_on
 
-__all__ = ["Accepted", "Kept", "Key", "Launchable", "Multiplier", "Streams", "tensors_of"]
+__all__ = [
+    "Accepted",
+    "ForkLock",
+    "Kept",
+    "Key",
+    "Launchable",
+    "Multiplier",
+    "Streams",
+    "cached_property",
+    "tensors_of",
+]
 
 _T = TypeVar("_T")
+_MISSING = object()
+
+
+class ForkLock(_thread.RLock):  # type: ignore[misc, name-defined, unused-ignore]
+    """A reentrant lock that a process which is forked while another thread holds it finds free.
+
+    The child of a fork has no other threads, so that a lock which one of them held would never be released
+    there. What such a thread was about to keep is made again, or is there already. It is a subclass because a
+    `with` block enters a lock of C without a moment at which an interrupt could leave it held.
+    """
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+        _locks.add(self)
+
+
+_locks: weakref.WeakSet[ForkLock] = weakref.WeakSet()
+
+
+def _renew() -> None:
+    known: list[Any] = list(_locks)
+    for lock in known:
+        if not lock._is_owned():
+            lock._at_fork_reinit()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew)
+
+
+class cached_property(functools.cached_property[_T]):  # noqa: N801
+    """functools.cached_property as it is from Python 3.12 on.
+
+    Before, all objects of a class share a lock, under which values are computed: threads wait for each other,
+    and a process that is forked meanwhile waits for ever. Here two threads may compute a value at once, and
+    both get that of the one that is done first.
+    """
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> cached_property[_T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> _T: ...
+
+    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
+        if instance is None:
+            return self
+        name, values = str(self.attrname), instance.__dict__
+        found = values.get(name, _MISSING)
+        return values.setdefault(name, self.func(instance)) if found is _MISSING else found
 
 
 class Key(Generic[_T]):

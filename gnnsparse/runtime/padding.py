@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.memo import cached_property
 
 __all__ = ["Padding", "current_padding", "padded"]
 

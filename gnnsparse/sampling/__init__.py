@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gnnsparse.runtime.lazy import lazy_names
+from gnnsparse.registry import lazy_names
 
 if TYPE_CHECKING:
     from gnnsparse.sampling.blocks import Block

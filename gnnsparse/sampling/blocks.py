@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import assemble, inverse
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling.layers import Layer
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sampling.plans import ROW_LIMIT, BlockPlans
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.operand_core import OperandCore
 from gnnsparse.sparse.oriented import Oriented

@@ -16,9 +16,9 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.locks import ForkLock
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.runtime.memo import ForkLock
 
 __all__ = [
     "Drawn",

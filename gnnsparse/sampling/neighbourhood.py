@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.sampling.draws import Drawn, running_sums
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph, merge_values, value_tensor
 
 __all__ = ["Neighbourhood", "Weights"]

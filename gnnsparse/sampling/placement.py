@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gnnsparse.errors import available_memory
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.memory import available_memory
 
 __all__ = ["PLACEMENTS", "Choice", "Room", "cached_rows", "choose", "room_on", "size"]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.kernel_keys import Product
 

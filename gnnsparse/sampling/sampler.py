@@ -17,8 +17,7 @@ from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import runs_outside
-from gnnsparse.runtime.locks import cached_property
-from gnnsparse.runtime.memo import Streams
+from gnnsparse.runtime.memo import Streams, cached_property
 from gnnsparse.sampling.blocks import Block, BlockArrays, arrange, make_block, plan_blocks
 from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.fanouts import check_fanouts

@@ -6,7 +6,7 @@ import secrets
 import weakref
 from typing import Any
 
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 
 __all__ = ["find", "held", "register"]
 

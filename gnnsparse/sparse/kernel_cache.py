@@ -9,19 +9,17 @@ from typing import Any
 import torch
 
 from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
+from gnnsparse.formats.convert import convert, count_slots, value_places
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
+from gnnsparse.plan.base import NEAR
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.plan.panel import HEIGHTS, takes
-from gnnsparse.plan.problem import NEAR
+from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.balance import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
-from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.preprocess.normalize import explicit_values
-from gnnsparse.preprocess.places import value_places
-from gnnsparse.runtime.constants import PANEL_K_TILE
-from gnnsparse.runtime.device import describe_device
+from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
 from gnnsparse.runtime.memo import Accepted, Kept, Streams
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.kernel_keys import (
     ArrayKey,
     BoundCall,

@@ -9,8 +9,8 @@ import torch
 
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.plan import PanelCounts, Plan
+from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import WorkList
 from gnnsparse.runtime.memo import Key
 
 __all__ = [

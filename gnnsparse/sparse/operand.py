@@ -10,15 +10,15 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import check_choice, check_integer, device_of
+from gnnsparse.formats.csr import Csr, send_by_value
 from gnnsparse.plan import Plan
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside, runs_outside
 from gnnsparse.sparse import handles
-from gnnsparse.sparse.csr import Csr, send_by_value
-from gnnsparse.sparse.exports import Exported
+from gnnsparse.sparse.graph import Exported
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand_core import PRODUCTS, OperandCore, check_product, place
 from gnnsparse.sparse.operand_core import tune as tune_product

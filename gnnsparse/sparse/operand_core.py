@@ -12,15 +12,14 @@ import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import KERNELS, Plan
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import takes
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.prepare import Prepared, inverse
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.locks import ForkLock
-from gnnsparse.runtime.memo import Kept, Key, Streams
+from gnnsparse.runtime.memo import ForkLock, Kept, Key, Streams
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.sparse.oriented import Oriented

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_array, check_device
+from gnnsparse.formats.csr import index_dtype
 from gnnsparse.preprocess.prepare import Prepared, inverse, transpose_of, with_format
 from gnnsparse.runtime.functorch import unwrapped
-from gnnsparse.sparse.csr import index_dtype
 from gnnsparse.sparse.graph import check_range, index_tensor
 from gnnsparse.sparse.operand_core import OperandCore
 from gnnsparse.sparse.oriented import Oriented

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 
 __all__ = ["Oriented"]
 

@@ -13,10 +13,10 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.formats import PRESETS, FormatSpec, format_spec
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
-from gnnsparse.preprocess.plans import PlanStore
 from gnnsparse.preprocess.stored import pack, unpack
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.operand_core import OperandCore, place

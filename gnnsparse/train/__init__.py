@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gnnsparse.runtime.lazy import lazy_names
+from gnnsparse.registry import lazy_names
 from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.train.device import resolve_device
 

@@ -16,7 +16,7 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
-from gnnsparse.preprocess.pyg_data import is_pyg_data
+from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
 
 if TYPE_CHECKING:

@@ -19,8 +19,8 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
+from gnnsparse.errors import is_out_of_memory
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.memory import is_out_of_memory
 from gnnsparse.train.blocks import Blocks, BlockStrategy
 from gnnsparse.train.callbacks import (
     BestEpoch,

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.data.lots import BatchPlans
+from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.blocks import BlockArrays, make_core
-from gnnsparse.sparse.csr import PaddedCsr
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.operand_core import OperandCore
 

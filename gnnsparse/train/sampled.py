@@ -16,7 +16,7 @@ from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import PRECISIONS
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.memo import cached_property
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
 from gnnsparse.sampling.blocks import BlockArrays

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from gnnsparse.errors import check_choice, check_integer
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 from papers.analysis.structure import Matrix, structure_of
 
 __all__ = ["DEFAULT_THRESHOLD", "READINGS", "RowPartition", "default_limits", "new_columns", "partition_rows"]

@@ -8,7 +8,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.sparse.csr import Csr, coo_to_csr
+from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["HEIGHTS", "Matrix", "check_height", "count_vectors", "structure_of", "vector_slots"]

@@ -9,7 +9,7 @@ import pytest
 
 from gnnsparse.cli.main import main
 from gnnsparse.data import graph_info, open_graph
-from gnnsparse.runtime.memory import MemoryLimit
+from gnnsparse.errors import MemoryLimit
 from gnnsparse_cli import SUBJECTS
 from gnnsparse_cli import main as light_main
 from tests.large import assert_same, expected, random_edges

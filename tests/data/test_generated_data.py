@@ -11,7 +11,7 @@ import torch
 from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, load_dataset
 from gnnsparse.data.generated import Generated, keep_generated
-from gnnsparse.preprocess.cache import CacheWarning, GraphCache
+from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 
 SMALL = {"scale": 0.05}

@@ -61,7 +61,7 @@ def test_a_graph_is_mapped_and_says_what_it_is(folder: Path) -> None:
 
 
 def test_a_symmetric_graph_is_known_to_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.sparse.csr.Csr.transpose", None)
+    monkeypatch.setattr("gnnsparse.formats.csr.Csr.transpose", None)
     assert open_graph(folder).is_symmetric
 
 

@@ -152,7 +152,7 @@ def test_wrong_arguments_of_generated_graphs_are_named(
 
 
 def test_nodes_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gnnsparse.runtime.memory import MemoryLimit
+    from gnnsparse.errors import MemoryLimit
 
     monkeypatch.setattr("gnnsparse.errors.available_memory", lambda: MemoryLimit(10**9, "this test"))
     monkeypatch.setattr("gnnsparse.data.large.build.check_space", lambda *_: None)

@@ -24,7 +24,7 @@ from gnnsparse.distributed.functions import total_of
 from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.training import sum_gradients
 from gnnsparse.ops.common import exact_rounded
-from gnnsparse.preprocess.cache import GraphCache
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.testing import assert_all_accurate, random_graph
 from models import MODELS
 

@@ -20,8 +20,8 @@ from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
-from gnnsparse.preprocess.cache import CacheWarning, GraphCache
 from gnnsparse.preprocess.normalize import normalize
+from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 
 METHODS = [method for method in PARTITIONS if method != "auto"]

@@ -18,9 +18,9 @@ from gnnsparse.distributed.estimate.model import Workload, default_machines, est
 from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import partition_rows, ranges_along
 from gnnsparse.distributed.stored import ShardRecipe
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.preprocess.normalize import normalize
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import random_graph
 from tests.large import random_edges
 

@@ -15,8 +15,8 @@ import torch
 from gnnsparse import SparseGraph
 from gnnsparse.data import load_custom, load_dataset, load_matrix
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.convert import convert
 from tests.data_folder import data_file, data_folder, requires_data
 from tests.helpers import FORMATS, FREE_FORMATS, precision_for
 

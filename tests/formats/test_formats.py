@@ -8,8 +8,8 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
+from gnnsparse.formats.convert import convert, short_row_limits
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.convert import convert, short_row_limits
 from gnnsparse.testing import random_graph
 
 POINTER = 8  # bytes of an offset: the papers have 4 and stop at 2^31 elements

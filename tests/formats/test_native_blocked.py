@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats import FormatSpec
-from gnnsparse.preprocess.convert import convert
+from gnnsparse.formats.convert import convert
 from tests.native_calls import GRAPH, NNZ, attached, attached_panels, blocked, ints, longs
 
 

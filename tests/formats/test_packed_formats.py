@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import BlockedMatrix, check_blocked, format_spec
-from gnnsparse.formats.records import read_records
+from gnnsparse.formats.convert import convert, short_row_limits
+from gnnsparse.formats.packing import read_records
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.convert import convert, short_row_limits
 from gnnsparse.preprocess.prepare import Recipe
 from gnnsparse.testing import random_graph
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from gnnsparse import SparseGraph, _native
 from gnnsparse.data import load_matrix
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
-from gnnsparse.formats.entries import entry_parts
+from gnnsparse.formats.convert import convert, count_slots
+from gnnsparse.formats.packing import entry_parts
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
-from gnnsparse.preprocess.convert import convert, count_slots
 from gnnsparse.testing import random_graph
 from tests.data_folder import data_file, requires_data
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.formats.records import read_records
-from gnnsparse.preprocess.cache_files import opened, write_file
+from gnnsparse.formats.packing import read_records
+from gnnsparse.runtime.cache_files import opened, write_file
 from tests.fuzz.common import Draw
 
 __all__ = ["Damaged", "damage_file"]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.formats import PRESETS, BlockedMatrix
+from gnnsparse.formats.convert import convert
 from gnnsparse.formats.registry import register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.nn import AGNNConv
 from gnnsparse.plan import BlockedPlan, ChainPlan, Plan
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import (

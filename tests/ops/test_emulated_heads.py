@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseOperand, _native
-from gnnsparse.formats.packed import TILE_POLICY
+from gnnsparse.formats.policy import TILE_POLICY
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.testing import random_graph

@@ -13,7 +13,7 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.runtime.constants import NARROW_WIDTH
+from gnnsparse.runtime.device import NARROW_WIDTH
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make

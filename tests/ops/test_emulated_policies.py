@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.formats import BlockedMatrix, WindowPolicy, format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.formats.policy import STAGINGS, X_LOADS, policy_changes
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseOperand, _native
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath

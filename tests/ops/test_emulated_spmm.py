@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseOperand, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.runtime.constants import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.runtime.device import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Plan
+from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.preprocess.balance import WorkList
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated

@@ -22,7 +22,7 @@ from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.nn import GCNConv
 from gnnsparse.ops.spmm import schema
 from gnnsparse.plan import Plan
-from gnnsparse.preprocess.balance import WorkList
+from gnnsparse.plan.work import WorkList
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph
 from tests import emulated

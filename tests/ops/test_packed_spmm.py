@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import WindowPolicy, format_spec
-from gnnsparse.formats.packed import RECORD_POLICY, TILE_POLICY, why_not_packed
+from gnnsparse.formats.policy import RECORD_POLICY, TILE_POLICY, why_not_packed
 from gnnsparse.plan import WindowPlan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision

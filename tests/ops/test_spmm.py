@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.runtime.constants import NARROW_WIDTH
+from gnnsparse.runtime.device import NARROW_WIDTH
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import (
     FORMAT_PRECISIONS,

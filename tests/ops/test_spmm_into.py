@@ -10,11 +10,11 @@ import torch
 import gnnsparse
 from gnnsparse import Precision, SparseOperand, _native
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.ops.spmm.into import spmm_into
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.runtime.memo import Launchable
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph

@@ -18,8 +18,8 @@ import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
 from gnnsparse.ops import tuning
 from gnnsparse.plan import Device, Problem, candidates, choose_plan
-from gnnsparse.preprocess.cache import GraphCache
-from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.plan.store import PlanStore
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.timing import Timing
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import assert_accurate, random_graph
@@ -235,7 +235,7 @@ def test_the_choice_is_kept_for_the_next_process(
     before = len(timer.plans)
     prepared().plan(96)
     assert len(timer.plans) > before
-    monkeypatch.setattr("gnnsparse.preprocess.plans.device_name", lambda device: "another GPU")
+    monkeypatch.setattr("gnnsparse.plan.store.device_name", lambda device: "another GPU")
     before = len(timer.plans)
     prepared().plan(64)
     assert len(timer.plans) > before

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse.formats import PRESETS, format_spec
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.convert import convert
+from gnnsparse.formats.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 from papers import analysis
 

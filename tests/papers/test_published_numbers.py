@@ -7,8 +7,8 @@ from statistics import mean
 
 import pytest
 
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS
-from gnnsparse.sparse.csr import Csr
 from papers.analysis import count_bricks, footprint, grid_bricks, row_utilisation, tile_utilisation
 from papers.flashsparse import access_cuts
 from papers.matrices import KNOWN, Library, Pruned, by_sparsity

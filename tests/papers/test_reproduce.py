@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from gnnsparse.bench.presets import FormatCase
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 from papers import __main__ as cli
 from papers import training
 from papers.command import reproduce

@@ -14,18 +14,17 @@ import gnnsparse
 from gnnsparse import SparseGraph, _native
 from gnnsparse.bench.candidates import swept
 from gnnsparse.formats import BlockedMatrix, format_spec
+from gnnsparse.formats.convert import convert
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan import PanelPlan, Problem, choose_plan
 from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.plan.gpu_records import record_for
 from gnnsparse.plan.gpu_records.model import PanelLoad, PanelWork, gather_us, panel_us
 from gnnsparse.plan.gpu_records.record import PanelVariant
 from gnnsparse.plan.panel import HEIGHTS, PANELS
+from gnnsparse.plan.work import cut_panels
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess import balance
-from gnnsparse.preprocess.balance import cut_panels
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.runtime.constants import PANEL_K_TILE, SLICE_BYTES
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.runtime.device import PANEL_K_TILE, SLICE_BYTES
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200
 from tests.helpers import panel_counts
@@ -85,7 +84,7 @@ def test_the_floor_gathers_in_the_order_of_the_sweep() -> None:
 
 def test_more_k_tiles_than_a_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     panel = panels_of(random_graph(40, 300, 0.3).csr)
-    monkeypatch.setattr(balance, "_MOST_TILES", panel.slots // PANEL_K_TILE)
+    monkeypatch.setattr("gnnsparse.plan.work._MOST_TILES", panel.slots // PANEL_K_TILE)
     with pytest.raises(
         ValueError, match=rf"graph: has {panel.slots} column slots in panels; accepted: below"
     ):

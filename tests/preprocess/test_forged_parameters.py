@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import FormatSpec
-from gnnsparse.preprocess.cache import GraphCache
 from gnnsparse.preprocess.stored import pack, unpack
+from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.plan.window import WINDOW
+from gnnsparse.plan.work import cut_rows, cut_windows, group_rows, window_tiles
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import cut_rows, cut_windows, group_rows, window_tiles
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.runtime import device as device_module
 from gnnsparse.sparse.kernel_keys import Product

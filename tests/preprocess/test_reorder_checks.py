@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS, register_reordering, reorder
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import random_graph
 
 pytestmark = pytest.mark.usefixtures("registrations")

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import Plan, SparseGraph
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan.window import BALANCES, WINDOW
-from gnnsparse.preprocess.balance import cut_windows, window_tiles
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.preprocess.splits import adaptive_parts, limited_parts, wave_parts
+from gnnsparse.plan.work import adaptive_parts, cut_windows, limited_parts, wave_parts, window_tiles
 from gnnsparse.runtime import device as device_module
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.testing import random_graph

@@ -14,11 +14,9 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse import SparseGraph
+from gnnsparse import SparseGraph, errors
 from gnnsparse.data import BlockModel, graph_like, load_dataset, load_matrix, load_sequences, sample_graph
-from gnnsparse.errors import check_memory
-from gnnsparse.runtime import memory
-from gnnsparse.runtime.memory import MemoryLimit, available_memory
+from gnnsparse.errors import MemoryLimit, available_memory, check_memory
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 NODES = 2**29
@@ -74,12 +72,12 @@ def test_control_groups_are_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (inner / limit).write_text("max\n" if version == 2 else f"{2**63 - 4096}\n")
     (inner / used).write_text("1000\n")
     line = "4:cpu,memory:/jobs/mine\n3:cpu:/other\n" if version == 1 else "0::/jobs/mine\n"
-    text = memory._text
-    monkeypatch.setattr(memory, "_CGROUPS", tmp_path)
+    text = errors._text
+    monkeypatch.setattr(errors, "_CGROUPS", tmp_path)
     monkeypatch.setattr(
-        memory, "_text", lambda path: line if path == Path("/proc/self/cgroup") else text(path)
+        errors, "_text", lambda path: line if path == Path("/proc/self/cgroup") else text(path)
     )
-    assert list(memory._cgroup()) == [MemoryLimit(2_500_000, "this process's control group (cgroup)")]
+    assert list(errors._cgroup()) == [MemoryLimit(2_500_000, "this process's control group (cgroup)")]
 
 
 ABSURD: dict[str, tuple[Callable[[], Any], str]] = {

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 import gnnsparse
 from gnnsparse import SparseOperand
 from gnnsparse.nn import SparseLinear
-from gnnsparse.runtime.locks import ForkLock, cached_property
+from gnnsparse.runtime.memo import ForkLock, cached_property
 from gnnsparse.testing import random_graph
 from tests.together import run_together
 

@@ -14,8 +14,8 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.convert import convert
 from gnnsparse.testing import random_graph
 from tests.attention_oracle import make_case, run
 from tests.helpers import make

@@ -10,9 +10,9 @@ import torch
 from scipy.stats import chi2
 
 from gnnsparse import SparseGraph
+from gnnsparse.formats.csr import Csr
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.draws import running_sums
-from gnnsparse.sparse.csr import Csr
 
 #: Rows that draw independently. The seed is fixed: a test either passes or fails in every run.
 ROWS = 20_000

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph, _native
 from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, check_blocked, format_spec
+from gnnsparse.formats.convert import convert
+from gnnsparse.formats.csr import Csr, check_permutation
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
-from gnnsparse.preprocess.convert import convert
-from gnnsparse.sparse.checks import check_permutation
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import random_graph
 
 CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
@@ -164,7 +163,7 @@ def test_permutations(threads: int, dtype: torch.dtype, count: int) -> None:
 
 
 def test_a_checked_matrix_of_another_dtype_is_refused() -> None:
-    from gnnsparse.sparse.checks import check_csr
+    from gnnsparse.formats.csr import check_csr
 
     good = random_graph(10, 10, 0.3).csr
     for bad in (

@@ -21,7 +21,7 @@ from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.formats import operations
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.plan import CsrPlan
-from gnnsparse.preprocess.plans import PlanStore
+from gnnsparse.plan.store import PlanStore
 from gnnsparse.sparse import handles
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS, PRECISIONS

@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from gnnsparse.data import NodeDataset
+from gnnsparse.formats.csr import Csr
 from gnnsparse.runtime.device import use
 from gnnsparse.sampling.blocks import BlockArrays
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.device import numerics
 from gnnsparse.train.feeds import StepInput

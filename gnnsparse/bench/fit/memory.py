@@ -10,8 +10,7 @@ import torch
 from gnnsparse.ops.dense import CudaLoader
 from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.runtime.constants import GATHER_FLOOR_WORDS, SLICE_BYTES
-from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, SLICE_BYTES, describe_device, path
 from gnnsparse.runtime.timing import measure
 
 __all__ = ["measure_memory"]

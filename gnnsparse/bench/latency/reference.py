@@ -18,8 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.bench.check import PEER_FACTOR, Verdict
 from gnnsparse.bench.latency.models import GraphStack
 from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.testing import measure_errors
 
 __all__ = ["FACTOR", "Answers", "answers_of", "judge"]

@@ -20,7 +20,7 @@ from gnnsparse.bench.latency.measure import Measured, measure_backend
 from gnnsparse.bench.latency.reference import Answers
 from gnnsparse.bench.latency.settings import LatencySettings
 from gnnsparse.bench.latency.tasks import Task
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 
 __all__ = ["measure_isolated"]
 

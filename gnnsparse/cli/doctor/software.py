@@ -15,7 +15,7 @@ import torch
 import gnnsparse
 from gnnsparse.cli.doctor.findings import Section
 from gnnsparse.data.generated import check_cached
-from gnnsparse.preprocess.cache import CacheEntry, GraphCache
+from gnnsparse.runtime.cache import CacheEntry, GraphCache
 from gnnsparse.runtime.environment import commit_of
 
 __all__ = ["OPTIONAL_PACKAGES", "check_cache", "check_packages"]

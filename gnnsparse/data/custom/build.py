@@ -15,7 +15,7 @@ from gnnsparse.data.custom.labels import LABEL_KINDS, Labels, check_classes, rea
 from gnnsparse.data.dataset import METRICS, REGRESSION_METRICS, NodeDataset, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_memory
-from gnnsparse.sparse.csr import coo_to_csr
+from gnnsparse.formats.csr import coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph, node_count
 
 __all__ = ["FEATURES", "SPLITS", "BuildOptions", "build_dataset"]

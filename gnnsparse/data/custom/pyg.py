@@ -12,7 +12,7 @@ from gnnsparse.data.custom.build import BuildOptions, build_dataset
 from gnnsparse.data.custom.saved import content_of_arrays
 from gnnsparse.data.dataset import NodeDataset
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.preprocess.pyg_data import is_pyg_data
+from gnnsparse.preprocess.source import is_pyg_data
 
 __all__ = ["dataset_of_pyg"]
 

@@ -23,11 +23,10 @@ from gnnsparse import _native
 from gnnsparse.data.large.space import writing
 from gnnsparse.data.npz import bytes_of, map_npy
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.formats.csr import Csr, check_offsets
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
-from gnnsparse.sparse.checks import check_offsets
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [

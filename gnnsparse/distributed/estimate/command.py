@@ -23,10 +23,10 @@ from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import Partition, community_order, cut_sizes, ranges_along
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import normalize
-from gnnsparse.sparse.csr import Csr
 
 __all__ = ["run_plan_cluster"]
 

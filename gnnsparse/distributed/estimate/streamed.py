@@ -13,7 +13,7 @@ import numpy as np
 
 from gnnsparse.data.large.folder import row_parts
 from gnnsparse.distributed.shard import ShardFacts
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.formats.csr import Csr
 
 __all__ = ["StreamedCounts"]
 

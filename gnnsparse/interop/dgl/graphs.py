@@ -12,7 +12,7 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import Adjacency, Recipe
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["Structure", "edges_of_relation", "from_dgl", "is_dgl_graph", "structure_of"]

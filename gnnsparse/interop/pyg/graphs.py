@@ -15,7 +15,7 @@ from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import digest
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 
 __all__ = ["Graph", "LeftError", "NotYetError", "graph_of", "kept_graphs", "memo"]
 

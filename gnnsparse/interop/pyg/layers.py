@@ -23,7 +23,7 @@ from gnnsparse.interop.pyg.message import arguments_of
 from gnnsparse.interop.pyg.normalize import rebound
 from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.interop.pyg.sparse import is_sparse, multiplying
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 
 __all__ = ["is_accelerated", "outlook", "state_of", "swap", "swap_back", "why_not"]
 

@@ -18,7 +18,7 @@ from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
 from gnnsparse.interop.pyg.reports import Report, Row
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.runtime.locks import ForkLock
+from gnnsparse.runtime.memo import ForkLock
 
 __all__ = ["accelerate", "backend", "report", "restore"]
 

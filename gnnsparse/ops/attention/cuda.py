@@ -14,8 +14,7 @@ from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_vi
 from gnnsparse.ops.attention.work import dkv_places, panel_pass, workspace
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.attention import dkv_partial_bytes
-from gnnsparse.runtime.constants import VECTOR_BYTES
-from gnnsparse.runtime.device import path
+from gnnsparse.runtime.device import VECTOR_BYTES, path
 
 __all__ = ["backward", "forward", "vectorized"]
 

@@ -18,8 +18,7 @@ from gnnsparse.ops.attention.views import edge_view, heads_view
 from gnnsparse.ops.quantization import NUMBER_TYPES, as_numbers, fake_quantized, store, store_heads
 from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.constants import SCORE_ROWS, VECTOR_BYTES
-from gnnsparse.runtime.device import path
+from gnnsparse.runtime.device import SCORE_ROWS, VECTOR_BYTES, path
 
 __all__ = ["dequantized", "differentiable", "problem_of", "takes_bytes"]
 

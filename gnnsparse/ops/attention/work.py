@@ -10,8 +10,8 @@ import torch
 from gnnsparse import _native
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.plan import AttentionPlan
-from gnnsparse.preprocess.balance import WorkList
-from gnnsparse.runtime.constants import SCORE_ROWS, partial_width
+from gnnsparse.plan.work import WorkList
+from gnnsparse.runtime.device import SCORE_ROWS, partial_width
 from gnnsparse.runtime.memo import Key
 from gnnsparse.sparse.kernel_cache import KernelCache
 

@@ -11,9 +11,8 @@ from gnnsparse.ops.graph_attention import chain
 from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result, as_given
 from gnnsparse.ops.graph_attention.views import heads_view, problem_of, result_view
 from gnnsparse.ops.rows import row_sums
-from gnnsparse.runtime.constants import VECTOR_BYTES
-from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
+from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "forward", "weights"]

@@ -7,11 +7,11 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
+from gnnsparse.formats.convert import place_values
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
-from gnnsparse.preprocess.places import place_values
 from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
 from gnnsparse.sparse.kernel_keys import BoundCall, Product
 

@@ -12,19 +12,25 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.formats.packed import packed_kernel, why_not_packed
-from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS
+from gnnsparse.formats.convert import place_values
+from gnnsparse.formats.csr import Csr
+from gnnsparse.formats.policy import POLICY_BLOCKS, STAGINGS, X_LOADS, packed_kernel, why_not_packed
 from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import reads_lines
+from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.balance import WorkList
-from gnnsparse.preprocess.places import place_values
-from gnnsparse.runtime.constants import NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES, partial_width
-from gnnsparse.runtime.device import describe_device, path
+from gnnsparse.runtime.device import (
+    NARROW_WIDTH,
+    SECTOR_BYTES,
+    SLICE_BYTES,
+    VECTOR_BYTES,
+    describe_device,
+    partial_width,
+    path,
+)
 from gnnsparse.runtime.memo import Launchable
-from gnnsparse.sparse.csr import Csr
 from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
 from gnnsparse.sparse.kernel_keys import BoundCall, Product
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from gnnsparse.plan.gpu_records.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
-from gnnsparse.runtime.constants import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
+from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
 __all__ = [
     "CsrLoad",

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder.registry import METHODS, Found, Method, Option, register_reordering
-from gnnsparse.sparse.csr import Csr
 
 __all__ = ["order_by_counts"]
 

@@ -1,4 +1,4 @@
-"""The registry of reorderings: their names, options and requirements."""
+"""The registry of reorderings, and `reorder`, which computes a row order and measures its locality."""
 
 from __future__ import annotations
 
@@ -6,19 +6,47 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar, cast
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.preprocess.reorder.undirected import undirected
+from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.formats.csr import Csr, Locality, check_csr, check_permutation, coo_to_csr, measure_locality
 from gnnsparse.registry import Names, Option, Registry
-from gnnsparse.sparse.checks import check_csr, check_permutation
-from gnnsparse.sparse.csr import Csr
+from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["METHODS", "REORDERINGS", "Found", "Method", "Option", "check_known", "register_reordering"]
+__all__ = [
+    "METHODS",
+    "REORDERINGS",
+    "Found",
+    "Method",
+    "Option",
+    "Reordering",
+    "check_known",
+    "register_reordering",
+    "reorder",
+    "undirected",
+]
+
+
+def undirected(csr: Csr) -> Csr:
+    """Returns the structure of A + A^T without its diagonal, for a square A on the CPU.
+
+    The result is symmetric, its columns ascend in each row, and no row has a column twice: libraries that
+    partition graphs take that for granted.
+
+    Raises:
+        ValueError: A has 2^31 or more nonzeros.
+        MemoryError: the result does not fit into this machine's memory.
+    """
+    row, col = csr.row_index().to(torch.int32), csr.indices
+    off_diagonal = row != col
+    row, col = row[off_diagonal], col[off_diagonal]
+    return coo_to_csr(torch.cat([row, col]), torch.cat([col, row]), csr.rows, csr.cols)[0]
+
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -220,3 +248,77 @@ def register_reordering(
         return cast(OrderFunction, checked)
 
     return keep
+
+
+@dataclass(frozen=True, eq=False)
+class Reordering:
+    """The result of `reorder`.
+
+    Attributes:
+        method: name of the reordering.
+        order: int32 [rows] on the CPU: row i of the reordered matrix is row order[i] of the graph. None: the
+            order is unchanged.
+        seconds: wall time of the reordering.
+        before, after: locality of the graph's own order and of `order`.
+        details: what the reordering itself reports, as plain values: the row shuffle's tiles, the objective
+            after each stage of "jaccard", the orders that "auto" tried; empty for the others.
+    """
+
+    method: str
+    order: torch.Tensor | None
+    seconds: float
+    before: Locality
+    after: Locality
+    details: dict[str, Any] = field(default_factory=dict)
+
+    def report(self) -> dict[str, Any]:
+        """Returns everything but the order as plain values."""
+        return {
+            "method": self.method,
+            "seconds": self.seconds,
+            "before": asdict(self.before),
+            "after": asdict(self.after),
+            "details": self.details,
+        }
+
+
+def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reordering:
+    """Computes a row order of a graph, and measures its locality.
+
+    Args:
+        graph: the graph, on any device; reorderings run on the CPU.
+        method: one of REORDERINGS: "none"; "degree": longest rows first; "rcm": reverse Cuthill-McKee;
+            "metis": parts of about `part_size` (128) rows, which needs the package pymetis; "community":
+            communities found by local moving, in at most `rounds` (10) sweeps at each level, at a
+            `resolution` (1.0) of the modularity. "community" is fast enough for large graphs, and its
+            `columns_32` is never above that of the graph's own order. The last three accept square matrices
+            only and work on A + A^T.
+            "row-shuffle" (Tiled-CSR), "jaccard" (RSH-SpMM), "tca" (like DTC-SpMM's) and "auto", the best of
+            several by counts, take any matrix; their functions in `gnnsparse.preprocess.reorder` document
+            their options. `register_reordering` adds further ones.
+        options: options of the reordering, those in parentheses.
+
+    Returns:
+        The order, its time and its locality. The order does not depend on the number of threads.
+
+    Raises:
+        TypeError: `method` or an option is of another type, or a registered function returned no integers.
+        ValueError: there is no such reordering or option, a value is out of range, or the reordering needs
+            a square matrix, fewer nonzeros, or returned no permutation.
+        ImportError: the package that the reordering needs is not installed.
+        MemoryError: the reordering needs more scratch memory than this machine has.
+    """
+    check_choice("reorder", method, REORDERINGS)
+    csr = graph.csr.to(torch.device("cpu"))
+    if method == "none":
+        check_known(method, options, {})
+        before = measure_locality(csr, None)
+        return Reordering(method, None, 0.0, before, before)
+    start = time.perf_counter()
+    found = METHODS[method].find(csr, **options)
+    seconds = time.perf_counter() - start
+    before = measure_locality(csr, None)
+    if csr.nnz == 0 and not METHODS[method].empty:
+        return Reordering(method, None, 0.0, before, before)
+    after = measure_locality(csr, found.order)
+    return Reordering(method, found.order, seconds, before, after, found.details)

@@ -1,5 +1,5 @@
 // Work lists: which part of a product each block or warp of a kernel takes. Python makes them
-// (gnnsparse/preprocess/balance.py). An item is 16 bytes, which one load brings; every kernel has
+// (gnnsparse/plan/work.py). An item is 16 bytes, which one load brings; every kernel has
 // its own type of item.
 #pragma once
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse.plan import Plan, Problem, plan_from_plain
-from gnnsparse.preprocess.cache import CACHE_VERSION, CacheWarning, GraphCache
+from gnnsparse.runtime.cache import CACHE_VERSION, CacheWarning, GraphCache
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain

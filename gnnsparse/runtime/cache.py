@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.preprocess.cache_files import (
+from gnnsparse.runtime.cache_files import (
     DamagedError,
     NotOursError,
     Opened,

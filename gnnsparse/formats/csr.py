@@ -1,8 +1,4 @@
-"""CSR arrays on one device, and the native operations on them.
-
-This is the one module that hands CSR arrays to the native code: everything above it works with
-`Csr` objects.
-"""
+"""CSR arrays on one device, the native operations on them, and checks of arrays that come from outside."""
 
 from __future__ import annotations
 
@@ -15,12 +11,27 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import check_memory
+from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.locks import cached_property
+from gnnsparse.runtime.memo import cached_property
 
-__all__ = ["Csr", "PaddedCsr", "coo_to_csr", "index_dtype", "run_cuda", "send_by_value"]
+__all__ = [
+    "Csr",
+    "Locality",
+    "PaddedCsr",
+    "check_ascending",
+    "check_csr",
+    "check_host_array",
+    "check_indices",
+    "check_offsets",
+    "check_permutation",
+    "coo_to_csr",
+    "index_dtype",
+    "measure_locality",
+    "run_cuda",
+    "send_by_value",
+]
 
 _MAX_INT32 = 2**31 - 1
 
@@ -393,3 +404,116 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
     if nnz < edges:
         indices = indices[:nnz].clone()
     return Csr(indptr, indices, cols), nnz_index
+
+
+_INDEX_DTYPES = (torch.int32, torch.int64)
+
+
+def _dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
+    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+
+
+def check_host_array(
+    name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
+) -> torch.Tensor:
+    """Returns `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else raises.
+
+    Raises:
+        ValueError: it is something else. `count` None accepts any length.
+    """
+    accepted = f"{_dtype_names(dtypes)} [{'any' if count is None else count}], contiguous, on the CPU"
+    if not isinstance(array, torch.Tensor) or array.layout != torch.strided:
+        bad_value(name, f"got {type(array).__name__}; accepted: {accepted}")
+    right = array.dtype in dtypes and array.dim() == 1 and (count is None or array.numel() == count)
+    if not right or not array.is_contiguous() or array.device.type != "cpu":
+        got = f"{_dtype_names((array.dtype,))} {list(array.shape)} on {array.device}"
+        bad_value(name, f"got {got}; accepted: {accepted}")
+    return array
+
+
+def check_indices(name: str, indices: torch.Tensor, limit: int) -> None:
+    """Raises ValueError if an element of an int32 or int64 array is outside [0, limit)."""
+    check_host_array(name, indices, _INDEX_DTYPES)
+    at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
+    if at >= 0:
+        accepted = f"0 to {limit - 1}" if limit > 0 else "nothing"
+        bad_value(name, f"element {at} is {int(indices[at])}; accepted: {accepted}")
+
+
+def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
+    """Raises ValueError unless an int64 array begins with 0, never decreases and ends with `last`."""
+    check_host_array(name, offsets, (torch.int64,))
+    if offsets.numel() == 0:
+        bad_value(name, "is empty; accepted: at least one offset")
+    first, end = int(offsets[0]), int(offsets[-1])
+    if first != 0 or end != last:
+        bad_value(name, f"runs from {first} to {end}; accepted: 0 to {last}")
+    at = _native.first_decreasing(offsets, torch.get_num_threads())
+    if at >= 0:
+        bad_value(name, f"decreases after element {at}; accepted: offsets that never decrease")
+
+
+def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1) -> None:
+    """Raises ValueError unless each index is in [0, limit) and at least `step` above the one before it."""
+    check_indices(name, indices, limit)
+    close = (indices.diff() < step).nonzero()
+    if close.numel():
+        bad_value(
+            name, f"element {int(close[0])} is too close to the next; accepted: steps of {step} or more"
+        )
+
+
+def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
+    """Raises ValueError unless an int32 or int64 array holds each number below `count` once."""
+    check_host_array(name, indices, _INDEX_DTYPES, count)
+    if not _native.is_permutation(indices, torch.get_num_threads()):
+        check_indices(name, indices, count)
+        bad_value(name, f"repeats an element; accepted: each number below {count} once")
+
+
+def check_csr(name: str, csr: Csr) -> None:
+    """Raises ValueError unless a matrix is in canonical CSR form: valid offsets, ascending columns in range.
+
+    Args:
+        name: the name of the matrix in errors.
+        csr: the matrix.
+    """
+    indptr, indices = f"{name}.indptr", f"{name}.indices"
+    check_host_array(indptr, csr.indptr, (torch.int64,))
+    check_host_array(indices, csr.indices, (torch.int32,))
+    check_offsets(indptr, csr.indptr, csr.nnz)
+    check_indices(indices, csr.indices, csr.cols)
+    if not _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads()):
+        bad_value(indices, "do not ascend in a row; accepted: ascending columns without repeats")
+
+
+#: Heights of the row groups whose distinct columns are counted.
+_HEIGHTS = (8, 32)
+
+
+@dataclass(frozen=True)
+class Locality:
+    """Counts of the columns in groups of rows, which are the rows of X that a kernel has to gather.
+
+    Attributes:
+        columns_8, columns_32: sums of the distinct columns of each group of 8, and of 32, consecutive rows.
+        blocks: number of 8 x 16 blocks of the window format.
+        density: nonzeros per element of the columns of 8-row groups.
+    """
+
+    columns_8: int
+    columns_32: int
+    blocks: int
+    density: float
+
+
+def measure_locality(csr: Csr, order: torch.Tensor | None) -> Locality:
+    """Measures the locality of a matrix on the CPU in a row order; None: in its own order."""
+    of_height = {h: csr.count_columns(h, order) for h in _HEIGHTS}
+    columns_8 = int(of_height[8].sum())
+    return Locality(
+        columns_8=columns_8,
+        columns_32=int(of_height[32].sum()),
+        blocks=int(((of_height[8] + 15) // 16).sum()),
+        density=csr.nnz / max(8 * columns_8, 1),
+    )
