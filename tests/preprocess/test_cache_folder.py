@@ -17,7 +17,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.cli.main import main
-from gnnsparse.preprocess import cache as cache_module
+from gnnsparse.runtime import cache as cache_module
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 from tests.helpers import needs_installed_module

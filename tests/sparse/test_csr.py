@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse.sparse import csr as csr_module
+from gnnsparse.formats import csr as csr_module
 from gnnsparse.testing import random_graph
 
 
