@@ -116,7 +116,7 @@ results: $(VENV)/.dev
 	$(bin)/gnnsparse report --out build/report.html
 
 # What the five papers count, beside ours, from the matrices in $(DATA); `make results` then makes the tables of
-# docs/papers.md.
+# notes/papers.md.
 reproduce: $(VENV)/.dev
 	for paper in flashsparse sspmm tiled-csr cutespmm rsh-spmm; do \
 	  $(bin)/python -m papers $$paper --device cpu --data $(DATA) \

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md: the papers' numbers, mechanisms and formats, from files of results.
+"""The tables of notes/papers.md: the papers' numbers, mechanisms and formats, from files of results.
 
 A cell whose file is not there is empty, and a table whose file is not there says how to measure it.
 """

@@ -1,4 +1,4 @@
-"""Writes the tables of the README and of docs/, and its figure, from the JSON files in benchmarks/results.
+"""Writes the tables of the README, docs/ and notes/, and a figure, from the files in benchmarks/results.
 
     python scripts/readme_tables.py            rewrite the tables; `make results` does it
     python scripts/readme_tables.py --check    exit with 1 if they are not up to date
@@ -30,21 +30,25 @@ RESULTS = ROOT / "benchmarks" / "results"
 README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 #: The figure of the README's first screen.
 FIGURE = ROOT / "docs" / "speed.svg"
-_NUMERICS, _PAPERS = ROOT / "docs" / "numerics.md", ROOT / "docs" / "papers.md"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
-    "precision-8bit": _NUMERICS,
-    "precision-operations": _NUMERICS,
-    "precision-sums": _NUMERICS,
-    "precision-scaling": _NUMERICS,
-    "papers-mechanisms": _PAPERS,
-    "papers-numbers": _PAPERS,
-    "papers-presets": _PAPERS,
-    "papers-sparsities": _PAPERS,
+    "precision-operations": ROOT / "docs" / "numerics.md",
     "scaling": ROOT / "docs" / "scaling.md",
-    "scaling-before": ROOT / "docs" / "scaling.md",
     "published-levels": ROOT / "docs" / "howto" / "tasks.md",
-}
+    **dict.fromkeys(
+        ("papers-mechanisms", "papers-numbers", "papers-presets", "papers-sparsities"),
+        ROOT / "notes" / "papers.md",
+    ),
+    **dict.fromkeys(
+        (
+            "accuracy-agnn", "accuracy-agnn-trained", "accuracy-layers", "accuracy-sampled", "agnn-step",
+            "cusparse-best", "graph-attention", "host", "precision-8bit", "precision-scaling",
+            "precision-study", "precision-sums", "precision-table8", "real", "scaling-before", "spmm-8bit",
+            "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
+        ),
+        ROOT / "notes" / "measurements.md",
+    ),
+}  # fmt: skip
 #: The tables that the README has, too.
 IN_README = ("headline",)
 
@@ -54,7 +58,7 @@ def pages_of(name: str) -> list[Path]:
     return [PAGE_OF.get(name, RESULTS_PAGE), *([README] if name in IN_README else [])]
 
 
-#: The file of the tables of docs/numerics.md.
+#: The file of the tables of numbers by precision.
 _OPERATIONS = "accuracy_operations_h200.json"
 
 

@@ -112,7 +112,7 @@ class Bench:
     Attributes:
         settings: what to measure.
         tell: called with a line of text when a matrix begins.
-        rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
+        rows: the measurements, as they are written to the JSON file (notes/benchmarks.md lists the keys).
         skipped: what was not measured.
         commits: the commits of a run that this one goes on with.
         profiler_problem: why the GPU's counters were asked for and not read; "" if they were.

@@ -1,7 +1,7 @@
 """The blocked format: its parameters, the published formats as presets of it, and its arrays.
 
 Rows are grouped into panels. In each panel, columns without a nonzero are dropped, and the others are cut
-into blocks and bricks (docs/format.md). Every preset is registered in the file that defines it.
+into blocks and bricks (notes/format.md). Every preset is registered in the file that defines it.
 """
 
 from gnnsparse.formats import presets  # noqa: F401  (first, so that messages list these names first)

@@ -1,4 +1,4 @@
-"""The parameters of the blocked format, which docs/format.md describes with drawings."""
+"""The parameters of the blocked format, which notes/format.md describes with drawings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of docs/papers.md: what they say with files of results and without them."""
+"""The tables of notes/papers.md: what they say with files of results and without them."""
 
 from __future__ import annotations
 

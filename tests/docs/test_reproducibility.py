@@ -1,4 +1,4 @@
-"""docs/reproducibility.md names every file of results."""
+"""notes/reproducibility.md names every file of results."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from tests.docs.blocks import ROOT
 
-PAGE = ROOT / "docs" / "reproducibility.md"
+PAGE = ROOT / "notes" / "reproducibility.md"
 
 
 def test_every_file_of_results_is_named() -> None:

@@ -49,7 +49,7 @@ class LatencyBench:
         settings: what to measure.
         tell: called with a line of text when a task begins.
         save: called after each task.
-        rows: the measurements, as they are written to the JSON file (docs/benchmarks.md lists the keys).
+        rows: the measurements, as they are written to the JSON file (notes/benchmarks.md lists the keys).
         skipped: what was not measured.
         noise: what is known of the noise; it is read when the run begins and after each task.
     """

@@ -2,7 +2,7 @@
 
 A load holds the quantities of a problem and a plan that do not depend on the GPU. Its fields are numbers, or
 arrays with one element for each of many plans; every function accepts both. notes/log.md explains the
-model's terms and how far it is off; docs/gpu-records.md says how the numbers of a record are found.
+model's terms and how far it is off; notes/gpu-records.md says how the numbers of a record are found.
 """
 
 from __future__ import annotations
