@@ -9,8 +9,8 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import StoredGraph
+from gnnsparse.data.large.build import NpyWriter
 from gnnsparse.data.large.folder import FILES, write_header
-from gnnsparse.data.large.writer import NpyWriter
 
 #: The least memory that a graph can be built in: 227 edges are read and 5,461 sorted at a time.
 LEAST = 65_536

@@ -56,8 +56,8 @@ FILES = {
         import torch
 
         from gnnsparse import SparseGraph
-        from gnnsparse.data.dataset import NodeDataset
-        from gnnsparse.data.registry import register_dataset
+        from gnnsparse.data.datasets import NodeDataset
+        from gnnsparse.data.catalog import register_dataset
 
 
         @register_dataset("circle", task="angle")

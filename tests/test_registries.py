@@ -17,8 +17,8 @@ import gnnsparse.nn
 import train
 from gnnsparse.bench.options import add_arguments
 from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASETS, load_dataset
+from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model
-from gnnsparse.data.registry import register_dataset
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, FormatSpec, format_spec, register_preset
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand

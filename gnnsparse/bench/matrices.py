@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from gnnsparse.data.files import load_matrix
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, graph_like
+from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.errors import bad_value
 from gnnsparse.sparse.graph import SparseGraph
 

@@ -2,33 +2,27 @@
 
 # isort: off
 # Imported in the order in which messages list their data sets. `discover` imports the other files.
-from gnnsparse.data import digits, published, synthetic  # noqa: F401
+from gnnsparse.data import generated, published  # noqa: F401
 # isort: on
 
-from gnnsparse.data.blocks import BlockBatch, BlockBatches, block_diagonal
-from gnnsparse.data.custom import CUSTOM_FORMATS, dataset_of_pyg, load_custom
-from gnnsparse.data.dataset import NodeDataset
-from gnnsparse.data.files import load_matrix
-from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
-from gnnsparse.data.graphs import GraphDataset
-from gnnsparse.data.large import (
-    DamagedGraphError,
-    EdgeStream,
-    NoSpaceError,
-    StoredGraph,
-    build_graph,
-    edges_like,
-    generate_graph,
-    graph_info,
-    open_graph,
+from gnnsparse.data.catalog import (
+    CATALOG,
+    DATASETS,
+    SEQUENCE_DATASETS,
+    DatasetEntry,
+    load_dataset,
+    load_sequences,
+    register_dataset,
 )
-from gnnsparse.data.links import LinkDataset
-from gnnsparse.data.listops import LISTOPS_TOKENS, evaluate_listops, load_listops
-from gnnsparse.data.load import DATASETS, SEQUENCE_DATASETS, load_dataset, load_sequences
-from gnnsparse.data.registry import CATALOG, DatasetEntry, register_dataset
-from gnnsparse.data.sequences import SequenceDataset, SequencePart
-from gnnsparse.data.storage import DatasetUnavailableError, data_folder
-from gnnsparse.data.text import load_text_bytes
+from gnnsparse.data.custom.load import CUSTOM_FORMATS, dataset_of_pyg, load_custom
+from gnnsparse.data.datasets import GraphDataset, LinkDataset, NodeDataset, SequenceDataset, SequencePart
+from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
+from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, block_diagonal
+from gnnsparse.data.large.build import EdgeStream, build_graph, edges_like, generate_graph
+from gnnsparse.data.large.folder import DamagedGraphError, NoSpaceError, StoredGraph, graph_info, open_graph
+from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, evaluate_listops, load_listops, load_text_bytes
+from gnnsparse.data.matrix_files import load_matrix
+from gnnsparse.data.sources import DatasetUnavailableError, data_folder
 from gnnsparse.registry import discover
 
 __all__ = [

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnnsparse.data.links import LinkDataset
-from gnnsparse.data.npz import open_npz
-from gnnsparse.data.registry import register_dataset
-from gnnsparse.data.storage import DatasetUnavailableError
+from gnnsparse.data.array_files import open_npz
+from gnnsparse.data.catalog import register_dataset
+from gnnsparse.data.datasets import LinkDataset
+from gnnsparse.data.sources import DatasetUnavailableError
 from gnnsparse.errors import bad_type
 from gnnsparse.sparse.graph import SparseGraph
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from gnnsparse.data.checks import check_finite, check_labels
+from gnnsparse.data.catalog import register_dataset
+from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels
+from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
+from gnnsparse.data.optional import import_optional
+from gnnsparse.data.splits import random_split, split_by_class, split_generator
 from gnnsparse.distributed.stored import check_shard
-from gnnsparse.errors import bad_value
-from gnnsparse.formats.csr import Csr, check_csr, check_host_array
+from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.formats.csr import Csr, check_csr, check_host_array, coo_to_csr
 from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Generated", "check_cached", "keep_generated"]
+__all__ = ["Generated", "check_cached", "keep_generated", "load_digits", "make_dataset", "sizes_of"]
 
 _ARRAYS = ("indptr", "indices", "x", "y")
 
@@ -108,3 +113,173 @@ def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Gener
     except TypeError as error:
         raise ValueError(str(error)) from error
     return Generated(SparseGraph(csr), x, y, classes)
+
+
+#: To be raised when other data are made.
+_DIGITS_VERSION = 1
+_NEIGHBOURS = 8
+_TRAIN_PER_CLASS, _VAL_PER_CLASS = 60, 30
+#: The largest value of a pixel; pixels are integers from 0.
+_BRIGHTEST = 16
+
+
+@register_dataset("digits", task="node")
+def load_digits(split: int = 0) -> NodeDataset:
+    """Loads 1,797 images of digits with 8 x 8 pixels, each joined with its 8 nearest others by edges.
+
+    The graph is kept in the package's cache with the images, so that a second call does not need
+    scikit-learn, whose import takes longer than training.
+
+    Args:
+        split: number of a random split, from 0 on: 60 training and 30 validation nodes of each class, the
+            others for testing.
+
+    Raises:
+        ImportError: the images are not in the cache, and scikit-learn is not installed.
+    """
+    made = keep_generated("digits", "", (_DIGITS_VERSION, _NEIGHBOURS, _BRIGHTEST), _read_images)
+    train, val, test = split_by_class(made.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
+    return NodeDataset(
+        name="digits",
+        graph=made.graph,
+        x=made.x,
+        y=made.y,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=made.classes,
+    )
+
+
+def _read_images() -> Generated:
+    source = import_optional("sklearn.datasets", "digits")
+    pixels, labels = source.load_digits(return_X_y=True)
+    pixels, y = torch.from_numpy(pixels), torch.from_numpy(labels).to(torch.int64)
+    graph = nearest_neighbours(pixels, _NEIGHBOURS)
+    return Generated(graph, (pixels / _BRIGHTEST).to(torch.float32), y, 10)
+
+
+def nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
+    """Makes the symmetric graph that joins every point with its `count` nearest others.
+
+    All N x N distances are held in memory, so it is for thousands of points. Among points at equal distances
+    those with smaller indices are chosen. Distances between points of small integers are exact, so that every
+    machine makes an equal graph.
+
+    Args:
+        points: [N, F].
+        count: neighbours of each point, before the graph is made symmetric.
+    """
+    nodes = points.shape[0]
+    square = (points * points).sum(dim=1)
+    distance = square[:, None] + square[None, :] - 2 * points @ points.T
+    distance.fill_diagonal_(float("inf"))
+    nearest = distance.argsort(dim=1, stable=True)[:, :count].reshape(-1)
+    point = torch.arange(nodes).repeat_interleave(count)
+    csr, _ = coo_to_csr(torch.cat([point, nearest]), torch.cat([nearest, point]), nodes, nodes)
+    return SparseGraph(csr)
+
+
+#: Share of the nodes that get a random class instead of their community's, which bounds the score of a model.
+_STRAY = 0.15
+#: Length of a class's mean feature vector; the noise of each feature has standard deviation 1.
+_SIGNAL = 1.5
+#: To be raised when equal arguments make other data.
+_VERSION = 1
+#: Rows of features that are made at a time.
+_ROWS = 2**16
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Numbers of classes and features, and shares of training and validation nodes, of the real data set."""
+
+    classes: int
+    features: int
+    train: float
+    val: float
+
+
+_TASKS = {
+    "reddit_like": _Task(41, 602, 153_431 / 232_965, 23_831 / 232_965),
+    "products_like": _Task(47, 100, 196_615 / 2_449_029, 39_323 / 2_449_029),
+    "arxiv_like": _Task(40, 128, 90_941 / 169_343, 29_799 / 169_343),
+}
+
+
+def sizes_of(name: str) -> tuple[int, int]:
+    """Returns the numbers of features and classes of the graph that a generated graph stands for.
+
+    Generated graphs without such a data set have 128 features and 16 classes.
+    """
+    task = _TASKS.get(name)
+    return (128, 16) if task is None else (task.features, task.classes)
+
+
+def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
+    """Generates a graph with a node classification task that can be learned, on the CPU, or reads it again.
+
+    What was generated is kept in the package's cache.
+
+    Each community has a class, which most of its nodes share. A node's features are a mean vector of its
+    class plus noise, so strong that the class can be told from the features of a neighbourhood only, not from
+    those of a single node.
+
+    Args:
+        name: name of a generated graph: "reddit_like", "products_like" or "arxiv_like".
+        scale: factor of the numbers of nodes and edges, at most 1.
+        seed: seed of the graph, the labels and the features.
+        split: number of the random split.
+
+    Raises:
+        ValueError: `scale` is too small for the graph's mean degree.
+        MemoryError: the features or the graph need more memory than this process can get.
+    """
+    task = _TASKS[name]
+    nodes = BLOCK_MODELS[name].scaled(check_scale_of(name, scale))[0]
+    check_memory("scale", 4 * nodes * task.features, f"{task.features} features of {nodes} nodes")
+    recipe = (_VERSION, BLOCK_MODELS[name], task, float(scale), seed, _STRAY, _SIGNAL)
+    about = f"scale {scale:g}, seed {seed}"
+    made = keep_generated(name, about, recipe, lambda: _generate(name, scale, seed))
+    train, val, test = random_split(made.y.numel(), split_generator(split, seed), task.train, task.val)
+    return NodeDataset(
+        name=name,
+        graph=made.graph,
+        x=made.x,
+        y=made.y,
+        train_mask=train,
+        val_mask=val,
+        test_mask=test,
+        num_classes=task.classes,
+    )
+
+
+def _generate(name: str, scale: float, seed: int) -> Generated:
+    task = _TASKS[name]
+    graph, community = sample_named(name, scale, seed)
+    generator = torch.Generator().manual_seed(seed)
+    y = _plant_labels(community, task.classes, generator)
+    return Generated(graph, _features(y, task, generator), y, task.classes)
+
+
+def _plant_labels(community: torch.Tensor, classes: int, generator: torch.Generator) -> torch.Tensor:
+    count = int(community.max()) + 1
+    class_of = torch.randperm(count, generator=generator) % classes
+    stray = torch.rand(community.numel(), generator=generator) < _STRAY
+    anything = torch.randint(classes, community.shape, generator=generator)
+    return torch.where(stray, anything, class_of[community])
+
+
+def _features(y: torch.Tensor, task: _Task, generator: torch.Generator) -> torch.Tensor:
+    means = torch.randn(task.classes, task.features, generator=generator)
+    means *= _SIGNAL / means.norm(dim=1, keepdim=True)
+    x = torch.empty(y.numel(), task.features)
+    for at in range(0, y.numel(), _ROWS):
+        rows = x[at : at + _ROWS]
+        torch.randn(rows.shape, generator=generator, out=rows)
+        rows += means[y[at : at + _ROWS]]
+    return x
+
+
+for _name in _TASKS:
+    register_dataset(_name, task="node")(partial(make_dataset, _name))

@@ -1,30 +1,289 @@
-"""The published data sets: their sources, and their conversion to a NodeDataset."""
+"""The published data sets: the readers of their raw files, and their conversion to a NodeDataset.
+
+The readers make what PyG's and OGB's own readers make, from checked bytes.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
-from gnnsparse.data.dataset import NodeDataset, normalize_rows
-from gnnsparse.data.raw import RawNodes
-from gnnsparse.data.raw_files import (
-    read_benchmark,
-    read_heterophilous,
-    read_ogb,
-    read_planetoid,
-    read_reddit,
-    read_saint,
-)
-from gnnsparse.data.registry import register_dataset
-from gnnsparse.data.sources import SOURCES, Source
+from gnnsparse.data.array_files import open_npz, parse_rows, read_csv, read_lines, read_npy
+from gnnsparse.data.catalog import register_dataset
+from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels, normalize_rows
+from gnnsparse.data.matrix_files import csr_of_archive
+from gnnsparse.data.pickles import read_pickle, recorded_array, recorded_csr, recorded_lists
+from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
 from gnnsparse.data.splits import Masks, split_by_class
-from gnnsparse.data.storage import DatasetUnavailableError, read_source
+from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats.csr import coo_to_csr
+from gnnsparse.runtime.safe_io import open_text, read_json, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["load_published", "register_published"]
+__all__ = [
+    "load_published", "read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid",
+    "read_reddit", "read_saint", "register_published",
+]  # fmt: skip
+
+#: Validation nodes of Planetoid's split, which follow the training nodes.
+_PLANETOID_VAL = 500
+#: Bytes of a JSON file.
+_MAX_JSON = 2**30
+
+
+def _features(name: str, array: np.ndarray) -> torch.Tensor:
+    """Converts features to float32, which must be finite."""
+    check_memory(name, 4 * array.size, f"features of shape {array.shape}")
+    with np.errstate(over="ignore"):  # too large ones become infinite
+        return check_finite(name, torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))
+
+
+def _edges(source: np.ndarray, target: np.ndarray, nodes: int) -> torch.Tensor:
+    """Makes edges of sources and targets, int32 [2, edges], after a check that they are nodes."""
+    for name, ends in (("sources", source), ("targets", target)):
+        wrong = (ends < 0) | (ends >= nodes)
+        if wrong.any():
+            at = int(wrong.argmax())
+            bad_value("edges", f"the {name} have {ends[at]} as element {at}; accepted: 0 to {nodes - 1}")
+    return torch.from_numpy(np.stack([source, target]).astype(np.int32))
+
+
+def _dense(matrix: SparseGraph) -> np.ndarray:
+    rows, cols = matrix.num_rows, matrix.num_cols
+    check_memory("features", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
+    return matrix.to_scipy().toarray()
+
+
+def _classes(labels: np.ndarray) -> torch.Tensor:
+    wrong = (labels < 0) | (labels >= len(labels))
+    if wrong.any():
+        at = int(wrong.argmax())
+        bad_value(
+            "labels", f"element {at} is {labels[at]}; accepted: 0 to {len(labels) - 1}, below the nodes"
+        )
+    return torch.from_numpy(labels.astype(np.int64))
+
+
+def _masks(nodes: int, parts: Iterable[tuple[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+    """Makes masks [1, nodes] of the node ids of each part, after a check that they are nodes."""
+    masks = {}
+    for name, ids in parts:
+        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < nodes:
+            bad_value(name, f"holds the nodes {ids.min()} to {ids.max()}; accepted: 0 to {nodes - 1}")
+        mask = torch.zeros(1, nodes, dtype=torch.bool)
+        mask[0, torch.from_numpy(ids.astype(np.int64))] = True
+        masks[f"{name}_masks"] = mask
+    return masks
+
+
+def _without_loops(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    kept = source != target
+    return source[kept], target[kept]
+
+
+def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads an npz file of Platonov et al. (2023): features, labels, edges in one direction, splits."""
+    with open_npz(folder / files[0]) as arrays:
+        x = _features("node_features", arrays.read("node_features", "iuf", (None, None)))
+        nodes = x.shape[0]
+        source, target = arrays.read("edges", "iu", (None, 2)).T
+        masks = {
+            name: torch.from_numpy(arrays.read(name, "b", (None, nodes)))
+            for name in ("train_masks", "val_masks", "test_masks")
+        }
+        labels = _classes(arrays.read("node_labels", "iu", (nodes,)))
+        return RawNodes(_edges(source, target, nodes), x, labels, **masks)
+
+
+def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads an npz file of Shchur et al. (2018): adjacency and features as CSR, and labels, without a split.
+
+    Features above 0 become 1, and self-loops are left out, as in PyG.
+    """
+    with open_npz(folder / files[0]) as arrays:
+        graph = csr_of_archive(arrays, "adj_")
+        nodes = graph.num_rows
+        if graph.num_cols != nodes:
+            bad_value("adj_shape", f"is ({nodes}, {graph.num_cols}); accepted: a square one")
+        features = csr_of_archive(arrays, "attr_")
+        if features.num_rows != nodes:
+            bad_value("attr_shape", f"has {features.num_rows} rows; accepted: {nodes}, one for each node")
+        x = torch.from_numpy(_dense(features))
+        x[x > 0] = 1
+        labels = _classes(arrays.read("labels", "iu", (nodes,)))
+        row, col = graph.csr.row_index().numpy(), graph.csr.indices.numpy()
+        return RawNodes(_edges(*_without_loops(row, col), nodes), x, labels)
+
+
+def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads the two npz files of Reddit: one of features, labels and parts, one of the edges."""
+    with open_npz(folder / files[0]) as arrays:
+        x = _features("feature", arrays.read("feature", "iuf", (None, None)))
+        nodes = x.shape[0]
+        y = _classes(arrays.read("label", "iu", (nodes,)))
+        part = arrays.read("node_types", "iu", (nodes,))
+        ids = [
+            (name, (part == number).nonzero()[0]) for number, name in enumerate(("train", "val", "test"), 1)
+        ]
+        masks = _masks(nodes, ids)
+    with open_npz(folder / files[1]) as arrays:
+        row = arrays.read("row", "iu", (None,))
+        return RawNodes(_edges(row, arrays.read("col", "iu", row.shape), nodes), x, y, **masks)
+
+
+def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads the files of GraphSAINT (Flickr, Yelp): CSR adjacency, features, classes, and roles of nodes."""
+    adjacency, feats, class_map, role = files
+    x = _features(feats, read_npy(folder / feats, "iuf", (None, None)))
+    nodes = x.shape[0]
+    with open_npz(folder / adjacency) as arrays:
+        csr = csr_of_archive(arrays, "").csr
+        edges = _edges(csr.row_index().numpy(), csr.indices.numpy(), nodes)
+    labels = _json(folder / class_map)
+    with reading(folder / class_map):
+        y = _labels_of_map(labels, nodes)
+    roles = _json(folder / role)
+    with reading(folder / role):
+        parts = [(name, _ids(roles.get(name[:2]), name[:2])) for name in ("train", "val", "test")]
+        masks = _masks(nodes, parts)
+    return RawNodes(edges, x, y, **masks)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    found = read_json(path, _MAX_JSON)
+    if not isinstance(found, dict):
+        raise ValueError(f"{path}: holds {type(found).__name__}; accepted: an object")
+    return found
+
+
+def _labels_of_map(labels: dict[str, Any], nodes: int) -> torch.Tensor:
+    """Makes labels of an object whose entries are the class, or the list of 0 and 1, of each node."""
+    accepted = f"the nodes 0 to {nodes - 1}, each with an integer, or each with as many integers"
+    if len(labels) != nodes or not all(str(node) in labels for node in range(nodes)):
+        bad_value("nodes", f"are {len(labels)} others; accepted: {accepted}")
+    ordered = [labels[str(node)] for node in range(nodes)]
+    if all(isinstance(label, list) for label in ordered):
+        width = len(ordered[0]) if ordered else 0
+        flat = [number for label in ordered for number in label]
+        if any(len(label) != width for label in ordered):
+            bad_value("labels", f"are lists of different lengths; accepted: {accepted}")
+        table = torch.from_numpy(_ids(flat, "labels").reshape(nodes, width).astype(np.float32))
+        check_labels("labels", table, nodes, width)
+        return table
+    return _classes(_ids(ordered, "labels"))
+
+
+def _ids(numbers: Any, name: str) -> np.ndarray:
+    """Makes int64 [numbers] of a list of a JSON file."""
+    if not isinstance(numbers, list) or not all(type(n) is int and abs(n) < 2**62 for n in numbers):
+        bad_value(name, "is missing, or something else; accepted: a list of integers")
+    return np.array(numbers, dtype=np.int64)
+
+
+def read_ogb(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads the compressed tables of OGB: numbers of nodes and edges, edges, features, classes, splits."""
+    nodes = int(read_csv(folder / "raw/num-node-list.csv.gz", np.int64, 1, 1)[0, 0])
+    count = int(read_csv(folder / "raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
+    read = partial(_table, folder)
+    edges = read("raw/edge.csv.gz", np.int64, count, 2)
+    features = read("raw/node-feat.csv.gz", np.float32, nodes)
+    labels = read("raw/node-label.csv.gz", np.int64, nodes, 1)
+    splits = [file for file in files if file.startswith("split/")]
+    parts = []
+    for name, file in zip(("train", "val", "test"), splits, strict=True):
+        parts.append((name, read_csv(folder / file, np.int64, nodes, 1, exact=False)[:, 0]))
+    with reading(folder):
+        x, masks = _features("node-feat", features), _masks(nodes, parts)
+        return RawNodes(_edges(edges[:, 0], edges[:, 1], nodes), x, _classes(labels[:, 0]), **masks)
+
+
+def _table(folder: Path, file: str, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
+    if rows < 0:
+        raise ValueError(f"{folder}: {file}: promises {rows} rows; accepted: 0 or more")
+    return read_csv(folder / file, dtype, rows, columns)
+
+
+def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Reads the pickles of Planetoid (Yang et al. 2016), of which no code runs.
+
+    `allx` and `ally` are the features and one-hot classes of the first nodes, `tx` and `ty` those of the test
+    nodes, which `test.index` numbers. Nodes that nothing describes have no features and class 0. The training
+    nodes are the first ones, as many as `y` has, and the 500 next ones are for validation.
+    """
+    part = {file.split(".", 2)[2]: folder / file for file in files}
+    allx, tx = (_planetoid_features(part[name], name) for name in ("allx", "tx"))
+    y, ally, ty = (_planetoid_labels(part[name], name) for name in ("y", "ally", "ty"))
+    with reading(part["test.index"]):
+        test = _planetoid_index(part["test.index"], tx.shape[0])
+        first = allx.shape[0]
+        if test.size and test.min() != first:
+            bad_value(
+                "test.index", f"begins with node {test.min()}; accepted: {first}, the first that allx lacks"
+            )
+        nodes = int(test.max()) + 1 if test.size else first
+    with reading(folder):
+        width = allx.shape[1]
+        if tx.shape[1] != width or len(ally) != first or len(ty) != len(test) or len(y) > first:
+            raise ValueError(
+                "tx, ty, y, ally: have other sizes than allx and test.index; accepted: as many nodes"
+            )
+        check_memory("test.index", 4 * nodes * width, f"features of {nodes} nodes and {width} columns")
+        x = torch.zeros(nodes, width)
+        x[:first], x[torch.from_numpy(test)] = torch.from_numpy(allx), torch.from_numpy(tx)
+        labels = np.zeros(nodes, np.int64)
+        labels[:first], labels[test] = ally, ty
+    graph = read_pickle(part["graph"])
+    with reading(part["graph"]):
+        edges = _edges(*_without_loops(*recorded_lists("graph", graph)), nodes)
+    train = np.arange(len(y))
+    val = np.arange(len(y), min(len(y) + _PLANETOID_VAL, first))
+    masks = _masks(nodes, (("train", train), ("val", val), ("test", test)))
+    return RawNodes(edges, x, _classes(labels), **masks)
+
+
+def _planetoid_index(path: Path, rows: int) -> np.ndarray:
+    """Reads the numbers of the test nodes, one a line."""
+    with open_text(path) as (file, _):
+        index = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
+    if np.unique(index).size != rows:
+        bad_value(
+            "test.index", f"holds {np.unique(index).size} different nodes; accepted: {rows}, as tx has rows"
+        )
+    return index
+
+
+def _planetoid_features(path: Path, name: str) -> np.ndarray:
+    record = read_pickle(path)
+    with reading(path):
+        indptr, indices, data, (rows, cols) = recorded_csr(name, record)
+        if indptr.dtype.kind != "i" or indices.dtype.kind != "i" or data.dtype.kind not in "iuf":
+            bad_value(
+                name,
+                f"has arrays of {indptr.dtype}, {indices.dtype} and {data.dtype}; accepted: integers first",
+            )
+        matrix = SparseGraph.from_csr(indptr.astype(np.int64), indices.astype(np.int64), data, cols)
+        if matrix.num_rows != rows:
+            bad_value(
+                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {rows + 1}, one more than rows"
+            )
+        return _dense(matrix)
+
+
+def _planetoid_labels(path: Path, name: str) -> np.ndarray:
+    """Reads one-hot classes, and returns the class of each row; rows of zeros have class 0."""
+    record = read_pickle(path)
+    with reading(path):
+        table = recorded_array(name, record)
+        if table.ndim != 2 or table.shape[1] == 0 or not ((table == 0) | (table == 1)).all():
+            bad_value(name, f"has shape {table.shape}; accepted: a row of zeros and a one for each node")
+        return table.argmax(axis=1)
+
 
 #: Nodes of each class in the usual split of data sets that have no published one.
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
@@ -56,10 +315,10 @@ def load_published(
     several = data.y.dim() == 2
     if several != (source.metric == "micro_f1"):  # the files of flickr have the names of yelp's
         raise DatasetUnavailableError(f"root: the files in {root} are not those of {source.name}")
-    train, val, test = _masks(data, split)
+    train, val, test = _split_of(data, split)
     return NodeDataset(
         name=source.name,
-        graph=_graph(data.edges, x.shape[0], source.directed),
+        graph=_graph_of(data.edges, x.shape[0], source.directed),
         x=x,
         y=data.y,
         train_mask=train,
@@ -70,7 +329,7 @@ def load_published(
     )
 
 
-def _masks(data: RawNodes, split: int) -> Masks:
+def _split_of(data: RawNodes, split: int) -> Masks:
     masks = (data.train_masks, data.val_masks, data.test_masks)
     if masks[0] is None or masks[1] is None or masks[2] is None:
         return split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
@@ -81,7 +340,7 @@ def _masks(data: RawNodes, split: int) -> Masks:
     return masks[0][split].clone(), masks[1][split].clone(), masks[2][split].clone()
 
 
-def _graph(edges: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
+def _graph_of(edges: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
     """Makes a graph of edges in range, in which repeated ones count once. Directed ones get reverse ones."""
     source, target = edges
     if directed:

@@ -11,14 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.checks import check_seed
-from gnnsparse.data.graphs import GraphDataset
-from gnnsparse.data.npz import open_npz
+from gnnsparse.data.array_files import open_npz
+from gnnsparse.data.catalog import register_dataset
+from gnnsparse.data.datasets import GraphDataset, check_seed
 from gnnsparse.data.optional import import_optional
-from gnnsparse.data.raw import RawNodes
-from gnnsparse.data.registry import register_dataset
-from gnnsparse.data.sources import Source
-from gnnsparse.data.storage import DatasetUnavailableError, raw_folder
+from gnnsparse.data.sources import DatasetUnavailableError, RawNodes, Source, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.runtime.safe_io import open_regular, reading

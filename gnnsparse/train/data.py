@@ -9,7 +9,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from gnnsparse.data.checks import check_seed
+from gnnsparse.data.datasets import check_seed
 from gnnsparse.data.splits import split_generator
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import check_integer

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data.dataset import REGRESSION_METRICS
+from gnnsparse.data.datasets import REGRESSION_METRICS
 from gnnsparse.errors import bad_value
 
 __all__ = ["SMALLER_IS_BETTER", "Score", "Targets", "known_items", "make_loss", "make_scores", "shown_score"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gnnsparse.data.lots import BatchPlans
+from gnnsparse.data.graph_batches import BatchPlans
 from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.padding import Padding

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 
-from gnnsparse.data.registry import load_entry
+from gnnsparse.data.catalog import load_entry
 from gnnsparse.distributed.peers import Peers
 from gnnsparse.errors import bad_value
 from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig

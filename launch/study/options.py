@@ -15,7 +15,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gnnsparse import Precision
-from gnnsparse.data.dataset import CLASS_METRICS
+from gnnsparse.data.datasets import CLASS_METRICS
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from launch.study.peers import PEERS

@@ -150,7 +150,7 @@ def test_a_full_disk_is_one_line(
     class Full:
         free = 1
 
-    monkeypatch.setattr("gnnsparse.data.large.space.shutil.disk_usage", lambda _: Full)
+    monkeypatch.setattr("gnnsparse.data.large.folder.shutil.disk_usage", lambda _: Full)
     # A graph of some GB on a disk without room for it.
     with pytest.raises(SystemExit) as stopped:
         main(["graph", "generate", "papers100m_like", "g"])

@@ -85,14 +85,14 @@ def test_without_a_network_both_ways_out_are_named(name: str) -> None:
 
 
 def test_downloads_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.data.storage._probe", lambda site: pytest.fail("asked the network"))
+    monkeypatch.setattr("gnnsparse.data.sources._probe", lambda site: pytest.fail("asked the network"))
     with pytest.raises(DatasetUnavailableError, match=r"download=False.*root=DIR"):
         load_dataset("cora", download=False)
 
 
 def test_a_stalled_site_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """It accepts connections and never answers."""
-    monkeypatch.setattr("gnnsparse.data.storage._PROBE_SECONDS", 0.3)
+    monkeypatch.setattr("gnnsparse.data.sources._PROBE_SECONDS", 0.3)
     use_proxy(monkeypatch, None)
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))

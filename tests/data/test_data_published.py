@@ -150,8 +150,8 @@ def test_what_a_killed_process_left_behind_does_not_matter(small_cache: Path) ->
 
 def test_processes_may_load_at_once(small_cache: Path) -> None:
     code = (
-        "import sys; from gnnsparse.data import load_dataset, storage; save = storage.save_raw; "
-        "storage.save_raw = lambda *given: (print('stored', file=sys.stderr), save(*given)); "
+        "import sys; from gnnsparse.data import load_dataset, sources; save = sources.save_raw; "
+        "sources.save_raw = lambda *given: (print('stored', file=sys.stderr), save(*given)); "
         "print(load_dataset('pubmed', root=sys.argv[1]).graph.fingerprint)"
     )
     command = [sys.executable, "-c", code, str(data_file("planetoid"))]

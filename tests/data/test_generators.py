@@ -135,7 +135,7 @@ def test_full_communities_give_what_they_can() -> None:
 
 
 def test_cpu_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.data.pairs._CHUNK", 1000)
+    monkeypatch.setattr("gnnsparse.data.generators._CHUNK", 1000)
     graph = graph_like("arxiv_like", 0.05)
     row, col = rows_and_columns(graph)
     assert graph.nnz == pytest.approx(2_331_000 * 0.05, rel=0.005)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 from gnnsparse.data import DamagedGraphError, NoSpaceError, build_graph, graph_info, open_graph
-from gnnsparse.data.large import space
+from gnnsparse.data.large import folder as folders
 from tests.large import LEAST, assert_same, expected, random_edges, write_folder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -357,7 +357,7 @@ Usage = namedtuple("Usage", "total used free")
 
 def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needed = 8 * 201 + 2 * 8 * EDGES.shape[1]
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, needed - 1))
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: Usage(0, 0, needed - 1))
     read = []
     message = r"^folder: .*g.part has 0.0 MB free, and building a graph of 200 nodes takes 0.0 MB"
     with pytest.raises(NoSpaceError, match=message) as caught:
@@ -365,13 +365,13 @@ def test_a_disk_that_is_too_small_is_noticed_before(tmp_path: Path, monkeypatch:
     assert caught.value.errno == errno.ENOSPC
     assert read == []
     assert os.listdir(tmp_path) == []
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, needed))
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: Usage(0, 0, needed))
     build_graph(EDGES, tmp_path / "g", 200, symmetric=True)
 
 
 def test_a_disk_that_fills_up_is_noticed_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free, edges = [0], random_edges(500, 40_000, hub=0.9)
-    monkeypatch.setattr(space.shutil, "disk_usage", lambda _: Usage(0, 0, free[0]))
+    monkeypatch.setattr(folders.shutil, "disk_usage", lambda _: Usage(0, 0, free[0]))
     for stage, doing in (("distribute", "writing the graph"), ("sort", "splitting a bucket of edges")):
 
         def others_write(what: str, done: int, total: int | None, stage: str = stage) -> None:

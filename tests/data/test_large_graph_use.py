@@ -80,7 +80,7 @@ def test_reach_and_communities_are_those_of_the_model(tmp_path: Path) -> None:
 
 
 def test_edges_depend_on_the_seed_and_the_scale_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.data.large.generated._PART", 5000)
+    monkeypatch.setattr("gnnsparse.data.large.build._GENERATED_PART", 5000)
     torch.manual_seed(1)
     stream = edges_like(PAPERS, 0.0004, seed=2)
     first, again = list(stream), list(stream)
@@ -99,10 +99,10 @@ def test_edges_depend_on_the_seed_and_the_scale_alone(monkeypatch: pytest.Monkey
 
 def test_a_part_is_drawn_without_the_parts_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be made alone: its random numbers are its own."""
-    monkeypatch.setattr("gnnsparse.data.large.generated._PART", 5000)
+    monkeypatch.setattr("gnnsparse.data.large.build._GENERATED_PART", 5000)
     stream = edges_like("arxiv_like", 0.1)
     whole, kept, seeds = list(stream), [], set()
-    fill = gnnsparse.data.pairs.Sampler.fill
+    fill = gnnsparse.data.generators.Sampler.fill
 
     def some(self: Any, count: int, nodes: slice, *arguments: Any, **options: Any) -> torch.Tensor:
         kept.append(len(kept) % 3 == 1)
@@ -111,7 +111,7 @@ def test_a_part_is_drawn_without_the_parts_before_it(monkeypatch: pytest.MonkeyP
             return fill(self, count, nodes, *arguments, **options)
         return torch.empty(0, dtype=torch.int64)
 
-    monkeypatch.setattr("gnnsparse.data.pairs.Sampler.fill", some)
+    monkeypatch.setattr("gnnsparse.data.generators.Sampler.fill", some)
     parts = list(stream)
     assert sum(kept) > 5
     assert len(seeds) == len(kept)

@@ -19,7 +19,7 @@ from gnnsparse.data import (
     evaluate_listops,
     load_sequences,
 )
-from gnnsparse.data import listops as module
+from gnnsparse.data import long_range_arena as module
 
 SMALL: dict[str, Any] = {
     "min_length": 8, "max_length": 60, "train_size": 300, "val_size": 40, "test_size": 50,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import DatasetUnavailableError, LinkDataset
+from gnnsparse.data.datasets import edge_keys, has_edges
 from gnnsparse.data.ddi import load_ddi
-from gnnsparse.data.links import edge_keys, has_edges
 from gnnsparse.inference import load
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from gnnsparse.train.recipe import ModelRecipe

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 import train
 from gnnsparse.data import CATALOG, DATASETS, SEQUENCE_DATASETS
-from gnnsparse.data.dataset import CLASS_METRICS
+from gnnsparse.data.datasets import CLASS_METRICS
 from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device

@@ -10,7 +10,7 @@ import torch
 from gnnsparse.bench.latency.models import make_encoder, make_stack
 from gnnsparse.bench.latency.settings import CORA_LIKE, LatencySettings
 from gnnsparse.data import GENERATED_GRAPHS, graph_like, load_dataset
-from gnnsparse.data.synthetic import sizes_of
+from gnnsparse.data.generated import sizes_of
 from gnnsparse.formats.csr import Csr
 from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 
-from gnnsparse.data.checks import check_scale, check_seed
+from gnnsparse.data.datasets import check_scale, check_seed
 from gnnsparse.data.generators import BLOCK_MODELS
 
 __all__ = ["DESCRIPTION", "add_arguments"]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from gnnsparse.data.custom.content import MISSING_WORDS, PARTS, Content
+from gnnsparse.data.custom.build import MISSING_WORDS, PARTS, Content
 from gnnsparse.data.custom.table_files import ENDINGS, Table, is_number, read_table
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_type, bad_value

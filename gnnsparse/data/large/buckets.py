@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from gnnsparse.data.large.space import check_space, writing
-from gnnsparse.data.npz import bytes_of
+from gnnsparse.data.array_files import bytes_of
+from gnnsparse.data.large.folder import check_space, writing
 
 __all__ = ["Bucket", "Limits", "Spiller"]
 

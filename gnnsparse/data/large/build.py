@@ -4,23 +4,257 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import io
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
+import xxhash
 
+from gnnsparse.data.array_files import bytes_of, map_npy
+from gnnsparse.data.datasets import check_seed
+from gnnsparse.data.generators import (
+    BLOCK_MODELS,
+    Sampler,
+    check_scale_of,
+    community_bounds,
+    pareto_weights,
+)
 from gnnsparse.data.large.buckets import Bucket, Keys, Limits, Spiller
-from gnnsparse.data.large.edges import Edges, read_edges
-from gnnsparse.data.large.folder import FILES, HEADER, StoredFile, StoredGraph, folder_of, write_header
-from gnnsparse.data.large.space import check_space
-from gnnsparse.data.large.writer import CsrWriter
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
+from gnnsparse.data.large.folder import (
+    FILES,
+    HEADER,
+    StoredFile,
+    StoredGraph,
+    check_space,
+    folder_of,
+    write_header,
+    writing,
+)
+from gnnsparse.errors import bad_type, bad_value, check_device, check_flag, check_integer, check_memory
+from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import node_count
 
-__all__ = ["LEAST_MEMORY", "Progress", "build_graph", "store"]
+__all__ = [
+    "LEAST_MEMORY", "CsrWriter", "EdgeStream", "Edges", "NpyWriter", "Part", "Progress", "build_graph",
+    "edges_like", "generate_graph", "read_edges", "store",
+]  # fmt: skip
+
+_ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
+_FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
+
+_END = object()
+#: The sources and the targets of some edges.
+Part = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+
+
+class Edges:
+    """Edges that are read part by part. Made by `read_edges`.
+
+    Attributes:
+        count: the number of edges; None: it is not known before all of them were read.
+        repeatable: whether `parts` can be called more than once.
+    """
+
+    def __init__(self, chunks: Iterable[Any], num_nodes: int, *, whole: bool) -> None:
+        self._chunks, self._nodes, self._whole = chunks, num_nodes, whole
+        self.repeatable = isinstance(chunks, (list, tuple))
+        self.count: int | None = None
+        if isinstance(chunks, (list, tuple)):
+            self.count = sum(chunk.shape[1] for _, chunk in self._named())
+
+    def _named(self) -> Iterator[tuple[str, Any]]:
+        """Yields the chunks with their names, none of which is held while the next one is made."""
+        number, chunks = 0, iter(self._chunks)
+        while (found := next(chunks, _END)) is not _END:
+            name = "edges" if self._whole else f"edges[{number}]"
+            chunk = _checked(name, found)
+            del found
+            yield name, chunk
+            del chunk
+            number += 1
+
+    def parts(self, size: int) -> Iterator[Part]:
+        """Yields all edges in parts of at most `size`, whatever chunks they were given in.
+
+        Raises:
+            TypeError: a chunk is of another type or dtype.
+            ValueError: a chunk has another shape, or an index is out of range.
+        """
+        for name, chunk in self._named():
+            for first in range(0, chunk.shape[1], size):
+                part = chunk[:, first : first + size]
+                part = part.cpu().numpy() if isinstance(part, torch.Tensor) else part
+                self._check_range(name, part, first)
+                yield part[0], part[1]
+                del part
+            del chunk
+
+    def _check_range(self, name: str, ends: np.ndarray[Any, Any], first: int) -> None:
+        if ends.min() >= 0 and ends.max() < self._nodes:
+            return
+        row, at = np.argwhere((ends < 0) | (ends >= self._nodes))[0].tolist()
+        accepted = f"0 to {self._nodes - 1}" if self._nodes else "nothing"
+        bad_value(
+            name,
+            f"element [{row}, {first + at}] is {ends[row, at]}; accepted: {accepted}, as num_nodes is "
+            f"{self._nodes}",
+        )
+
+
+def _checked(name: str, chunk: Any) -> Any:
+    """Returns a chunk if it is a tensor or an array of edges; its indices may be out of range."""
+    if isinstance(chunk, torch.Tensor):
+        if chunk.layout != torch.strided or chunk.dtype not in (torch.int32, torch.int64):
+            bad_type(name, chunk, _ACCEPTED)
+        chunk = check_device(name, chunk.detach())
+    elif isinstance(chunk, np.ndarray):
+        if chunk.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+            raise TypeError(f"{name}: got dtype {chunk.dtype}; accepted: {_ACCEPTED}")
+    else:
+        bad_type(name, chunk, _FORMS if name == "edges" else _ACCEPTED)
+    if chunk.ndim != 2 or chunk.shape[0] != 2:
+        bad_value(name, f"has shape {tuple(chunk.shape)}; accepted: {_ACCEPTED}")
+    return chunk
+
+
+def read_edges(edges: Any, num_nodes: int) -> Edges:
+    """Recognises the form in which edges are given. Nothing of a file is read but its header.
+
+    Args:
+        edges: the argument `edges` of `build_graph`.
+        num_nodes: the number of nodes.
+
+    Raises:
+        TypeError: `edges` has none of the accepted forms, or an array is of another dtype.
+        ValueError: an array has another shape, or the file can't be mapped.
+        OSError: the file can't be opened.
+    """
+    if isinstance(edges, (str, os.PathLike)):
+        mapped = map_npy(Path(edges), (np.int32, np.int64), (None, None))
+        return Edges([mapped], num_nodes, whole=True)
+    if isinstance(edges, (torch.Tensor, np.ndarray)):
+        return Edges([edges], num_nodes, whole=True)
+    if not isinstance(edges, Iterable) or isinstance(edges, (bytes, bytearray, dict)):
+        bad_type("edges", edges, _FORMS)
+    return Edges(edges, num_nodes, whole=False)
+
+
+#: Offsets that are computed at a time.
+_OFFSETS = 1 << 20
+
+
+def npy_header(dtype: Any, count: int) -> bytes:
+    """Returns the header of a .npy file of `count` elements; its length does not depend on their number."""
+    head = io.BytesIO()
+    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (count,)}
+    np.lib.format.write_array_header_1_0(head, about)
+    return head.getvalue()
+
+
+class NpyWriter:
+    """Writes a one-dimensional .npy file whose length is known at the end.
+
+    Args:
+        path: the file, which must not exist.
+        dtype: the type of its elements.
+
+    Attributes:
+        count: how many elements were written.
+    """
+
+    def __init__(self, path: Path, dtype: Any) -> None:
+        self._path, self._dtype, self._sum = path, np.dtype(dtype), xxhash.xxh3_128()
+        self.count = 0
+        with writing(path):
+            self._file = open(path, "xb")  # noqa: SIM115, as `close` closes it
+            self._file.write(npy_header(dtype, 0))
+
+    def append(self, values: np.ndarray[Any, Any]) -> None:
+        """Writes elements, which are converted to the file's type."""
+        content = bytes_of(np.ascontiguousarray(values, self._dtype))
+        self._sum.update(content)
+        with writing(self._path):
+            self._file.write(content)
+        self.count += len(values)
+
+    def finish(self) -> StoredFile:
+        """Completes the file, and waits until it is on the disk; returns its size and checksum."""
+        with writing(self._path):
+            self._file.seek(0)
+            self._file.write(npy_header(self._dtype, self.count))
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        return StoredFile(os.fstat(self._file.fileno()).st_size, self._sum.hexdigest())
+
+    def close(self) -> None:
+        """Closes the file, complete or not."""
+        with writing(self._path):
+            self._file.close()
+
+
+class CsrWriter:
+    """Writes the offsets and columns of a matrix from its nonzeros in the order of rows and columns.
+
+    Args:
+        folder: where `indptr.npy` and `indices.npy` are made.
+        rows, cols: the shape of the matrix.
+    """
+
+    def __init__(self, folder: Path, rows: int, cols: int) -> None:
+        self._rows, self._cols, self._row = rows, cols, 0
+        self._indptr = NpyWriter(folder / FILES[0], np.int64)
+        self._indices = NpyWriter(folder / FILES[1], np.int32)
+        self._indptr.append(np.zeros(1))
+
+    def __enter__(self) -> CsrWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for file in (self._indptr, self._indices):
+            try:
+                file.close()
+            except OSError:
+                if error is None:  # else what is buffered may not fit, which was said already
+                    raise
+
+    @property
+    def nnz(self) -> int:
+        """How many nonzeros were written."""
+        return self._indices.count
+
+    def append(self, keys: np.ndarray[Any, Any]) -> None:
+        """Writes nonzeros.
+
+        Args:
+            keys: row * columns + column, ascending and above those that were written before.
+        """
+        if not len(keys):
+            return
+        rows = keys // self._cols
+        self._end_rows(rows, int(rows[-1]))
+        self._indices.append(keys - rows * self._cols)
+
+    def _end_rows(self, rows: np.ndarray[Any, Any], last: int) -> None:
+        """Writes where rows below `last` end, `rows` being those of the nonzeros that are written next."""
+        while self._row < last:
+            end = min(self._row + _OFFSETS, last)
+            inside = np.searchsorted(rows, np.arange(self._row, end), "right")
+            self._indptr.append(self.nnz + inside)
+            self._row = end
+
+    def finish(self) -> dict[str, StoredFile]:
+        """Completes both files; returns the size and the checksum of each by its name."""
+        self._end_rows(np.empty(0, np.int64), self._rows)
+        return dict(zip(FILES, (self._indptr.finish(), self._indices.finish()), strict=True))
+
 
 #: Is called with what is done, how many edges that was done with, and of how many; None: that is not known.
 Progress = Callable[[str, int, int | None], object]
@@ -279,3 +513,131 @@ def _sync(folder: Path) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+#: Edges of a part. Another number makes other graphs.
+_GENERATED_PART = 1 << 20
+#: Bytes of memory that each node takes at the least.
+_GENERATED_NODE_BYTES = 24
+
+
+class EdgeStream:
+    """The edges of a generated graph, as an iterable of tensors. Made by `edges_like`.
+
+    Each iteration yields the same int32 tensors [2, n], n up to about a million. Every edge is in one
+    direction, from a smaller to a larger node; an edge may be there a few times.
+
+    Attributes:
+        name: the name of the graph.
+        scale: factor of the numbers of nodes and of edges.
+        seed: seed of the graph.
+        num_nodes: number of nodes.
+        num_edges: about how many edges there are.
+    """
+
+    def __init__(self, name: str, scale: float, seed: int) -> None:
+        self.name, self.scale, self.seed = name, scale, seed
+        self._model = BLOCK_MODELS[name]
+        self.num_nodes, self.num_edges = self._model.scaled(scale)
+
+    def __repr__(self) -> str:
+        about = f"{self.num_nodes} nodes, about {self.num_edges} edges"
+        return f"EdgeStream({self.name}, scale={self.scale:g}, seed={self.seed}: {about})"
+
+    def __iter__(self) -> Iterator[torch.Tensor]:
+        what = f"generating edges of {self.num_nodes} nodes"
+        check_memory("scale", _GENERATED_NODE_BYTES * self.num_nodes, what)
+        model, host = self._model, torch.Generator().manual_seed(self.seed)
+        bounds = community_bounds(self.num_nodes, model, host)
+        weights = pareto_weights(self.num_nodes, model, host)
+        sampler = Sampler(weights, bounds, self.seed, torch.device("cpu"))
+        del weights
+        inside = round(self.num_edges * model.inside)
+        for number, (count, nodes) in enumerate(sampler.inside_parts(inside, _GENERATED_PART)):
+            sampler.generator = self._generator("inside", number)
+            yield self._ends(sampler.fill(count, nodes, sampler.own_community))
+        span = sampler.span_within(model.reach)
+        for number, (count, nodes) in enumerate(sampler.even_parts(self.num_edges - inside, _GENERATED_PART)):
+            sampler.generator = self._generator("outside", number)
+            yield self._ends(sampler.fill(count, nodes, span, between=True))
+
+    def _generator(self, kind: str, number: int) -> torch.Generator:
+        """Returns the random numbers of a part, which depend on the seed and on the part alone."""
+        mixed = fingerprint([], "edges", self.seed, kind, number)
+        return torch.Generator().manual_seed(int(mixed[:15], 16))
+
+    def _ends(self, keys: torch.Tensor) -> torch.Tensor:
+        small = keys // self.num_nodes
+        return torch.stack([small, keys - small * self.num_nodes]).to(torch.int32)
+
+
+def edges_like(name: str, scale: float = 1.0, seed: int = 0) -> EdgeStream:
+    """Returns the edges of a random graph like a well-known one, which are generated part by part.
+
+    The model and its parameters are those of `graph_like`, but the graph is another one, for other random
+    numbers are drawn. Memory is used for the nodes, and for about a million edges at a time.
+
+    "papers100m_like" has the numbers of nodes and edges of ogbn-papers100M (Hu et al. 2020), which counts
+    as symmetric. Its communities and the tail of its degrees are those that were fitted to ogbn-arxiv,
+    another graph of citations, with hubs of about a hundred thousand neighbours. It was not compared with
+    ogbn-papers100M, and has nothing of its features, labels or topics.
+
+    Args:
+        name: a name of a block model, such as "papers100m_like" or one of GENERATED_GRAPHS.
+        scale: factor of the numbers of nodes and of edges, above 0 and at most 1. The mean degree and the
+            sizes of communities do not depend on it.
+        seed: seed of the graph. Equal seeds make equal edges, in the same order and parts, on one release of
+            torch.
+
+    Returns:
+        The edges, an iterable that `build_graph` takes.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the name is unknown, `scale` is outside (0, 1] or too small for the graph's mean degree,
+            or `seed` is negative.
+    """
+    return EdgeStream(BLOCK_MODELS.check(name), check_scale_of(name, scale), check_seed(seed))
+
+
+def generate_graph(
+    name: str,
+    folder: str | os.PathLike[str],
+    scale: float = 1.0,
+    seed: int = 0,
+    *,
+    memory: int = 2**30,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> StoredGraph:
+    """Generates a graph that need not fit into memory, and writes it to a folder.
+
+    It is the symmetric graph of the edges of `edges_like`, without self-loops. The number of nonzeros is
+    lower than the model's by the repeats among the edges. `open_graph` opens it.
+
+    Args:
+        name: a name of a block model, see `edges_like`.
+        folder: the folder to make. The one above it must exist.
+        scale: factor of the numbers of nodes and of edges, above 0 and at most 1.
+        seed: seed of the graph.
+        memory: bytes to sort in at a time, see `build_graph`. Besides, the generator takes up to 24 bytes for
+            each node, and 200 MB.
+        overwrite: whether a graph that is in the folder is replaced.
+        progress: is called as `build_graph` calls it.
+
+    Returns:
+        What the folder says of the graph.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range, the folder is in use, or something is in its place.
+        MemoryError: the nodes need more memory than this process can get.
+        NoSpaceError: the disk is too full, an OSError.
+        OSError: a file can't be written.
+    """
+    stream = edges_like(name, scale, seed)
+    return store(
+        Edges(stream, stream.num_nodes, whole=False), folder, stream.num_nodes, symmetric=True,
+        memory=memory, overwrite=overwrite, about=f"{name}, scale {stream.scale:g}, seed {stream.seed}",
+        progress=progress, expected=stream.num_edges,
+    )  # fmt: skip

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.load import load_dataset  # noqa: F401  (registers the data sets)
-from gnnsparse.data.registry import CATALOG
+from gnnsparse.data.catalog import (
+    CATALOG,
+    load_dataset,  # noqa: F401  (registers the data sets)
+)
 from gnnsparse.errors import bad_value, naming
 from gnnsparse.inference import LoadedModel, load
 from gnnsparse.inference.loading import LoadError

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.data.blocks import BlockBatches
+from gnnsparse.data.graph_batches import BlockBatches
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.feeds import StepInput

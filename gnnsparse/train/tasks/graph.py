@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.data.blocks import BlockBatches
-from gnnsparse.data.graphs import GraphDataset
+from gnnsparse.data.datasets import GraphDataset
+from gnnsparse.data.graph_batches import BlockBatches
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel
 from gnnsparse.inference.loading import Prediction, arrays_of

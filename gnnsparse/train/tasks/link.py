@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data.links import LinkDataset, edge_keys, has_edges
+from gnnsparse.data.datasets import LinkDataset, edge_keys, has_edges
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_integer
 from gnnsparse.inference import LoadedModel
@@ -84,7 +84,7 @@ def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torc
     """Draws pairs of two different nodes without an edge, uniformly and with replacement.
 
     Args:
-        keys: the edges, see `gnnsparse.data.links.edge_keys`.
+        keys: the edges, see `gnnsparse.data.datasets.edge_keys`.
         nodes: number of nodes.
         count: number of pairs.
         generator: the random numbers, on the CPU.

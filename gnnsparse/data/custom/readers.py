@@ -1,0 +1,786 @@
+"""Readers of a user's own graph: npz archives, files of torch.save, Matrix Market, GraphML, OGB and DGL."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gnnsparse.data.array_files import Arrays, open_npz, read_csv
+from gnnsparse.data.custom.build import PARTS, Content, column_of_ids
+from gnnsparse.data.matrix_files import csr_of_archive, read_mtx
+from gnnsparse.data.optional import import_optional
+from gnnsparse.data.pickles import Record, check_instructions
+from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.runtime.safe_io import open_regular, open_text, read_small, reading
+from gnnsparse.sparse.graph import SparseGraph
+
+__all__ = [
+    "OGB_MARK", "content_of_arrays", "read_archive", "read_dgl", "read_graphml", "read_matrix",
+    "read_ogb_folder", "read_saved",
+]  # fmt: skip
+
+#: The names that arrays may have; the first is that of the documentation.
+_FEATURES = ("x", "features", "node_features", "feat")
+_LABELS = ("y", "labels", "node_labels", "label")
+_MASKS = {"train": ("train_mask", "train_masks"), "val": ("val_mask", "val_masks", "valid_mask"),
+          "test": ("test_mask", "test_masks")}  # fmt: skip
+_INDICES = {"train": ("train_idx",), "val": ("val_idx", "valid_idx"), "test": ("test_idx",)}
+_EDGES = (
+    "edge_index [2, edges]; edges [edges, 2]; indptr and indices; row and col; or adj_indptr, adj_indices "
+    "and adj_shape"
+)
+
+
+def read_archive(path: Path) -> Content:
+    """Reads a graph of an npz archive.
+
+    Args:
+        path: the archive. The edges are edge_index [2, edges], sources over targets; or edges [edges, 2]; or
+            the matrix A[target, source] as indptr and indices, as row and col, or as gnn-benchmark has it.
+            Other arrays: x [N, F] (or gnn-benchmark's attr_indptr and so on), y, edge_weight or data,
+            train_mask, val_mask and test_mask (bool [N] or [N, splits]) or train_idx, val_idx and test_idx,
+            num_nodes, and ids, texts [N].
+
+    Raises:
+        ValueError: the file is damaged, or an array is missing, of another type or shape, or out of range.
+        MemoryError: what it holds does not fit into memory.
+        OSError: it can't be opened.
+    """
+    with open_npz(path) as arrays:
+        edges, weights, nodes = _edges(arrays)
+        x = _features(arrays)
+        y = _first(arrays, _LABELS, "biufSU", 2)
+        if "num_nodes" in arrays.names:
+            nodes = arrays.scalar("num_nodes")
+        elif nodes is None:
+            rows = [len(array) for array in (x, y) if array is not None]
+            nodes = rows[0] if rows else int(edges.max(initial=-1)) + 1
+        if not 0 <= nodes < 2**31:
+            bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
+        known = {
+            "num_nodes",
+            "edge_index",
+            "edges",
+            "edge_weight",
+            "indptr",
+            "indices",
+            "row",
+            "col",
+            "data",
+            "ids",
+        }
+        for names in (_FEATURES, _LABELS, *_MASKS.values(), *_INDICES.values()):
+            known |= set(names)
+        columns: dict[str, np.ndarray] = {}
+        for name in sorted(arrays.names - known):
+            if not name.startswith(("adj_", "attr_")):
+                columns |= _column(arrays, name, nodes)
+        named = y is not None and y.dtype.kind in "SU"
+        return Content(
+            nodes,
+            edges,
+            weights,
+            x,
+            _as_text(y),
+            _masks(arrays, nodes),
+            columns,
+            _ids(arrays, nodes),
+            named=named,
+        )
+
+
+def _edges(arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, int | None]:
+    """Returns edges, weights, and the number of nodes if the form of the edges says it."""
+    names = arrays.names
+    if "edge_index" in names:
+        edges = _signed(arrays.read("edge_index", "iu", (2, None)))
+    elif "edges" in names:
+        edges = np.ascontiguousarray(_signed(arrays.read("edges", "iu", (None, 2))).T)
+    elif {"row", "col"} <= names:
+        row = _signed(arrays.read("row", "iu", (None,)))
+        edges = np.stack([_signed(arrays.read("col", "iu", row.shape)), row])
+    elif {"adj_indptr", "adj_indices", "adj_shape"} <= names:
+        return _of_matrix(csr_of_archive(arrays, "adj_"))
+    elif {"indptr", "indices"} <= names:
+        data = "edge_weight" if "edge_weight" in names else "data"
+        values = arrays.read(data, "biuf", (None,)) if data in names else None
+        return _of_matrix(
+            SparseGraph.from_csr(
+                _signed(arrays.read("indptr", "iu", (None,))),
+                _signed(arrays.read("indices", "iu", (None,))),
+                None if values is None else values.astype(np.float32),
+            )
+        )
+    else:
+        bad_value(
+            "edge_index", f"is missing; the archive has {', '.join(sorted(names)[:12])}; accepted: {_EDGES}"
+        )
+    name = "edge_weight" if "edge_weight" in names else "data"
+    weights = arrays.read(name, "biuf", (edges.shape[1],)) if name in names else None
+    return edges, weights, None
+
+
+def _signed(array: np.ndarray) -> np.ndarray:
+    """Returns integers as int64; those that do not fit become negative, which no node is."""
+    return array.astype(np.int64)
+
+
+def _of_matrix(graph: SparseGraph) -> tuple[np.ndarray, np.ndarray | None, int]:
+    if graph.num_rows != graph.num_cols:
+        bad_value("adj_shape", f"is ({graph.num_rows}, {graph.num_cols}); accepted: a square one")
+    edges = np.stack([graph.csr.indices.numpy().astype(np.int64), graph.csr.row_index().numpy()])
+    return edges, None if graph.values is None else graph.values.numpy(), graph.num_rows
+
+
+def _features(arrays: Arrays) -> np.ndarray | None:
+    if {"attr_indptr", "attr_indices", "attr_shape"} <= arrays.names:
+        matrix = csr_of_archive(arrays, "attr_")
+        rows, cols = matrix.num_rows, matrix.num_cols
+        check_memory("attr_shape", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
+        return matrix.to_scipy().toarray()
+    return _first(arrays, _FEATURES, "biuf", 2, least=2)
+
+
+def _first(
+    arrays: Arrays, names: tuple[str, ...], kinds: str, dimensions: int, least: int = 1
+) -> np.ndarray | None:
+    """Reads the first of some arrays that is there; None: none is."""
+    for name in names:
+        if name in arrays.names:
+            shape = arrays.shape(name)
+            if not least <= len(shape) <= dimensions:
+                accepted = "two dimensions" if least == dimensions else "one or two dimensions"
+                bad_value(name, f"has shape {str(shape)[:80]}; accepted: {accepted}")
+            return arrays.read(name, kinds, (None,) * len(shape))
+    return None
+
+
+def _as_text(y: np.ndarray | None) -> np.ndarray | None:
+    if y is None or y.dtype.kind != "S":
+        return y
+    return np.array([value.decode("utf-8") for value in y.ravel().tolist()], dtype=str).reshape(y.shape)
+
+
+def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
+    """Reads the masks, or makes them of the numbers of their nodes."""
+    masks = {}
+    for part in PARTS:
+        for name in _MASKS[part]:
+            if name not in arrays.names:
+                continue
+            shape = arrays.shape(name)
+            mask = arrays.read(name, "biu", (None,) * (2 if len(shape) == 2 else 1))
+            if mask.dtype.kind != "b":
+                if not np.isin(mask, (0, 1)).all():
+                    bad_value(name, "holds other numbers than 0 and 1; accepted: a mask, or ids as train_idx")
+                mask = mask != 0
+            rows_last = mask.ndim == 2 and mask.shape[0] != nodes and mask.shape[1] == nodes
+            masks[part] = mask.T if rows_last else mask
+        for name in _INDICES[part]:
+            if part not in masks and name in arrays.names:
+                masks[part] = column_of_ids(name, _signed(arrays.read(name, "iu", (None,))), nodes)
+    return masks
+
+
+def _column(arrays: Arrays, name: str, nodes: int) -> dict[str, np.ndarray]:
+    """Reads an array of a number or a text for each node; an empty dict if it is something else."""
+    try:
+        return {name: _as_text(arrays.read(name, "biufSU", (nodes,)))}  # type: ignore[dict-item]
+    except ValueError:
+        return {}
+
+
+def _ids(arrays: Arrays, nodes: int) -> tuple[str, ...] | None:
+    if "ids" not in arrays.names:
+        return None
+    found = tuple(str(value) for value in _as_text(arrays.read("ids", "iuSU", (nodes,))).tolist())  # type: ignore[union-attr]
+    if len(set(found)) != nodes:
+        bad_value("ids", "has an id twice; accepted: a different one for each node")
+    return found
+
+
+#: Bytes of a pickle, which has the names and sizes of the tensors alone.
+_MAX_PICKLE = 2**28
+#: Instructions of torch's files, and of sets, which Planetoid's pickles do not have.
+_MORE = frozenset({"BINPERSID", "EMPTY_SET", "ADDITEMS", "FROZENSET"})
+#: Numpy's types of the elements of storages; bfloat16 has none and is made of its bits.
+_STORAGES = {
+    "torch.FloatStorage": "<f4", "torch.DoubleStorage": "<f8", "torch.HalfStorage": "<f2",
+    "torch.BFloat16Storage": "<u2", "torch.LongStorage": "<i8", "torch.IntStorage": "<i4",
+    "torch.ShortStorage": "<i2", "torch.CharStorage": "<i1", "torch.ByteStorage": "<u1",
+    "torch.BoolStorage": "<u1",
+}  # fmt: skip
+_TENSORS = ("torch._utils._rebuild_tensor_v2", "torch._utils._rebuild_tensor")
+_GRAPH = "a torch_geometric.data.Data, a Dataset or a list with one, or a dict with edge_index"
+#: The attributes of a Data that are read; others may hold anything.
+_SAVED_MASKS = {part: f"{part}_mask" for part in PARTS}
+
+
+class _Passive(Record):
+    """What a pickle says of an object of any class; `name` of the subclass is the class's full name."""
+
+    name = ""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.elements: list[Any] = []
+
+    def append(self, element: Any) -> None:
+        self.elements.append(element)
+
+    def extend(self, elements: Any) -> None:
+        self.elements.extend(elements)
+
+    add = append
+
+
+class _Storage:
+    """The storage of a tensor: its type, the name of its file in the archive, and its number of elements."""
+
+    def __init__(self, kind: str, key: str, count: int) -> None:
+        self.kind, self.key, self.count = kind, key, count
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, content: bytes) -> None:
+        super().__init__(io.BytesIO(content), encoding="utf-8")
+        self._classes: dict[str, type[_Passive]] = {}
+
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full not in self._classes:
+            self._classes[full] = type("Named", (_Passive,), {"name": full})
+        return self._classes[full]
+
+    def persistent_load(self, pid: Any) -> Any:
+        if (
+            not isinstance(pid, tuple)
+            or len(pid) != 5
+            or pid[0] != "storage"
+            or not (isinstance(pid[1], type) and issubclass(pid[1], _Passive))
+            or not isinstance(pid[2], str)
+            or type(pid[4]) is not int
+        ):
+            raise ValueError("refers to something else than a storage")
+        return _Storage(pid[1].name, pid[2], pid[4])
+
+
+def read_saved(path: Path) -> Content:
+    """Reads a graph that torch.save has written.
+
+    Args:
+        path: a file of a Data, of a Dataset, list or tuple with one graph, of what an InMemoryDataset saves
+            as its processed file, or of a dict of tensors.
+
+    Raises:
+        ValueError: the file is damaged or of another kind, or holds no graph, or several.
+        MemoryError: what it holds does not fit into memory.
+        OSError: it can't be opened.
+    """
+    with open_regular(path) as file, reading(path):
+        size = os.fstat(file.fileno()).st_size
+        if not zipfile.is_zipfile(file):
+            raise ValueError("is no archive of torch.save (of torch 1.6 or later)")
+        with zipfile.ZipFile(file) as archive:
+            saved = _Archive(archive, size)
+            attributes = _attributes(saved.load())
+            return content_of_arrays({name: saved.array(name, value) for name, value in attributes.items()})
+
+
+class _Archive:
+    """The archive that torch.save has written: a pickle, and a file for each storage."""
+
+    def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
+        self._archive, self._size = archive, size
+        names = [name for name in archive.namelist() if name.endswith("/data.pkl") or name == "data.pkl"]
+        if len(names) != 1:
+            raise ValueError("is no archive of torch.save: it has no data.pkl")
+        self._root = names[0].removesuffix("data.pkl")
+
+    def load(self) -> Any:
+        """Returns the object of the pickle, made of records."""
+        order = self._root + "byteorder"
+        if order in self._archive.namelist() and self._bytes(order, 16) != b"little":
+            raise ValueError("was written on a machine with another byte order; accepted: little-endian")
+        content = self._bytes(self._root + "data.pkl", _MAX_PICKLE)
+        check_instructions(content, _MORE)
+        try:
+            return _Unpickler(content).load()
+        except Exception as error:  # an unpickler raises errors of many types
+            raise ValueError(f"has a damaged pickle ({type(error).__name__}: {str(error)[:300]})") from error
+
+    def _bytes(self, name: str, limit: int) -> bytes:
+        try:
+            member = self._archive.getinfo(name)
+        except KeyError:
+            raise ValueError(f"lacks its part {name[:100]!r}") from None
+        if member.compress_type != zipfile.ZIP_STORED or member.flag_bits & 1:
+            raise ValueError(
+                f"has a compressed part {name[:100]!r}; accepted: stored ones, as torch.save writes"
+            )
+        if member.file_size > min(limit, self._size) or member.file_size != member.compress_size:
+            raise ValueError(f"promises {member.file_size} bytes of {name[:100]!r} in a file of {self._size}")
+        check_memory(name[:100], member.file_size, f"an array of {member.file_size} bytes")
+        return self._archive.read(member)
+
+    def array(self, name: str, record: Any) -> np.ndarray:
+        """Makes an array of a recorded tensor."""
+        if isinstance(record, (int, float)):
+            return np.array(record)
+        if isinstance(record, _Passive) and record.name == "torch._utils._rebuild_parameter":
+            record = record.arguments[0] if record.arguments else None
+        accepted = "a dense tensor of numbers on the CPU or a GPU"
+        if not isinstance(record, _Passive) or record.name not in _TENSORS or len(record.arguments) < 4:
+            what = record.name if isinstance(record, _Passive) else type(record).__name__
+            bad_value(name, f"is a {what[:100]}; accepted: {accepted}")
+        storage, offset, shape, strides = record.arguments[:4]
+        plain = isinstance(storage, _Storage) and type(offset) is int and offset >= 0
+        for sizes in (shape, strides):
+            plain = (
+                plain and isinstance(sizes, tuple) and all(type(n) is int and 0 <= n < 2**62 for n in sizes)
+            )
+        if not plain or len(shape) != len(strides) or len(shape) > 4 or storage.kind not in _STORAGES:
+            bad_value(name, f"is a tensor of another kind; accepted: {accepted}")
+        flat = self._storage(name, storage)
+        if 0 in shape:
+            return np.empty(shape, flat.dtype)
+        last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+        if last >= flat.size:
+            bad_value(
+                name, f"reads element {last} of a storage of {flat.size}; accepted: elements that there are"
+            )
+        check_memory(name, math.prod(shape) * flat.itemsize, f"a tensor of shape {str(shape)[:80]}")
+        steps = tuple(stride * flat.itemsize for stride in strides)
+        view = np.lib.stride_tricks.as_strided(flat[offset:], shape, steps, writeable=False)
+        return np.array(view, order="C")
+
+    def _storage(self, name: str, storage: _Storage) -> np.ndarray:
+        if not storage.key.isalnum():
+            bad_value(name, f"names its storage {storage.key[:40]!r}; accepted: a number")
+        content = self._bytes(f"{self._root}data/{storage.key}", self._size)
+        kind = np.dtype(_STORAGES[storage.kind])
+        if len(content) % kind.itemsize or len(content) // kind.itemsize < storage.count:
+            bad_value(
+                name, f"has {len(content)} bytes; accepted: those of {storage.count} elements of {kind}"
+            )
+        flat = np.frombuffer(content, kind)
+        if storage.kind == "torch.BFloat16Storage":
+            return (flat.astype(np.uint32) << 16).view(np.float32)
+        return flat != 0 if storage.kind == "torch.BoolStorage" else flat
+
+
+def _attributes(found: Any) -> dict[str, Any]:
+    """Returns the attributes of the one graph of an object that was read, by name."""
+    graphs = list(_graphs(found, 0))
+    if len(graphs) != 1:
+        what = f"holds {len(graphs)} graphs" if graphs else f"holds {_kind(found)}, and no graph"
+        raise ValueError(f"{what}; accepted: {_GRAPH}")
+    mapping = graphs[0]
+    read = ("edge_index", "edge_weight", "x", "y", "num_nodes", *_SAVED_MASKS.values())
+    kept = {name: mapping[name] for name in read if mapping.get(name) is not None}
+    for name, value in mapping.items():  # other columns of the nodes, such as their years
+        if (
+            isinstance(name, str)
+            and name not in kept
+            and isinstance(value, _Passive)
+            and value.name in _TENSORS
+        ):
+            shape = value.arguments[2] if len(value.arguments) > 2 else ()
+            if isinstance(shape, tuple) and (len(shape) == 1 or (len(shape) == 2 and shape[1] == 1)):
+                kept[name] = value
+    return kept
+
+
+def _kind(found: Any) -> str:
+    return found.name[:100] if isinstance(found, _Passive) else f"a {type(found).__name__}"
+
+
+def _graphs(found: Any, depth: int) -> Iterator[Mapping[str, Any]]:
+    """Yields the attributes of each graph of an object that was read."""
+    if depth > 4:
+        return
+    if isinstance(found, dict):
+        if "edge_index" in found:
+            yield found
+        return
+    if isinstance(found, (list, tuple)):
+        if len(found) == 3 and isinstance(found[0], dict):  # what InMemoryDataset.save writes
+            _check_slices(found[1])
+            found = found[:1]
+        elif len(found) == 2 and isinstance(found[1], dict) and not isinstance(found[0], dict):
+            _check_slices(found[1])  # PyG's processed files before release 2.3
+            found = found[:1]
+        for element in found:
+            yield from _graphs(element, depth + 1)
+        return
+    if not isinstance(found, _Passive) or not isinstance(state := found.state, dict):
+        return
+    if found.name.endswith(".HeteroData"):
+        raise ValueError("holds a HeteroData, with nodes of several kinds; accepted: one kind of nodes")
+    if isinstance(store := state.get("_store"), _Passive) and isinstance(store.state, dict):
+        mapping = store.state.get("_mapping")
+        if isinstance(mapping, dict) and "edge_index" in mapping:
+            yield mapping
+    elif "edge_index" in state:  # a Data before PyG 2
+        yield state
+    elif (data := state.get("_data", state.get("data"))) is not None:  # an InMemoryDataset
+        _check_slices(state.get("slices"))
+        yield from _graphs(data, depth + 1)
+
+
+def _check_slices(slices: Any) -> None:
+    """Raises ValueError if the slices of a Dataset, the first nodes of its graphs, are of several graphs."""
+    if not isinstance(slices, dict):
+        return
+    for record in slices.values():
+        if isinstance(record, _Passive) and record.name in _TENSORS and len(record.arguments) > 2:
+            shape = record.arguments[2]
+            if isinstance(shape, tuple) and len(shape) == 1 and type(shape[0]) is int and shape[0] > 2:
+                raise ValueError(f"holds a data set of {shape[0] - 1} graphs; accepted: {_GRAPH}")
+
+
+def content_of_arrays(arrays: Mapping[str, np.ndarray]) -> Content:
+    """Makes a content of the attributes of a PyG graph.
+
+    Args:
+        arrays: edge_index, and x, y, edge_weight, num_nodes, train_mask, val_mask, test_mask and columns of
+            the nodes, if there are such.
+
+    Raises:
+        ValueError: an array is missing, of another type or shape.
+    """
+    edges = _kinds("edge_index", arrays.get("edge_index"), "iu")
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        bad_value("edge_index", f"has shape {edges.shape}; accepted: (2, edges)")
+    x = _kinds("x", arrays["x"], "biuf") if "x" in arrays else None
+    if x is not None and x.ndim == 1:
+        x = x[:, None]
+    y = _kinds("y", arrays["y"], "biuf") if "y" in arrays else None
+    masks = {part: _kinds(name, arrays[name], "b") for part, name in _SAVED_MASKS.items() if name in arrays}
+    nodes = _count(arrays, x, y, masks, edges)
+    weights = None
+    if "edge_weight" in arrays:
+        weights = _kinds("edge_weight", arrays["edge_weight"], "biuf")
+        weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
+    known = {"edge_index", "edge_weight", "x", "y", "num_nodes", *_SAVED_MASKS.values()}
+    columns = {name: a.reshape(-1) for name, a in arrays.items() if name not in known and a.size == nodes}
+    return Content(nodes, edges.astype(np.int64), weights, x, y, masks, columns)
+
+
+def _kinds(name: str, array: np.ndarray | None, kinds: str) -> np.ndarray:
+    if array is None:
+        bad_value(name, "is missing; accepted: a graph with edge_index")
+    if array.dtype.kind not in kinds:
+        accepted = {"iu": "integers", "b": "bools", "biuf": "numbers"}[kinds]
+        bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
+    return array
+
+
+def _count(
+    arrays: Mapping[str, np.ndarray],
+    x: np.ndarray | None,
+    y: np.ndarray | None,
+    masks: Mapping[str, np.ndarray],
+    edges: np.ndarray,
+) -> int:
+    """Returns the number of nodes: of num_nodes, of the rows of the first array, or of the edges."""
+    if "num_nodes" in arrays:
+        given = arrays["num_nodes"]
+        if given.size != 1 or given.dtype.kind not in "iu" or not 0 <= int(given.item()) < 2**31:
+            bad_value("num_nodes", "is no number of nodes; accepted: an integer from 0 to 2^31 - 1")
+        return int(given.item())
+    for array in (x, y, *masks.values()):
+        if array is not None and array.ndim:
+            return len(array)
+    return int(edges.max()) + 1 if edges.size and 0 <= edges.max() < 2**31 - 1 else 0
+
+
+#: A file that every folder of OGB has.
+OGB_MARK = "raw/num-node-list.csv.gz"
+#: Bytes of a GraphML file, and bytes of memory for each of them.
+_MAX_XML, _XML_FACTOR = 2**31, 30
+#: Endings of the file of labels beside a matrix, which has the matrix's name otherwise.
+_LABEL_FILES = (".labels", ".labels.txt", "_labels.txt", ".y.txt")
+#: Bytes of a line of labels.
+_LINE = 2**16
+#: Seconds after which a process that reads a file of DGL is ended.
+_DGL_SECONDS = 600
+_DGL_PROGRAM = """
+import sys, warnings
+warnings.simplefilter("ignore")
+import numpy
+from gnnsparse.interop.dgl import import_dgl
+dgl = import_dgl()
+graphs, labels = dgl.load_graphs(sys.argv[1])
+if len(graphs) != 1:
+    sys.exit(f"holds {len(graphs)} graphs; accepted: one graph")
+graph = graphs[0]
+if len(graph.ntypes) != 1 or len(graph.etypes) != 1:
+    sys.exit("has nodes or edges of several kinds; accepted: one kind of each")
+names = {"feat": "x", "feature": "x", "label": "y", "labels": "y"}
+arrays = {names.get(name, name): value.numpy() for name, value in graph.ndata.items()}
+for name in ("w", "weight", "edge_weight"):
+    if name in graph.edata:
+        arrays["edge_weight"] = graph.edata[name].numpy().reshape(-1)
+source, target = graph.edges()
+arrays["edge_index"] = numpy.stack([source.numpy(), target.numpy()])
+arrays["num_nodes"] = numpy.array(graph.num_nodes())
+numpy.savez(sys.argv[2], **arrays)
+"""
+
+
+def read_matrix(path: Path, labels: str | None) -> Content:
+    """Reads the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
+
+    Args:
+        path: the file, `.mtx` or `.mtx.gz`.
+        labels: name of the file of labels in the same folder, a label in each line, an empty one where there
+            is none; None: the name of the matrix with the ending .labels, .labels.txt, _labels.txt or
+            .y.txt, if there is such a file.
+
+    Raises:
+        ValueError: a file is damaged, the matrix is not square, or there are more or fewer labels than nodes.
+        MemoryError: the matrix does not fit into memory.
+        OSError: a file can't be read.
+    """
+    found = read_mtx(path)
+    rows, cols = found.shape
+    with reading(path):
+        if rows != cols:
+            raise ValueError(f"has shape ({rows}, {cols}); accepted: a square matrix, of edges between nodes")
+    edges = np.stack([found.col, found.row]).astype(np.int64)
+    stem = path.name.removesuffix(".gz").removesuffix(".mtx")
+    names = [labels] if labels is not None else [stem + ending for ending in _LABEL_FILES]
+    file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+    if file is None and labels is not None:
+        bad_value(
+            "labels", f"there is no file {labels!r} in {path.parent}; accepted: the name of a file there"
+        )
+    y = None if file is None else _labels(file, rows)
+    return Content(rows, edges, found.values, y=y, named=True)
+
+
+def _labels(path: Path, nodes: int) -> np.ndarray:
+    """Reads the label in each line of a text."""
+    lines: list[str] = []
+    with open_text(path) as (file, _), reading(path):
+        while line := file.readline(_LINE):
+            lines.append(line.decode("utf-8").strip())
+            if len(lines) > nodes and lines[-1]:
+                break
+        while len(lines) > nodes and not lines[-1]:
+            lines.pop()
+        if len(lines) != nodes:
+            got = "more" if len(lines) > nodes else str(len(lines))
+            raise ValueError(f"has {got} labels; accepted: {nodes}, one in a line for each node")
+    return np.array(lines, dtype=object)
+
+
+def read_graphml(path: Path, label: str | None, weight: str | None, features: list[str] | None) -> Content:
+    """Reads a GraphML file by NetworkX, with the attributes of its nodes and edges.
+
+    Args:
+        path: the file.
+        label: attribute of a node that is its label; None: label or y, if there is one.
+        weight: attribute of an edge that is its weight; None: weight, if edges have it.
+        features: attributes of the nodes that are features; None: all numbers but the label.
+
+    Raises:
+        ValueError: the file is damaged, there is no such attribute, or it is no number, or is missing at a
+            node or an edge, where it has to be a number everywhere.
+        MemoryError: the graph does not fit into memory.
+        ImportError: NetworkX is not installed.
+        OSError: the file can't be read.
+    """
+    networkx = import_optional("networkx", path.name)
+    content = read_small(path, _MAX_XML)
+    with reading(path):
+        check_memory("path", _XML_FACTOR * len(content), f"a graph of {len(content)} bytes of XML")
+        if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+            raise ValueError("declares a document type or entities; accepted: GraphML without them")
+        try:
+            graph = networkx.parse_graphml(content.decode("utf-8"))
+        except MemoryError:
+            raise
+        except Exception as error:  # the parser raises errors of many types
+            raise ValueError(f"is no GraphML ({type(error).__name__}: {str(error)[:200]})") from error
+        return _of_networkx(graph, label, weight, features)
+
+
+def _of_networkx(graph: Any, label: str | None, weight: str | None, features: list[str] | None) -> Content:
+    nodes = list(graph.nodes)
+    number = {node: at for at, node in enumerate(nodes)}
+    ends = [(number[edge[0]], number[edge[1]]) for edge in graph.edges()]
+    edges = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    attributes = [graph.nodes[node] for node in nodes]
+    names = list(dict.fromkeys(name for of in attributes for name in of))
+    if label is None:
+        label = next((name for name in ("label", "y") if name in names), None)
+    elif label not in names:
+        bad_value(
+            "label", f"no node has the attribute {label!r}; they have {', '.join(names)[:200] or 'none'}"
+        )
+    y = None
+    if label is not None:
+        y = np.array(["" if of.get(label) is None else str(of[label]) for of in attributes], dtype=object)
+    if features is None:
+        features = [
+            name for name in names if name not in (label, "split") and _holds_numbers(attributes, name)
+        ]
+    columns = {name: np.array([str(of.get(name, "")) for of in attributes], dtype=object) for name in names}
+    of_nodes = dict(zip(nodes, attributes, strict=True))
+    for name in features:
+        accepted = f"a number at every node, or feature_columns without {name!r}"
+        _check_numbers("feature_columns", name, "node", of_nodes, accepted)
+    table = [[of[name] for name in features] for of in attributes]
+    return Content(
+        len(nodes),
+        edges,
+        _graphml_weights(graph, weight),
+        x=np.array(table, dtype=np.float64) if features and table else None,
+        y=y,
+        masks=_split_column(columns.get("split")),
+        columns=columns,
+        ids=tuple(str(node) for node in nodes),
+        feature_names=tuple(features) if features and table else None,
+        directed=bool(graph.is_directed()),
+        named=True,
+    )
+
+
+def _split_column(split: np.ndarray | None) -> dict[str, np.ndarray]:
+    return {} if split is None else {part: split == part for part in PARTS}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _holds_numbers(attributes: list[Any], name: str) -> bool:
+    """Return whether an attribute is a number wherever it is given."""
+    return all(_is_number(of[name]) for of in attributes if of.get(name) is not None)
+
+
+def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any], accepted: str) -> None:
+    """Raise a ValueError that counts and names nodes or edges whose attribute is missing, or no number."""
+    wrong = [(key, of.get(name)) for key, of in attributes.items() if not _is_number(of.get(name))]
+    if wrong:
+        key, value = wrong[0]
+        problem = "is missing" if value is None else f"is {str(value)[:80]!r}"
+        many = "" if len(wrong) == 1 else f", as at {len(wrong)} of {len(attributes)}"
+        bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
+
+
+def _graphml_weights(graph: Any, weight: str | None) -> np.ndarray | None:
+    name = weight or "weight"
+    attributes = dict(graph.edges.items())
+    if weight is None and all(of.get(name) is None for of in attributes.values()):
+        return None
+    _check_numbers("weight", name, "edge", attributes, "a number at every edge, or at none")
+    values = [of[name] for of in attributes.values()]
+    return np.array(values, dtype=np.float64) if values else None
+
+
+def read_ogb_folder(folder: Path) -> Content:
+    """Reads a folder of OGB's node data sets as it lies after its download: compressed tables.
+
+    Args:
+        folder: the folder with raw/ and split/.
+
+    Raises:
+        ValueError: a file is missing, damaged, or has other sizes than the others.
+        MemoryError: the tables do not fit into memory.
+        OSError: a file can't be read.
+    """
+
+    def table(name: str, kind: Any, rows: int, columns: int | None = None, exact: bool = True) -> Any:
+        if not (folder / name).is_file():
+            bad_value("path", f"{folder} lacks {name}; accepted: a whole folder of OGB's node data sets")
+        return read_csv(folder / name, kind, rows, columns, exact)
+
+    nodes = int(table(OGB_MARK, np.int64, 1, 1)[0, 0])
+    count = int(table("raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
+    if not (0 <= nodes < 2**31 and count >= 0):
+        bad_value("path", f"{folder} promises {nodes} nodes and {count} edges; accepted: below 2^31 nodes")
+    edges = table("raw/edge.csv.gz", np.int64, count, 2)
+    x = y = None
+    if (folder / "raw/node-feat.csv.gz").is_file():
+        x = table("raw/node-feat.csv.gz", np.float32, nodes)
+    if (folder / "raw/node-label.csv.gz").is_file():
+        y = table("raw/node-label.csv.gz", np.float64, nodes)
+    columns = {}
+    if (folder / "raw/node_year.csv.gz").is_file():
+        columns["year"] = table("raw/node_year.csv.gz", np.int64, nodes, 1)[:, 0]
+    with reading(folder):
+        return Content(
+            nodes,
+            np.ascontiguousarray(edges.T),
+            None,
+            x,
+            y,
+            _ogb_split(folder, nodes),
+            columns,
+            directed=False,
+        )
+
+
+def _ogb_split(folder: Path, nodes: int) -> dict[str, np.ndarray]:
+    """Reads the split of a folder of OGB, which must have one at most."""
+    found = sorted(path for path in (folder / "split").glob("*") if (path / "train.csv.gz").is_file())
+    if len(found) != 1:
+        return {}
+    masks = {}
+    for part, file in zip(PARTS, ("train", "valid", "test"), strict=True):
+        path = found[0] / f"{file}.csv.gz"
+        ids = read_csv(path, np.int64, nodes, 1, exact=False)[:, 0]
+        masks[part] = column_of_ids(f"split/{found[0].name}/{file}", ids, nodes)
+    return masks
+
+
+def read_dgl(path: Path) -> Content:
+    """Reads a graph of a file that dgl.save_graphs has written, in a process of its own.
+
+    DGL reads such files in native code that does not check them: a damaged one can end a process.
+
+    Args:
+        path: the file, with one graph of one kind of nodes; features are "feat", labels "label", weights "w".
+
+    Raises:
+        ValueError: the file can't be read, or holds several graphs or kinds of nodes.
+        ImportError: DGL is not installed.
+        OSError: the file can't be opened.
+    """
+    import_spec(path.name)
+    open_regular(path).close()
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder) / "graph.npz"
+        try:
+            done = subprocess.run(
+                [sys.executable, "-c", _DGL_PROGRAM, str(path.absolute()), str(target)],
+                capture_output=True, text=True, errors="replace", timeout=_DGL_SECONDS, check=False,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"{path}: DGL reads it for more than {_DGL_SECONDS} s") from None
+        if done.returncode or not target.is_file():
+            lines = done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"]
+            raise ValueError(f"{path}: DGL can't read it: {lines[-1][:300]}")
+        return read_archive(target)
+
+
+def import_spec(needed_by: str) -> None:
+    """Raises ImportError if DGL is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec("dgl") is None:
+        raise ImportError(f"{needed_by} needs dgl, which is not installed: docs/howto/dgl-model.md says how")

@@ -1,0 +1,538 @@
+"""The data sets that models train on: of nodes, of graphs, of links and of sequences, and their checks."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_tensor, shown
+from gnnsparse.sparse.graph import SparseGraph, check_range
+
+__all__ = [
+    "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "GraphDataset", "LinkDataset", "NodeDataset",
+    "SequenceDataset", "SequencePart", "WithTargets", "check_finite", "check_graph_ptr", "check_labels",
+    "check_masks", "check_scale", "check_seed", "check_split", "check_square", "check_targets",
+    "edge_keys", "has_edges", "normalize_rows", "pad_sequences",
+]  # fmt: skip
+
+_MAX_SEED = 2**63 - 1
+
+
+def _integer(name: str, value: Any, accepted: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        bad_type(name, value, accepted)
+    return int(value)
+
+
+def check_seed(value: Any) -> int:
+    """Returns `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raises."""
+    accepted = "an integer from 0 to 2^63 - 1"
+    if not 0 <= _integer("seed", value, accepted) <= _MAX_SEED:
+        bad_value("seed", f"got {shown(value)}; accepted: {accepted}")
+    return int(value)
+
+
+def check_split(value: Any, count: int | None) -> int:
+    """Returns `value` if it is the number of a split; else raises.
+
+    Args:
+        value: the argument.
+        count: number of splits, which are numbered from 0; None: there is no end of them.
+    """
+    accepted = "0, 1, 2, ..." if count is None else "0" if count == 1 else f"0 to {count - 1}"
+    split = _integer("split", value, accepted)
+    if split < 0 or (count is not None and split >= count):
+        bad_value("split", f"got {shown(split)}; accepted: {accepted}")
+    return split
+
+
+def check_scale(value: Any) -> float:
+    """Returns `value` if it is a number above 0 and at most 1; else raises."""
+    accepted = "a number above 0 and at most 1"
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        bad_type("scale", value, accepted)
+    number: Any = value
+    if not 0 < number <= 1:  # before the conversion, for which an integer may be too large
+        bad_value("scale", f"got {shown(value)}; accepted: {accepted}")
+    return float(value)
+
+
+def check_square(graph: Any) -> int:
+    """Returns the number of nodes of `graph` if it is a square SparseGraph; else raises."""
+    if not isinstance(graph, SparseGraph):
+        bad_type("graph", graph, "a SparseGraph")
+    nodes = graph.num_rows
+    if graph.num_cols != nodes:
+        bad_value("graph", f"has shape ({nodes}, {graph.num_cols}); accepted: a square one")
+    return nodes
+
+
+def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
+    """Returns `values`, float32 of any shape, if all are finite, else raises.
+
+    A finite sum has finite terms; only where it is not, as large numbers can overflow it, are they looked at.
+    """
+    if math.isfinite(float(values.sum())):
+        return values
+    wrong = ~torch.isfinite(values)
+    if bool(wrong.any()):
+        at = wrong.nonzero()[0].tolist()
+        bad_value(name, f"element {at} is {float(values[tuple(at)])}; accepted: finite numbers")
+    return values
+
+
+def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
+    """Raises if `labels` are no labels of nodes.
+
+    Args:
+        name: the argument.
+        labels: int64 [nodes], a class below `count` of each node; or float32 [nodes, count] of 0 and 1.
+        nodes: the number of nodes.
+        count: the number of classes or labels.
+    """
+    if isinstance(labels, torch.Tensor) and labels.is_floating_point():
+        check_tensor(name, labels, dtypes=(torch.float32,), shape=(nodes, count))
+        if not bool(((labels == 0) | (labels == 1)).all()):
+            bad_value(name, "holds other numbers than 0 and 1; accepted: 1 for each label that a node has")
+        return
+    check_tensor(name, labels, dtypes=(torch.int64,), shape=(nodes,))
+    if nodes == 0:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= count:
+        bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}")
+
+
+def check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
+    """Raises if `targets` are no targets of nodes or graphs, of which some may be missing.
+
+    Args:
+        name: the argument.
+        targets: int64 [items], a class below `count` of each item, -1 if it is missing; or float32 [items,
+            count] of 0 and 1, NaN for labels that are missing; with `regression` float32 [items] (if `count`
+            is 1) or [items, count], finite numbers, NaN for those that are missing.
+        items: the number of nodes or graphs.
+        count: the number of classes, of labels, or of numbers to predict for an item.
+        regression: whether the targets are numbers to predict.
+    """
+    if regression:
+        accepted = f"({items},) or ({items}, 1)" if count == 1 else f"({items}, {count})"
+        check_tensor(name, targets, dtypes=(torch.float32,))
+        if tuple(targets.shape) not in (((items,), (items, 1)) if count == 1 else ((items, count),)):
+            bad_value(name, f"has shape {tuple(targets.shape)}; accepted: {accepted}")
+        if bool(targets.isinf().any()):
+            bad_value(name, "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
+    elif isinstance(targets, torch.Tensor) and targets.is_floating_point():
+        check_tensor(name, targets, dtypes=(torch.float32,), shape=(items, count))
+        if not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
+            bad_value(
+                name,
+                "holds other numbers than 0 and 1; accepted: 1 for each label that an item has, 0 for the "
+                "others, NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')",
+            )
+    else:
+        check_tensor(name, targets, dtypes=(torch.int64,), shape=(items,))
+        low, high = (int(bound) for bound in targets.aminmax()) if items else (0, 0)
+        if low < -1 or (items and high >= count):
+            bad_value(
+                name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}, and -1 for missing ones"
+            )
+
+
+#: The metrics of data sets with classes or labels, of which larger values are better.
+CLASS_METRICS = ("accuracy", "roc_auc", "micro_f1", "mean_roc_auc")
+#: The metrics of data sets with numbers to predict: mean absolute error, mean squared error, and R^2.
+REGRESSION_METRICS = ("mae", "mse", "r2")
+#: The metrics that data sets are scored by.
+METRICS = (*CLASS_METRICS, *REGRESSION_METRICS)
+
+
+class WithTargets:
+    """What a data set with features of nodes and with targets says of itself, whatever the targets are of."""
+
+    graph: SparseGraph
+    x: torch.Tensor
+    y: torch.Tensor
+    metric: str
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the number of nodes."""
+        return self.graph.num_rows
+
+    @property
+    def num_features(self) -> int:
+        """F, the number of features of a node."""
+        return self.x.shape[1]
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether a node, or a graph, can have several labels."""
+        return self.y.dim() == 2 and not self.regression
+
+    @property
+    def regression(self) -> bool:
+        """Whether `y` are numbers to predict."""
+        return self.y.is_floating_point() and self.metric in REGRESSION_METRICS
+
+
+@dataclass(frozen=True, eq=False)
+class NodeDataset(WithTargets):
+    """Classification or regression of the nodes of one graph, with N nodes and F features.
+
+    Attributes:
+        name: name of the data set.
+        graph: A[target, source], N x N, with the self-loops of the data.
+        x: features, float32 [N, F], finite.
+        y: int64 [N], the class of each node; or float32 [N, labels] of 0 and 1, if nodes have several labels;
+            or float32 [N] or [N, numbers], numbers to predict, if the metric is one of REGRESSION_METRICS. A
+            class of -1 and labels and numbers of NaN are missing: nothing is trained on or scored by them.
+        train_mask: bool [N], the nodes to train on.
+        val_mask: bool [N], the nodes by which the best model is chosen.
+        test_mask: bool [N], the nodes that it is scored on. A node is in at most one of the masks.
+        num_classes: number of classes, or of labels if nodes have several, or of numbers to predict for a
+            node.
+        metric: one of METRICS.
+        node_ids: the names of the nodes in the user's files, N different texts; None: they are numbered.
+        class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
+        feature_names: the names of the features, F different texts; None: they have none.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: shapes do not agree, a feature is not finite, a node is in two masks, a class is not below
+            `num_classes`, a label is neither 0 nor 1, a number to predict is infinite, there are more or
+            fewer names than nodes, classes or features, or the metric is unknown.
+    """
+
+    name: str
+    graph: SparseGraph
+    x: torch.Tensor
+    y: torch.Tensor
+    train_mask: torch.Tensor
+    val_mask: torch.Tensor
+    test_mask: torch.Tensor
+    num_classes: int
+    metric: str = "accuracy"
+    node_ids: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        nodes = check_square(self.graph)
+        check_choice("metric", self.metric, METRICS)
+        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
+        check_finite("x", self.x)
+        check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        check_masks(self.train_mask, self.val_mask, self.test_mask, nodes, "node")
+        for name, names, count in (
+            ("node_ids", self.node_ids, nodes),
+            ("class_names", self.class_names, self.num_classes),
+            ("feature_names", self.feature_names, self.num_features),
+        ):
+            if names is not None and (not isinstance(names, tuple) or len(names) != count):
+                bad_value(name, f"accepted: a tuple of {count} texts, or None")
+
+    def permuted(self, order: Any) -> NodeDataset:
+        """Returns the task with renumbered nodes: new node i is node `order[i]`.
+
+        Args:
+            order: int32 or int64 [N], a permutation of 0 to N - 1.
+
+        Raises:
+            TypeError: `order` is of another type or dtype.
+            ValueError: `order` is not a permutation of the nodes.
+        """
+        check_tensor("order", order, dtypes=(torch.int32, torch.int64), shape=(self.num_nodes,))
+        order = order.to(device=self.graph.device, dtype=torch.int64)
+        ids = torch.arange(self.num_nodes, device=order.device)
+        if not torch.equal(order.sort().values, ids):
+            bad_value("order", f"accepted: a permutation of 0 to {self.num_nodes - 1}")
+        new_id = torch.empty_like(order).scatter_(0, order, ids)
+        csr = self.graph.csr
+        edges = torch.stack([new_id[csr.indices.long()], new_id[csr.row_index()]])
+        moved = SparseGraph.from_edge_index(edges, self.num_nodes, self.graph.values)
+        return replace(
+            self,
+            graph=SparseGraph(moved.csr, moved.values),
+            x=self.x[order],
+            y=self.y[order],
+            train_mask=self.train_mask[order],
+            val_mask=self.val_mask[order],
+            test_mask=self.test_mask[order],
+            node_ids=None if self.node_ids is None else tuple(self.node_ids[i] for i in order.tolist()),
+        )
+
+    def without_weights(self) -> NodeDataset:
+        """Returns the task with edges that have no weights, for a model that would ignore them."""
+        return replace(self, graph=SparseGraph(self.graph.csr))
+
+
+def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:
+    """Raises unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
+    masks = {"train_mask": train, "val_mask": val, "test_mask": test}
+    for name, mask in masks.items():
+        check_tensor(name, mask, dtypes=(torch.bool,), shape=(count,))
+    if count and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+        bad_value("test_mask", f"a {item} is in two of the masks; accepted: masks without overlap")
+
+
+def normalize_rows(x: torch.Tensor) -> None:
+    """Divides each row of x [N, F] by the sum of its magnitudes, in place. Rows of zeros stay zero."""
+    total = torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True)
+    x.div_(total.where(total > 0, 1.0))
+
+
+@dataclass(frozen=True, eq=False)
+class GraphDataset(WithTargets):
+    """Classification or regression of G graphs, which have N nodes with F features together.
+
+    Graph g has the nodes graph_ptr[g] to graph_ptr[g + 1] - 1, and no edge joins nodes of two graphs:
+    `gnnsparse.data.block_diagonal` makes such a matrix of single graphs.
+
+    Attributes:
+        name: name of the data set.
+        graph: A[target, source], N x N, block-diagonal.
+        graph_ptr: int64 [G + 1], ascending from 0 to N; each graph has a node.
+        x: features of the nodes, float32 [N, F], finite.
+        y: int64 [G], the class of each graph; or float32 [G, labels] of 0 and 1, if graphs have several
+            labels; or float32 [G] or [G, numbers], numbers to predict, if the metric is "mae", "mse" or "r2".
+            A class of -1 and labels and numbers of NaN are missing.
+        train_mask: bool [G], the graphs to train on.
+        val_mask: bool [G], the graphs by which the best epoch is chosen.
+        test_mask: bool [G], the graphs that it is scored on, which may be those of `val_mask`.
+        num_classes: number of classes, labels or numbers to predict.
+        metric: "accuracy", "roc_auc", "micro_f1", "mean_roc_auc", "mae", "mse" or "r2".
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: shapes do not agree, an edge joins two graphs, a feature is not finite, a graph to train
+            on is in another part as well, or a target or the metric is not accepted.
+    """
+
+    name: str
+    graph: SparseGraph
+    graph_ptr: torch.Tensor
+    x: torch.Tensor
+    y: torch.Tensor
+    train_mask: torch.Tensor
+    val_mask: torch.Tensor
+    test_mask: torch.Tensor
+    num_classes: int
+    metric: str = "accuracy"
+
+    def __post_init__(self) -> None:
+        nodes = check_square(self.graph)
+        check_graph_ptr(self.graph_ptr, nodes)
+        self._check_blocks()
+        check_choice("metric", self.metric, METRICS)
+        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
+        check_finite("x", self.x)
+        graphs = self.num_graphs
+        check_targets("y", self.y, graphs, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        for name in ("train_mask", "val_mask", "test_mask"):
+            check_tensor(name, getattr(self, name), dtypes=(torch.bool,), shape=(graphs,))
+        if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
+            bad_value("train_mask", "has a graph of another part; accepted: graphs that are in no other part")
+
+    def _check_blocks(self) -> None:
+        csr = self.graph.csr
+        graph_of = torch.repeat_interleave(
+            torch.arange(self.num_graphs, device=self.graph_ptr.device), self.graph_ptr.diff()
+        ).to(csr.device)
+        wrong = graph_of[csr.indices.long()] != graph_of[csr.row_index()]
+        if bool(wrong.any()):
+            at = int(wrong.nonzero()[0])
+            row, column = int(csr.row_index()[at]), int(csr.indices[at])
+            bad_value(
+                "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
+            )
+
+    @property
+    def num_graphs(self) -> int:
+        """G, the number of graphs."""
+        return self.graph_ptr.numel() - 1
+
+    @property
+    def parts(self) -> dict[str, torch.Tensor]:
+        """The graphs of each part of the split by name, int64: "train", "val", "test"."""
+        masks = {"train": self.train_mask, "val": self.val_mask, "test": self.test_mask}
+        return {name: mask.nonzero().flatten() for name, mask in masks.items()}
+
+
+def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
+    """Raises unless `graph_ptr` is int64 [graphs + 1] and ascends from 0 to `nodes`, without repeats."""
+    check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
+    if graph_ptr.numel() == 0 or int(graph_ptr[0]) != 0 or int(graph_ptr[-1]) != nodes:
+        bad_value(
+            "graph_ptr", f"does not lead from 0 to {nodes}; accepted: the first node of each graph, and N"
+        )
+    if bool((graph_ptr.diff() <= 0).any()):
+        at = int((graph_ptr.diff() <= 0).nonzero()[0])
+        bad_value("graph_ptr", f"graph {at} has no nodes; accepted: graphs of one node or more")
+
+
+_PAIRS = ("train_edges", "val_edges", "val_negatives", "test_edges", "test_negatives")
+
+
+@dataclass(frozen=True, eq=False)
+class LinkDataset:
+    """Prediction of the links of an undirected graph with N nodes, which have no features.
+
+    Attributes:
+        name: name of the data set.
+        graph: A, N x N, with the edges to train on in both directions.
+        train_edges: int64 [k, 2], pairs of nodes, each edge to train on once.
+        val_edges, test_edges: int64 [k, 2], edges that the graph lacks, to choose the best epoch by and to
+            score it on.
+        val_negatives, test_negatives: int64 [k, 2], pairs without an edge, which all edges of the part are
+            ranked with.
+        hits_at: K of hits@K.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: a shape or a node is out of range, a part is empty, an edge to train on is not in the
+            graph, or `hits_at` is below 1.
+    """
+
+    name: str
+    graph: SparseGraph
+    train_edges: torch.Tensor
+    val_edges: torch.Tensor
+    val_negatives: torch.Tensor
+    test_edges: torch.Tensor
+    test_negatives: torch.Tensor
+    hits_at: int = 20
+
+    def __post_init__(self) -> None:
+        nodes = check_square(self.graph)
+        check_integer("hits_at", self.hits_at)
+        for name in _PAIRS:
+            pairs = check_tensor(name, getattr(self, name), dtypes=(torch.int64,), shape=(None, 2))
+            check_range(name, pairs.reshape(-1).contiguous(), nodes, "the number of nodes")
+            if pairs.shape[0] == 0:
+                bad_value(name, "is empty; accepted: a pair or more")
+        keys = edge_keys(self.graph)
+        for pairs in (self.train_edges, self.train_edges.flip(1)):
+            if not bool(has_edges(keys, pairs, nodes).all()):
+                bad_value(
+                    "train_edges", "has an edge that the graph lacks; accepted: edges in both directions"
+                )
+
+    @property
+    def num_nodes(self) -> int:
+        """N, the number of nodes."""
+        return self.graph.num_rows
+
+
+def edge_keys(graph: SparseGraph) -> torch.Tensor:
+    """Returns row * columns + column of each edge, int64 [nnz] in ascending order, on the CPU."""
+    csr = graph.csr.to(torch.device("cpu"))
+    return csr.row_index() * csr.cols + csr.indices.long()
+
+
+def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
+    """Returns for each pair of a row and a column, int64 [k, 2], whether there is such an edge, bool [k].
+
+    Args:
+        keys: what `edge_keys` returned.
+        pairs: the pairs, on the CPU.
+        columns: the number of columns of the graph.
+    """
+    wanted = pairs[:, 0] * columns + pairs[:, 1]
+    if keys.numel() == 0:
+        return torch.zeros_like(wanted, dtype=torch.bool)
+    at = torch.searchsorted(keys, wanted).clamp(max=keys.numel() - 1)
+    return keys[at] == wanted
+
+
+@dataclass(frozen=True, eq=False)
+class SequencePart:
+    """The sequences of one part of a split.
+
+    Attributes:
+        tokens: int16 [n, length]; tokens of a sequence are above 0, and 0 is padding after them.
+        y: int64 [n], the class of each sequence.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: shapes do not agree.
+    """
+
+    tokens: torch.Tensor
+    y: torch.Tensor
+
+    def __post_init__(self) -> None:
+        check_tensor("tokens", self.tokens, dtypes=(torch.int16,), shape=(None, None))
+        check_tensor("y", self.y, dtypes=(torch.int64,), shape=(self.tokens.shape[0],))
+
+    def __len__(self) -> int:
+        return self.y.numel()
+
+
+@dataclass(frozen=True, eq=False)
+class SequenceDataset:
+    """A classification task on sequences.
+
+    Attributes:
+        name: name of the data set.
+        train: the sequences to train on.
+        val: the sequences by which the best model is chosen.
+        test: the sequences that it is scored on.
+        vocabulary: number of tokens, which are 0 (padding) to vocabulary - 1.
+        num_classes: number of classes, which are 0 to num_classes - 1.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: lengths differ, or a token or a class is out of range.
+    """
+
+    name: str
+    train: SequencePart
+    val: SequencePart
+    test: SequencePart
+    vocabulary: int
+    num_classes: int
+
+    def __post_init__(self) -> None:
+        for name, part in self.parts.items():
+            for what, values, limit in (
+                ("tokens", part.tokens, self.vocabulary),
+                ("y", part.y, self.num_classes),
+            ):
+                if values.numel() and not 0 <= int(values.min()) <= int(values.max()) < limit:
+                    low, high = int(values.min()), int(values.max())
+                    bad_value(f"{name}.{what}", f"holds {low} to {high}; accepted: 0 to {limit - 1}")
+            if part.tokens.shape[1] != self.length:
+                bad_value(f"{name}.tokens", f"has length {part.tokens.shape[1]}; accepted: {self.length}")
+
+    @property
+    def parts(self) -> dict[str, SequencePart]:
+        """The parts of the split by name: "train", "val", "test"."""
+        return {"train": self.train, "val": self.val, "test": self.test}
+
+    @property
+    def length(self) -> int:
+        """Number of tokens of a sequence, padding included."""
+        return self.train.tokens.shape[1]
+
+
+def pad_sequences(sequences: list[list[int]] | list[bytes], length: int, offset: int = 0) -> torch.Tensor:
+    """Cuts sequences, or pads them with 0, to one length.
+
+    Args:
+        sequences: integers or bytes.
+        length: the length.
+        offset: added to each integer of a sequence.
+
+    Returns:
+        int16 [n, length].
+    """
+    padded = torch.zeros(len(sequences), length, dtype=torch.int16)
+    for row, sequence in zip(padded, sequences, strict=True):
+        kept = torch.tensor(list(sequence[:length]), dtype=torch.int16)
+        row[: kept.numel()] = kept + offset
+    return padded

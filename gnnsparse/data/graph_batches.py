@@ -1,0 +1,530 @@
+"""Batches of graphs: block-diagonal matrices, put together from arrays by offsets, without sorting.
+
+A batch of small graphs takes about as many operations on arrays as a large one. On a GPU they take the host
+longer than the device, so that all batches of an epoch, if they are small, are packed at once.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from gnnsparse.data.datasets import check_graph_ptr
+from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
+from gnnsparse.formats.csr import Csr, PaddedCsr, index_dtype
+from gnnsparse.plan import CsrPlan, Plan, choose_plan
+from gnnsparse.preprocess.prepare import Prepared, transpose_of
+from gnnsparse.runtime.functorch import runs_outside
+from gnnsparse.runtime.padding import Padding
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.oriented import Oriented
+
+__all__ = [
+    "BatchPlans", "BlockBatch", "BlockBatches", "PackedBatches", "PaddedBlocks", "PaddingSource",
+    "block_diagonal",
+]  # fmt: skip
+
+#: Bytes that arrays of kernels have to be aligned to.
+_ALIGNMENT = 16
+
+
+class BatchPlans:
+    """The plans of one orientation of all batches on a GPU, chosen when the first needs them.
+
+    Rows of batches have few nonzeros, and batches differ in size alone. A plan whose rows are neither cut nor
+    grouped needs nothing of a batch that a GPU would have to compute, and the host to wait for.
+
+    Args:
+        longest_row: number of nonzeros of the longest row of any batch.
+    """
+
+    def __init__(self, longest_row: int) -> None:
+        self.longest_row = longest_row
+        self._found: dict[Product, Plan] = {}
+
+    def __call__(self, kernels: KernelCache, product: Product) -> Plan:
+        """Returns the plan of a product, as the attribute `tuner` of a KernelCache."""
+        if product not in self._found:
+            plan = choose_plan(kernels.problem(product))
+            if isinstance(plan, CsrPlan):
+                limit = kernels.row_limit(plan.row_limit)
+                if self.longest_row <= limit:
+                    plan = replace(plan, group=0, row_limit=limit, narrow=False)
+            self._found[product] = plan
+        return self._found[product]
+
+
+class PackedBatches:
+    """Chosen blocks of a block-diagonal matrix, laid one after another and divided among batches.
+
+    Indices of nodes and of nonzeros are those in the batch. All index arithmetic is on the device, with sizes
+    that are known on the CPU, so that nothing waits for a GPU.
+
+    Args:
+        nodes: int64 [blocks + 1] on the CPU, the first node of each block of the whole matrix, and the end.
+        edges: int64 [blocks + 1] on the CPU, the first nonzero of each block, and the end.
+        chosen: int64 [k] on the CPU, the blocks of one batch after another.
+        sizes: the number of blocks of each batch.
+        device: the device of the matrix.
+    """
+
+    def __init__(
+        self,
+        nodes: torch.Tensor,
+        edges: torch.Tensor,
+        chosen: torch.Tensor,
+        sizes: Sequence[int],
+        device: torch.device,
+    ) -> None:
+        counts = torch.tensor(sizes, dtype=torch.int64, device="cpu")
+        ends = counts.cumsum(0)
+        batch = torch.repeat_interleave(counts)  # of each block
+        first = ends - counts
+        node_begin, node_count, node_start = _placed(nodes, chosen)
+        edge_begin, edge_count, edge_start = _placed(edges, chosen)
+        # The offsets of a batch end with one more, which is that behind the last row of its last block.
+        row_count = node_count.clone()
+        row_count[ends - 1] += 1
+        row_start = row_count.cumsum(0) - row_count
+        own_nodes, own_edges = (start - start[first][batch] for start in (node_start, edge_start))
+        pointers = torch.empty(chosen.numel() + counts.numel(), dtype=torch.int64, device="cpu")
+        at = torch.arange(chosen.numel(), dtype=torch.int64, device="cpu") + batch
+        pointers[at] = own_nodes
+        pointers[at[ends - 1] + 1] = own_nodes[ends - 1] + node_count[ends - 1]
+        arrays = (
+            node_count, row_count, edge_count,
+            node_begin - node_start, node_begin - row_start, edge_begin - edge_start,
+            node_begin - own_nodes, edge_begin - own_edges, pointers,
+        )  # fmt: skip
+        moved = torch.cat(arrays).to(device, non_blocking=True).split([a.numel() for a in arrays])
+        self._counts = dict(zip(("node", "row", "edge"), moved[:3], strict=True))
+        self._node_shift, self._edge_shift, self._pointers = moved[6:]
+        # How many nodes, offsets, nonzeros and blocks each batch has.
+        sums = [_sums(part, ends) for part in (node_count, row_count, edge_count)]
+        self._of_batch = dict(zip(("node", "row", "edge"), sums, strict=True))
+        self._pointers_of_batch = [size + 1 for size in sizes]
+        self._node, self._row, self._edge = (
+            self._positions(kind, shift)
+            for kind, shift in zip(("node", "row", "edge"), moved[3:6], strict=True)
+        )
+
+    def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
+        """Returns for each node, offset or nonzero what its block has."""
+        total = sum(self._of_batch[kind])
+        return torch.repeat_interleave(of_block, self._counts[kind], output_size=total)
+
+    def _positions(self, kind: str, shift: torch.Tensor) -> torch.Tensor:
+        total = sum(self._of_batch[kind])
+        places = torch.arange(total, dtype=torch.int64, device=shift.device)
+        return places + self._expand(kind, shift)
+
+    def nodes(self) -> list[torch.Tensor]:
+        """Returns for each batch the rows of the whole matrix, int64 [nodes]."""
+        return list(self._node.split(self._of_batch["node"]))
+
+    def pointers(self) -> list[torch.Tensor]:
+        """Returns for each batch the first node of each block, and the end, int64 [blocks + 1]."""
+        return list(self._pointers.split(self._pointers_of_batch))
+
+    def of_nodes(self, array: torch.Tensor) -> list[torch.Tensor]:
+        """Gathers an array [nodes] of the whole matrix for each batch."""
+        return [_aligned(part) for part in array[self._node].split(self._of_batch["node"])]
+
+    def of_edges(self, array: torch.Tensor) -> list[torch.Tensor]:
+        """Gathers an array [nnz] of the whole matrix for each batch."""
+        return [_aligned(part) for part in array[self._edge].split(self._of_batch["edge"])]
+
+    def structures(self, csr: Csr) -> list[Csr]:
+        """Gathers the structure of each batch, in the orientation of `csr`."""
+        offsets = csr.indptr[self._row] - self._expand("row", self._edge_shift)
+        columns = (csr.indices[self._edge] - self._expand("edge", self._node_shift)).to(torch.int32)
+        parts = offsets.split(self._of_batch["row"]), columns.split(self._of_batch["edge"])
+        return [Csr(o, _aligned(c), o.numel() - 1) for o, c in zip(*parts, strict=True)]
+
+    def indices(self, index: torch.Tensor) -> list[torch.Tensor]:
+        """Gathers indices of nonzeros [nnz], such as those of the transpose, for each batch."""
+        found = index[self._edge] - self._expand("edge", self._edge_shift)
+        sizes = self._of_batch["edge"]
+        return [_aligned(part.to(index_dtype(part.numel()))) for part in found.split(sizes)]
+
+
+def _placed(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns where each chosen block begins in the whole, its length, and where it begins when packed."""
+    begin = bounds[chosen]
+    count = bounds[chosen + 1] - begin
+    return begin, count, count.cumsum(0) - count
+
+
+def _sums(counts: torch.Tensor, ends: torch.Tensor) -> list[int]:
+    """Returns the sums of the counts of each batch; `ends` are the numbers of blocks up to its end."""
+    totals = counts.cumsum(0)[ends - 1].tolist()
+    return [after - before for before, after in itertools.pairwise([0, *totals])]
+
+
+def _aligned(part: torch.Tensor) -> torch.Tensor:
+    """Returns the part of an array, copied if kernels, which read several elements at a time, could not."""
+    return part if part.data_ptr() % _ALIGNMENT == 0 else part.clone()
+
+
+class PaddingSource:
+    """The arrays of a whole block-diagonal operand, each with one element more, which padding reads.
+
+    Behind the last block comes an empty one. The nodes of a batch that are padding lie in it.
+
+    Args:
+        whole: the whole operand, prepared with reorder="none".
+        nodes: int64 [blocks + 1] on the CPU, the first node of each block, and the end.
+        edges: int64 [blocks + 1] on the CPU, the first nonzero of each block, and the end.
+    """
+
+    def __init__(self, whole: SparseOperand, nodes: torch.Tensor, edges: torch.Tensor) -> None:
+        self.whole, prepared, device = whole, whole.prepared, whole.device
+        self.num_blocks = nodes.numel() - 1
+        self.num_nodes, self.num_edges = int(nodes[-1]), int(edges[-1])
+        self.nodes, self.edges = (_with_end(t, int(t[-1])).to(device) for t in (nodes, edges))
+        forward = prepared.forward.csr.indptr, _with_end(prepared.forward.csr.indices, self.num_nodes)
+        backward = forward
+        if prepared.backward.csr is not prepared.forward.csr:
+            backward = prepared.backward.csr.indptr, _with_end(prepared.backward.csr.indices, self.num_nodes)
+        self.sides = forward, backward
+        self.index = _with_end(prepared.transpose_map.to(device), 0)
+        matrix = prepared.forward
+        self.values, self.row_scale, self.col_scale = (
+            None if t is None else _with_end(t, 0)
+            for t in (matrix.values, matrix.row_scale, matrix.col_scale)
+        )
+
+
+def _with_end(array: torch.Tensor, last: int) -> torch.Tensor:
+    return torch.cat([array, array.new_full((1,), last)])
+
+
+class PaddedBlocks:
+    """A batch of a fixed number of blocks, whose arrays keep their places from batch to batch.
+
+    All sizes are bounds: nodes behind those of the blocks have no edges, and nonzeros behind those of the
+    blocks belong to no row. `assemble` writes the arrays of the blocks in `chosen` by operations whose sizes
+    do not depend on them, so that a CUDA graph can hold it.
+
+    Args:
+        source: the arrays of all blocks.
+        blocks: number of blocks.
+        nodes: number of rows, more than any batch has nodes.
+        edges: number of nonzeros, as many as any batch has or more.
+        plans: plans of the operand and of its transpose.
+
+    Attributes:
+        chosen: int64 [blocks + 1], the numbers of the blocks, and that of the empty block behind all.
+        adj: the operand, nodes x nodes.
+        graph_ptr: int64 [blocks + 1], the first node of each block, and the number of nodes.
+        rows: int64 [nodes], the row of each node in the whole operand; of padding the number of its rows.
+        padding: which rows are nodes of the blocks. `assemble` replaces it.
+
+    Raises:
+        ValueError: a size is out of range.
+    """
+
+    rows: torch.Tensor
+    padding: Padding
+
+    def __init__(
+        self, source: PaddingSource, blocks: int, nodes: int, edges: int, plans: list[BatchPlans]
+    ) -> None:
+        if not 0 < nodes < 2**31:
+            bad_value("nodes", f"got {nodes}; accepted: 1 to 2^31 - 1")
+        self._source, device = source, source.whole.device
+        self.chosen = torch.full((blocks + 1,), source.num_blocks, dtype=torch.int64, device=device)
+        self.graph_ptr = torch.zeros(blocks + 1, dtype=torch.int64, device=device)
+        self._node_places = torch.arange(nodes + 1, dtype=torch.int64, device=device)
+        self._edge_places = torch.arange(edges, dtype=torch.int64, device=device)
+        self.capacity = nodes - 1, edges
+
+        def structure() -> Csr:
+            offsets = torch.zeros(nodes + 1, dtype=torch.int64, device=device)
+            offsets[-1] = edges  # on the CPU a native handle checks the offsets when it is made
+            csr = PaddedCsr(offsets, torch.zeros(edges, dtype=torch.int32, device=device), nodes)
+            assert csr.view is not None
+            return csr
+
+        def array(like: torch.Tensor | None, size: int) -> torch.Tensor | None:
+            return None if like is None else like.new_zeros(size)
+
+        forward = structure()
+        self._structures = forward, forward if source.sides[0] is source.sides[1] else structure()
+        self._index = torch.arange(edges, dtype=index_dtype(edges), device=device)
+        scales = array(source.row_scale, nodes), array(source.col_scale, nodes)
+        self._matrix = Oriented(forward, None, None, array(source.values, edges), None, *scales)
+        self._core = self._make_core(plans)
+        self.adj = SparseOperand(self._core)
+
+    def _make_core(self, plans: list[BatchPlans]) -> OperandCore:
+        whole, matrix = self._source.whole.prepared, self._matrix
+        backward = transpose_of(matrix, self._structures[1], None, self._index)
+        report = {**whole.report, "edges": matrix.csr.nnz, "seconds": 0.0}
+        made = whole.normalization, whole.added_loops
+        prepared = Prepared(matrix, backward, self._index, None, report, *made)
+        precision = self._source.whole.precision
+        core = OperandCore(prepared, precision, False, False, one_stream=True, renewable=True)
+        for cache, own in zip(core.caches, plans, strict=True):
+            cache.longest_row, cache.tuner, cache.keeps_rows_whole = own.longest_row, own, True
+        return core
+
+    def assemble(self) -> None:
+        """Writes the arrays of the blocks in `chosen`, which have at most `capacity` nodes and nonzeros."""
+        source = self._source
+        node_shift, node_ends = _shifts(source.nodes, self.chosen)
+        edge_shift, edge_ends = _shifts(source.edges, self.chosen)
+        self.graph_ptr[1:].copy_(node_ends[:-1])
+        # Padding is in the block behind the last one.
+        of_node = torch.searchsorted(node_ends[:-1], self._node_places, right=True)
+        of_edge = torch.searchsorted(edge_ends[:-1], self._edge_places, right=True)
+        nodes = (self._node_places + node_shift[of_node]).clamp_(max=source.num_nodes)
+        edges = (self._edge_places + edge_shift[of_edge]).clamp_(max=source.num_edges)
+        node_edge_shift, edge_node_shift = edge_shift[of_node], node_shift[of_edge]
+        both = zip(self._structures, source.sides, strict=True)
+        for csr, (indptr, indices) in list(both)[: len(set(map(id, self._structures)))]:
+            torch.sub(indptr[nodes], node_edge_shift, out=csr.indptr)
+            csr.indices.copy_(indices[edges] - edge_node_shift)
+        in_blocks = self._edge_places < edge_ends[-1]
+        index = source.index[edges] - edge_shift[of_edge]
+        self._index.copy_(torch.where(in_blocks, index, self._edge_places))
+        self.rows = nodes[:-1]
+        for own, all_of, at in (
+            (self._matrix.values, source.values, edges),
+            (self._matrix.row_scale, source.row_scale, self.rows),
+            (self._matrix.col_scale, source.col_scale, self.rows),
+        ):
+            if own is not None and all_of is not None:
+                own.copy_(all_of[at])
+        self._core.renew()
+        self.padding = Padding.of(node_ends[-1], self.rows.numel())
+
+
+def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns how far the place of each chosen block is from that in the whole, and where it ends."""
+    begin = bounds[chosen]
+    counts = bounds[chosen + 1] - begin
+    ends = counts.cumsum(0)
+    return begin - (ends - counts), ends
+
+
+@runs_outside
+def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Tensor]:
+    """Puts graphs together as the blocks on the diagonal of one matrix.
+
+    Their arrays are in order already, so nothing is sorted: offsets and columns are shifted.
+
+    Args:
+        graphs: one or more square graphs with a node or more, on one device.
+
+    Returns:
+        The matrix, whose values are given if a graph has values; and graph_ptr, int64 [graphs + 1] on the
+        CPU: graph g has the rows and columns graph_ptr[g] to graph_ptr[g + 1] - 1.
+
+    Raises:
+        TypeError: an element is no SparseGraph.
+        ValueError: there is none, one is not square or empty, or they are on several devices.
+    """
+    graphs = list(graphs)
+    for at, graph in enumerate(graphs):
+        if not isinstance(graph, SparseGraph):
+            bad_type(f"graphs[{at}]", graph, "a SparseGraph")
+        if graph.num_rows != graph.num_cols or graph.num_rows == 0:
+            shape = (graph.num_rows, graph.num_cols)
+            bad_value(f"graphs[{at}]", f"has shape {shape}; accepted: a square one with a node or more")
+        if graph.device != graphs[0].device:
+            bad_value(f"graphs[{at}]", f"is on {graph.device}; accepted: {graphs[0].device}, as the first")
+    if not graphs:
+        bad_value("graphs", "is empty; accepted: one graph or more")
+    nodes, edges = _starts([g.num_rows for g in graphs]), _starts([g.nnz for g in graphs])
+    total = int(nodes[-1])
+    if total >= 2**31:
+        bad_value("graphs", f"have {total} nodes together; accepted: fewer than 2^31")
+    shifts = zip(graphs, nodes.tolist(), edges.tolist(), strict=False)
+    offsets, columns = [], []
+    for graph, node, edge in shifts:
+        offsets.append(graph.csr.indptr[:-1] + edge)
+        columns.append(graph.csr.indices + node)
+    offsets.append(edges[-1:].to(graphs[0].device))
+    values = None
+    if any(graph.values is not None for graph in graphs):
+        device = graphs[0].device
+        ones = [torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs]
+        values = torch.cat(
+            [one if g.values is None else g.values for g, one in zip(graphs, ones, strict=True)]
+        )
+    return SparseGraph(Csr(torch.cat(offsets), torch.cat(columns), total), values), nodes
+
+
+def _starts(sizes: list[int]) -> torch.Tensor:
+    """Returns where each of several ranges begins, and the end, int64 [ranges + 1] on the CPU."""
+    counts = torch.tensor([0, *sizes], dtype=torch.int64, device="cpu")
+    return counts.cumsum(0)
+
+
+@dataclass(frozen=True, eq=False)
+class BlockBatch:
+    """Some of the blocks of a block-diagonal operand, as an operand of their own.
+
+    Attributes:
+        adj: the operand, n x n, on the device of the whole.
+        nodes: int64 [n], the row of each node in the whole operand, on the device.
+        graph_ptr: int64 [blocks + 1], the first node of each block, and n, on the device.
+    """
+
+    adj: SparseOperand
+    nodes: torch.Tensor
+    graph_ptr: torch.Tensor
+
+
+class BlockBatches:
+    """Makes batches of the blocks of a prepared block-diagonal operand.
+
+    The weights, the self-loops and the transpose of the whole operand were computed when it was prepared. A
+    batch gathers them, on the operand's device, by ranges that are known on the CPU, and sorts nothing. On a
+    GPU nothing waits for it: batches are made by work that is queued on the current stream, and used there.
+    All batches of one GPU run by the plans that were chosen for the first.
+
+    Args:
+        operand: a square operand that was prepared with reorder="none", whose blocks are graphs.
+        graph_ptr: int64 [graphs + 1], the first node of each graph, and the number of nodes.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: the operand has reordered rows or a format other than CSR, or `graph_ptr` is not that of
+            its blocks.
+    """
+
+    @runs_outside
+    def __init__(self, operand: SparseOperand, graph_ptr: torch.Tensor) -> None:
+        if not isinstance(operand, SparseOperand):
+            bad_type("operand", operand, "a SparseOperand, from gnnsparse.prepare")
+        whole: Prepared = operand.prepared
+        if whole.forward.row_ids is not None or whole.backward.row_ids is not None:
+            bad_value("operand", "has reordered rows; accepted: one that was prepared with reorder='none'")
+        check_graph_ptr(graph_ptr, operand.shape[0])
+        self._whole, self._operand = whole, operand
+        self._nodes = graph_ptr.cpu()
+        sides = whole.forward, whole.backward
+        offsets = [m.csr.indptr.cpu()[self._nodes] for m in sides]
+        if not torch.equal(*offsets):
+            bad_value("graph_ptr", "an edge joins two of its graphs; accepted: the blocks of the operand")
+        self._edges = offsets[0]
+        self._index = whole.transpose_map.to(operand.device)
+        longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
+        self._plans, self._longest = [BatchPlans(number) for number in longest], longest
+        self._source: PaddingSource | None = None
+
+    def __len__(self) -> int:
+        return self._nodes.numel() - 1
+
+    def elements(self, graphs: torch.Tensor) -> int:
+        """Returns the number of nodes and nonzeros of some graphs, by which memory and time grow.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs.
+        """
+        bounds = self._nodes + self._edges
+        return int((bounds[graphs + 1] - bounds[graphs]).sum())
+
+    def sizes(self, graphs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Returns the numbers of nodes and of nonzeros of graphs.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs.
+
+        Returns:
+            int64 [k] each, on the CPU.
+        """
+        nodes, edges = (bounds[graphs + 1] - bounds[graphs] for bounds in (self._nodes, self._edges))
+        return nodes, edges
+
+    @runs_outside
+    def padded(self, graphs: int, nodes: int, edges: int) -> PaddedBlocks:
+        """Returns a batch of which all sizes are fixed, so that its arrays keep their places.
+
+        Args:
+            graphs: number of graphs.
+            nodes: number of rows, more than any batch has nodes.
+            edges: number of nonzeros, as many as any batch has or more.
+        """
+        if self._source is None:
+            self._source = PaddingSource(self._operand, self._nodes, self._edges)
+        # Plans of their own, whose rows are never cut.
+        plans = [BatchPlans(number) for number in self._longest]
+        return PaddedBlocks(self._source, graphs, nodes, edges, plans)
+
+    def select(self, graphs: torch.Tensor) -> BlockBatch:
+        """Returns some of the graphs as a batch.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs, in any order, with repeats or without.
+
+        Raises:
+            TypeError: `graphs` is of another type or dtype.
+            ValueError: it is empty, not on the CPU, or a graph does not exist.
+        """
+        (batch,) = self.split(graphs, [graphs.numel() if isinstance(graphs, torch.Tensor) else 1])
+        return batch
+
+    @runs_outside
+    def split(self, graphs: torch.Tensor, sizes: Sequence[int]) -> list[BlockBatch]:
+        """Returns several batches, which are put together at once: they share their arrays' memory.
+
+        Args:
+            graphs: int64 [k] on the CPU, the numbers of the graphs of one batch after another.
+            sizes: the number of graphs of each batch, 1 or more; k together.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: `graphs` is empty, not on the CPU, or has a graph that does not exist; or the sizes
+                are not those of parts of it.
+        """
+        check_tensor("graphs", graphs, dtypes=(torch.int64,), shape=(None,), device=torch.device("cpu"))
+        if graphs.numel() == 0 or int(graphs.min()) < 0 or int(graphs.max()) >= len(self):
+            bad_value("graphs", f"is empty, or has numbers out of range; accepted: 0 to {len(self) - 1}")
+        for size in sizes:
+            check_integer("sizes", size)
+        if sum(sizes) != graphs.numel():
+            bad_value("sizes", f"are {sum(sizes)} together; accepted: {graphs.numel()}, as many as graphs")
+        packed = PackedBatches(self._nodes, self._edges, graphs, sizes, self._operand.device)
+        forward = packed.structures(self._whole.forward.csr)
+        shared = self._whole.backward.csr is self._whole.forward.csr
+        backward = forward if shared else packed.structures(self._whole.backward.csr)
+        indices = packed.indices(self._index)
+        matrix, nodes, pointers = self._whole.forward, packed.nodes(), packed.pointers()
+        values = _parts(packed.of_edges, matrix.values, len(sizes))
+        scales = [
+            _parts(packed.of_nodes, scale, len(sizes)) for scale in (matrix.row_scale, matrix.col_scale)
+        ]
+        found = []
+        for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
+            own = Oriented(csr, None, None, values[n], None, scales[0][n], scales[1][n])
+            adj = self._operand_of(own, transposed, index)
+            found.append(BlockBatch(adj, nodes[n], pointers[n]))
+        return found
+
+    def _operand_of(self, forward: Oriented, transposed: Csr, index: torch.Tensor) -> SparseOperand:
+        whole = self._whole
+        report = {**whole.report, "edges": forward.csr.nnz, "seconds": 0.0}
+        made = whole.normalization, whole.added_loops
+        backward = transpose_of(forward, transposed, None, index)
+        prepared = Prepared(forward, backward, index, None, report, *made)
+        core = OperandCore(prepared, self._operand.precision, False, False, one_stream=True)
+        for cache, plans in zip(core.caches, self._plans, strict=True):
+            cache.longest_row, cache.tuner = plans.longest_row, plans
+        return SparseOperand(core)
+
+
+def _parts(
+    gather: Callable[[torch.Tensor], list[torch.Tensor]], array: torch.Tensor | None, count: int
+) -> Sequence[torch.Tensor | None]:
+    """Returns what an array has for each of `count` batches; None for each if there is no array."""
+    return [None] * count if array is None else gather(array)
