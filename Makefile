@@ -56,7 +56,7 @@ tsan asan: $(VENV)/.dev
 	PYTHON=$(abspath $(bin))/python PATH="$(abspath $(bin)):$$PATH" JOBS=$(JOBS) \
 	  scripts/sanitize.sh $(if $(filter tsan,$@),thread,address) $(ARGS)
 
-# Random calls and files for this many seconds: docs/reliability.md.
+# Random calls and files for this many seconds: notes/fuzzing.md.
 fuzz: $(VENV)/.dev
 	$(bin)/python -m tests.fuzz --seconds $(SECONDS) --jobs $(JOBS) $(ARGS)
 

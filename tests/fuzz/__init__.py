@@ -1,1 +1,1 @@
-"""Continuous fuzzing: random calls and files, checked against references. See docs/reliability.md."""
+"""Continuous fuzzing: random calls and files, checked against references. See notes/fuzzing.md."""

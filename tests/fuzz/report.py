@@ -1,4 +1,4 @@
-"""`python -m tests.fuzz.report`: writes the table of docs/reliability.md from benchmarks/results/fuzz.json.
+"""`python -m tests.fuzz.report`: writes the table of notes/fuzzing.md from benchmarks/results/fuzz.json.
 
 The table stands between `<!-- table fuzz -->` and `<!-- end -->`. With --check nothing is written, and the
 exit status is 1 if the table is out of date.
@@ -18,7 +18,7 @@ from tests.fuzz.common import Counts, name_with_kinds
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results" / "fuzz.json"
-PAGE = ROOT / "docs" / "reliability.md"
+PAGE = ROOT / "notes" / "fuzzing.md"
 
 
 def store(path: Path, seed: int, jobs: int, found: dict[str, tuple[Counts, float]]) -> None:
