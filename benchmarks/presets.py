@@ -21,10 +21,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnsparse.bench.command import run_kernels
+from gnnsparse.bench.arguments import device_option
 from gnnsparse.bench.kernels import Settings
+from gnnsparse.bench.kernels_command import run_kernels
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.options import device_option
 from gnnsparse.bench.presets import PAPER_FORMATS
 from gnnsparse.data import GENERATED_GRAPHS
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from typing import Any, NoReturn
 
-__all__ = ["COMMANDS", "SUBJECTS", "Parser", "add_cache", "check_folder", "main", "make_parser"]
+__all__ = ["COMMANDS", "SUBJECTS", "Parser", "add_cache_arguments", "check_folder", "main", "make_parser"]
 
 #: The subcommands, with their help.
 COMMANDS = {
@@ -61,8 +61,13 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def make_parser() -> tuple[Parser, Any]:
-    """Returns the parser of the command, and what its subcommands are added to."""
+def make_parser(add_options: Callable[[str, Parser], object]) -> Parser:
+    """Return the parser of the command and all subcommands.
+
+    Args:
+        add_options: is called with each subcommand, such as "bench kernels", and its parser, to which it
+            adds the options.
+    """
     parser = Parser(
         prog="gnnsparse",
         description="Sparse kernels for graph neural networks: measurements, predictions and housekeeping. "
@@ -70,15 +75,22 @@ def make_parser() -> tuple[Parser, Any]:
         epilog="gnnsparse COMMAND --help shows the options of a command.",
     )
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version and exit")
-    return parser, parser.add_subparsers(dest="command", required=True, metavar="command")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name not in SUBJECTS:
+            add_options(name, command)
+            continue
+        subjects = command.add_subparsers(dest="subject", required=True, metavar="subject")
+        for subject, about in SUBJECTS[name].items():
+            add_options(f"{name} {subject}", subjects.add_parser(subject, help=about))
+    return parser
 
 
-def add_cache(commands: Any) -> None:
-    """Adds `gnnsparse cache` with its options to the subcommands."""
-    cache = commands.add_parser("cache", help=COMMANDS["cache"])
+def add_cache_arguments(cache: argparse.ArgumentParser) -> None:
+    """Declare the options of `gnnsparse cache`."""
     cache.add_argument("action", choices=("ls", "verify", "clear"), help="list, check or remove its files")
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
-    cache.set_defaults(fail=cache.error)
 
 
 def check_folder(options: argparse.Namespace) -> None:
@@ -96,26 +108,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     lacks_subject = command in SUBJECTS and inner not in SUBJECTS[command]
     if command not in COMMANDS or command == "cache" or lacks_subject:
         # What these say needs nothing but this file. They exit here, unless it is a cache that is there.
-        options = _light_parser().parse_args(arguments)
+        options = make_parser(_add_light_options).parse_args(arguments)
         check_folder(options)
     from gnnsparse.cli.main import main as run
 
     return run(arguments)
 
 
-def _light_parser() -> Parser:
-    """Returns a parser of the options that are known without the library."""
-    parser, commands = make_parser()
-    for name, text in COMMANDS.items():
-        if name == "cache":
-            add_cache(commands)
-            continue
-        command = commands.add_parser(name, help=text)
-        if name in SUBJECTS:
-            subjects = command.add_subparsers(dest="subject", required=True, metavar="subject")
-            for subject, about in SUBJECTS[name].items():
-                subjects.add_parser(subject, help=about)
-    return parser
+def _add_light_options(name: str, parser: Parser) -> None:
+    """Add the options that are known without the library."""
+    if name == "cache":
+        add_cache_arguments(parser)
+        parser.set_defaults(fail=parser.error)
 
 
 if __name__ == "__main__":

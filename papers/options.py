@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable
 from pathlib import Path
 
-from gnnsparse.bench.options import at_least_one, device_option, file_option
+from gnnsparse.bench.arguments import at_least_one, device_option, file_option
 from gnnsparse.runtime.environment import DEVICES
 from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr  # noqa: F401  (each registers itself)
 from papers.figures import PAPERS

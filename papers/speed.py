@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from statistics import geometric_mean
 from typing import Any
 
 from gnnsparse.bench.kernels import Settings
+from gnnsparse.bench.kernels_report import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.presets import FormatCase, PresetBench
-from gnnsparse.bench.report import add_ratios, geometric_mean
 from gnnsparse.sparse.graph import SparseGraph
 from papers.figures import Missing, Outcome
 from papers.matrices import Found

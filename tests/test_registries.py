@@ -15,7 +15,7 @@ import torch
 import gnnsparse
 import gnnsparse.nn
 import train
-from gnnsparse.bench.options import add_arguments
+from gnnsparse.bench.kernels_command import add_arguments
 from gnnsparse.data import CATALOG, DATASETS, GENERATED_GRAPHS, SEQUENCE_DATASETS, load_dataset
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.generators import BlockModel, graph_like, register_block_model

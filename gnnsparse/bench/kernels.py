@@ -1,4 +1,4 @@
-"""The benchmark of `gnnsparse bench kernels`: this package's kernels and peers on equal workloads."""
+"""The benchmark of kernels, with the least times that memory allows and the formats of papers beside it."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 import gnnsparse
+from gnnsparse import _native
 from gnnsparse.bench.candidates import (
     KERNELS,
     Candidate,
@@ -24,21 +25,224 @@ from gnnsparse.bench.candidates import (
 )
 from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
 from gnnsparse.bench.counters import Run, count, find_ncu
-from gnnsparse.bench.floors import floor_measured, floor_model, rates_of
-from gnnsparse.bench.formats import TALL, details, format_plans, has_tall, tall_plans
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.noise import NoiseMeter, spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
 from gnnsparse.bench.workload import Subject, Workload, make_subject
-from gnnsparse.plan import Plan
-from gnnsparse.precision import Precision
+from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
+from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
+from gnnsparse.plan import Plan, WindowPlan
+from gnnsparse.plan.gpu_records import records
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, VECTOR_BYTES, WINDOW_K_TILE, path
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["Bench", "Settings", "Skipped", "prepare_subject", "release"]
+__all__ = [
+    "TALL", "Bench", "ModelledCounts", "Rates", "Settings", "Skipped", "details", "floor_measured",
+    "floor_model", "format_plans", "has_tall", "modelled_counts", "prepare_subject", "rates_of",
+    "release", "tall_plans",
+]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured ceilings of a device, in bytes a second.
+
+    Attributes:
+        dram: a large copy through DRAM.
+        gather: random rows read through L2.
+    """
+
+    dram: float
+    gather: float
+
+
+def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
+    """Models the floor in milliseconds: the larger of the least traffic to DRAM and the gather through L2.
+
+    The model has no L1 cache: a kernel can be faster if neighbouring rows have common columns.
+
+    Args:
+        work: the workload.
+        gathered: number of rows of a dense operand that the kernel reads.
+        rates: ceilings of the device.
+    """
+    csr = work.subject.csr
+    dram = (csr.rows + csr.cols) * work.row_bytes + 4 * min(gathered, csr.nnz)
+    if work.op == "sddmm":
+        dram += csr.nnz * work.precision.storage.itemsize
+    return 1e3 * max(dram / rates.dram, gathered * work.row_bytes / rates.gather)
+
+
+def rates_of(name: str) -> Rates | None:
+    """Returns the ceilings of the GPU called `name` by its record; None if it has no record."""
+    found = next((record.memory for record in records() if record.name == name), None)
+    return None if found is None else Rates(1e12 * found.dram_tbs, 1e12 * found.gather_tbs)
+
+
+def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
+    """Measures the floor in milliseconds; returns None if it can't be measured.
+
+    The native function `cuda_gather_floor` reads the rows of the dense operand that are listed in the
+    candidate's `columns`, in that order and in slices of 128 bytes, and adds up their words. Nothing but the
+    reading bounds its time. A gather by torch operations also writes what it reads, so it is no floor.
+
+    Args:
+        work: the workload.
+        candidate: the candidate whose rows are gathered.
+        repeats: number of timed calls.
+        graph: whether it is timed in CUDA graphs, as the candidate should be, too.
+    """
+    if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
+        return None
+    x, columns = _whole_vectors(work.dense[-1]), candidate.columns
+    # X of 8 bits has as many bytes as half of its columns in 16.
+    width = -(-work.row_bytes // x.element_size())
+    x = x if width == work.width else _whole_vectors(x[:, :width])
+    processors = torch.cuda.get_device_properties(work.device).multi_processor_count
+    out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=work.device)
+
+    def call() -> None:
+        stream = path().stream(work.device)
+        _native.cuda_gather_floor(columns, dense_view(x), width, out, stream)
+
+    return measure(call, work.device, repeats=repeats, graph=graph).median
+
+
+def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
+    """Returns `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
+    per_vector = 16 // x.dtype.itemsize
+    return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector)).contiguous()
+
+
+# Published formats in the benchmark: by their papers' policies, and with one switch of them changed.
+
+#: Rows of the windows that are measured for comparison where a preset has them (FlashSparse, figure 1).
+TALL = 16
+#: Bytes of a sector, the least that is read of L2 or DRAM.
+_SECTOR_BYTES = 32
+
+
+@dataclass(frozen=True)
+class ModelledCounts:
+    """What an SpMM of the window kernel does, counted from the format's arrays and the plan, not measured.
+
+    Attributes:
+        mma: mma instructions of all warps.
+        x_loads: load instructions of all warps for rows of X, or copies to shared memory.
+        x_sectors: sectors of 32 bytes that those ask for (the transactions of FlashSparse, section 3.3).
+        gathered_bytes: bytes of X that are multiplied, one row for each column slot.
+    """
+
+    mma: int
+    x_loads: int
+    x_sectors: int
+    gathered_bytes: int
+
+
+def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[str, Plan]:
+    """Returns the plans to measure of an operand in a published format, by the names of their rows.
+
+    Args:
+        a: the operand.
+        op: "spmm" or "sddmm".
+        width: columns of X, or features of Q and K.
+        ablate: whether, for spmm on a GPU, each switch of the policy is changed, one at a time.
+
+    Raises:
+        UnavailableError: another kernel than that of the format would run.
+    """
+    blocked = a.kernels.blocked
+    name = "csr" if blocked is None else blocked.spec.name
+    plan = a.plan(width, op)
+    if a.device.type == "cuda" and not isinstance(plan, WindowPlan):
+        raise UnavailableError(f"{name} has no {op} in {a.precision.value}: the plan would be {plan.label}")
+    plans = {name: plan}
+    if not (ablate and op == "spmm" and blocked is not None and isinstance(plan, WindowPlan)):
+        return plans
+    if packed_kernel(blocked.spec):
+        changes = packed_changes(plan.policy, a.precision, blocked.spec)
+        plans |= {f"{name} {change}": replace(plan, policy=p) for change, p in changes.items()}
+        if blocked.residual_rows is not None:
+            plans[f"{name} residual_mode=after"] = replace(plan, residual_mode="after")
+    elif blocked.spec.encoding == "dense" and a.precision is not Precision.BF16:
+        changes = policy_changes(plan.policy, a.precision, blocked.spec.window)
+        plans |= {f"{name} {change}": replace(plan, policy=p) for change, p in changes.items()}
+    return plans
+
+
+def tall_plans(a: SparseOperand, width: int) -> dict[str, Plan]:
+    """Returns the plans of an operand with windows of 16 rows, A the right or the left operand of the mma.
+
+    Args:
+        a: the operand, in a preset with `panel=TALL`.
+        width: columns of X.
+    """
+    plan, name = a.plan(width), a.kernels.require_blocked().spec.name
+    if not isinstance(plan, WindowPlan):
+        return {}
+    unswapped = replace(plan, policy=replace(plan.policy, swapped=False))
+    return {f"{name} panel=16": plan, f"{name} panel=16 swapped=False": unswapped}
+
+
+def has_tall(name: str) -> bool:
+    """Returns whether a preset has windows of 8 rows, and of 16 for comparison."""
+    preset = PRESETS[name]
+    return preset.spec.window == 8 and preset.spec.encoding == "dense" and TALL in preset.panels
+
+
+def modelled_counts(
+    blocked: BlockedMatrix, policy: WindowPolicy, precision: Precision, width: int
+) -> ModelledCounts:
+    """Counts instructions and sectors of an SpMM by a policy.
+
+    Args:
+        blocked: the prepared format.
+        policy: the policy.
+        precision: arithmetic of the product.
+        width: columns of X.
+    """
+    per_vector = VECTOR_BYTES // precision.storage.itemsize
+    tiles = -(-width // (8 * per_vector))
+    spec, slots = blocked.spec, blocked.panel_ptr.diff()
+    windows = spec.panel // spec.window
+    depth = policy.depth(precision)
+    steps = windows * int(((slots + depth - 1) // depth).sum())
+    k_tiles = windows * int(((slots + WINDOW_K_TILE - 1) // WINDOW_K_TILE).sum())
+    per_step = per_vector // 2 * (spec.window // 8) if policy.swapped else per_vector
+    # Elements that a lane loads at once; 4 column slots of a K tile are a lane's.
+    at_once = {"vector": per_vector, "coalesced": 2, "plain": 1}[policy.x_load]
+    loads = 4 * per_vector // at_once
+    bytes_of_row = 8 * at_once * precision.storage.itemsize  # that one instruction asks of each row
+    sectors = per_vector // at_once * -(-bytes_of_row // _SECTOR_BYTES)
+    all_slots = windows * blocked.slots
+    return ModelledCounts(
+        mma=steps * per_step * tiles,
+        x_loads=k_tiles * loads * tiles,
+        x_sectors=all_slots * sectors * tiles,
+        gathered_bytes=all_slots * width * precision.storage.itemsize,
+    )
+
+
+def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]:
+    """Returns what the row of a format has beside a kernel's: its name, policy and modelled counts."""
+    blocked = a.kernels.blocked
+    found: dict[str, Any] = {"format": None if blocked is None else blocked.spec.name}
+    if blocked is None or op != "spmm" or not isinstance(plan, WindowPlan):
+        return found
+    if packed_kernel(blocked.spec):  # other kernels, which the model does not describe
+        return {**found, "policy": asdict(plan.policy)}
+    found["policy"] = asdict(plan.policy)
+    if blocked.spec.encoding == "dense":  # kernels of packed values leave out bricks without a nonzero
+        found["modelled"] = asdict(modelled_counts(blocked, plan.policy, a.precision, width))
+    return found
+
+
+# The benchmark of `gnnsparse bench kernels`: this package's kernels and peers on equal workloads.
 
 #: Seconds that the repeats of a candidate may take; calls of a second or more are repeated 3 times.
 _SECONDS = 3.0

@@ -17,9 +17,7 @@ from gnnsparse.bench.cusparse import sddmm_variants, spmm_variants
 from gnnsparse.bench.workload import Workload
 from gnnsparse.precision import Precision
 
-__all__ = [
-    "BASELINES", "PEERS", "Peer", "check_memory_of", "free_bytes", "peer_candidates", "peer_precision",
-]  # fmt: skip
+__all__ = ["BASELINES", "PEERS", "Peer", "check_memory_of", "free_bytes", "peer_candidates", "peer_precision"]
 
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.

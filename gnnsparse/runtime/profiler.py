@@ -245,10 +245,10 @@ def profile_steps(
     return recorder.stop(steps, wall_ms=wall, trace=trace)
 
 
-def wide_console() -> Console:
+def wide_console(width: int = _LINE) -> Console:
     """Returns a console on which the tables fit, also where the output is no terminal."""
     console = Console()
-    return console if console.is_terminal else Console(width=max(_LINE, console.width))
+    return console if console.is_terminal else Console(width=max(width, console.width))
 
 
 def print_profile(profile: StepProfile, console: Console, top: int = 15) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import pytest
@@ -21,9 +22,9 @@ from gnnsparse.bench import candidates, peers
 from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
 from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
 from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.kernels_report import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer, peer_candidates
-from gnnsparse.bench.report import add_ratios, geometric_mean
 from gnnsparse.bench.workload import VALUES, Workload, make_subject
 from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Problem, choose_plan
@@ -210,7 +211,7 @@ def test_help_imports_no_peer() -> None:
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plot(tmp_path: Path) -> None:
-    from gnnsparse.bench.plot import plot_ratios
+    from gnnsparse.bench.figures import plot_ratios
 
     rows = [row(k, ms, graph=g) for g in ("a", "b") for k, ms in (("cusparse", 2.0), ("auto", 1.0))]
     add_ratios(rows, "cuda")
@@ -225,7 +226,7 @@ def test_a_plot_has_one_color_for_a_kernel_and_no_empty_columns(monkeypatch: pyt
     from matplotlib.colors import same_color
     from matplotlib.figure import Figure
 
-    from gnnsparse.bench.plot import plot_ratios
+    from gnnsparse.bench.figures import plot_ratios
 
     rows = [
         row(kernel, 1.0, graph=graph, op=op, over_baseline=speed, baseline="cusparse fp16")

@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from gnnsparse import spmm
-from gnnsparse.bench.accuracy import command
-from gnnsparse.bench.accuracy.accumulation import accumulation_rows, half_sums
-from gnnsparse.bench.accuracy.data import RANGES, make_operands
-from gnnsparse.bench.accuracy.operations import OPERATIONS, ROUNDING, judge, operation_rows
-from gnnsparse.bench.accuracy.overflow import overflow_rows
-from gnnsparse.bench.accuracy.plain import PlainOperations
-from gnnsparse.bench.accuracy.report import problems
-from gnnsparse.bench.accuracy.scaling import scaling_rows
+from gnnsparse.bench import accuracy_command as command
+from gnnsparse.bench.accuracy.effects import accumulation_rows, half_sums, overflow_rows, scaling_rows
+from gnnsparse.bench.accuracy.operations import (
+    OPERATIONS,
+    RANGES,
+    ROUNDING,
+    PlainOperations,
+    judge,
+    make_operands,
+    operation_rows,
+)
+from gnnsparse.bench.accuracy_command import problems
 from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.helpers import dense_matrix

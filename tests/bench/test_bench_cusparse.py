@@ -17,9 +17,9 @@ from gnnsparse.bench import cusparse
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
 from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample
 from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.kernels_report import add_ratios, as_json, print_report
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer
-from gnnsparse.bench.report import add_ratios, as_json, print_report
 from gnnsparse.bench.workload import Workload, make_subject
 from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision

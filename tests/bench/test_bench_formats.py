@@ -11,7 +11,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.counters import Run, count
-from gnnsparse.bench.formats import format_plans, has_tall, modelled_counts, tall_plans
+from gnnsparse.bench.kernels import format_plans, has_tall, modelled_counts, tall_plans
 from gnnsparse.bench.matrices import parse_matrix
 from gnnsparse.cli.main import main
 from gnnsparse.formats import WindowPolicy

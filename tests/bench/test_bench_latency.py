@@ -17,10 +17,9 @@ from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency import measure, reference, tasks
 from gnnsparse.bench.latency.backends import Backend, variants_of
 from gnnsparse.bench.latency.measure import measure_backend
-from gnnsparse.bench.latency.report import as_json
-from gnnsparse.bench.latency.run import LatencyBench
-from gnnsparse.bench.latency.settings import GRAPH_MODELS, MODELS, LatencySettings
-from gnnsparse.bench.latency.worker import measure_isolated
+from gnnsparse.bench.latency.run import LatencyBench, measure_isolated
+from gnnsparse.bench.latency.tasks import GRAPH_MODELS, MODELS, LatencySettings
+from gnnsparse.bench.latency_command import as_json
 from gnnsparse.cli.main import main
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
@@ -325,7 +324,7 @@ def test_what_was_not_measured_is_not_called_lost_nowhere(
 
 @pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
 def test_plot(tmp_path: Path) -> None:
-    from gnnsparse.bench.latency.plot import plot_latencies
+    from gnnsparse.bench.figures import plot_latencies
 
     rows = [
         row(b, ms, p99_ms=2 * ms, model=m) for b, ms in (("gnnsparse", 1.0), ("pyg", 3.0)) for m in MODELS

@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from gnnsparse.bench.latency import statistics
-from gnnsparse.bench.latency.report import add_ratios, break_even, lost_cases
-from gnnsparse.bench.latency.statistics import Latency, collect, percentile, warm_up
+from gnnsparse.bench.latency import measure
+from gnnsparse.bench.latency.measure import Latency, collect, percentile, warm_up
+from gnnsparse.bench.latency_command import add_ratios, break_even, lost_cases
 from tests.latencies import latency_row as row
 
 CPU = torch.device("cpu")
@@ -40,14 +40,14 @@ def test_calls_follow_one_another_and_slow_ones_are_fewer() -> None:
     assert order == ["flush", "call"] * 3
     assert found.calls == 3
     slow = collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.08)
-    assert statistics.LEAST_CALLS <= slow.calls <= 9
+    assert measure.LEAST_CALLS <= slow.calls <= 9
     assert slow.p50 >= 10.0
-    assert collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.0).calls == statistics.LEAST_CALLS
+    assert collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.0).calls == measure.LEAST_CALLS
 
 
 def test_the_warm_up_ends_when_the_time_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [9.0] * 10 + [5.0] * 10 + [4.0] * 10 + [4.05] * 10 + [1.0] * 10
-    monkeypatch.setattr(statistics, "_timed", lambda call, wait: times.pop(0))
+    monkeypatch.setattr(measure, "_timed", lambda call, wait: times.pop(0))
     assert warm_up(lambda: None, CPU, seconds=9.0) == (40, True)
     times[:] = [float(n) for n in range(1, 500)]
     assert warm_up(lambda: None, CPU, seconds=9.0)[0] > 40
@@ -56,8 +56,8 @@ def test_the_warm_up_ends_when_the_time_is_stable(monkeypatch: pytest.MonkeyPatc
 
 
 def test_throughput_and_gpu_time_on_a_cpu() -> None:
-    assert 60 < statistics.throughput(lambda: time.sleep(0.01), CPU, 10.0) < 100
-    assert statistics.gpu_time(lambda: None, CPU, 1.0) is None
+    assert 60 < measure.throughput(lambda: time.sleep(0.01), CPU, 10.0) < 100
+    assert measure.gpu_time(lambda: None, CPU, 1.0) is None
 
 
 def test_break_even_by_hand() -> None:

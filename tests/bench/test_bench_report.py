@@ -7,19 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gnnsparse.bench import floors
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
-from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
-from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.report import (
+from gnnsparse.bench.kernels import Rates, floor_model, rates_of
+from gnnsparse.bench.kernels_report import (
     add_ratios,
-    geometric_mean,
     lost_cases,
     means_of_auto,
     no_losses,
     weight_pairs,
 )
+from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
+from gnnsparse.bench.peers import peer_precision
 from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
@@ -66,13 +65,6 @@ def test_precision_of_the_peers() -> None:
     assert peer_precision("cusparse", Precision.TF32) is Precision.FP32
     assert peer_precision("sparse_mm", Precision.FP16) is Precision.FP32
     assert peer_precision("sampled_addmm", Precision.FP16) is Precision.FP32
-
-
-def test_geometric_mean() -> None:
-    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
-    assert geometric_mean([3.0]) == pytest.approx(3.0)
-    with pytest.raises(ValueError, match="none"):
-        geometric_mean([])
 
 
 def test_means_leave_out_what_is_wrong() -> None:
@@ -180,12 +172,12 @@ def test_a_noisy_machine_is_noticed() -> None:
 def test_the_model_of_the_floor() -> None:
     graph = random_graph(100, 100, 0.2, weighted=False)
     work = Workload(Subject("g", "none", graph, graph.csr), "spmm", Precision.FP16, 64)
-    rates = floors.Rates(dram=1e9, gather=1e9)
-    assert floors.floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
-    slow = floors.Rates(dram=1e6, gather=1e9)
-    assert floors.floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
-    assert floors.rates_of("NVIDIA H200") is not None
-    assert floors.rates_of("some processor") is None
+    rates = Rates(dram=1e9, gather=1e9)
+    assert floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
+    slow = Rates(dram=1e6, gather=1e9)
+    assert floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
+    assert rates_of("NVIDIA H200") is not None
+    assert rates_of("some processor") is None
 
 
 def test_timing() -> None:

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from gnnsparse.bench.kernels import Bench, Settings
+from gnnsparse.bench.kernels_report import print_report
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS
-from gnnsparse.bench.report import print_report
 from gnnsparse.cli.main import main
 from gnnsparse.runtime.timing import CaptureError, capture, measure
 from gnnsparse.testing import assert_accurate

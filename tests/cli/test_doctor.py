@@ -14,12 +14,21 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.cli.doctor import command, hardware, self_test, software
-from gnnsparse.cli.doctor.findings import BROKEN, NOTE, OK, Section
-from gnnsparse.cli.doctor.hardware import check_cpu, check_gpu, fit_of_architectures
-from gnnsparse.cli.doctor.self_test import CaseResult, cases_of, usable_devices
-from gnnsparse.cli.doctor.software import OPTIONAL_PACKAGES, check_cache, check_packages
+from gnnsparse.cli import doctor, self_test
+from gnnsparse.cli.doctor import (
+    BROKEN,
+    NOTE,
+    OK,
+    OPTIONAL_PACKAGES,
+    Section,
+    check_cache,
+    check_cpu,
+    check_gpu,
+    check_packages,
+    fit_of_architectures,
+)
 from gnnsparse.cli.main import main
+from gnnsparse.cli.self_test import CaseResult, cases_of, usable_devices
 from gnnsparse.data import load_dataset
 from gnnsparse.ops.sddmm import cpu as sddmm_cpu
 from gnnsparse.plan import KERNELS
@@ -78,7 +87,7 @@ def test_a_check_that_fails_is_a_finding(
     def fail() -> Section:
         raise OSError("no such disk")
 
-    monkeypatch.setattr(command, "check_cache", fail)
+    monkeypatch.setattr(doctor, "check_cache", fail)
     status, found = run_json(capsys, "--seconds", "0")
     assert status == 1
     (finding,) = found["sections"]["Cache"]["findings"]
@@ -166,7 +175,7 @@ def test_a_damaged_file_of_the_cache_is_named(own_cache: Path, at: int) -> None:
 
 def test_files_beyond_a_size_are_not_read(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
-    monkeypatch.setattr(software, "_VERIFIED", 10)
+    monkeypatch.setattr(doctor, "_VERIFIED", 10)
     section = check_cache()
     assert section.facts["unchecked"] == 1
     assert "the checksums of 1 files were not compared" in texts(section, NOTE)
@@ -187,7 +196,7 @@ def test_a_read_only_disk_is_noticed(own_cache: Path, monkeypatch: pytest.Monkey
     def refuse(**_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(software.tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
     section = check_cache()
     assert section.facts["writable"] is False
     assert "Read-only file system" in texts(section, NOTE)[0]
@@ -234,7 +243,7 @@ def gpu_section(
         "multiprocessors": 132,
         **device,
     }
-    monkeypatch.setattr(hardware, "describe_device", lambda _: Device("cuda", **described))
+    monkeypatch.setattr(doctor, "describe_device", lambda _: Device("cuda", **described))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(_native, "has_cuda", kernels)
@@ -280,7 +289,7 @@ def test_a_damaged_record_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 def test_no_gpu_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(hardware, "driver_versions", lambda: (None, None))
+    monkeypatch.setattr(doctor, "driver_versions", lambda: (None, None))
     section = check_gpu()
     assert {finding.level for finding in section.findings} == {OK}
     assert "no NVIDIA GPU here: everything runs on the CPU" in texts(section, OK)
@@ -292,7 +301,7 @@ def test_a_driver_whose_gpu_torch_can_not_use_is_told(
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(hardware, "driver_versions", lambda: ("580.65.06", "13.0"))
+    monkeypatch.setattr(doctor, "driver_versions", lambda: ("580.65.06", "13.0"))
     (text,) = texts(check_gpu(), level)
     assert "there is an NVIDIA" in text
 

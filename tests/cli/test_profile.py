@@ -18,7 +18,7 @@ from rich.console import Console
 
 import gnnsparse
 from gnnsparse.cli.main import main
-from gnnsparse.cli.profile.steps import MODELS
+from gnnsparse.cli.profile import MODELS
 from gnnsparse.ops.library import register
 from gnnsparse.runtime import nvtx
 from gnnsparse.runtime.profiler import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps

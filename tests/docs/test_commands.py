@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gnnsparse.bench.accuracy.command import PARTS
-from gnnsparse.bench.accuracy.options import accuracy_settings, add_accuracy_arguments
+from gnnsparse.bench.accuracy_command import PARTS, add_arguments, settings_of
 from launch.study.options import read_options
 from tests.docs.blocks import PAGES
 
@@ -45,9 +44,9 @@ def test_measurements_of_accuracy() -> None:
     parts = set()
     for words in given:
         parser = argparse.ArgumentParser(exit_on_error=False)
-        add_accuracy_arguments(parser)
+        add_arguments(parser)
         parser.set_defaults(fail=pytest.fail)
         # Whether there is a GPU is asked for when the option is read.
         words = ["cpu" if word == "cuda" else word for word in words]
-        parts.update(accuracy_settings(parser.parse_args(words)).parts)
+        parts.update(settings_of(parser.parse_args(words)).parts)
     assert parts == set(PARTS)

@@ -64,7 +64,8 @@ def check(words: list[str]) -> None:
         assert [word for word in rest if "=" not in word and word not in targets] == []
     elif program == "gnnsparse":
         # Whether there is a GPU is asked for when the option is read.
-        cli._parser().parse_args(["cpu" if word == "cuda" else word for word in rest])
+        words = ["cpu" if word == "cuda" else word for word in rest]
+        cli.make_full_parser(words).parse_args(words)
     elif program.endswith("python"):
         check_python(rest)
     else:

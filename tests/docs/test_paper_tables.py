@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gnnsparse.bench.formats import has_tall
+from gnnsparse.bench.kernels import has_tall
 from gnnsparse.bench.presets import PAPER_FORMATS
 from gnnsparse.formats import PRESETS
 from gnnsparse.formats.policy import policy_changes

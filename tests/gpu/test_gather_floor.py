@@ -59,7 +59,7 @@ def test_bad_arguments_are_refused() -> None:
 def test_the_benchmark_measures_it() -> None:
     import gnnsparse
     from gnnsparse.bench.candidates import our_kernel
-    from gnnsparse.bench.floors import floor_measured
+    from gnnsparse.bench.kernels import floor_measured
     from gnnsparse.bench.workload import Workload, make_subject
     from gnnsparse.precision import Precision
     from gnnsparse.testing import random_graph

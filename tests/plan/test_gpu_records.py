@@ -13,9 +13,8 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.bench.fit import cases as fit_cases
-from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cases
-from gnnsparse.bench.fit.memory import _resident_bytes
+from gnnsparse.bench.fit import measure as fit_cases
+from gnnsparse.bench.fit.measure import Case, _resident_bytes, measure_cases, read_cases, write_cases
 from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
 from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Plan, choose_plan
@@ -288,7 +287,7 @@ def test_measurements_can_be_fitted_again_from_their_file(
     assert (start.name, about) == ("made up", {"from": "NVIDIA H200"})
     assert [case.times for case in cases] == [case.times for case in made_up]
     assert [case.problem for case in cases] == [case.problem for case in made_up]
-    monkeypatch.setattr("gnnsparse.bench.fit.command.fit_record", lambda *a: fit_record(*a, steps=1, tries=5))
+    monkeypatch.setattr("gnnsparse.bench.fit_command.fit_record", lambda *a: fit_record(*a, steps=1, tries=5))
     assert main(["bench", "fit", "--measured", str(kept), "--out", str(out)]) == 0
     made = load_record(out)
     assert made.name == "made up"

@@ -1,22 +1,218 @@
-"""Errors of operations in each precision, against float64 and beside those of a plain run."""
+"""Errors of operations in each precision, against float64 and beside those of a plain run.
+
+The operands have numbers that are easy or hard for a precision.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse import attention, graph_attention, prepare, sddmm, spmm
-from gnnsparse.bench.accuracy.data import HEADS, Operands, make_operands
-from gnnsparse.bench.accuracy.plain import SLOPE, PlainOperations, by_head
-from gnnsparse.precision import Precision
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.testing import measure_errors
+from gnnsparse.testing import measure_errors, random_graph
 
-__all__ = ["OPERATIONS", "ROUNDING", "Row", "judge", "operation_rows", "outputs_of"]
+__all__ = [
+    "OPERATIONS", "RANGES", "ROUNDING", "SLOPE", "SUMS_OF_VALUES", "Operands", "PlainOperations", "Row",
+    "by_head", "judge", "make_operands", "operation_rows", "outputs_of",
+]  # fmt: skip
+
+#: Operations whose sums run over the nonzeros of a row; those of sddmm run over features.
+SUMS_OF_VALUES = ("spmm", "attention", "graph_attention")
+#: Rows, columns and features of the operands, but where a range says otherwise.
+_SIZE, _WIDTH, _DENSITY = 256, 64, 0.1
+#: Heads of graph attention.
+HEADS = 4
+#: Terms of a sum in the range "degree".
+_TERMS = 4096
+#: Pairs of terms cancel but for about this part of them.
+_LEFT = 2.0**-7
+
+
+@dataclass(frozen=True, eq=False)
+class Operands:
+    """The operands of all operations, float32 on one device.
+
+    Attributes:
+        graph: [m, n], with a value for each nonzero.
+        q: [m, D], queries; the operand of rows of sddmm.
+        k: [n, D], keys; the operand of columns of sddmm.
+        v: [n, F], what is summed over the nonzeros of a row; X of spmm.
+    """
+
+    graph: SparseGraph
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+
+    def to(self, device: torch.device | str) -> Operands:
+        """Returns the operands on another device."""
+        return Operands(self.graph.to(device), self.q.to(device), self.k.to(device), self.v.to(device))
+
+
+class _Draw:
+    """Random numbers of one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = torch.Generator("cpu").manual_seed(seed)
+
+    def normal(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._generator, dtype=torch.float32, device="cpu")
+
+    def uniform(self, *shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=self._generator, dtype=torch.float32, device="cpu")
+
+
+def _normal(op: str, seed: int) -> Operands:
+    draw, graph = _Draw(seed), random_graph(_SIZE, _SIZE, _DENSITY, seed=seed)
+    return Operands(graph, *(draw.normal(_SIZE, _WIDTH) for _ in range(3)))
+
+
+def _wide(op: str, seed: int) -> Operands:
+    """Features of V, and rows of Q, from 2^-24 to 2^8 in size; float16 has normal numbers from 2^-14."""
+    made = _normal(op, seed)
+    sizes = torch.logspace(-24, 8, _WIDTH, base=2.0, dtype=torch.float32, device="cpu")
+    rows = torch.logspace(-24, 8, _SIZE, base=2.0, dtype=torch.float32, device="cpu")
+    q = made.q * rows[:, None] if op == "sddmm" else made.q
+    return Operands(made.graph, q, made.k, made.v * sizes)
+
+
+def _degree(op: str, seed: int) -> Operands:
+    """Sums of 4,096 terms that do not cancel: values and features in [0, 1)."""
+    draw = _Draw(seed)
+    if op == "sddmm":
+        graph = random_graph(64, 64, 0.25, seed=seed)
+        return Operands(graph, draw.uniform(64, _TERMS), draw.uniform(64, _TERMS), draw.uniform(64, 1))
+    columns, rows = 2 * _TERMS, 16
+    chosen = torch.stack([draw.uniform(columns).topk(_TERMS).indices for _ in range(rows)])
+    targets = torch.arange(rows, dtype=torch.int64, device="cpu").repeat_interleave(_TERMS)
+    graph = SparseGraph.from_edge_index(
+        torch.stack([chosen.flatten(), targets]), (columns, rows), draw.uniform(rows * _TERMS)
+    )
+    return Operands(graph, draw.normal(rows, 16), draw.normal(columns, 16), draw.uniform(columns, 16))
+
+
+def _cancellation(op: str, seed: int) -> Operands:
+    """Sums whose terms come in pairs that cancel to about a hundredth."""
+    draw, half = _Draw(seed), _SIZE // 2
+    left = 1.0 + _LEFT * draw.normal(half, _WIDTH)
+    if op == "sddmm":
+        graph, a = random_graph(_SIZE, half, _DENSITY, seed=seed), draw.normal(_SIZE, _WIDTH)
+        b = draw.normal(half, _WIDTH)
+        return Operands(graph, torch.cat([a, a], 1), torch.cat([b, -b * left], 1), b)
+    # Columns 2j and 2j + 1 stand beside each other in every row that has one of them.
+    pairs = random_graph(_SIZE, half, _DENSITY, seed=seed)
+    rows, columns = pairs.csr.row_index(), pairs.csr.indices.long()
+    ends = torch.stack([torch.cat([2 * columns, 2 * columns + 1]), torch.cat([rows, rows])])
+    assert pairs.values is not None
+    graph = SparseGraph.from_edge_index(ends, (_SIZE, _SIZE), torch.cat([pairs.values, pairs.values]))
+    v = draw.normal(half, _WIDTH)
+    v = torch.stack([v, -v * left], 1).flatten(0, 1)
+    k = draw.normal(half, _WIDTH).repeat_interleave(2, 0)  # both of a pair have the same weight
+    return Operands(graph, 0.1 * draw.normal(_SIZE, _WIDTH), k, v)
+
+
+#: What makes the operands of an operation from a seed, by the name of the range.
+RANGES: dict[str, Callable[[str, int], Operands]] = {
+    "normal": _normal,
+    "wide": _wide,
+    "degree": _degree,
+    "cancellation": _cancellation,
+}
+
+
+def make_operands(op: str, name: str, seed: int, device: torch.device | str) -> Operands:
+    """Makes the operands of an operation.
+
+    Args:
+        op: name of the operation.
+        name: one of RANGES: "normal": standard normal numbers; "wide": features from 2^-24 to 2^8; "degree":
+            sums of 4,096 terms of one sign; "cancellation": terms that cancel to about a hundredth.
+        seed: seed of structure and numbers.
+        device: where they are put.
+    """
+    return RANGES[name](op, seed).to(device)
+
+
+# Plain torch operations over edges: in float64, which is exact here, and in the precision of a kernel.
+
+#: Slope of graph attention's leaky ReLU below 0.
+SLOPE = 0.2
+
+
+def by_head(x: torch.Tensor) -> torch.Tensor:
+    """Divides features [n, F] among the heads of graph attention: [n, heads, F / heads]."""
+    return x.unflatten(1, (HEADS, -1))
+
+
+class PlainOperations:
+    """The operations on gathered rows, one after another.
+
+    Args:
+        operands: the operands.
+        index: row and column of each nonzero, int64 [2, nnz].
+        values: the weight of each nonzero, float32 [nnz].
+        precision: what operands of products are rounded to, with float32 sums; None: float64, no rounding.
+    """
+
+    def __init__(
+        self, operands: Operands, index: torch.Tensor, values: torch.Tensor, precision: Precision | None
+    ) -> None:
+        self._operands, self._values, self._precision = operands, values, precision
+        self._row, self._column = index
+
+    def run(self, op: str) -> torch.Tensor:
+        """Computes an operation: [m, F], or for sddmm [nnz] in the order of `index`."""
+        return self._add(op, self._terms(op)).flatten(1) if op != "sddmm" else self._add(op, self._terms(op))
+
+    def sizes(self, op: str) -> torch.Tensor:
+        """Computes the root of the sum of the squares of each element's terms."""
+        found = self._add(op, self._terms(op).square()).sqrt()
+        return found.flatten(1) if op != "sddmm" else found
+
+    def _terms(self, op: str) -> torch.Tensor:
+        """The products whose sums are the result."""
+        q, k, v = self._operands.q, self._operands.k, self._operands.v
+        if op == "sddmm":
+            return self._in(q)[self._row] * self._in(k)[self._column]
+        if op == "graph_attention":
+            scores = self._wide(q[:, :HEADS])[self._row] + self._wide(k[:, :HEADS])[self._column]
+            weights = self._softmax(torch.nn.functional.leaky_relu(scores, SLOPE))
+            return self._in(weights)[:, :, None] * self._in(by_head(v))[self._column]
+        weights = self._values
+        if op == "attention":
+            weights = self._softmax(self._terms("sddmm").sum(1) / q.shape[1] ** 0.5)
+        return self._in(weights)[:, None] * self._in(v)[self._column]
+
+    def _add(self, op: str, terms: torch.Tensor) -> torch.Tensor:
+        if op == "sddmm":
+            return terms.sum(1)
+        return self._by_row(terms)
+
+    def _by_row(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(self._operands.q.shape[0], *x.shape[1:]).index_add_(0, self._row, x)
+
+    def _wide(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double() if self._precision is None else x
+
+    def _in(self, x: torch.Tensor) -> torch.Tensor:
+        return x.double() if self._precision is None else round_operand(x, self._precision).float()
+
+    def _softmax(self, scores: torch.Tensor) -> torch.Tensor:
+        top = scores.new_full((self._operands.q.shape[0], *scores.shape[1:]), float("-inf"))
+        rows = self._row.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
+        powers = (scores - top.scatter_reduce(0, rows, scores, "amax")[self._row]).exp()
+        return powers / self._by_row(powers)[self._row]
+
+
+# Errors of operations in each precision, against float64 and beside those of a plain run.
 
 Row = dict[str, Any]
 #: Computes an operation of the library from an operand and the dense operands.

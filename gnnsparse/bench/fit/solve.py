@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from gnnsparse.bench.fit.cases import Case
+from gnnsparse.bench.fit.measure import Case
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
 from gnnsparse.plan.csr import CSR

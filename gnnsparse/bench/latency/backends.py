@@ -14,9 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency.models import FEED_FORWARD, GraphStack
-from gnnsparse.bench.latency.settings import BACKENDS
-from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.bench.latency.tasks import BACKENDS, FEED_FORWARD, GraphStack, Task
 from gnnsparse.bench.peers import free_bytes
 from gnnsparse.errors import check_choice
 

@@ -17,8 +17,7 @@ from torch_geometric.utils import add_remaining_self_loops
 
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency.backends import Backend
-from gnnsparse.bench.latency.models import GraphStack
-from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.bench.latency.tasks import GraphStack, Task
 from gnnsparse.bench.peers import check_memory_of
 
 __all__ = ["pyg_backend"]

@@ -16,8 +16,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.bench.check import PEER_FACTOR, Verdict
-from gnnsparse.bench.latency.models import GraphStack
-from gnnsparse.bench.latency.tasks import Task
+from gnnsparse.bench.latency.tasks import GraphStack, Task
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import measure_errors

@@ -1,22 +1,185 @@
-"""The inputs of latency measurements: a graph or a batch of sequences, and a model with weights."""
+"""What `gnnsparse bench latency` measures."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.bench.latency.models import make_encoder, make_stack
-from gnnsparse.bench.latency.settings import CORA_LIKE, LatencySettings
 from gnnsparse.data import GENERATED_GRAPHS, graph_like, load_dataset
 from gnnsparse.data.generated import sizes_of
 from gnnsparse.formats.csr import Csr
+from gnnsparse.nn import AGNNConv, GATConv, GCNConv, TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["GraphInput", "Task", "graph_task", "load_graph", "sequence_task", "tiny_task"]
+__all__ = [
+    "BACKENDS", "CACHES", "CORA_LIKE", "FEED_FORWARD", "GRAPH_MODELS", "MODELS", "MODES", "GraphInput",
+    "GraphStack", "LatencySettings", "Task", "graph_task", "load_graph", "make_encoder", "make_stack",
+    "sequence_task", "tiny_task",
+]  # fmt: skip
+
+GRAPH_MODELS = ("gcn", "agnn", "gat")
+#: The models that are measured.
+MODELS = (*GRAPH_MODELS, "transformer")
+#: Who runs them.
+BACKENDS = ("gnnsparse", "pyg", "pyg-csr", "pyg-compile", "dense")
+#: Whether each call is launched from Python, or replayed from a CUDA graph.
+MODES = ("eager", "captured")
+CACHES = ("warm", "cold")
+#: A random graph of Cora's size with random features, which needs no files.
+CORA_LIKE = "cora_like"
+
+
+@dataclass(frozen=True)
+class LatencySettings:
+    """The options of the command.
+
+    Attributes:
+        models, datasets, precisions, backends: every combination of these is measured; the transformer has
+            no data set.
+        device: "cpu" or "cuda".
+        modes: see MODES.
+        caches: "warm": calls follow one another; "cold": the last-level cache is flushed before each call.
+        layers: number of layers; None: 3 of the models of graphs, 4 of the transformer.
+        hidden: features of a hidden layer; None: 128, and 64 for each head of the transformer.
+        heads: heads of the GAT and of the transformer.
+        batches: numbers of sequences that the transformer is given at a time.
+        seq_len: tokens of a sequence.
+        sparsity: share of the pairs of tokens that the pattern leaves out.
+        vector: rows of a vector of the pattern.
+        root: a folder with the files of data sets, or with a folder for each; None: they are downloaded.
+        scale: size of generated data sets, as a share of the full one.
+        features: features of a node of cora_like and of generated graphs; None: those of the graph that each
+            stands for.
+        calls: number of timed calls.
+        seconds: time that the calls of a row may take; slow ones are called fewer times.
+        timeout: seconds that a compiled peer, which runs in a process of its own, may take altogether.
+    """
+
+    models: tuple[str, ...] = ("gcn",)
+    datasets: tuple[str, ...] = ("cora_like",)
+    precisions: tuple[str, ...] = ("fp32",)
+    backends: tuple[str, ...] = BACKENDS
+    device: str = "cpu"
+    modes: tuple[str, ...] = MODES
+    caches: tuple[str, ...] = CACHES
+    layers: int | None = None
+    hidden: int | None = None
+    heads: int = 8
+    batches: tuple[int, ...] = (1,)
+    seq_len: int = 8192
+    sparsity: float = 0.95
+    vector: int = 8
+    root: Path | None = None
+    scale: float = 1.0
+    features: int | None = None
+    calls: int = 200
+    seconds: float = 5.0
+    timeout: float = 300.0
+
+    def layers_of(self, model: str) -> int:
+        """Returns the number of layers of a model."""
+        return self.layers or (4 if model == "transformer" else 3)
+
+    def hidden_of(self, model: str) -> int:
+        """Returns the features of a hidden layer of a model."""
+        return self.hidden or (64 * self.heads if model == "transformer" else 128)
+
+
+# The models whose latency is measured, of this package's layers.
+
+#: Features inside a feed-forward network, in units of the encoder's width.
+FEED_FORWARD = 4
+#: Activations between the layers of a stack, by model.
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gcn": F.relu, "gat": F.elu}
+
+
+class GraphStack(torch.nn.Module):
+    """Graph layers one after the other, with activations between them.
+
+    Args:
+        model: "gcn", "agnn" or "gat". An AGNN has a linear layer before and after its layers, and no
+            activations between them (Thekumparampil et al. 2018).
+        convs: the layers, each called with features and an adjacency.
+        before, after: linear layers of an AGNN.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        convs: Sequence[torch.nn.Module],
+        before: torch.nn.Linear | None = None,
+        after: torch.nn.Linear | None = None,
+    ) -> None:
+        super().__init__()
+        self.model = model
+        self.convs = torch.nn.ModuleList(convs)
+        self.before, self.after = before, after
+
+    def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
+        """Computes the scores of all nodes, [nodes, classes].
+
+        Args:
+            x: [nodes, features].
+            adj: what the layers take.
+        """
+        if self.before is not None and self.after is not None:
+            x = F.relu(self.before(x))
+            for conv in self.convs:
+                x = conv(x, adj)
+            out: torch.Tensor = self.after(x)
+            return out
+        activation = _ACTIVATIONS[self.model]
+        for number, conv in enumerate(self.convs):
+            x = conv(x, adj) if number == 0 else conv(activation(x), adj)
+        return x
+
+
+def make_stack(model: str, features: int, hidden: int, classes: int, layers: int, heads: int) -> GraphStack:
+    """Makes a stack of this package's layers with weights drawn from a fixed seed, in evaluation mode.
+
+    Args:
+        model: "gcn", "agnn" or "gat".
+        features, hidden, classes: features of a node at first, between the layers, and of the result.
+        layers: number of graph layers.
+        heads: heads of a layer of the GAT, which share `hidden`; its last layer has one.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if model == "agnn":
+            before, after = torch.nn.Linear(features, hidden), torch.nn.Linear(hidden, classes)
+            return GraphStack(model, [AGNNConv() for _ in range(layers)], before, after).eval()
+        widths = [features, *[hidden] * (layers - 1), classes]
+        convs: list[torch.nn.Module] = []
+        for number, (width, out) in enumerate(pairwise(widths)):
+            if model == "gcn":
+                convs.append(GCNConv(width, out))
+            elif number == layers - 1:
+                convs.append(GATConv(width, out))
+            else:
+                convs.append(GATConv(width, out // heads, heads=heads))
+        return GraphStack(model, convs).eval()
+
+
+def make_encoder(width: int, heads: int, layers: int) -> TransformerEncoder:
+    """Makes an encoder with weights drawn from a fixed seed, in evaluation mode."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        hidden = FEED_FORWARD * width
+        layer = TransformerEncoderLayer(width, heads, hidden, 0.0, activation="gelu", batch_first=True)
+        encoder = TransformerEncoder(layer, layers)
+        encoder.reset_parameters()
+    return encoder.eval()
+
+
+# The inputs of latency measurements: a graph or a batch of sequences, and a model with weights.
 
 #: Nodes, edges in both directions, features and classes of Cora.
 _CORA_NODES, _CORA_EDGES, _CORA_FEATURES, _CORA_CLASSES = 2708, 10556, 1433, 7

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
 from gnnsparse.bench.render.cells import is_number
 from gnnsparse.bench.render.model import OURS, Bar, Bars, Comparison, Curves, Part, Table
-from gnnsparse.bench.report import geometric_mean
 
 __all__ = ["KEYS", "show_kernels"]
 
@@ -104,7 +104,7 @@ def _means(compared: list[_Compared]) -> list[Part]:
         return []
     bars = []
     for name, speeds in groups.items():
-        mean, low, high = geometric_mean(speeds), min(speeds), max(speeds)
+        mean, low, high = statistics.geometric_mean(speeds), min(speeds), max(speeds)
         text = f"{mean:.2f}x ({low:.2f} to {high:.2f}, {len(speeds)} cases)"
         bars.append(Bar(name, mean, text, OURS, low, high))
     return [Bars("Speed in units of the best other's: mean, least and largest", tuple(bars), line=1.0)]

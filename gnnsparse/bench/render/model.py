@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 __all__ = [
-    "OURS", "PEER", "Bar", "Bars", "Cell", "Comparison", "Curves", "Intervals", "Part", "Problem", "Report",
-    "ResultFile", "Section", "Table",
+    "OURS", "PEER", "Bar", "Bars", "Cell", "Comparison", "Curves", "Intervals", "Part", "Problem",
+    "Report", "ResultFile", "Section", "Table",
 ]  # fmt: skip
 
 #: What a cell of a table holds; None is an empty cell.

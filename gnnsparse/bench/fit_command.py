@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -12,15 +13,58 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.fit.cases import Case, measure_cases, read_cases, write_cases
-from gnnsparse.bench.fit.memory import measure_memory
+from gnnsparse.bench.arguments import device_option, file_option, matrices_option
+from gnnsparse.bench.fit.measure import Case, measure_cases, measure_memory, read_cases, write_cases
 from gnnsparse.bench.fit.solve import Fit, Quality, fit_record
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
 from gnnsparse.runtime.device import Device, describe_device
 from gnnsparse.runtime.environment import describe_environment
 
-__all__ = ["file_of", "run_fit"]
+__all__ = ["DESCRIPTION", "add_arguments", "file_of", "run", "run_fit"]
+
+DESCRIPTION = """\
+Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
+a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's memory.
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `gnnsparse bench fit`."""
+    parser.add_argument(
+        "--matrix", nargs="+", action="extend", type=matrices_option, metavar="MATRIX",
+        help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
+    )  # fmt: skip
+    parser.add_argument(
+        "--out", type=file_option, metavar="FILE.json",
+        help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
+        "on this GPU are chosen by from then on",
+    )  # fmt: skip
+    parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
+    parser.add_argument(
+        "--measured", type=Path, metavar="FILE.json",
+        help="fit to what --keep wrote, in place of measuring; needs no GPU",
+    )  # fmt: skip
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
+    if options.measured is None:
+        try:
+            device_option("cuda")
+        except argparse.ArgumentTypeError as error:
+            options.fail(f"{error}; accepted without one: --measured FILE.json")
+    elif options.matrix or options.keep:
+        options.fail("argument --measured: --matrix and --keep go with measuring")
+    elif not options.measured.is_file():
+        options.fail(f"argument --measured: there is no file {options.measured}")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command with parsed options, and return its exit status."""
+    _check(options)
+    more = tuple(spec for group in options.matrix or () for spec in group)
+    return run_fit(options.out, more, keep=options.keep, measured=options.measured)
 
 
 def file_of(gpu: GpuRecord) -> Path:

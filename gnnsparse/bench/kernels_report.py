@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -19,16 +18,9 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import describe_environment
 
 __all__ = [
-    "LOSS",
-    "add_ratios",
-    "as_json",
-    "geometric_mean",
-    "lost_cases",
-    "means_of_auto",
-    "no_losses",
-    "print_report",
+    "LOSS", "add_ratios", "as_json", "lost_cases", "means_of_auto", "no_losses", "print_report",
     "weight_pairs",
-]
+]  # fmt: skip
 
 #: `auto` loses a case if its speed is below this fraction of the best one's.
 LOSS = 0.97
@@ -36,18 +28,6 @@ LOSS = 0.97
 _NAMES = 4
 
 Row = dict[str, Any]
-
-
-def geometric_mean(ratios: Iterable[float]) -> float:
-    """Computes the geometric mean.
-
-    Raises:
-        ValueError: there are no ratios, or one is not above 0.
-    """
-    logs = [math.log(ratio) for ratio in ratios]
-    if not logs:
-        raise ValueError("ratios: got none; accepted: at least one")
-    return math.exp(math.fsum(logs) / len(logs))
 
 
 def _case(row: Row) -> tuple[Any, ...]:
@@ -107,7 +87,7 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
         {
             "op": op, "precision": precision, "variant": way, "baseline": baseline, "cases": len(group),
             "matrices": len({row["graph"] for row in group}),
-            "mean": geometric_mean(row["over_baseline"] for row in group),
+            "mean": statistics.geometric_mean(row["over_baseline"] for row in group),
         }
         for (op, precision, way, baseline), group in groups.items()
     ]  # fmt: skip

@@ -1,11 +1,14 @@
-"""The steps that `gnnsparse profile` runs: a stack of layers on a graph, or a function of the user's."""
+"""The options of `gnnsparse profile`, checked before anything is loaded."""
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib
 import importlib.util
 import itertools
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,11 +19,102 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import nn
+from gnnsparse.bench.arguments import at_least_one, device_option, file_option, matrices_option
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.environment import DEVICES
+from gnnsparse.runtime.nvtx import ranges_are_on
+from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
 
-__all__ = ["MODELS", "StepOptions", "load_callable", "make_step"]
+__all__ = ["DESCRIPTION", "MODELS", "StepOptions", "add_arguments", "load_callable", "make_step", "run"]
+
+DESCRIPTION = """\
+Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and
+chrome://tracing show, and prints what each operation costs host and GPU. The step is that of a stack of
+layers of gnnsparse.nn on a graph, or a function of your own.
+"""
+_TRACE_ENDINGS = (".json", ".json.gz")
+
+
+def _trace(text: str) -> Path:
+    if not text.endswith(_TRACE_ENDINGS):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(_TRACE_ENDINGS)}")
+    return file_option(text)
+
+
+def _matrix(text: str) -> MatrixSpec:
+    found = matrices_option(text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} has {len(found)} matrices; accepted: one matrix")
+    return found[0]
+
+
+def _callable(text: str) -> tuple[str, str]:
+    module, colon, name = text.rpartition(":")
+    if not colon or not module or not name.isidentifier():
+        raise argparse.ArgumentTypeError(
+            f"got {text!r}; accepted: MODULE:FUNCTION or FILE.py:FUNCTION, a function without arguments"
+        )
+    return module, name
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `gnnsparse profile`."""
+    parser.add_argument(
+        "--call", type=_callable, metavar="MODULE:FUNCTION",
+        help="a function of yours without arguments that does one step, also as FILE.py:FUNCTION; the "
+        "options of the model and the graph do not apply to it",
+    )  # fmt: skip
+    parser.add_argument(
+        "--model",
+        choices=tuple(MODELS),
+        default="gcn",
+        metavar="NAME",
+        help=f"{', '.join(MODELS)}; default: gcn",
+    )
+    parser.add_argument(
+        "--matrix", type=_matrix, default="arxiv_like:scale=0.1", metavar="MATRIX",
+        help="a generated graph or a file, as in `gnnsparse bench kernels`; default: arxiv_like:scale=0.1",
+    )  # fmt: skip
+    parser.add_argument("--layers", type=at_least_one, default=3, metavar="N", help="default: 3")
+    parser.add_argument(
+        "--width", type=at_least_one, default=128, metavar="N", help="hidden features; default: 128"
+    )
+    parser.add_argument(
+        "--features", type=at_least_one, default=128, metavar="N", help="input features; default: 128"
+    )
+    names = Precision.names()
+    parser.add_argument(
+        "--precision",
+        choices=names,
+        default="fp32",
+        metavar="NAME",
+        help=f"{', '.join(names)}; default: fp32",
+    )
+    parser.add_argument(
+        "--device",
+        type=device_option,
+        default="auto",
+        metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
+    )
+    parser.add_argument(
+        "--steps", type=at_least_one, default=5, metavar="N", help="profiled steps; default: 5"
+    )
+    parser.add_argument(
+        "--warmup", type=at_least_one, default=3, metavar="N", help="steps before; default: 3"
+    )
+    parser.add_argument(
+        "--out", type=_trace, default=Path("trace.json"), metavar="FILE.json",
+        help="the trace, also as FILE.json.gz; default: trace.json",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=at_least_one, default=15, metavar="N", help="rows of a table; default: 15"
+    )
+
+
+# The steps that `gnnsparse profile` runs: a stack of layers on a graph, or a function of the user's.
 
 #: Classes of the nodes that the model learns.
 _CLASSES = 16
@@ -169,3 +263,41 @@ def load_callable(module: str, name: str) -> Callable[[], object]:
     if not callable(function):
         bad_value("call", f"{module} has no function {name!r}")
     return function
+
+
+def run(options: argparse.Namespace) -> int:
+    """Profiles a step, writes the trace and prints the tables.
+
+    Ranges of operations are decided on when gnnsparse is imported, so where they are off the command runs
+    again in a process in which they are on.
+
+    Args:
+        options: the parsed options, with the arguments that they were parsed from.
+
+    Returns:
+        The exit status.
+
+    Raises:
+        ValueError: the function to profile or the matrix can't be loaded.
+        OSError: the trace can't be written.
+    """
+    if not ranges_are_on():
+        # Kineto, the library behind torch.profiler, reports its own progress on stderr below this level.
+        environment = {"KINETO_LOG_LEVEL": "6", **os.environ, "GNNSPARSE_NVTX": "1"}
+        command = [sys.executable, "-m", "gnnsparse.cli.main", *options.arguments]
+        return subprocess.run(command, env=environment).returncode
+    if options.call is not None:
+        step = load_callable(*options.call)
+    else:
+        precision = Precision(options.precision)
+        step = make_step(
+            StepOptions(
+                options.model, options.matrix, options.layers, options.width, options.features, precision,
+                options.device,
+            )
+        )  # fmt: skip
+    profile = profile_steps(
+        step, options.device, steps=options.steps, warmup=options.warmup, trace=options.out
+    )
+    print_profile(profile, wide_console(), options.top)
+    return 0

@@ -1,52 +1,50 @@
-"""The options of `gnnsparse bench kernels` and `gnnsparse bench fit`, checked before anything is measured."""
+"""The command `gnnsparse bench kernels`."""
 
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import json
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
+from typing import Any, NamedTuple
 
-import torch
+from rich.console import Console
 
-from gnnsparse import _native
+from gnnsparse.bench.arguments import (
+    at_least_one,
+    device_option,
+    devices_here,
+    file_option,
+    matrices_option,
+    plot_option,
+)
 from gnnsparse.bench.candidates import KERNEL_DEVICES
-from gnnsparse.bench.kernels import Settings
-from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.figures import plot_ratios
+from gnnsparse.bench.kernels import Bench, Settings, Skipped
+from gnnsparse.bench.kernels_report import add_ratios, as_json, print_report
+from gnnsparse.bench.matrices import parse_matrix, unique_names
 from gnnsparse.bench.peers import PEERS
-from gnnsparse.bench.plot import PLOT_ENDINGS
 from gnnsparse.bench.workload import OPS, VALUES
 from gnnsparse.data.generators import GENERATED_GRAPHS
+from gnnsparse.errors import bad_value
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
-from gnnsparse.runtime.environment import DEVICES
+from gnnsparse.runtime.environment import DEVICES, describe_environment, write_json
+from gnnsparse.runtime.profiler import wide_console
 
-__all__ = [
-    "DESCRIPTION", "FIT_DESCRIPTION", "add_arguments", "add_fit_arguments", "at_least_one", "check_fit",
-    "device_option", "file_option", "plot_option", "settings_of",
-]  # fmt: skip
+__all__ = ["DESCRIPTION", "add_arguments", "go_on", "run", "run_kernels", "settings_of"]
+
 
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
 against float64, and says where the plan's own choice (auto) is not the best.
 """
-FIT_DESCRIPTION = """\
-Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
-a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's memory.
-"""
 #: The formats of papers, by name.
 _FORMATS = tuple(name for name in FORMAT_NAMES if name not in ("auto", "csr", "window"))
 #: The matrices by type of device if none is named: on a CPU the large ones would take hours.
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
-
-
-def _matrix(text: str) -> list[MatrixSpec]:
-    try:
-        return parse_matrix(text)
-    except (ValueError, TypeError) as error:
-        message = str(error)
-        raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
 
 
 #: Widths that users have, which are no powers of two: classes of reddit and of products, features of products
@@ -58,32 +56,9 @@ def _widths(text: str) -> tuple[int, ...]:
     return USERS_WIDTHS if text == "users" else (at_least_one(text),)
 
 
-def at_least_one(text: str) -> int:
-    """Parses an integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
-    return int(text)
-
-
-def _devices() -> tuple[str, ...]:
-    """Returns the types of devices that can be measured here."""
-    return ("cpu", "cuda") if torch.cuda.is_available() and _native.has_cuda else ("cpu",)
-
-
 def _found_here(devices: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
     """Returns the names among kernels or peers that run on a device of this machine."""
-    return tuple(name for name, found in devices.items() if set(found) & set(_devices()))
-
-
-def device_option(text: str) -> str:
-    """Reads the option --device: returns "cpu" or "cuda", which "auto" stands for."""
-    if text not in DEVICES:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {', '.join(DEVICES)}")
-    usable = "cuda" in _devices()
-    if text == "cuda" and not usable:
-        problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
-        raise argparse.ArgumentTypeError(problem)
-    return text if text != "auto" else "cuda" if usable else "cpu"
+    return tuple(name for name, found in devices.items() if set(found) & set(devices_here()))
 
 
 def _reorder(text: str) -> str:
@@ -94,23 +69,6 @@ def _reorder(text: str) -> str:
     return text
 
 
-def file_option(text: str) -> Path:
-    """Reads an option that names a file to write."""
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
-    return path
-
-
-def plot_option(text: str) -> Path:
-    """Reads an option that names a figure to write, which needs matplotlib."""
-    if not text.endswith(PLOT_ENDINGS):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
-    return file_option(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options of `gnnsparse bench kernels`."""
 
@@ -119,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     several("--op", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm")
     parser.add_argument(
-        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
+        "--matrix", nargs="+", action="extend", type=matrices_option, metavar="MATRIX",
         help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "
         "NAME:shuffled, NAME:seed=1; a file .mtx, .smtx (both also .gz) or .npz; a folder of such files. "
         "Default: all generated graphs on a GPU, arxiv_like on a CPU",
@@ -195,38 +153,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_fit_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse bench fit`."""
-    parser.description = FIT_DESCRIPTION
-    parser.add_argument(
-        "--matrix", nargs="+", action="extend", type=_matrix, metavar="MATRIX",
-        help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
-    )  # fmt: skip
-    parser.add_argument(
-        "--out", type=file_option, metavar="FILE.json",
-        help="the record; default: a file in $GNNSPARSE_GPU_RECORDS or the user's data folder, which plans "
-        "on this GPU are chosen by from then on",
-    )  # fmt: skip
-    parser.add_argument("--keep", type=file_option, metavar="FILE.json", help="write what was measured, too")
-    parser.add_argument(
-        "--measured", type=Path, metavar="FILE.json",
-        help="fit to what --keep wrote, in place of measuring; needs no GPU",
-    )  # fmt: skip
-
-
-def check_fit(options: argparse.Namespace) -> None:
-    """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
-    if options.measured is None:
-        try:
-            device_option("cuda")
-        except argparse.ArgumentTypeError as error:
-            options.fail(f"{error}; accepted without one: --measured FILE.json")
-    elif options.matrix or options.keep:
-        options.fail("argument --measured: --matrix and --keep go with measuring")
-    elif not options.measured.is_file():
-        options.fail(f"argument --measured: there is no file {options.measured}")
-
-
 def _peers(
     names: list[str], ops: tuple[str, ...], device: str, fail: Callable[[str], object]
 ) -> tuple[str, ...]:
@@ -291,3 +217,112 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         ablate=options.ablate,
         profile=options.profile,
     )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command with parsed options, and return its exit status."""
+    settings = settings_of(options, options.fail)
+    return run_kernels(settings, options.out, options.plot, resume=options.resume)
+
+
+def run_kernels(
+    settings: Settings, out: Path | None = None, plot: Path | None = None, *, resume: bool = False
+) -> int:
+    """Measures, prints the report, and writes it to files.
+
+    Args:
+        settings: what to measure.
+        out: the JSON file to write; None: none.
+        plot: the figure to write; None: none.
+        resume: whether matrices that the file `out` has are left out, and its measurements kept.
+
+    Returns:
+        The exit status: 1 if a kernel of this package is wrong or failed, or a matrix could not be read.
+
+    Raises:
+        ValueError: `resume`, and the file `out` can't be gone on with.
+    """
+    progress = Console(stderr=True)
+    bench = Bench(settings, lambda line: progress.print(line, markup=False, highlight=False, soft_wrap=True))
+    done = go_on(bench, out) if resume and out is not None else set()
+    for spec in settings.matrices:
+        if spec.name in done:
+            continue
+        bench.run_matrix(spec)
+        add_ratios(bench.rows, settings.device)
+        if out is not None:  # after each matrix, because a run of hours may be killed
+            write_json(out, as_json(bench))
+    add_ratios(bench.rows, settings.device)
+    print_report(bench, wide_console(160))
+    if plot is not None:
+        plot_ratios(bench.rows, plot)
+    wrong = any(row["ours"] and not row["ok"] for row in bench.rows)
+    failed = any(case.failed and (case.ours or not case.name) for case in bench.skipped)
+    return 1 if wrong or failed else 0
+
+
+# Going on with a benchmark whose file has some of the matrices already.
+
+#: What a file and the run that goes on with it must agree on, beside the settings; on a CPU also the threads.
+_SAME = ("device", "device_name", "versions")
+
+
+def go_on(bench: Bench, file: Path) -> set[str]:
+    """Adds the measurements of a file to a run.
+
+    Args:
+        bench: the run, which has measured nothing yet.
+        file: what a run with equal settings, but for the matrices, wrote to the file of --out; or a file that
+            does not exist yet.
+
+    Returns:
+        The names of the matrices that need not be measured again. One of which nothing could be measured is
+        not among them.
+
+    Raises:
+        ValueError: the file is none of this benchmark, or of another machine, versions or options.
+            `bench` is as it was.
+    """
+    if not file.exists():
+        return set()
+    found = _read(file, bench.settings)
+    bench.rows += found.rows
+    bench.skipped += found.skipped
+    bench.noise.earlier += found.medians
+    bench.commits += found.commits
+    return {row["graph"] for row in found.rows}
+
+
+class _Found(NamedTuple):
+    """What a file has: rows, what was skipped, the medians of the noise's reference, and the commits."""
+
+    rows: list[dict[str, Any]]
+    skipped: list[Skipped]
+    medians: list[float]
+    commits: list[str]
+
+
+def _read(file: Path, settings: Settings) -> _Found:
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        rows, medians = [dict(row) for row in found["rows"]], list(map(float, found["noise"]["reference_ms"]))
+        names = {str(row["graph"]) for row in rows}
+        skipped = [case for case in (Skipped(**case) for case in found["skipped"]) if case.graph in names]
+        commits = list(map(str, found.get("commits", [found["commit"]])))
+        _check_same(file, found, settings)
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
+        bad_value("resume", f"{file} is no file that this benchmark wrote ({type(error).__name__}: {error})")
+    return _Found(rows, skipped, medians, commits)
+
+
+def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:
+    here = describe_environment(settings.device)
+    for name in (*_SAME, *(("threads",) if settings.device == "cpu" else ())):
+        if found[name] != here[name]:
+            bad_value("resume", f"{file} has the {name} {found[name]}, this run {here[name]}")
+    wanted = json.loads(json.dumps({**asdict(settings), "matrices": None}))
+    for name in (field.name for field in fields(settings) if field.name != "matrices"):
+        if found["settings"][name] != wanted[name]:
+            bad_value(
+                "resume", f"{file} was measured with {name} {found['settings'][name]}, not {wanted[name]}"
+            )

@@ -1,4 +1,4 @@
-"""What `gnnsparse graph` does."""
+"""The options of `gnnsparse graph`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,82 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from gnnsparse.bench.arguments import number_option, seed_option
 from gnnsparse.data import DamagedGraphError, StoredGraph, build_graph, generate_graph, graph_info, open_graph
+from gnnsparse.data.generators import BLOCK_MODELS
 from gnnsparse.data.large.build import Progress as Tell
 from gnnsparse.data.large.folder import map_offsets
 
-__all__ = ["run_graph"]
+__all__ = ["add_build", "add_generate", "add_info", "run"]
+
+_BUILD = """\
+Sorts edges into a graph in bounded memory. A weight of an edge is not kept; repeated edges are merged.
+"""
+_GENERATE = """\
+Generates a random graph with the size and degrees of a well-known one, part by part.
+"""
+_INFO = """\
+Says what a folder has. With --verify, its files are read and checked, and the exit status is 1 if one is
+damaged.
+"""
+
+
+_gigabytes = number_option("GB, a number from 0.001 on", lambda value: 0.001 <= value < 1e6)
+
+
+def _nodes(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) < 2**31):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 0 to 2^31 - 1")
+    return int(text)
+
+
+_scale = number_option("a number above 0 and at most 1", lambda value: 0 < value <= 1)
+
+
+def _add_writing(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", metavar="FOLDER", help="the folder to make")
+    parser.add_argument(
+        "--memory", type=_gigabytes, default=1.0, metavar="GB",
+        help="memory to use at a time; default: 1",
+    )  # fmt: skip
+    parser.add_argument("--overwrite", action="store_true", help="replace a graph that is in the folder")
+
+
+def add_build(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `gnnsparse graph build`."""
+    parser.description = _BUILD
+    parser.add_argument("edges", metavar="EDGES.npy", help="an array (2, edges), int32 or int64")
+    _add_writing(parser)
+    parser.add_argument("--nodes", type=_nodes, required=True, metavar="N", help="number of nodes")
+    parser.add_argument("--symmetric", action="store_true", help="add the reverse of each edge")
+    parser.add_argument("--about", default="", metavar="TEXT", help="what the graph is, for `info`")
+
+
+def add_generate(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `gnnsparse graph generate`."""
+    parser.description = _GENERATE
+    parser.add_argument("name", choices=tuple(BLOCK_MODELS), metavar="NAME", help=", ".join(BLOCK_MODELS))
+    _add_writing(parser)
+    parser.add_argument(
+        "--scale", type=_scale, default=1.0, metavar="S",
+        help="factor of the numbers of nodes and edges, at most 1; default: 1",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=seed_option, default=0, metavar="N", help="default: 0")
+
+
+def add_info(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `gnnsparse graph info`."""
+    parser.description = _INFO
+    parser.add_argument("folder", metavar="FOLDER", help="the folder of a graph")
+    parser.add_argument("--verify", action="store_true", help="read all of its files, and check them")
+
 
 #: Offsets that are looked at at a time.
 _OFFSETS = 1 << 22
 _WORDS = {"count": "counting edges", "distribute": "distributing edges", "sort": "sorting edges"}
 
 
-def run_graph(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Makes or describes a graph, and returns the exit status: 1 if a file is damaged, else 0.
 
     Raises:
@@ -36,11 +100,12 @@ def run_graph(options: argparse.Namespace) -> int:
         if options.subject == "build":
             made = build_graph(
                 options.edges, options.folder, options.nodes, symmetric=options.symmetric,
-                memory=options.memory, overwrite=options.overwrite, about=options.about, progress=tell,
+                memory=int(options.memory * 1e9), overwrite=options.overwrite, about=options.about,
+                progress=tell,
             )  # fmt: skip
         else:
             made = generate_graph(
-                options.name, options.folder, options.scale, options.seed, memory=options.memory,
+                options.name, options.folder, options.scale, options.seed, memory=int(options.memory * 1e9),
                 overwrite=options.overwrite, progress=tell,
             )  # fmt: skip
     Console().print(_table(made))

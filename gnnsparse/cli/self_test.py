@@ -17,7 +17,6 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.cli.doctor.hardware import INSTRUCTION_SETS
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision
@@ -25,8 +24,10 @@ from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph, with_gradients
 
-__all__ = ["CaseResult", "cases_of", "self_test", "usable_devices"]
+__all__ = ["INSTRUCTION_SETS", "CaseResult", "cases_of", "self_test", "usable_devices"]
 
+#: Instruction sets of the CPU's kernels, the fastest last.
+INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 _ROWS = 160
 #: Features: more than one slice of 128 bytes, and no multiple of a tile.
 _WIDTH = 72

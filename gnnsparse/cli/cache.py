@@ -1,0 +1,65 @@
+"""The command `gnnsparse cache`: it lists, checks and removes prepared graphs and generated data."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from gnnsparse.data.generated import check_cached
+from gnnsparse.runtime.cache import GraphCache
+from gnnsparse_cli import add_cache_arguments, check_folder
+
+__all__ = ["add_arguments", "run"]
+
+_LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
+
+add_arguments = add_cache_arguments
+
+
+def _list_cache(folder: str | None) -> int:
+    cache = GraphCache(folder)
+    entries = cache.entries()
+    if not entries:
+        Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False, markup=False)
+        return 0
+    table = Table(title=Text(str(cache.folder)), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
+    for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, plan or data"):
+        table.add_column(name)
+    for entry in entries:
+        # Other programs may set times that a date has no room for.
+        seconds = min(max(entry.used, 0.0), _LAST_SECOND)
+        used = datetime.datetime.fromtimestamp(seconds).isoformat(" ", "minutes")
+        about = entry.about() or ("damaged", "", "")
+        # As Text, for brackets in a file are no markup.
+        cells = (entry.key[:12], f"{entry.nbytes / 1e6:.2f}", used, *about)
+        table.add_row(*(Text(cell) for cell in cells))
+    Console().print(table)
+    return 0
+
+
+def _verify_cache(folder: str | None) -> int:
+    console, damaged = Console(), 0
+    for entry, problem in GraphCache(folder).verify(check_cached):
+        damaged += problem is not None
+        console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"{damaged} damaged", highlight=False)
+    return 1 if damaged else 0
+
+
+def _clear_cache(folder: str | None) -> int:
+    cache = GraphCache(folder)
+    removed = cache.clear()
+    text = f"{removed} prepared graphs removed from {cache.folder}"
+    Console().print(text, soft_wrap=True, highlight=False, markup=False)
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command with parsed options, and return its exit status: 1 if a file is damaged, else 0."""
+    check_folder(options)
+    actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
+    return actions[options.action](options.dir)

@@ -1,1 +1,0 @@
-"""The command `gnnsparse doctor`: what is installed, whether it fits, and whether kernels are right."""

@@ -1,1 +1,0 @@
-"""The command `gnnsparse graph`: graphs larger than memory, made of edges or generated."""
