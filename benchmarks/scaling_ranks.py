@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
-from gnnsparse.distributed.peers import Peers, group_options
+from gnnsparse.distributed.training import Peers, group_options
 
 __all__ = ["JobError", "Place", "Ranks"]
 

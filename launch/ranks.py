@@ -26,7 +26,7 @@ from launch.refusing import refuse
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
-    from gnnsparse.distributed.peers import Peers
+    from gnnsparse.distributed.training import Peers
     from gnnsparse.train import Task
 
 __all__ = ["Leader", "follow", "is_follower", "ranks_of"]
@@ -80,7 +80,7 @@ def _join(device_type: str) -> Peers:
     import torch
     import torch.distributed as dist
 
-    from gnnsparse.distributed.peers import Peers, group_options
+    from gnnsparse.distributed.training import Peers, group_options
 
     if not dist.is_initialized():
         dist.init_process_group("gloo", timeout=_TIMEOUT)

@@ -18,7 +18,7 @@ from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.splits import random_split, split_by_class, split_generator
-from gnnsparse.distributed.stored import check_shard
+from gnnsparse.distributed.shard import check_shard
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats.csr import Csr, check_csr, check_host_array, coo_to_csr
 from gnnsparse.preprocess.stored import check_file

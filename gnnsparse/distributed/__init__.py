@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING
 from gnnsparse.registry import lazy_names
 
 if TYPE_CHECKING:
-    from gnnsparse.distributed.api import distribute
+    from gnnsparse.distributed.api import distribute, measure_rates
     from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
-    from gnnsparse.distributed.exchange import gather_ranks, sum_over_ranks
-    from gnnsparse.distributed.functions import total_of
-    from gnnsparse.distributed.measure import measure_rates
+    from gnnsparse.distributed.exchange import gather_ranks, sum_over_ranks, total_of
     from gnnsparse.distributed.names import PARTITIONS, WAYS
-    from gnnsparse.distributed.norm import SharedBatchNorm, share_batch_norm
     from gnnsparse.distributed.operand import DistributedOperand
     from gnnsparse.distributed.partition import Partition, partition_rows
-    from gnnsparse.distributed.peers import Peers
     from gnnsparse.distributed.shard import ShardFacts
-    from gnnsparse.distributed.training import RowGather, step_seed, sum_gradients
+    from gnnsparse.distributed.training import (
+        Peers,
+        RowGather,
+        SharedBatchNorm,
+        share_batch_norm,
+        step_seed,
+        sum_gradients,
+    )
 
 __all__ = [
     "PARTITIONS",
@@ -50,17 +53,20 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "gnnsparse.distributed.api": ("distribute",),
+        "gnnsparse.distributed.api": ("distribute", "measure_rates"),
         "gnnsparse.distributed.cost": ("Choice", "Rates", "choose_way", "known_rates"),
-        "gnnsparse.distributed.exchange": ("gather_ranks", "sum_over_ranks"),
-        "gnnsparse.distributed.functions": ("total_of",),
-        "gnnsparse.distributed.measure": ("measure_rates",),
+        "gnnsparse.distributed.exchange": ("gather_ranks", "sum_over_ranks", "total_of"),
         "gnnsparse.distributed.names": ("PARTITIONS", "WAYS"),
-        "gnnsparse.distributed.norm": ("SharedBatchNorm", "share_batch_norm"),
         "gnnsparse.distributed.operand": ("DistributedOperand",),
         "gnnsparse.distributed.partition": ("Partition", "partition_rows"),
-        "gnnsparse.distributed.peers": ("Peers",),
         "gnnsparse.distributed.shard": ("ShardFacts",),
-        "gnnsparse.distributed.training": ("RowGather", "step_seed", "sum_gradients"),
+        "gnnsparse.distributed.training": (
+            "Peers",
+            "RowGather",
+            "SharedBatchNorm",
+            "share_batch_norm",
+            "step_seed",
+            "sum_gradients",
+        ),
     },
 )

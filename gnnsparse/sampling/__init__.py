@@ -11,9 +11,7 @@ from gnnsparse.registry import lazy_names
 
 if TYPE_CHECKING:
     from gnnsparse.sampling.blocks import Block
-    from gnnsparse.sampling.feature_rows import FEATURE_DTYPES
-    from gnnsparse.sampling.features import FeatureStore
-    from gnnsparse.sampling.placement import PLACEMENTS
+    from gnnsparse.sampling.features import FEATURE_DTYPES, PLACEMENTS, FeatureStore
     from gnnsparse.sampling.prefetching import prefetch
     from gnnsparse.sampling.sampler import METHODS, LinkSample, NeighborSampler, Sample, Subgraph
 
@@ -34,10 +32,8 @@ __getattr__ = lazy_names(
     __name__,
     {
         "gnnsparse.sampling.blocks": ("Block",),
-        "gnnsparse.sampling.feature_rows": ("FEATURE_DTYPES",),
-        "gnnsparse.sampling.features": ("FeatureStore",),
-        "gnnsparse.sampling.placement": ("PLACEMENTS",),
+        "gnnsparse.sampling.features": ("FEATURE_DTYPES", "FeatureStore", "PLACEMENTS"),
         "gnnsparse.sampling.prefetching": ("prefetch",),
-        "gnnsparse.sampling.sampler": ("METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"),
+        "gnnsparse.sampling.sampler": ("LinkSample", "METHODS", "NeighborSampler", "Sample", "Subgraph"),
     },
 )

@@ -11,23 +11,48 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.runtime.memo import Streams, cached_property
-from gnnsparse.sampling.blocks import Block, BlockArrays, arrange, make_block, plan_blocks
+from gnnsparse.sampling.blocks import (
+    Block,
+    BlockArrays,
+    BlockPlans,
+    LayerDraw,
+    arrange,
+    draw_at_once,
+    draw_in_turn,
+    make_block,
+    plan_blocks,
+)
 from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
-from gnnsparse.sampling.fanouts import check_fanouts
-from gnnsparse.sampling.layers import LayerDraw, draw_at_once, draw_in_turn
 from gnnsparse.sampling.neighbourhood import Neighbourhood
-from gnnsparse.sampling.plans import BlockPlans
 from gnnsparse.sparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph"]
+__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph", "check_fanouts"]
+
+_MOST_FANOUT = 2**31 - 1
+
+
+def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
+    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
+    accepted = "positive integers, or -1 for all neighbours"
+    if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
+        bad_type(name, fanouts, f"a sequence of {accepted}")
+    if len(fanouts) == 0:
+        bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
+    for fanout in fanouts:
+        if fanout != -1:
+            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
+        elif isinstance(fanout, bool) or not isinstance(fanout, int):
+            bad_type(name, fanout, accepted)
+    return tuple(fanouts)
+
 
 #: Values of the argument `method`.
 METHODS = ("uniform", "weighted", "labor")

@@ -18,8 +18,8 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.runtime.environment import DEVICES
-from gnnsparse.sampling.fanouts import check_fanouts
-from gnnsparse.sampling.placement import PLACEMENTS
+from gnnsparse.sampling.features import PLACEMENTS
+from gnnsparse.sampling.sampler import check_fanouts
 
 __all__ = [
     "CAPTURES",

@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse.data.datasets import check_seed
 from gnnsparse.data.splits import split_generator
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.errors import check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare

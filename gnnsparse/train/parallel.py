@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from gnnsparse.distributed.exchange import gather_ranks
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.train.capture import Recorder
 from gnnsparse.train.interruption import StopAtRequest, StopRequest
 

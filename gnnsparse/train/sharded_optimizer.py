@@ -9,7 +9,7 @@ import lightning.pytorch as pl
 import torch
 
 from gnnsparse.distributed.exchange import gather_ranks
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.train.callbacks import Checkpoints
 
 with warnings.catch_warnings():

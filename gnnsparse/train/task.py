@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gnnsparse.data.catalog import load_entry
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.errors import bad_value
 from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.train.metrics import shown_score

@@ -21,11 +21,11 @@ SMALL = {"scale": 0.05}
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the data sets that were computed."""
     names: list[str] = []
-    from gnnsparse.data import digits, synthetic
+    from gnnsparse.data import generated
 
-    generate, read = synthetic._generate, digits._read_images
-    monkeypatch.setattr(synthetic, "_generate", lambda *a: (names.append(a[0]), generate(*a))[1])
-    monkeypatch.setattr(digits, "_read_images", lambda: (names.append("digits"), read())[1])
+    generate, read = generated._generate, generated._read_images
+    monkeypatch.setattr(generated, "_generate", lambda *a: (names.append(a[0]), generate(*a))[1])
+    monkeypatch.setattr(generated, "_read_images", lambda: (names.append("digits"), read())[1])
     return names
 
 

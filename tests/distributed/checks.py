@@ -20,7 +20,7 @@ from gnnsparse.distributed import (
     share_batch_norm,
     sum_over_ranks,
 )
-from gnnsparse.distributed.functions import total_of
+from gnnsparse.distributed.exchange import total_of
 from gnnsparse.distributed.partition import Partition
 from gnnsparse.distributed.training import sum_gradients
 from gnnsparse.ops.common import exact_rounded
@@ -254,7 +254,7 @@ def other_division(group: dist.ProcessGroup, folder: str) -> str:
         found = ExitStack()
         found.enter_context(mock.patch.object(GraphCache, "load", return_value=None))
         even = lambda graph, parts, method: Partition.even(graph.num_rows, parts)  # noqa: E731
-        found.enter_context(mock.patch("gnnsparse.distributed.stored.partition_rows", even))
+        found.enter_context(mock.patch("gnnsparse.distributed.shard.partition_rows", even))
     try:
         with found:
             cached(group, folder)

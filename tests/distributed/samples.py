@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.train import (
     OptimizerConfig,
     PreprocessConfig,

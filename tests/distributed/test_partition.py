@@ -15,11 +15,10 @@ from gnnsparse import SparseGraph
 from gnnsparse.data.generated import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
 from gnnsparse.distributed.cost import slices_of
-from gnnsparse.distributed.layout import global_columns
 from gnnsparse.distributed.names import PARTITIONS
+from gnnsparse.distributed.operations import global_columns
 from gnnsparse.distributed.partition import balanced_ranges, cut_sizes
-from gnnsparse.distributed.shard import Shard
-from gnnsparse.distributed.stored import ShardRecipe, content_of, load_shard
+from gnnsparse.distributed.shard import Shard, ShardRecipe, content_of, load_shard
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph

@@ -17,7 +17,7 @@ from gnnsparse.distributed.estimate.command import counted_facts
 from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate, product, random_facts
 from gnnsparse.distributed.estimate.streamed import StreamedCounts
 from gnnsparse.distributed.partition import partition_rows, ranges_along
-from gnnsparse.distributed.stored import ShardRecipe
+from gnnsparse.distributed.shard import ShardRecipe
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.preprocess.normalize import normalize

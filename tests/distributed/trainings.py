@@ -9,7 +9,7 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from gnnsparse.train.capture import UncapturableError

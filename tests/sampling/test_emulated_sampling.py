@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
-from gnnsparse.sampling import NeighborSampler, Sample, draws, layers
+from gnnsparse.sampling import NeighborSampler, Sample, blocks, draws
+from gnnsparse.sampling.blocks import ROW_LIMIT
 from gnnsparse.sampling.draws import Numbering
-from gnnsparse.sampling.plans import ROW_LIMIT
 from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
@@ -165,7 +165,7 @@ def test_what_would_need_too_much_room_is_drawn_in_turn(late: Any, monkeypatch: 
     with emulated.running(late) as path:
         made = make("uniform", graph(), [5, 5])
         for most, waits in ((3 * 5 + 18 * 5, 1), (18 * 5 - 1, 7)):
-            monkeypatch.setattr(layers, "_MOST_EDGES", most)
+            monkeypatch.setattr(blocks, "_MOST_EDGES", most)
             path.waits = 0
             assert_same(made.sample([1, 2, 3]), on_cpu)
             assert path.waits == waits
@@ -213,7 +213,7 @@ def test_negatives_are_those_of_the_cpu(late: Any) -> None:
             make("uniform", full, [2]).sample_links([[0, 1]])
 
 
-@pytest.mark.parametrize(("fanouts", "module"), [([4, 4], layers), ([4, -1], draws)])
+@pytest.mark.parametrize(("fanouts", "module"), [([4, 4], blocks), ([4, -1], draws)])
 def test_a_sample_that_fails_leaves_no_places(
     fanouts: list[int], module: Any, copyless: RunningPath, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
-from gnnsparse.sampling.placement import Choice, Room, cached_rows, choose
+from gnnsparse.sampling.features import Choice, Room, cached_rows, choose
 from gnnsparse.testing import random_graph
 
 GB = 10**9

@@ -11,7 +11,7 @@ import torch
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.sampling import NeighborSampler
-from gnnsparse.sampling.plans import ROW_LIMIT
+from gnnsparse.sampling.blocks import ROW_LIMIT
 from gnnsparse.train.placed import PlacedBlocks, bounds_of
 from models import MODELS
 from tests import emulated

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from gnnsparse.data import NodeDataset
-from gnnsparse.distributed.functions import total_of
-from gnnsparse.distributed.peers import Peers
+from gnnsparse.distributed.exchange import total_of
+from gnnsparse.distributed.training import Peers
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler
 from gnnsparse.train.config import PreprocessConfig, SamplerConfig

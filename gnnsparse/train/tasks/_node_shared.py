@@ -10,9 +10,8 @@ import torch.distributed as dist
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import DistributedOperand, distribute, share_batch_norm
-from gnnsparse.distributed.functions import total_of
-from gnnsparse.distributed.peers import Peers
-from gnnsparse.distributed.training import RowGather, step_seed, sum_gradients
+from gnnsparse.distributed.exchange import total_of
+from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_gradients
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph

@@ -1,0 +1,444 @@
+"""The operations of gnnsparse on one rank's part of a matrix: on its rows, or on a slice of the features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.distributed.cost import Choice, slices_of
+from gnnsparse.distributed.exchange import (
+    Exchange,
+    FeatureExchange,
+    GatherExchange,
+    HaloExchange,
+    extend,
+    multiply,
+    to_features,
+    to_rows,
+)
+from gnnsparse.distributed.shard import Shard
+from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.formats.csr import Csr, coo_to_csr
+from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
+from gnnsparse.ops.common import FLOATS, check_features
+from gnnsparse.ops.spmm.into import spmm_into
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.normalize import Weighted
+from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
+from gnnsparse.runtime.device import VECTOR_BYTES
+from gnnsparse.runtime.functorch import outside
+from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.oriented import Oriented
+
+__all__ = ["FeatureOperations", "Layout", "RowOperations", "RowProduct", "global_columns", "refuse_plan"]
+
+
+def global_columns(shard: Shard) -> torch.Tensor:
+    """Returns the node of each column of a shard in the new numbering, int64 [rows + halo]."""
+    start = shard.facts.starts[shard.facts.rank]
+    own = torch.arange(start, start + shard.facts.rows, dtype=torch.int64, device="cpu")
+    return torch.cat([own, shard.halo])
+
+
+def _gathered_columns(shard: Shard) -> torch.Tensor:
+    """Returns the column of a GatherExchange for each column of a shard, int64 [rows + halo]."""
+    facts, nodes = shard.facts, global_columns(shard)
+    starts = torch.tensor(facts.starts, dtype=torch.int64, device="cpu")
+    # The last range that begins at or before a node: empty ranges before it begin there too.
+    owner = torch.searchsorted(starts, nodes, right=True) - 1
+    owner = owner.clamp(max=facts.ranks - 1)
+    return owner * facts.most_rows + (nodes - starts[owner])
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """How the columns of a shard are laid out on a rank.
+
+    Attributes:
+        shard: the shard.
+        gathered: False: own columns and then those of the halo; True: those of a GatherExchange.
+        precision: precision of the operands.
+        format: format of the operands, or "auto".
+        device: device of the operands.
+    """
+
+    shard: Shard
+    gathered: bool
+    precision: Precision
+    format: str
+    device: torch.device
+
+    def _operand(
+        self, csr: Csr, values: torch.Tensor | None, col_scale: torch.Tensor | None, transposes: bool
+    ) -> SparseOperand:
+        with outside():  # operands are kept
+            row_scale = self.shard.row_scale
+            scales = (None if scale is None else scale.to(self.device) for scale in (row_scale, col_scale))
+            weights = Weighted(SparseGraph(csr, values).to(self.device), *scales)
+            auto = self.format == "auto"
+            recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
+            prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
+            return SparseOperand.from_prepared(
+                prepared, self.precision, self.device, auto_format=auto, cache_hit=False
+            )
+
+    def whole(self, *, transposes: bool = True) -> SparseOperand:
+        """Makes the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
+
+        Args:
+            transposes: whether its transpose is needed, which takes as much time and memory as it does.
+        """
+        shard = self.shard
+        csr, values, scale = shard.csr, shard.values, shard.col_scale
+        if self.gathered:
+            place = _gathered_columns(shard)
+            columns = shard.facts.ranks * shard.facts.most_rows
+            index = place[csr.indices.long()].int()
+            csr, order = coo_to_csr(csr.row_index().int(), index, csr.rows, columns)
+            if values is not None:
+                values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
+            scale = _scattered(scale, place, columns)
+        return self._operand(csr, values, scale, transposes)
+
+    def own(self, *, transposes: bool = True) -> SparseOperand:
+        """Makes the operand of the own columns, [rows, rows]; see `whole`."""
+        shard, rows = self.shard, self.shard.facts.rows
+        csr, values = _part(shard, shard.csr.indices < rows, 0, rows)
+        scale = None if shard.col_scale is None else shard.col_scale[:rows]
+        return self._operand(csr, values, scale, transposes)
+
+    def others(self, *, transposes: bool = True) -> SparseOperand:
+        """Makes the operand of other ranks' columns: [rows, halo], or [rows, columns of the gather]."""
+        shard, rows = self.shard, self.shard.facts.rows
+        scale = None if shard.col_scale is None else shard.col_scale[rows:]
+        csr, values = _part(shard, shard.csr.indices >= rows, rows, shard.halo.numel())
+        if self.gathered:
+            place = _gathered_columns(shard)[rows:]
+            columns = shard.facts.ranks * shard.facts.most_rows
+            # Places ascend with the nodes, so that columns ascend in each row as before.
+            csr = Csr(csr.indptr, place[csr.indices.long()].int(), columns)
+            scale = _scattered(scale, place, columns)
+        return self._operand(csr, values, scale, transposes)
+
+
+def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
+    """Prepares a matrix by which nothing but products are computed: its transpose is left empty."""
+    graph = weights.graph
+    csr, device = graph.csr, graph.device
+    matrix = Oriented(csr, None, None, graph.values, None, weights.row_scale, weights.col_scale)
+    spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
+    none = torch.zeros(0, dtype=torch.int32, device=device)
+    empty = Csr(torch.zeros(csr.cols + 1, dtype=torch.int64, device=device), none, csr.rows)
+    return assemble(with_format(matrix, recipe.precision, spec), empty, none)
+
+
+def _scattered(scale: torch.Tensor | None, place: torch.Tensor, columns: int) -> torch.Tensor | None:
+    return None if scale is None else scale.new_zeros(columns).index_copy_(0, place, scale)
+
+
+def _part(shard: Shard, taken: torch.Tensor, first: int, columns: int) -> tuple[Csr, torch.Tensor | None]:
+    """Returns some columns of a shard, numbered from `first` on, and their values."""
+    before = torch.zeros(taken.numel() + 1, dtype=torch.int64, device="cpu")
+    torch.cumsum(taken, 0, out=before[1:])
+    csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, columns)
+    return csr, None if shard.values is None else shard.values[taken]
+
+
+class RowProduct:
+    """The own rows of A X, of the own rows of X, for one orientation of a matrix.
+
+    There are two ways to compute them. In one product, all columns are multiplied as soon as their features
+    are there, one chunk of the features after the other. Split, the own columns are multiplied while the
+    features of the others travel, and these then; their product is added to the first one. Results have the
+    same bits in every run.
+
+    Args:
+        layout: the matrices of the rank.
+        exchange: fetches features.
+        choice: whether products are split, and in how many chunks features travel.
+    """
+
+    def __init__(self, layout: Layout, exchange: Exchange, choice: Choice) -> None:
+        self._layout, self._exchange, self._choice = layout, exchange, choice
+        self._made: dict[str, SparseOperand] = {}
+        storage = layout.precision.storage
+        # Features travel as the products round them anyway.
+        self._wire = storage if storage.itemsize < 4 else None
+
+    def _operand(self, name: str) -> SparseOperand:
+        """Returns the operand "whole", "own" or "others" without its transpose, made when first needed."""
+        if name not in self._made:
+            self._made[name] = getattr(self._layout, name)(transposes=False)
+        return self._made[name]
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
+        width, dtype = x.shape[1], self._wire or x.dtype
+        parts = slices_of(width, dtype.itemsize, self._choice.chunks)
+        begin = self._exchange.start if self._choice.split else self._exchange.start_whole
+        pending = [begin(_in_vectors(x[:, part], dtype), dtype) for part in parts]
+        y, split = x.new_empty(self._layout.shard.facts.rows, width), self._choice.split
+        if split:
+            spmm_into(self._operand("own"), x, y)
+        operand = self._operand("others" if split else "whole")
+        for part, transfer in zip(parts, pending, strict=True):
+            of_others = transfer.wait()[:, : part.stop - part.start]
+            if operand.nnz or not split:
+                spmm_into(operand, of_others, y[:, part], add=split)
+        return y
+
+
+def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Pads features, so that rows of `dtype` are whole vectors: kernels would copy all of X otherwise."""
+    rest = -x.shape[1] % (VECTOR_BYTES // dtype.itemsize)
+    return torch.nn.functional.pad(x, (0, rest)) if rest and x.is_cuda else x
+
+
+def refuse_plan(plan: Any) -> None:
+    """Raises a ValueError if a plan is given: each rank has operands of its own, with plans of their own."""
+    if plan is not None:
+        bad_value("plan", "goes with an operand of one process; accepted with several: None")
+
+
+class RowOperations:
+    """The operations of gnnsparse on the rows of one rank.
+
+    Args:
+        shard: the rows.
+        choice: how ranks share products, "halo" or "gather".
+        precision, format, device: of the operands.
+        group: the ranks.
+    """
+
+    def __init__(
+        self,
+        shard: Shard,
+        choice: Choice,
+        precision: Precision,
+        format: str,
+        device: torch.device,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        self.shard, self.precision, self.device = shard, precision, device
+        self._gathered = gathered = choice.way == "gather"
+        self._layout = Layout(shard, gathered, precision, format, device)
+
+        def exchange(of: Shard) -> Exchange:
+            return GatherExchange(of.facts, group) if gathered else HaloExchange(of, device, group)
+
+        self._exchange = exchange(shard)
+        self._whole: SparseOperand | None = None
+        self._product = self._transposed = RowProduct(self._layout, self._exchange, choice)
+        if (back := shard.transposed) is not None:
+            layout = Layout(back, gathered, precision, format, device)
+            self._transposed = RowProduct(layout, exchange(back), choice)
+
+    @property
+    def whole(self) -> SparseOperand:
+        """The operand of all columns, whose order edge values are in."""
+        if self._whole is None:
+            self._whole = self._layout.whole()
+        return self._whole
+
+    @property
+    def _wire(self) -> torch.dtype | None:
+        """The dtype in which features travel: the products round to it anyway; None: their own."""
+        storage = self.precision.storage
+        return storage if storage in (torch.float16, torch.bfloat16) else None
+
+    def multiply(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the own rows of A x."""
+        return self._product.multiply(x)
+
+    def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
+        """Returns the own rows of A^T grad, which are a product of the own rows of A^T as those of A are.
+
+        Nothing that was computed has to travel back and be added up.
+        """
+        return self._transposed.multiply(grad)
+
+    def extended(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
+        return extend(x, self._exchange, has_own=self._gathered, wire=self._wire)
+
+    def _extended_along(self, *tensors: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
+        """Extends several tensors in one exchange, each along its dimension of nodes."""
+        flat = [x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x[:, None] for x, dim in tensors]
+        dtype = flat[0].dtype
+        for one in flat[1:]:
+            dtype = torch.promote_types(dtype, one.dtype)
+        both = self.extended(torch.cat([one.to(dtype) for one in flat], dim=1))
+        parts, found = both.split([one.shape[1] for one in flat], dim=1), []
+        for (x, dim), part in zip(tensors, parts, strict=True):
+            sizes = x.movedim(dim, 0).shape[1:]
+            found.append(part.reshape(part.shape[0], *sizes).movedim(0, dim).to(x.dtype))
+        return found
+
+    def spmm(
+        self,
+        a: SparseOperand,
+        x: torch.Tensor,
+        values: torch.Tensor | None,
+        reduce: str,
+        impl: str,
+        plan: Any,
+    ) -> torch.Tensor:
+        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
+        refuse_plan(plan)
+        if values is not None or reduce != "sum" or impl == "reference":
+            extended = self.extended(x)
+            return spmm(self.whole, extended, values, reduce=reduce, impl=impl)
+        if x.dim() == 3:
+            return multiply(self, x.flatten(1)).unflatten(1, x.shape[1:])
+        return multiply(self, x)
+
+    def sddmm(self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
+        """Computes dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
+        refuse_plan(plan)
+        k = check_features("k", k, a, a.shape[1], impl)
+        return sddmm(self.whole, q, self.extended(k), impl=impl)
+
+    def edge_softmax(self, a: SparseOperand, scores: torch.Tensor, impl: str) -> torch.Tensor:
+        """Computes the softmax over the own rows' nonzeros, for which nothing has to travel."""
+        return edge_softmax(self.whole, scores, impl=impl)
+
+    def attention(
+        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+    ) -> Any:
+        """Computes attention of the own nodes; `gnnsparse.attention` documents the arguments."""
+        refuse_plan(options.pop("plan"))
+        _refuse_causal(options)
+        for name, x in (("k", k), ("v", v)):
+            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
+            if x.dim() < 2 or x.shape[-2] != a.shape[1]:
+                bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {a.shape[1]}, any) for this A")
+        k, v = self._extended_along((k, -2), (v, -2))
+        return attention(self.whole, q, k, v, **options)
+
+    def graph_attention(
+        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+    ) -> Any:
+        """Computes attention of the own nodes; `gnnsparse.graph_attention` documents the arguments."""
+        _refuse_causal(options)
+        edge_terms = ("bias", "edge_features", "gate")
+        has_terms = options["return_weights"] or any(options[name] is not None for name in edge_terms)
+        if has_terms and options["edge_order"] == "coo":
+            bad_value(
+                "edge_order",
+                "got 'coo', but a rank has a part of the edges; accepted: 'operand', its own order",
+            )
+        for name, x in (("k", k), ("v", v)):
+            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
+            if x.dim() < 2 or x.shape[0] != a.shape[1]:
+                bad_value(name, f"has shape {tuple(x.shape)}; accepted: ({a.shape[1]}, ..) for this A")
+        mask = options["key_padding_mask"]
+        if mask is not None:
+            check_tensor(
+                "key_padding_mask", mask, dtypes=(torch.bool,), device=self.device, shape=(a.shape[1],)
+            )
+            options["key_padding_mask"] = self.extended(mask.float()).bool()
+        k, v = self._extended_along((k, 0), (v, 0))
+        return graph_attention(self.whole, q, k, v, **options)
+
+
+def _refuse_causal(options: dict[str, Any]) -> None:
+    if options["is_causal"]:
+        bad_value("is_causal", "got True, but ranks have renumbered nodes, without an order; accepted: False")
+
+
+class FeatureOperations:
+    """The operations of gnnsparse by all-to-all exchanges of rows against features.
+
+    Args:
+        whole: the operand of the whole matrix, in the numbering of the ranks.
+        sizes: number of rows of each rank.
+        rank: this rank.
+        group: the ranks.
+    """
+
+    def __init__(
+        self, whole: SparseOperand, sizes: tuple[int, ...], rank: int, group: dist.ProcessGroup | None
+    ) -> None:
+        self.whole, self._ranks, self._rank = whole, len(sizes), rank
+        self._exchange = FeatureExchange(sizes, rank, group)
+
+    def spmm(
+        self,
+        a: SparseOperand,
+        x: torch.Tensor,
+        values: torch.Tensor | None,
+        reduce: str,
+        impl: str,
+        plan: Any,
+    ) -> torch.Tensor:
+        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
+        refuse_plan(plan)
+        if values is not None:
+            self._refuse("values")
+        if x.dim() == 3:
+            return self.spmm(a, x.flatten(1), None, reduce, impl, plan).unflatten(1, x.shape[1:])
+        width = x.shape[1]
+        padded = F.pad(x, (0, -width % self._ranks))
+        y = spmm(self.whole, to_features(padded, self._exchange), reduce=reduce, impl=impl)
+        return to_rows(y, self._exchange)[:, :width]
+
+    def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
+        """Refuses: a sum over features would have to travel for each nonzero."""
+        self._refuse("sddmm")
+
+    def edge_softmax(self, a: SparseOperand, scores: Any, impl: str) -> torch.Tensor:
+        """Refuses: no rank has scores of its own rows."""
+        self._refuse("edge_softmax")
+
+    def attention(
+        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+    ) -> Any:
+        """Computes attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""
+        refuse_plan(options.pop("plan"))
+        self._check_terms(options, ("bias",))
+        if not all(isinstance(x, torch.Tensor) and x.dim() == 3 for x in (q, k, v)):
+            bad_value("q", f"has no heads to divide among {self._ranks} ranks; accepted: {_INSTEAD}")
+        heads_last = [x.transpose(0, 1) for x in (q, k, v)]
+        q, k, v = (self._by_heads(name, x).transpose(0, 1) for name, x in zip("qkv", heads_last, strict=True))
+        out = attention(self.whole, q, k, v, **options)
+        return to_rows(out.transpose(0, 1), self._exchange).transpose(0, 1)
+
+    def graph_attention(
+        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+    ) -> Any:
+        """Computes attention of the own nodes, each rank for a share of the heads."""
+        self._check_terms(options, ("bias", "edge_features", "gate", "edge_weight", "key_padding_mask"))
+        heads = v.shape[1] if isinstance(v, torch.Tensor) and v.dim() == 3 else 0
+        q, k, v = (self._by_heads(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
+        mine = slice(self._rank * v.shape[1], (self._rank + 1) * v.shape[1])
+        for name in ("att", "scale"):
+            if isinstance(options[name], torch.Tensor) and options[name].shape[:1] == (heads,):
+                options[name] = options[name][mine]
+        return to_rows(graph_attention(self.whole, q, k, v, **options), self._exchange)
+
+    def _by_heads(self, name: str, x: Any) -> torch.Tensor:
+        """Returns all rows of this rank's heads, of the own rows of all heads [rows, heads, ...]."""
+        if not isinstance(x, torch.Tensor) or x.dim() < 2 or x.shape[1] == 0 or x.shape[1] % self._ranks:
+            has = f"{x.shape[1]} heads" if isinstance(x, torch.Tensor) and x.dim() > 1 else "no heads"
+            bad_value(name, f"has {has} to divide among {self._ranks} ranks; accepted: {_INSTEAD}")
+        return to_features(x, self._exchange)
+
+    def _check_terms(self, options: dict[str, Any], terms: tuple[str, ...]) -> None:
+        if options["is_causal"]:
+            bad_value("is_causal", "got True with an operand of several ranks; accepted: False")
+        if options["return_weights"]:
+            self._refuse("return_weights")
+        for name in terms:
+            if options[name] is not None:
+                self._refuse(name)
+
+    def _refuse(self, name: str) -> NoReturn:
+        bad_value(name, f"edge values can't be divided by features; accepted: {_INSTEAD}")
+
+
+_INSTEAD = "a number of heads that the ranks divide, or an operand with way='halo' or 'gather'"
