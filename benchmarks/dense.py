@@ -7,7 +7,6 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
 from gnnsparse.nn import SparseAttention
-from gnnsparse.nn.head_projections import project
 
 
 class DenseAttention(SparseAttention):
@@ -23,7 +22,7 @@ class DenseAttention(SparseAttention):
     def forward(self, query, key, value, pattern, key_padding_mask=None, is_causal=False, *, bias=None):  # type: ignore[no-untyped-def]
         if key_padding_mask is not None or is_causal or not self.batch_first:
             raise NotImplementedError("masks come as bias, the batch first")
-        q, k, v = project(self, [query, key, value], query is key is value)
+        q, k, v = self._project([query, key, value], query is key is value)
         mask = dense_bias(pattern, bias, q.dtype) if self.masked else None
         p = self.dropout if self.training else 0.0
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)

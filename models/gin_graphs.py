@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse import SparseOperand
 from gnnsparse.errors import check_choice, check_flag, check_share
 from gnnsparse.nn import pool_graphs
-from gnnsparse.nn.pooling import POOLS
+from gnnsparse.nn.functional import POOLS
 from models.gin import gin_layers
 from models.registry import register_variant
 

@@ -11,7 +11,7 @@ from gnnsparse import SparseOperand
 from gnnsparse.errors import check_choice
 from gnnsparse.nn import dropout as drop
 from gnnsparse.nn import pool_graphs
-from gnnsparse.nn.pooling import POOLS
+from gnnsparse.nn.functional import POOLS
 from models.gat import GAT, GATv2
 from models.gcn import GCN
 from models.graphsage import GraphSAGE

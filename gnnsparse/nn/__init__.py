@@ -1,18 +1,16 @@
-"""Layers, one file each. Every layer in the `__all__` of a file here can be imported from this package."""
+"""Layers, each with its variants in one file, whose `__all__` can be imported from this package."""
 
 import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.agnn_conv import AGNNConv
 from gnnsparse.nn.attention_edges import edge_bias
-from gnnsparse.nn.dropout import dropout
-from gnnsparse.nn.gat_conv import GATConv
-from gnnsparse.nn.gatv2_conv import GATv2Conv
+from gnnsparse.nn.functional import dropout, pool_graphs
+from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
 from gnnsparse.nn.graph_conv import GraphConv
 from gnnsparse.nn.key_value_cache import KeyValueCache
-from gnnsparse.nn.pooling import pool_graphs
 from gnnsparse.nn.sage_conv import SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
 from gnnsparse.nn.sparse_linear import SparseLinear

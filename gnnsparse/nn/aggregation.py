@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
-from gnnsparse.nn.quick import linear_in_vectors
+from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare

@@ -1,22 +1,84 @@
-"""The layer of the graph attention network (GAT)."""
+"""The layers of the graph attention networks GAT and GATv2."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import check_flag, check_integer, check_number, check_share
+from gnnsparse.errors import bad_value, check_flag, check_integer, check_number, check_share
 from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.edges import Edges, Fill, attend, check_fill_value, edges_of
-from gnnsparse.nn.heads import check_edge_attr, edge_features, glorot_, joined, wants_weights
+from gnnsparse.nn.edges import (
+    Edges,
+    Fill,
+    attend,
+    check_edge_attr,
+    check_fill_value,
+    edge_features,
+    edges_of,
+    glorot_,
+    joined,
+    wants_weights,
+)
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_heads, check_nodes, graph_size
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["GATConv"]
+__all__ = ["GATConv", "GATv2Conv"]
 
 
-class GATConv(torch.nn.Module):
+class _GatLayer(torch.nn.Module):
+    """What GATConv and GATv2Conv share: their options, edges, the residual and the bias."""
+
+    lin_edge: torch.nn.Linear | None
+    res: torch.nn.Linear | None
+    bias: torch.Tensor | None
+
+    def _set_options(
+        self, in_channels: Any, out_channels: int, heads: int, concat: bool, negative_slope: float,
+        dropout: float, add_self_loops: bool, edge_dim: int | None, fill_value: Fill, residual: bool,
+        precision: Precision | str | None,
+    ) -> None:  # fmt: skip
+        """Checks the arguments of the constructor, and sets the attributes of their names."""
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        check_heads(heads, out_channels)
+        self.out_channels, self.heads = out_channels, heads
+        self.concat = check_flag("concat", concat)
+        self.negative_slope = check_number("negative_slope", negative_slope)
+        self.dropout = check_share("dropout", dropout)
+        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
+        self.edge_dim = edge_dim
+        self.fill_value = check_fill_value(fill_value)
+        self.residual = check_flag("residual", residual)
+        self.precision = None if precision is None else Precision.parse(precision)
+        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
+
+    def _add_output(self, bias: bool) -> None:
+        """Makes the parameters that follow attention, uninitialised."""
+        out = self.heads * self.out_channels if self.concat else self.out_channels
+        if self.residual:
+            self.res = torch.nn.Linear(self._channels[1], out, bias=False)
+        self.register_parameter("bias", torch.nn.Parameter(torch.empty(out)) if bias else None)
+
+    def _edges(self, adj: Any, size: tuple[int, int], edge_attr: Any) -> Edges:
+        return edges_of(
+            self._memo, adj, size, precision=self.precision, add_self_loops=self.add_self_loops,
+            has_features=edge_attr is not None, layer=type(self).__name__,
+        )  # fmt: skip
+
+    def _finished(self, out: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
+        """Returns the layer's output, made of those of the heads [targets, heads, out_channels]."""
+        y = joined(out, self.concat)
+        if self.res is not None and targets is not None:
+            y = y + self.res(targets)
+        return y if self.bias is None else y + self.bias.to(y.dtype)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+
+class GATConv(_GatLayer):
     """y_i = sum_j p_ij W x_j + b, where p is the softmax over j of the scores of the edges from j to i.
 
     The score is leaky_relu(a_src . W x_j + a_dst . W x_i + a_edge . W_e e_ij) in each head (Velickovic et al.
@@ -52,8 +114,6 @@ class GATConv(torch.nn.Module):
     lin: torch.nn.Linear | None
     lin_src: torch.nn.Linear | None
     lin_dst: torch.nn.Linear | None
-    lin_edge: torch.nn.Linear | None
-    res: torch.nn.Linear | None
 
     def __init__(
         self,
@@ -72,19 +132,11 @@ class GATConv(torch.nn.Module):
         precision: Precision | str | None = None,
     ) -> None:
         super().__init__()
-        self.in_channels, self._channels = in_channels, check_channels(in_channels)
-        width = check_heads(heads, out_channels)
-        self.out_channels, self.heads = out_channels, heads
-        self.concat = check_flag("concat", concat)
-        self.negative_slope = check_number("negative_slope", negative_slope)
-        self.dropout = check_share("dropout", dropout)
-        self.add_self_loops = check_flag("add_self_loops", add_self_loops)
-        self.edge_dim = edge_dim
-        self.fill_value = check_fill_value(fill_value)
-        self.residual = check_flag("residual", residual)
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
-        sources, targets = self._channels
+        self._set_options(
+            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, edge_dim,
+            fill_value, residual, precision,
+        )  # fmt: skip
+        (sources, targets), width = self._channels, heads * out_channels
         self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
         if isinstance(in_channels, int):
             self.lin = torch.nn.Linear(sources, width, bias=False)
@@ -99,13 +151,7 @@ class GATConv(torch.nn.Module):
             self.att_edge = torch.nn.Parameter(torch.empty(1, heads, out_channels))
         else:
             self.register_parameter("att_edge", None)
-        out = width if concat else out_channels
-        if residual:
-            self.res = torch.nn.Linear(targets, out, bias=False)
-        if check_flag("bias", bias):
-            self.bias = torch.nn.Parameter(torch.empty(out))
-        else:
-            self.register_parameter("bias", None)
+        self._add_output(check_flag("bias", bias))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -160,15 +206,7 @@ class GATConv(torch.nn.Module):
         size = graph_size(nodes, size, adj)
         check_edge_attr(edge_attr, self.edge_dim)
         want = wants_weights(return_attention_weights)
-        edges = edges_of(
-            self._memo,
-            adj,
-            size,
-            precision=self.precision,
-            add_self_loops=self.add_self_loops,
-            has_features=edge_attr is not None,
-            layer=type(self).__name__,
-        )
+        edges = self._edges(adj, size, edge_attr)
         sources, targets = self._mapped(nodes)
         q, k = self._node_scores(sources, targets)
         if q is None:
@@ -187,11 +225,7 @@ class GATConv(torch.nn.Module):
             negative_slope=self.negative_slope,
             dropout_p=self.dropout if self.training else 0.0,
         )
-        y = joined(out, self.concat)
-        if self.res is not None and nodes[1] is not None:
-            y = y + self.res(nodes[1])
-        if self.bias is not None:
-            y = y + self.bias.to(y.dtype)
+        y = self._finished(out, nodes[1])
         return y if weights is None else (y, (edges.index(adj), weights))
 
     def _mapped(self, nodes: Nodes) -> Nodes:
@@ -227,8 +261,156 @@ class GATConv(torch.nn.Module):
         weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
         return F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
 
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+class GATv2Conv(_GatLayer):
+    """y_i = sum_j p_ij W_l x_j + b, where p is the softmax over j of the scores of the edges from j to i.
+
+    The score is a . leaky_relu(W_l x_j + W_r x_i + W_e e_ij) in each head (Brody et al. 2022, "How Attentive
+    are Graph Attention Networks?", equation 7). Arguments, parameters and `state_dict` are those of PyG's
+    GATv2Conv, and outputs agree with it: `lin_l` and `lin_r`, weights [heads * out, in] and biases [heads *
+    out]; `att` [1, heads, out]; with `edge_dim` `lin_edge.weight` [heads * out, edge_dim]; with `residual`
+    `res.weight` [y, in]; `bias` [y], where y is heads * out, or out. If there are features of edges, W_e e
+    is stored, [edges, heads * out].
+
+    Args:
+        in_channels: features of a node in x, or a pair: of a source and of a target.
+        out_channels: features of a head.
+        heads: number of heads.
+        concat: whether y holds the outputs of all heads; False: their mean.
+        negative_slope: slope of the leaky ReLU for negative numbers.
+        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
+            dropped together.
+        add_self_loops: whether the self-loops of an edge_index are replaced by one for each node, and
+            operands in which nodes lack one are refused. False: edges and operands are used as they are.
+        edge_dim: features of an edge; None: there are none.
+        fill_value: features of the self-loops that are added: a number, a tensor [edge_dim], or how the
+            features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
+        bias: whether b and the biases of `lin_l` and `lin_r` are learned; False: there are none.
+        share_weights: whether W_r is W_l.
+        residual: whether a linear map of x_i is added to y_i.
+        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
+            and of the operands that it takes; None: "fp32", and that of any operand.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an argument is out of range; share_weights is given for a pair of different in_channels.
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: Fill = "mean",
+        bias: bool = True,
+        share_weights: bool = False,
+        residual: bool = False,
+        *,
+        precision: Precision | str | None = None,
+    ) -> None:
+        super().__init__()
+        self._set_options(
+            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, edge_dim,
+            fill_value, residual, precision,
+        )  # fmt: skip
+        self.share_weights = check_flag("share_weights", share_weights)
+        check_flag("bias", bias)
+        (sources, targets), width = self._channels, heads * out_channels
+        if share_weights and sources != targets:
+            bad_value("share_weights", f"got True for in_channels {in_channels}; accepted: two equal numbers")
+        self.lin_l = torch.nn.Linear(sources, width, bias=bias)
+        self.lin_r = self.lin_l if share_weights else torch.nn.Linear(targets, width, bias=bias)
+        self.att = torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        self.lin_edge = self.res = None
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+        self._add_output(bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws weights and `att` (Glorot and Bengio 2010), sets b to 0, and drops a kept operand.
+
+        The biases of `lin_l` and `lin_r` are drawn uniformly from +-1/sqrt(inputs).
+        """
+        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
+            if linear is None:
+                continue
+            glorot_(linear.weight)
+            if linear.bias is not None:
+                bound = linear.in_features**-0.5
+                torch.nn.init.uniform_(linear.bias, -bound, bound)
+        glorot_(self.att)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+        self._memo.clear()
+
+    def forward(
+        self,
+        x: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
+        adj: SparseOperand | torch.Tensor,
+        edge_attr: torch.Tensor | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Computes the layer's output.
+
+        Args:
+            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
+                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
+                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
+                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
+                are ignored and whose repeated edges count once.
+            edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
+                order of the edge_index, or of the edges that the operand was prepared from. An operand then
+                needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
+                no term of the edge.
+            return_attention_weights: True: the weights are returned too.
+
+        Returns:
+            [targets, heads * out_channels], or [targets, out_channels] without `concat`, in the dtype of the
+            linear layers' outputs. With return_attention_weights (output, (edges, weights)): the edges with
+            their self-loops, [2, edges] in the order of the edge_index, of an operand in its own order; and
+            the weights [edges, heads], after dropout.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: an argument has another shape or device, or does not go with another one.
+        """
+        nodes = check_nodes(x, self._channels, self.att)
+        sources, targets = nodes
+        if targets is None:
+            bad_value("x", "has no features of targets; accepted: features of sources and of targets")
+        size = graph_size(nodes, None, adj)
+        check_edge_attr(edge_attr, self.edge_dim)
+        want = wants_weights(return_attention_weights)
+        edges = self._edges(adj, size, edge_attr)
+        k = self.lin_l(sources).unflatten(1, (self.heads, -1))
+        shared = self.share_weights and targets is sources
+        q = k if shared else self.lin_r(targets).unflatten(1, (self.heads, -1))
+        features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
+        if features is not None and self.lin_edge is not None:
+            features = self.lin_edge(features).unflatten(1, (self.heads, -1))
+        out, weights = attend(
+            edges,
+            q,
+            k,
+            k,
+            features,
+            want,
+            score="gatv2",
+            att=self.att[0],
+            negative_slope=self.negative_slope,
+            dropout_p=self.dropout if self.training else 0.0,
+            **({} if features is None else {"edge_target": "keys"}),
+        )
+        y = self._finished(out, targets)
+        return y if weights is None else (y, (edges.index(adj), weights))
 
 
 def _by_heads(att: torch.Tensor) -> torch.Tensor:

@@ -9,8 +9,7 @@ from gnnsparse.errors import bad_value, check_flag, check_integer
 from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
 from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
-from gnnsparse.nn.propagated import can_propagate, propagated_linear
-from gnnsparse.nn.quick import linear_in_vectors
+from gnnsparse.nn.linear import can_propagate, linear_in_vectors, propagated_linear
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
 from gnnsparse.nn.attention_edges import (
@@ -16,15 +18,73 @@ from gnnsparse.nn.attention_edges import (
     refuse_beside_nested,
     weights_of,
 )
-from gnnsparse.nn.head_projections import draw_projections, make_projections, project, query_weight
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
-from gnnsparse.nn.sequences import Sequences, is_nested
 from gnnsparse.ops import attention
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["SparseAttention", "edge_bias"]
+__all__ = [
+    "Sequences",
+    "SparseAttention",
+    "edge_bias",
+    "is_nested",
+]
+
+
+def is_nested(x: Any) -> bool:
+    """Returns whether `x` is a nested tensor."""
+    return isinstance(x, torch.Tensor) and x.is_nested
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """The tokens of sequences of several lengths, one after another.
+
+    Attributes:
+        values: [tokens of all sequences, features].
+        lengths: the length of each sequence.
+        offsets: int64 [sequences + 1], where each sequence begins, on the tokens' device; None: the nested
+            tensor has the older layout torch.strided, which torch's encoder makes of padded sequences in
+            evaluation.
+    """
+
+    values: torch.Tensor
+    lengths: tuple[int, ...]
+    offsets: torch.Tensor | None
+
+    @classmethod
+    def of(cls, name: str, x: Any) -> Sequences:
+        """Reads a nested tensor [batch, length of the sequence, features]. A GPU is waited for.
+
+        Args:
+            name: the argument's name, for errors.
+            x: the tensor.
+
+        Raises:
+            TypeError: `x` is no nested tensor.
+            ValueError: it has other dimensions, or holes between its sequences.
+        """
+        if not is_nested(x):
+            bad_type(name, x, "a nested tensor, as query, key and value all have to be")
+        if x.dim() != 3 or (x.layout == torch.jagged and x._ragged_idx != 1):
+            bad_value(name, f"has {x.dim()} dimensions; accepted: (batch, length of the sequence, features)")
+        if x.layout != torch.jagged:
+            parts = x.unbind()
+            return cls(torch.cat(parts), tuple(part.shape[0] for part in parts), None)
+        if x.lengths() is not None:
+            bad_value(name, "has holes between its sequences; accepted: x.contiguous()")
+        offsets = x.offsets()
+        return cls(x.values(), tuple(offsets.diff().tolist()), offsets)
+
+    def nested(self, values: torch.Tensor) -> torch.Tensor:
+        """Returns other values of the same tokens as a nested tensor, which can be added to the first."""
+        if self.offsets is not None:
+            return torch.nested.nested_tensor_from_jagged(values, self.offsets)
+        return torch.nested.as_nested_tensor(list(values.split(list(self.lengths))))
+
+
+_APART = ("q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 class SparseAttention(torch.nn.Module):
@@ -76,6 +136,12 @@ class SparseAttention(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
+    in_proj_weight: torch.Tensor | None
+    q_proj_weight: torch.Tensor
+    k_proj_weight: torch.Tensor
+    v_proj_weight: torch.Tensor
+    in_proj_bias: torch.Tensor | None
+
     def __init__(
         self,
         embed_dim: int,
@@ -118,18 +184,17 @@ class SparseAttention(torch.nn.Module):
         )
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         widths = embed_dim, self.kdim, self.vdim
-        heads = embed_dim, self.num_kv_heads * self.head_dim
-        make_projections(self, widths, heads, check_flag("bias", bias), options)
+        together = len(set(widths)) == 1
+        weight = torch.nn.Parameter(torch.empty(sum(self._rows), embed_dim, **options)) if together else None
+        self.register_parameter("in_proj_weight", weight)
+        for name, rows, width in zip(_APART, self._rows, widths, strict=True):
+            apart = None if together else torch.nn.Parameter(torch.empty(rows, width, **options))
+            self.register_parameter(name, apart)
+        has_bias = check_flag("bias", bias)
+        of_all = torch.nn.Parameter(torch.empty(sum(self._rows), **options)) if has_bias else None
+        self.register_parameter("in_proj_bias", of_all)
         self.out_proj = torch.nn.Linear(embed_dim, embed_dim, bias=bias, **options)
         self.reset_parameters()
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        if "patterns" not in state:  # a pickle of a release whose layers had no patterns of their own
-            self.head_dim, self.num_kv_heads = self.embed_dim // self.num_heads, self.num_heads
-            self.kdim = self.vdim = self.embed_dim
-            self.q_proj_weight = self.k_proj_weight = self.v_proj_weight = None
-            self.patterns = LayerPatterns(None, None, None)
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
@@ -141,7 +206,11 @@ class SparseAttention(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Draws the weights and sets the biases to 0, in the way of torch.nn.MultiheadAttention."""
-        draw_projections(self)
+        weights = self._weights() if self.in_proj_weight is None else [self.in_proj_weight]
+        for weight in weights:
+            torch.nn.init.xavier_uniform_(weight)
+        if self.in_proj_bias is not None:
+            torch.nn.init.zeros_(self.in_proj_bias)
         self.out_proj.reset_parameters()
         if self.out_proj.bias is not None:
             torch.nn.init.zeros_(self.out_proj.bias)
@@ -211,7 +280,7 @@ class SparseAttention(torch.nn.Module):
             out = self._of_sequences(query, key, value, call, itself)
             return (out, None) if call.as_pair else out
         inputs, lengths = self._batches(query, key, value, call.pattern)
-        q, k, v = project(self, inputs, itself)
+        q, k, v = self._project(inputs, itself)
         edges = self.patterns.edges(call, lengths, q.shape[:-2], q)
         out, weights = self._attend(edges, q, k, v, bool(call.weights))
         if self._turned(query):
@@ -219,6 +288,41 @@ class SparseAttention(torch.nn.Module):
         if weights is None:
             return (out, None) if call.as_pair else out
         return out, weights_of(edges.operand, weights, call)
+
+    @property
+    def _rows(self) -> list[int]:
+        """Rows of the weights for queries, keys and values."""
+        keys = self.num_kv_heads * self.head_dim
+        return [self.embed_dim, keys, keys]
+
+    def _weights(self) -> tuple[torch.Tensor, ...]:
+        """The weights for queries, keys and values, views where they are one parameter."""
+        if self.in_proj_weight is None:
+            return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+        return self.in_proj_weight.split_with_sizes(self._rows)
+
+    def _query_weight(self) -> torch.Tensor:
+        """The parameter with the weights for queries, which may be one with those for keys and values."""
+        return self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
+
+    def _project(self, inputs: list[torch.Tensor], itself: bool) -> list[torch.Tensor]:
+        """Computes queries, keys and values: of one input tensor in one product.
+
+        Args:
+            inputs: the tokens of queries, keys and values, [..., tokens, features].
+            itself: whether these are one tensor.
+
+        Returns:
+            Views [..., heads, tokens, head_dim], for keys and values with the heads that these have.
+        """
+        bias, rows = self.in_proj_bias, self._rows
+        if itself and (weight := self.in_proj_weight) is not None:
+            # Not `split`, a function in Python that takes twice as long.
+            parts = F.linear(inputs[0], weight, bias).split_with_sizes(rows, -1)
+        else:
+            biases = (None, None, None) if bias is None else bias.split_with_sizes(rows)
+            parts = tuple(F.linear(x, w, b) for x, w, b in zip(inputs, self._weights(), biases, strict=True))
+        return [x.unflatten(-1, (-1, self.head_dim)).transpose(-3, -2) for x in parts]
 
     def _attend(
         self, edges: AttentionEdges, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool
@@ -254,7 +358,7 @@ class SparseAttention(torch.nn.Module):
             bad_value("key", "the numbers of sequences, or the lengths of keys and values, differ")
         inputs = [x.values for x in (of_query, of_key, of_value)]
         self._check_inputs(inputs)
-        q, k, v = project(self, inputs, itself)
+        q, k, v = self._project(inputs, itself)
         operand = self.patterns.get(call.is_causal).operand(
             of_query.lengths, of_key.lengths, q, is_causal=call.is_causal
         )
@@ -295,10 +399,10 @@ class SparseAttention(torch.nn.Module):
             bad_type("cache", cache, "a KeyValueCache, from make_cache")
         if self.training and self.dropout:
             bad_value("dropout", f"got {self.dropout} in training mode; accepted: layer.eval() before decode")
-        check_features("x", x, self.embed_dim, query_weight(self), dim=3)
+        check_features("x", x, self.embed_dim, self._query_weight(), dim=3)
         self._check_inputs([x, x, x])
         with torch.no_grad():
-            q, k, v = project(self, [x.transpose(0, 1) if self._turned(x) else x] * 3, True)
+            q, k, v = self._project([x.transpose(0, 1) if self._turned(x) else x] * 3, True)
             out = self.out_proj(cache.attend(q, k, v, lengths=lengths).transpose(-3, -2).flatten(-2))
         return out.transpose(0, 1) if self._turned(x) else out
 
@@ -310,7 +414,7 @@ class SparseAttention(torch.nn.Module):
         return f"(length, {width}) or ({of_batch}, {width})"
 
     def _check_inputs(self, inputs: list[torch.Tensor]) -> None:
-        weight, widths = query_weight(self), (self.embed_dim, self.kdim, self.vdim)
+        weight, widths = self._query_weight(), (self.embed_dim, self.kdim, self.vdim)
         for name, x, width in zip(("query", "key", "value"), inputs, widths, strict=True):
             check_features(name, x, width, weight, dim=None)
 
@@ -327,7 +431,7 @@ class SparseAttention(torch.nn.Module):
             The inputs, and how many queries and keys they have.
         """
         queries, keys = (None, None) if pattern is None else pattern.shape
-        weight = query_weight(self)
+        weight = self._query_weight()
         q = self._batch("query", query, self.embed_dim, weight, queries)
         k = self._batch("key", key, self.kdim, weight, keys)
         v = self._batch("value", value, self.vdim, weight, k.shape[-2])

@@ -11,12 +11,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_share
 from gnnsparse.nn.attention_edges import AttentionEdges, Given, refuse_beside_nested
-from gnnsparse.nn.dropout import dropout as drop
+from gnnsparse.nn.functional import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
-from gnnsparse.nn.quick import activated_linear
-from gnnsparse.nn.sequences import Sequences, is_nested
-from gnnsparse.nn.sparse_attention import SparseAttention
+from gnnsparse.nn.linear import activated_linear
+from gnnsparse.nn.sparse_attention import Sequences, SparseAttention, is_nested
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 

@@ -9,8 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
 from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.edges import Edges, attend, edges_of
-from gnnsparse.nn.heads import check_edge_attr, edge_features, joined, wants_weights
+from gnnsparse.nn.edges import Edges, attend, check_edge_attr, edge_features, edges_of, joined, wants_weights
 from gnnsparse.nn.inputs import (
     MOST_FEATURES,
     check_channels,

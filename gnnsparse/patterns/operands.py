@@ -1,33 +1,40 @@
-"""The operands of a pattern by lengths, device and precision."""
+"""The operands of a pattern by lengths, device and precision, and masks as terms of their scores."""
 
 from __future__ import annotations
 
 import itertools
 import operator
 import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type
+from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.formats.csr import Csr
+from gnnsparse.ops import attention
 from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_of
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.memo import ForkLock
+from gnnsparse.runtime.memo import ForkLock, Key
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
     "MOST_KEPT",
     "Patterns",
     "SharedPatterns",
+    "attend",
     "cut",
+    "dense_weights",
     "graph_of_lengths",
-    "patterns_of",
+    "make_pairs",
+    "pair_terms",
     "shared_patterns",
+    "total",
 ]
 
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
@@ -57,9 +64,26 @@ _numbers = itertools.count()
 _all: weakref.WeakValueDictionary[int, Patterns] = weakref.WeakValueDictionary()
 
 
-def patterns_of(number: int) -> Patterns:
-    """Returns the patterns of a number, their attribute of that name."""
-    return _all[number]
+def _constant(function: Callable[..., bool]) -> Callable[..., bool]:
+    """Make torch.compile run a function while it traces, and not look into it.
+
+    It is what torch.compiler.assume_constant_result does, a call of which imports the compiler for seconds.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@_constant
+def _make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
+    """Make an operand of the patterns with a number.
+
+    The traced code then reads the operand from the patterns, so that it is compiled anew for other ones. The
+    operand is not dropped while its patterns live, since compiled code carries its handle.
+    """
+    operand = _all[number].keep_for_good(key)
+    if with_pairs:
+        make_pairs(operand)
+    return True
 
 
 class Patterns:
@@ -145,10 +169,7 @@ class Patterns:
             precision,
         )
         if torch.compiler.is_compiling():
-            # Not before: the import takes seconds, as it brings the compiler.
-            from gnnsparse.patterns.tracing import make_while_tracing
-
-            make_while_tracing(self.number, with_pairs, *key)
+            _make_while_tracing(self.number, with_pairs, *key)
             return self.operands[key]
         return self._get(key)
 
@@ -289,3 +310,104 @@ def _value(value: Any) -> Any:
         return tuple(map(_value, value))
     plain = value is None or isinstance(value, (bool, int, float, str))
     return type(value).__name__, value if plain else id(value)
+
+
+@dataclass(frozen=True)
+class _Pairs(Key[torch.Tensor]):
+    """Key of what `make_pairs` makes of an operand."""
+
+
+def make_pairs(operand: SparseOperand) -> torch.Tensor:
+    """Returns the index of each edge in the flattened matrix [L, S], int64 [nnz]; the operand keeps it."""
+
+    def make() -> torch.Tensor:
+        row, col = operand.indices()
+        return row * operand.shape[1] + col
+
+    return operand.kernels.kept.get(_Pairs(), make)
+
+
+def _pairs(operand: SparseOperand) -> torch.Tensor:
+    """`make_pairs`, which torch.compile calls while it traces and does not look into."""
+    if not torch.compiler.is_compiling():
+        return make_pairs(operand)
+    _make_pairs_while_tracing(operand.handle)  # before the first look: the tracer remembers what it has seen
+    found = operand.kernels.kept.find(_Pairs())
+    assert found is not None
+    return found
+
+
+@_constant
+def _make_pairs_while_tracing(handle: int) -> bool:
+    make_pairs(operand_of(handle))
+    return True
+
+
+def pair_terms(operand: SparseOperand, name: str, mask: torch.Tensor, blocks: bool) -> torch.Tensor:
+    """Makes the term that a mask of all pairs adds to the scores of the edges. Differentiable.
+
+    Args:
+        operand: the pattern, [L, S].
+        name: the mask's name, for errors.
+        mask: [..., L, S], bool or floating-point; numbers are added to the scores.
+        blocks: whether True in a bool mask means that a query does not attend to a key.
+
+    Returns:
+        float32 [..., nnz], in the operand's own order.
+
+    Raises:
+        TypeError: the mask is of another dtype.
+        ValueError: the mask is on another device.
+    """
+    if mask.device != operand.device:
+        bad_value(name, f"is on {mask.device}; accepted: {operand.device}, as the queries")
+    at_edges = mask.flatten(-2).index_select(-1, _pairs(operand))
+    if mask.dtype == torch.bool:
+        blocked = at_edges if blocks else ~at_edges
+        return torch.zeros_like(blocked, dtype=torch.float32).masked_fill(blocked, float("-inf"))
+    if not mask.is_floating_point():
+        bad_type(name, mask, "bool or a floating dtype")
+    return at_edges.float()
+
+
+def total(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
+    """Returns the sum of two terms, either of which may be missing."""
+    if first is None or second is None:
+        return second if first is None else first
+    return first + second
+
+
+def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
+    """Returns weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable.
+
+    Raises:
+        MemoryError: on the CPU, the matrices need more memory than this process can get.
+    """
+    rows, cols = operand.shape
+    if weights.device.type == "cpu" and not torch.compiler.is_compiling():
+        matrices = weights.shape[:-1].numel()
+        what = f"the weights of all pairs ({matrices} x {rows} x {cols}), which need_weights=False saves,"
+        check_memory("need_weights", matrices * rows * cols * weights.element_size(), what)
+    empty = weights.new_zeros((*weights.shape[:-1], rows * cols))
+    return empty.index_copy(-1, _pairs(operand), weights).unflatten(-1, (rows, cols))
+
+
+def attend(
+    operand: SparseOperand,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    dropout_p: float,
+    scale: float | None,
+    need_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Computes attention over the pattern; the arguments are those of `gnnsparse.attention`.
+
+    Returns:
+        [..., L, Dv], and with `need_weights` the weights after dropout, [..., nnz].
+    """
+    done = attention(
+        operand, q, k, v, scale=scale, bias=bias, dropout_p=dropout_p, return_weights=need_weights
+    )
+    return done if need_weights else (done, None)

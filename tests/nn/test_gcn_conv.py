@@ -61,7 +61,7 @@ def product_width(layer: GCNConv, x: torch.Tensor, adj: Any, monkeypatch: pytest
         widths.append(dense.shape[1])
         return gnnsparse.spmm(a, dense, *values)
 
-    for module in ("gcn_conv", "propagated"):
+    for module in ("gcn_conv", "linear"):
         monkeypatch.setattr(f"gnnsparse.nn.{module}.spmm", watched)
     layer(x, adj)
     return widths[0]

@@ -23,7 +23,7 @@ from gnnsparse.nn import (
     SAGEConv,
     TransformerConv,
 )
-from gnnsparse.nn.unchanged import Seen
+from gnnsparse.nn.adjacency import Seen
 from tests.helpers import needs_installed_module
 
 NODES = 30

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import re
 from typing import Any
 
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
-from gnnsparse.nn.mask_patterns import MOST_MASKS, _kept, pattern_of_mask
+from gnnsparse.nn.attention_edges import MOST_MASKS, _kept, pattern_of_mask
 from gnnsparse.testing import with_gradients
 from tests.multihead import (
     BATCH,
@@ -304,18 +303,6 @@ def test_two_runs_have_the_same_bits(device: str) -> None:
     x = tokens(device)
     first, second = (with_gradients(lambda x: flat(ours(x, x, x)), [x], ours.parameters()) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
-
-
-def test_a_pickle_of_a_layer_without_patterns_is_read() -> None:
-    """That of a release whose layers got their pattern in every call."""
-    layer, _ = pair(pattern=None)
-    x, a = tokens(), gnnsparse.prepare(masks.window(LENGTH, 1), cache=False)
-    want = layer(x, x, x, a)
-    for name in ("head_dim", "num_kv_heads", "kdim", "vdim", "patterns"):
-        del layer.__dict__[name]
-    for name in ("q_proj_weight", "k_proj_weight", "v_proj_weight"):
-        del layer._parameters[name]
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(x, x, x, a), want)
 
 
 X = torch.zeros(BATCH, LENGTH, WIDTH)

@@ -12,7 +12,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.autograd import forward_ad
 
 import gnnsparse
-from gnnsparse.nn import GCNConv, propagated
+from gnnsparse.nn import GCNConv, linear
 from tests.helpers import PRECISIONS
 
 NODES, FEATURES, CLASSES = 40, 24, 7
@@ -45,7 +45,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(*arguments: Any) -> torch.Tensor:
         calls.append(1)
-        return propagated.propagated_linear(*arguments)
+        return linear.propagated_linear(*arguments)
 
     monkeypatch.setattr(f"{LAYER}.propagated_linear", counted)
     return calls

@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
-from gnnsparse.nn import GCNConv, SAGEConv, TransformerEncoderLayer, quick
+from gnnsparse.nn import GCNConv, SAGEConv, TransformerEncoderLayer
+from gnnsparse.nn.linear import activated_linear, padded_linear
 from gnnsparse.testing import measure_errors, random_graph
 
 HALVES = (torch.float32, torch.float16, torch.bfloat16)
@@ -19,7 +20,7 @@ HALVES = (torch.float32, torch.float16, torch.bfloat16)
 @pytest.mark.parametrize("features", [1, 7, 41])
 def test_rows_in_vectors(features: int, dtype: torch.dtype, device: str) -> None:
     x, weight = torch.randn(50, 9, device=device).to(dtype), torch.randn(features, 9, device=device).to(dtype)
-    out = quick.padded_linear(x, weight)
+    out = padded_linear(x, weight)
     plain, exact = F.linear(x, weight), x.double() @ weight.double().T
     assert measure_errors(out, plain, exact).ok
     assert out.shape == plain.shape
@@ -31,7 +32,7 @@ def test_products_take_rows_in_vectors() -> None:
     graph, x = random_graph(30, 50, 0.2), torch.randn(50, 9)
     weight = torch.randn(7, 9)
     a = gnnsparse.prepare(graph, cache=False)
-    assert torch.equal(a @ quick.padded_linear(x, weight), a @ quick.padded_linear(x, weight).contiguous())
+    assert torch.equal(a @ padded_linear(x, weight), a @ padded_linear(x, weight).contiguous())
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
@@ -59,7 +60,7 @@ def test_what_is_seen_is_not_changed(how: str) -> None:
         x = x.as_subclass(type("Own", (torch.Tensor,), {}))
     activation = (lambda t: (kept.append(t), F.relu(t))[1]) if how == "function" else F.relu
     with torch.set_grad_enabled(how == "grad"), torch.autocast("cpu", enabled=how == "autocast"):
-        out = quick.activated_linear(x, linear, activation)
+        out = activated_linear(x, linear, activation)
     assert out.requires_grad == (how == "grad")
     assert out.dtype == (torch.bfloat16 if how == "autocast" else torch.float32)
     if how != "autocast":

@@ -341,7 +341,7 @@ def test_every_step_is_the_same_work_and_never_waits(
 ) -> None:
     """The graph of a step does what its capture has done: the same operations, on the same arrays."""
     # They read numbers on a CPU alone.
-    monkeypatch.setattr("gnnsparse.nn.pooling._check_offsets", lambda *_: None)
+    monkeypatch.setattr("gnnsparse.nn.functional._check_offsets", lambda *_: None)
     options = {"train_eps": True} if name == "gin" else {}
     recording, done, launched = RecordingPath(), [], []
     with use(recording):

@@ -30,7 +30,7 @@ from gnnsparse.interop.pyg.compiled_attention import attend as compiled_attend
 from gnnsparse.interop.pyg.graphs import LeftError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
-from gnnsparse.nn.heads import joined
+from gnnsparse.nn.edges import joined
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import is_direct

@@ -17,8 +17,7 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.nn import edge_bias
-from gnnsparse.patterns.operands import Patterns
-from gnnsparse.patterns.terms import attend, dense_weights, pair_terms
+from gnnsparse.patterns.operands import Patterns, attend, dense_weights, pair_terms
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.operand import SparseOperand
 

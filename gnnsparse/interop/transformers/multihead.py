@@ -9,8 +9,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.attention_edges import padding_bias
-from gnnsparse.patterns.operands import Patterns
-from gnnsparse.patterns.terms import attend, dense_weights, pair_terms, total
+from gnnsparse.patterns.operands import Patterns, attend, dense_weights, pair_terms, total
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["SparsifiedMultiheadAttention", "problem_of"]
