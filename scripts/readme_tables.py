@@ -34,7 +34,6 @@ FIGURE = ROOT / "docs" / "speed.svg"
 PAGE_OF = {
     "precision-operations": ROOT / "docs" / "numerics.md",
     "scaling": ROOT / "docs" / "scaling.md",
-    "published-levels": ROOT / "docs" / "howto" / "tasks.md",
     **dict.fromkeys(
         ("papers-mechanisms", "papers-numbers", "papers-presets", "papers-sparsities"),
         ROOT / "notes" / "papers.md",
@@ -43,8 +42,8 @@ PAGE_OF = {
         (
             "accuracy-agnn", "accuracy-agnn-trained", "accuracy-layers", "accuracy-sampled", "agnn-step",
             "cusparse-best", "graph-attention", "host", "precision-8bit", "precision-scaling",
-            "precision-study", "precision-sums", "precision-table8", "real", "scaling-before", "spmm-8bit",
-            "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
+            "precision-study", "precision-sums", "precision-table8", "published-levels", "real",
+            "scaling-before", "spmm-8bit", "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
         ),
         ROOT / "notes" / "measurements.md",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from types import ModuleType
@@ -142,3 +143,13 @@ def test_a_page_without_its_table_is_named(
     monkeypatch.setattr("sys.argv", ["readme_tables.py", "--check"])
     assert tables.main() == 1
     assert "docs/results.md has no table 'headline'" in capsys.readouterr().err
+
+
+def test_the_page_on_pyg_names_the_layers_that_are_accelerated() -> None:
+    """The table in notes/ is what tests/interop finds."""
+    rows = re.findall(
+        r"^\| `(\w+)` \| ([^|]+) \|", (ROOT / "notes" / "pyg-layers.md").read_text(), re.MULTILINE
+    )
+    page = (ROOT / "docs" / "howto" / "accelerate-pyg.md").read_text()
+    names = page.partition("These classes of PyG are accelerated:")[2].partition("The others")[0]
+    assert re.findall(r"`(\w+)`", names) == [name for name, runs_on in rows if runs_on != "PyG"]

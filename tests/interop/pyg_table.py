@@ -1,4 +1,4 @@
-"""The table of the docs page on PyG: which layers are accelerated, found by calling them.
+"""The table of notes/pyg-layers.md: which layers are accelerated, found by calling them.
 
 `python -m tests.interop.pyg_table` writes it into the page.
 """
@@ -16,7 +16,7 @@ from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Grap
 
 __all__ = ["PAGE", "markdown", "rows"]
 
-PAGE = Path(__file__).parents[2] / "docs" / "howto" / "accelerate-pyg.md"
+PAGE = Path(__file__).parents[2] / "notes" / "pyg-layers.md"
 BEGIN, END = "<!-- table of layers: begin -->", "<!-- table of layers: end -->"
 
 
