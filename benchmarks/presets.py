@@ -25,8 +25,8 @@ from gnnsparse.bench.arguments import device_option
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.kernels_command import run_kernels
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.presets import PAPER_FORMATS
 from gnnsparse.data import GENERATED_GRAPHS
+from papers.speed import PAPER_FORMATS
 
 #: Sparsities at which the dense product and the sparse one meet.
 SPARSITIES = ("0.7", "0.8", "0.9", "0.95", "0.98")

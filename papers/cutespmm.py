@@ -6,7 +6,6 @@ from collections import Counter
 
 import torch
 
-from gnnsparse.bench.presets import FormatCase
 from papers.analysis import (
     SYNERGY,
     count_bricks,
@@ -18,7 +17,7 @@ from papers.analysis import (
 )
 from papers.figures import Missing, Outcome, register_paper
 from papers.session import Session
-from papers.speed import over_peer, speed_rows
+from papers.speed import FormatCase, over_peer, speed_rows
 
 __all__: list[str] = []
 

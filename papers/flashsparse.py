@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from statistics import mean
 
-from gnnsparse.bench.presets import FormatCase
 from gnnsparse.formats.csr import Csr
 from papers.analysis import Accesses, count_accesses, count_vectors, footprint
 from papers.figures import Outcome, register_paper
-from papers.matrices import Found
-from papers.session import Session
-from papers.speed import compare_cases, over_peer
+from papers.session import Found, Session
+from papers.speed import FormatCase, compare_cases, over_peer
 from papers.training import train_study
 
 __all__ = ["access_cuts", "vector_zeros"]

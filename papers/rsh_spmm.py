@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from statistics import mean
 
-from gnnsparse.bench.presets import FormatCase, precision_of
 from gnnsparse.preprocess.reorder import METHODS
 from papers.analysis import (
     READINGS,
@@ -15,7 +14,7 @@ from papers.analysis import (
 )
 from papers.figures import Missing, Outcome, register_paper
 from papers.session import Session
-from papers.speed import compare_cases, over_peer
+from papers.speed import FormatCase, compare_cases, over_peer, precision_of
 from papers.training import train_once
 
 __all__: list[str] = []

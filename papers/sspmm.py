@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from statistics import mean
 
-from gnnsparse.bench.presets import FormatCase
 from gnnsparse.formats.csr import Csr
 from papers.analysis import footprint, vector_density
 from papers.figures import Outcome, register_paper
-from papers.matrices import by_sparsity, one_of_each
-from papers.session import Session
-from papers.speed import compare_cases, over_peer
+from papers.session import Session, by_sparsity, one_of_each
+from papers.speed import FormatCase, compare_cases, over_peer
 
 __all__ = ["density_gain"]
 

@@ -6,14 +6,12 @@ from statistics import mean
 
 import torch
 
-from gnnsparse.bench.presets import FormatCase
 from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS
 from papers.analysis import row_utilisation, tile_utilisation
 from papers.figures import Missing, Outcome, register_paper
-from papers.matrices import Pruned, by_sparsity, one_of_each
-from papers.session import Session
-from papers.speed import compare_cases, over_peer
+from papers.session import Pruned, Session, by_sparsity, one_of_each
+from papers.speed import FormatCase, compare_cases, over_peer
 
 __all__ = ["SHUFFLE", "shuffled_order"]
 

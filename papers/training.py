@@ -9,26 +9,18 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import gnnsparse
 from papers.figures import Missing, Outcome
 from papers.session import Session
 
-__all__ = ["checkout", "train_once", "train_study"]
+__all__ = ["ROOT", "train_once", "train_study"]
 
-_NO_CHECKOUT = Missing(
-    "train.py", "it is in the repository: clone it, `pip install -e .[train]`, and run this command there"
-)
-
-
-def checkout() -> Path | None:
-    """Returns the root of the checkout that this package is imported from; None if it is installed."""
-    root = Path(gnnsparse.__file__).resolve().parents[1]
-    return root if (root / "train.py").is_file() else None
+#: The root of the checkout, where train.py is.
+ROOT = Path(__file__).resolve().parents[1]
 
 
-def _train(root: Path, options: list[str]) -> str:
+def _train(options: list[str]) -> str:
     """Runs train.py; returns "" or the last line that a failed run printed."""
-    done = subprocess.run([sys.executable, "train.py", *options], cwd=root, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "train.py", *options], cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 0:
         return ""
     lines = [line for line in (done.stderr + done.stdout).splitlines() if line.strip()]
@@ -40,17 +32,14 @@ def train_study(session: Session, experiment: str) -> Outcome:
 
     The study is kept in outputs/: the same command goes on with what is left of it.
     """
-    outcome, root = Outcome(), checkout()
-    if root is None:
-        outcome.missing.append(_NO_CHECKOUT)
-        return outcome
+    outcome = Outcome()
     options = [f"experiment={experiment}", f"device={session.device}"]
     if session.data is not None:
         options.append(f"data={session.data.resolve()}")
     if session.seeds is not None:
         options.append(f"seeds={session.seeds}")
-    folder = root / "outputs" / f"reproduce-{experiment}-{session.device}-{session.seeds or 'all'}"
-    problem = _train(root, [*options, f"hydra.run.dir={folder}"])
+    folder = ROOT / "outputs" / f"reproduce-{experiment}-{session.device}-{session.seeds or 'all'}"
+    problem = _train([*options, f"hydra.run.dir={folder}"])
     file = folder / "study.json"
     if problem or not file.is_file():
         outcome.missing.append(Missing(f"the study {experiment}", problem or f"it left no {file.name}"))
@@ -77,12 +66,9 @@ def add_scores(outcome: Outcome, study: dict[str, Any]) -> None:
 
 def train_once(session: Session, options: list[str]) -> tuple[dict[str, Any] | None, Missing | None]:
     """Runs train.py once; returns the content of result.json, or what is missing."""
-    root = checkout()
-    if root is None:
-        return None, _NO_CHECKOUT
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
-        problem = _train(root, [*options, f"device={session.device}", f"hydra.run.dir={run}"])
+        problem = _train([*options, f"device={session.device}", f"hydra.run.dir={run}"])
         if problem:
             return None, Missing("a run of train.py", problem)
         return json.loads((run / "result.json").read_text()), None

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from gnnsparse.bench.kernels import has_tall
-from gnnsparse.bench.presets import PAPER_FORMATS
 from gnnsparse.formats import PRESETS
 from gnnsparse.formats.policy import policy_changes
 from gnnsparse.precision import Precision
 from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr
 from papers.figures import PAPERS
+from papers.speed import PAPER_FORMATS
 from tests.scripts import load_script
 
 paper_tables = load_script("readme_tables").paper_tables

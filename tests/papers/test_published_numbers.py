@@ -11,7 +11,7 @@ from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder import METHODS
 from papers.analysis import count_bricks, footprint, grid_bricks, row_utilisation, tile_utilisation
 from papers.flashsparse import access_cuts
-from papers.matrices import KNOWN, Library, Pruned, by_sparsity
+from papers.session import KNOWN, Library, Pruned, by_sparsity
 from papers.tiled_csr import SHUFFLE, shuffled_order
 from tests.data_folder import data_folder, requires_data
 

@@ -11,15 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from gnnsparse.bench.presets import FormatCase
 from gnnsparse.formats.csr import Csr
 from papers import __main__ as cli
 from papers import training
-from papers.command import reproduce
+from papers.__main__ import reproduce
 from papers.figures import PAPERS, Missing, Outcome, Paper, Row
-from papers.matrices import KNOWN, Found, Library
-from papers.session import Session
-from papers.speed import compare_cases, over_peer
+from papers.session import KNOWN, Found, Library, Session
+from papers.speed import FormatCase, compare_cases, over_peer
 
 EVERY = [(paper, figure) for paper in PAPERS for figure in PAPERS[paper].figures]
 
@@ -66,9 +64,10 @@ def test_all_five_papers_are_registered() -> None:
 
 @pytest.mark.parametrize(("paper", "figure"), EVERY)
 def test_without_matrices_and_gpu_every_figure_says_what_is_missing(
-    paper: str, figure: str, monkeypatch: pytest.MonkeyPatch
+    paper: str, figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "checkout", lambda: None)
+    (tmp_path / "train.py").write_text("import sys\nsys.exit('train.py: no such data')\n")
+    monkeypatch.setattr(training, "ROOT", tmp_path)
     (outcome,) = reproduce(paper, [figure], Session()).values()
     assert outcome.missing
     assert all(missing.what and missing.how for missing in outcome.missing)
@@ -210,7 +209,7 @@ def test_a_study_is_run_and_its_scores_stand_beside_the_papers(
         f"(folder / 'study.json').write_text(json.dumps({STUDY!r}))\n"
         "(folder / 'options.json').write_text(json.dumps(options))\n"
     )
-    monkeypatch.setattr(training, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(training, "ROOT", tmp_path)
     (outcome,) = reproduce("flashsparse", ["table-8"], Session(data, seeds=2)).values()
     (row,) = outcome.rows
     assert row == Row(
@@ -226,7 +225,7 @@ def test_a_study_is_run_and_its_scores_stand_beside_the_papers(
 
 def test_a_training_that_fails_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("import sys\nsys.exit('train.py: no such data')\n")
-    monkeypatch.setattr(training, "checkout", lambda: tmp_path)
+    monkeypatch.setattr(training, "ROOT", tmp_path)
     for paper, figure in (("flashsparse", "table-8"), ("rsh-spmm", "figure-17")):
         (outcome,) = reproduce(paper, [figure], Session()).values()
         assert not outcome.rows

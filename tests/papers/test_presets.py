@@ -11,9 +11,9 @@ import pytest
 
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.matrices import parse_matrix
-from gnnsparse.bench.presets import PAPER_FORMATS, FormatCase, PresetBench, precision_of
 from gnnsparse.formats import PRESETS
 from gnnsparse.precision import Precision
+from papers.speed import PAPER_FORMATS, FormatCase, PresetBench, precision_of
 from tests.scripts import load_script
 
 presets = load_script("../benchmarks/presets")
