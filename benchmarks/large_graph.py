@@ -38,7 +38,7 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import build_graph, edges_like, generate_graph, graph_info, open_graph
-from gnnsparse.distributed.estimate.streamed import StreamedCounts
+from gnnsparse.distributed.estimate import StreamedCounts
 from gnnsparse.nn import SAGEConv
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.sampling import FeatureStore, NeighborSampler

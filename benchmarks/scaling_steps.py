@@ -17,7 +17,7 @@ from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
-from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate
+from gnnsparse.distributed.estimate import Workload, default_machines, estimate
 from gnnsparse.distributed.shard import ShardRecipe, load_shard
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import GpuRecord, records

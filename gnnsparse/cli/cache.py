@@ -4,20 +4,30 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gnnsparse.data.generated import check_cached
+from gnnsparse.data.generated import unpack_generated
+from gnnsparse.distributed.shard import unpack_shard
+from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse_cli import add_cache_arguments, check_folder
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["add_arguments", "check_cached", "run"]
 
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 add_arguments = add_cache_arguments
+
+
+def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
+    """Raises ValueError if the content of a cache file is no prepared graph, shard, plan or data set."""
+    read = unpack_shard if "shard" in metadata else unpack_generated if "data" in metadata else check_file
+    read(tensors, metadata)
 
 
 def _list_cache(folder: str | None) -> int:

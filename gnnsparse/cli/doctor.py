@@ -25,8 +25,8 @@ from rich.text import Text
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.bench.arguments import number_option
+from gnnsparse.cli.cache import check_cached
 from gnnsparse.cli.self_test import INSTRUCTION_SETS, CaseResult, self_test, usable_devices
-from gnnsparse.data.generated import check_cached
 from gnnsparse.plan.gpu_records import RecordError, record_for, records, user_folder
 from gnnsparse.runtime.cache import CacheEntry, GraphCache
 from gnnsparse.runtime.device import describe_device

@@ -31,8 +31,8 @@ _COMMANDS = {
     "doctor": ("gnnsparse.cli.doctor:add_arguments", "gnnsparse.cli.doctor:run"),
     "profile": ("gnnsparse.cli.profile:add_arguments", "gnnsparse.cli.profile:run"),
     "plan-cluster": (
-        "gnnsparse.distributed.estimate.options:add_arguments",
-        "gnnsparse.distributed.estimate.command:run_plan_cluster",
+        "gnnsparse.distributed.estimate:add_arguments",
+        "gnnsparse.distributed.estimate:run_plan_cluster",
     ),
     **{
         f"graph {name}": (f"gnnsparse.cli.graph:add_{name}", "gnnsparse.cli.graph:run")

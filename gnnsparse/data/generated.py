@@ -18,15 +18,13 @@ from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.splits import random_split, split_by_class, split_generator
-from gnnsparse.distributed.shard import check_shard
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats.csr import Csr, check_csr, check_host_array, coo_to_csr
-from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Generated", "check_cached", "keep_generated", "load_digits", "make_dataset", "sizes_of"]
+__all__ = ["Generated", "keep_generated", "load_digits", "make_dataset", "sizes_of", "unpack_generated"]
 
 _ARRAYS = ("indptr", "indices", "x", "y")
 
@@ -64,11 +62,11 @@ def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Gen
     cache = GraphCache(what="the data set")
     cache.check_folder()
     key = fingerprint([], "data", CACHE_VERSION, torch.__version__, name, recipe)
-    if (found := cache.load(key, _unpack)) is not None:
+    if (found := cache.load(key, unpack_generated)) is not None:
         return found
     with cache.lock(key) as locked:
         # Another process may have made it while this one waited for the lock.
-        if locked and (found := cache.load(key, _unpack)) is not None:
+        if locked and (found := cache.load(key, unpack_generated)) is not None:
             return found
         made = make()
         if locked:
@@ -83,15 +81,7 @@ def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Gen
     return made
 
 
-def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is no prepared graph, shard, plan or data set."""
-    if "shard" in metadata:
-        check_shard(tensors, metadata)
-    else:
-        (_unpack if "data" in metadata else check_file)(tensors, metadata)
-
-
-def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Generated:
+def unpack_generated(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Generated:
     """Makes the data set of a file's arrays; raises ValueError if they can't be one."""
     if set(tensors) != set(_ARRAYS):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: {', '.join(_ARRAYS)}")

@@ -19,7 +19,7 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Shard", "ShardFacts", "ShardRecipe", "check_shard", "content_of", "load_shard", "make_shards"]
+__all__ = ["Shard", "ShardFacts", "ShardRecipe", "content_of", "load_shard", "make_shards", "unpack_shard"]
 
 
 @dataclass(frozen=True)
@@ -268,7 +268,7 @@ def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     return {name: array.contiguous() for name, array in arrays.items()}, metadata
 
 
-def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
+def unpack_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
     """Restores a shard; raises ValueError if an array or a value can't be one of a shard."""
     own = {name: array for name, array in tensors.items() if not name.startswith(_TRANSPOSED)}
     shard, back = _unpack_one(own, metadata), metadata.get("transposed")
@@ -284,7 +284,7 @@ def _unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard
 
 
 def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
-    """Restores a shard without its transpose; raises ValueError, see _unpack."""
+    """Restores a shard without its transpose; raises ValueError, see unpack_shard."""
     unknown = set(tensors) - {*_ARRAYS, *_OPTIONAL}
     if unknown or not set(_ARRAYS) <= set(tensors):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: those of a shard")
@@ -330,11 +330,6 @@ def _check_facts(facts: ShardFacts) -> None:
         bad_value("metadata.shard", f"has {facts.nodes} nodes; accepted: fewer than 2^31")
 
 
-def check_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is no shard that `load_shard` stored."""
-    _unpack(tensors, metadata)
-
-
 def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
     """Returns a hash of a graph and a recipe, 32 hexadecimal digits: equal for equal shards."""
     arrays = [graph.csr.indptr, graph.csr.indices, graph.values, graph.nnz_index_of_edge]
@@ -363,10 +358,10 @@ def load_shard(
         return recipe.make(graph)[rank], False
     cache.check_folder()
     keys = [fingerprint([], content, other) for other in range(recipe.parts)]
-    if (shard := cache.load(keys[rank], _unpack)) is not None:
+    if (shard := cache.load(keys[rank], unpack_shard)) is not None:
         return shard, True
     with cache.lock(keys[0]) as locked:
-        if locked and (shard := cache.load(keys[rank], _unpack)) is not None:
+        if locked and (shard := cache.load(keys[rank], unpack_shard)) is not None:
             return shard, True
         shards = recipe.make(graph)
         if locked:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
-from gnnsparse.data.generated import check_cached
+from gnnsparse.cli.cache import check_cached
 from gnnsparse.distributed import Rates, ShardFacts, choose_way, known_rates, partition_rows
 from gnnsparse.distributed.cost import slices_of
 from gnnsparse.distributed.names import PARTITIONS

@@ -13,9 +13,15 @@ import torch
 from gnnsparse import Precision, SparseGraph
 from gnnsparse.cli.main import main
 from gnnsparse.data import build_graph, generate_graph, open_graph
-from gnnsparse.distributed.estimate.command import counted_facts
-from gnnsparse.distributed.estimate.model import Workload, default_machines, estimate, product, random_facts
-from gnnsparse.distributed.estimate.streamed import StreamedCounts
+from gnnsparse.distributed.estimate import (
+    StreamedCounts,
+    Workload,
+    counted_facts,
+    default_machines,
+    estimate,
+    product,
+    random_facts,
+)
 from gnnsparse.distributed.partition import partition_rows, ranges_along
 from gnnsparse.distributed.shard import ShardRecipe
 from gnnsparse.formats.csr import Csr
@@ -116,7 +122,7 @@ def test_counts_of_a_graph_on_disk_are_those_of_the_one_in_memory(
         assert counts.facts(parts) == counted_facts(made, ranges_along(made, order, parts, "contiguous"))
     panels = made.count_columns(32)
     assert counts.gathers(32) == (int(panels.sum()), panels.numel(), panels.numel())
-    monkeypatch.setattr("gnnsparse.distributed.estimate.streamed._PANELS", 10)
+    monkeypatch.setattr("gnnsparse.distributed.estimate._PANELS", 10)
     estimated, looked, of = counts.gathers(32)
     assert (looked, of) == (min(10, panels.numel()), panels.numel())
     assert estimated == pytest.approx(int(panels.sum()), rel=0.1)
@@ -126,7 +132,7 @@ def test_a_graph_on_disk_is_planned_without_being_read_into_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "150")
-    monkeypatch.setattr("gnnsparse.distributed.estimate.streamed._PANELS", 100)
+    monkeypatch.setattr("gnnsparse.distributed.estimate._PANELS", 100)
     folder = generate_graph("papers100m_like", tmp_path / "g", 0.0002).folder
     # Of what copies a matrix, or needs arrays of its nonzeros, nothing may be called.
     for name in ("add_self_loops", "row_index", "transpose", "select_rows", "community_order", "to"):

@@ -15,7 +15,7 @@ from benchmarks import scaling
 from benchmarks.scaling_ranks import JobError, Place, Ranks
 from benchmarks.scaling_steps import WARMUP, Case, Waits, estimated, store_graph, stored_graph
 from gnnsparse.distributed import exchange, gather_ranks
-from gnnsparse.distributed.estimate.model import random_facts
+from gnnsparse.distributed.estimate import random_facts
 from gnnsparse.plan.gpu_records import records
 
 TINY = ["--device", "cpu", "--graphs", "products_like", "--scale", "0.0005", "--precisions", "fp32"]
