@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from markdown_tables import origins, table
+from markdown_tables import origins
 
-from gnnsparse.bench.render.model import Bar, Bars
-from gnnsparse.bench.render.svg import draw
+from gnnsparse.bench.render.pages import draw
+from gnnsparse.bench.render.pages import markdown_table as table
+from gnnsparse.bench.render.results import Bar, Bars
 
 #: Reads a file of results by its name.
 Load = Callable[[str], dict[str, Any]]
@@ -79,13 +80,8 @@ def as_figure(load: Load) -> str:
         Bar(claim.label, claim.mean, claim.spread, low=min(claim.speeds), high=max(claim.speeds))
         for claim in _claims(load)
     ]
-    svg = draw(Bars("How many times faster than others, on one H200", tuple(bars), line=1.0))
-    return (
-        svg.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="520" ', 1).replace(
-            ">", f"><style>{_STYLE}</style>", 1
-        )
-        + "\n"
-    )
+    chart = Bars("How many times faster than others, on one H200", tuple(bars), line=1.0)
+    return draw(chart, width=520, style=_STYLE) + "\n"
 
 
 def _claims(load: Load) -> list[Claim]:

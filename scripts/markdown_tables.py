@@ -31,9 +31,3 @@ def _commits(result: dict[str, Any]) -> list[str]:
 
 def _named(commits: list[str]) -> str:
     return f"commit{'s' * (len(commits) > 1)} {', '.join(commits)}"
-
-
-def table(header: list[str], rows: list[list[str]]) -> str:
-    """Returns a table."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)

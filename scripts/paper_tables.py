@@ -9,7 +9,9 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from markdown_tables import origins, table
+from markdown_tables import origins
+
+from gnnsparse.bench.render.pages import markdown_table as table
 
 __all__ = ["FIGURES", "FILES", "SWITCHES", "mechanisms", "numbers", "presets", "sparsities"]
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from markdown_tables import origin, table
+from markdown_tables import origin
+
+from gnnsparse.bench.render.pages import markdown_table as table
 
 
 def operations(data: dict[str, Any]) -> str:

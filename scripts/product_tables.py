@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from markdown_tables import origin, table
+from markdown_tables import origin
+
+from gnnsparse.bench.render.pages import markdown_table as table
 
 #: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
 CUSPARSE_BEST = "cuSPARSE at its best,"

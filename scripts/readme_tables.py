@@ -23,7 +23,9 @@ import headline
 import paper_tables
 import precision_tables
 import product_tables
-from markdown_tables import origin, table
+from markdown_tables import origin
+
+from gnnsparse.bench.render.pages import markdown_table as table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

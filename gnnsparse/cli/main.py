@@ -27,7 +27,7 @@ _COMMANDS = {
         "gnnsparse.inference.predict.options:add_arguments",
         "gnnsparse.inference.predict.command:run_predict",
     ),
-    "report": ("gnnsparse.bench.render.command:add_arguments", "gnnsparse.bench.render.command:run"),
+    "report": ("gnnsparse.bench.report_command:add_arguments", "gnnsparse.bench.report_command:run"),
     "doctor": ("gnnsparse.cli.doctor:add_arguments", "gnnsparse.cli.doctor:run"),
     "profile": ("gnnsparse.cli.profile:add_arguments", "gnnsparse.cli.profile:run"),
     "plan-cluster": (

@@ -12,13 +12,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse.bench.render.assemble import assemble
-from gnnsparse.bench.render.cells import column_name, shown_cell, shown_number
-from gnnsparse.bench.render.files import find_files, read_results, row_lists
-from gnnsparse.bench.render.html import as_html
-from gnnsparse.bench.render.markdown import as_markdown
-from gnnsparse.bench.render.model import Bar, Bars, Curves, Intervals, Report, ResultFile
-from gnnsparse.bench.render.svg import draw
+from gnnsparse.bench.render.pages import as_html, as_markdown, draw
+from gnnsparse.bench.render.results import (
+    Bar,
+    Bars,
+    Curves,
+    Intervals,
+    Report,
+    ResultFile,
+    column_name,
+    find_files,
+    read_results,
+    row_lists,
+    shown_cell,
+    shown_number,
+)
+from gnnsparse.bench.report_command import assemble
 from gnnsparse.cli.main import main
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gnnsparse.bench.render.model import OURS, PEER, Bar, Bars
-from gnnsparse.bench.render.svg import draw
+from gnnsparse.bench.render.pages import draw
+from gnnsparse.bench.render.results import OURS, PEER, Bar, Bars
 
 
 def kinds(chart: Bars) -> list[str]:

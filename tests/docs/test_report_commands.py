@@ -35,7 +35,7 @@ def test_a_command_is_accepted(words: list[str], tmp_path: Path, monkeypatch: py
     monkeypatch.chdir(checkout)  # where the documentation's ../shared/data is
     (checkout / "graph.mtx").write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
     seen = []
-    for name in ("bench.render.command", "cli.doctor", "cli.profile"):
+    for name in ("bench.report_command", "cli.doctor", "cli.profile"):
         monkeypatch.setattr(f"gnnsparse.{name}.run", lambda options: seen.append(options) or 0)
     assert cli.main(words) == 0
     assert len(seen) == 1

@@ -1,21 +1,53 @@
-"""Puts a report together: which list of rows belongs into which section, and what each view makes of it."""
+"""The command `gnnsparse report`: one page, and Markdown, of all results in JSON files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import argparse
+import datetime
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
-from gnnsparse.bench.render.cells import as_cells
-from gnnsparse.bench.render.files import ENVIRONMENT, row_lists
-from gnnsparse.bench.render.kernels import KEYS as KERNEL_KEYS
-from gnnsparse.bench.render.kernels import show_kernels
-from gnnsparse.bench.render.latency import KEYS as LATENCY_KEYS
-from gnnsparse.bench.render.latency import show_latency, show_preparation
-from gnnsparse.bench.render.model import Comparison, Part, Problem, Report, ResultFile, Section, Table
-from gnnsparse.bench.render.scores import is_losses, is_scores, run_rows, show_losses, show_scores
-from gnnsparse.bench.render.times import is_paired, is_timed, show_pairs, show_times
+from rich.console import Console
 
-__all__ = ["SECTIONS", "assemble"]
+import gnnsparse
+from gnnsparse.bench.arguments import file_option
+from gnnsparse.bench.render.pages import as_html, as_markdown
+from gnnsparse.bench.render.results import (
+    ENVIRONMENT,
+    Comparison,
+    Part,
+    Problem,
+    Report,
+    ResultFile,
+    Section,
+    Table,
+    as_cells,
+    find_files,
+    losses_text,
+    read_results,
+    row_lists,
+)
+from gnnsparse.bench.render.views import (
+    KERNEL_KEYS,
+    LATENCY_KEYS,
+    is_losses,
+    is_paired,
+    is_scores,
+    is_timed,
+    run_rows,
+    show_kernels,
+    show_latency,
+    show_losses,
+    show_pairs,
+    show_preparation,
+    show_scores,
+    show_times,
+)
+from gnnsparse.errors import bad_value
+from gnnsparse.runtime.environment import write_text
+
+__all__ = ["DESCRIPTION", "SECTIONS", "add_arguments", "assemble", "run", "run_report"]
 
 #: The sections in their order: word for links, heading, sentence.
 SECTIONS = (
@@ -195,3 +227,67 @@ def _section(rows: list[Row]) -> str:
 def _as_it_is(place: str, rows: list[Row]) -> Table:
     left = [{key: value for key, value in row.items() if key not in ENVIRONMENT} for row in rows]
     return Table(place or "Results", *as_cells(left), folded=len(rows) > _UNFOLDED)
+
+
+DESCRIPTION = """\
+Makes one page of all results: what was measured where, by which versions, how fast, how exact, and where
+others are faster. The page needs no network and no script.
+"""
+#: The folder that is read if none is named, below the current one.
+DEFAULT_FOLDER = Path("benchmarks/results")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declares the options of `gnnsparse report`."""
+    parser.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE",
+        help=f"JSON files of results, and folders, which are searched for them; default: {DEFAULT_FOLDER}",
+    )  # fmt: skip
+    parser.add_argument("--out", type=file_option, metavar="FILE.html", help="the page; default: report.html")
+    parser.add_argument("--markdown", type=file_option, metavar="FILE.md", help="the report in Markdown too")
+
+
+def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | None = None) -> int:
+    """Reads results, and writes the report. Files that are no results are named on stderr and in the report.
+
+    Args:
+        paths: files and folders; empty: benchmarks/results.
+        out: the page; None: report.html, or none if `markdown` is given.
+        markdown: the file of the report in Markdown; None: none.
+
+    Returns:
+        The exit status: 1 if there is no result, and nothing was written.
+
+    Raises:
+        ValueError: there is no such file or folder.
+        OSError: a file can't be written.
+    """
+    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    if not paths and not DEFAULT_FOLDER.is_dir():
+        bad_value("files", f"none is given, and there is no folder {DEFAULT_FOLDER}")
+    found, missing = find_files(paths or [DEFAULT_FOLDER])
+    files, damaged = read_results(found)
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
+    made = f"Made from {len(files)} files of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
+    report = assemble(files, [*missing, *damaged], made)
+    for problem in report.problems:
+        errors.print(f"gnnsparse report: {problem.text}")
+    if not files:
+        errors.print("gnnsparse report: there is no result; nothing is written")
+        return 1
+    if out is None and markdown is None:
+        out = Path("report.html")
+    if out is not None:
+        write_text(out, as_html(report))
+        console.print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+    if markdown is not None:
+        write_text(markdown, as_markdown(report))
+        console.print(f"{markdown}")
+    console.print(losses_text(report.comparisons))
+    return 0
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the command with parsed options, and return its exit status."""
+    return run_report(options.files, options.out, options.markdown)

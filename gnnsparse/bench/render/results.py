@@ -1,0 +1,435 @@
+"""Files of results, the parts of a report that views make of them, and cells as text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gnnsparse.errors import bad_value
+from gnnsparse.runtime.safe_io import read_json
+
+__all__ = [
+    "ENVIRONMENT", "OURS", "PEER", "Bar", "Bars", "Cell", "Comparison", "Curves", "Intervals", "Part",
+    "Problem", "Report", "ResultFile", "Section", "Table", "as_cells", "column_name", "files_table",
+    "find_files", "is_number", "losses_table", "losses_text", "read_results", "row_lists", "shown_cell",
+    "shown_number",
+]  # fmt: skip
+
+#: What a cell of a table holds; None is an empty cell.
+Cell = Any
+#: Kinds of a bar: a time or speed of ours, or of another library.
+OURS, PEER = "ours", "peer"
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Attributes:
+        title: its title.
+        header: names of the columns, as keys of the results (`peak_bytes`), from which units are read.
+        rows: its rows, each as long as the header.
+        folded: whether a page shows it only when it is asked for.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A value with a label.
+
+    Attributes:
+        label: what was measured.
+        value: the value; None: there is none, and `text` says why.
+        text: the value as text.
+        kind: OURS or PEER.
+        low, high: an interval around the value, or None.
+    """
+
+    label: str
+    value: float | None
+    text: str
+    kind: str = OURS
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Horizontal bars from zero.
+
+    Attributes:
+        title: what they show, with the unit.
+        bars: the bars.
+        line: a value that is marked by a line, such as 1 for ratios; None: there is no line.
+    """
+
+    title: str
+    bars: tuple[Bar, ...]
+    line: float | None = None
+
+
+@dataclass(frozen=True)
+class Intervals:
+    """Values with intervals on an axis that need not begin at zero; the attributes are those of Bars."""
+
+    title: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Curves:
+    """Curves over a common axis.
+
+    Attributes:
+        title: what they show.
+        x_label: what the horizontal axis is.
+        curves: pairs (name, values at equal distances).
+        line: a value that is marked by a line, or None.
+        log: whether the vertical axis is logarithmic; values are above 0 then.
+    """
+
+    title: str
+    x_label: str
+    curves: tuple[tuple[str, tuple[float, ...]], ...]
+    line: float | None = None
+    log: bool = False
+
+
+Part = Table | Bars | Intervals | Curves
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A time of ours beside the best time of others in the same case.
+
+    Attributes:
+        section: what was compared: "kernels", "training", ...
+        file: name of the file.
+        case: the case in words.
+        ours, best: names of what was measured.
+        ours_ms, best_ms: their milliseconds.
+        fastest_ms: the milliseconds of the fastest of ours in this case.
+    """
+
+    section: str
+    file: str
+    case: str
+    ours: str
+    best: str
+    ours_ms: float
+    best_ms: float
+    fastest_ms: float
+
+    @property
+    def speed(self) -> float:
+        """The speed of ours in units of the other's: below 1 the other is faster."""
+        return self.best_ms / self.ours_ms
+
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A file of results.
+
+    Attributes:
+        name: its name in the report; without the folders above it.
+        content: its content.
+        environments: what its results were obtained with: device, versions, commit, date. A file has one, or
+            one for each of its parts.
+    """
+
+    name: str
+    content: dict[str, Any]
+    environments: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A file that could not be shown or not as meant, and why; or what to know of it."""
+
+    file: str
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """The problem in one line."""
+        return f"{self.file}: {' '.join(self.reason.split())}"
+
+
+@dataclass
+class Section:
+    """A section of a report.
+
+    Attributes:
+        name: a word for links.
+        title: its heading.
+        about: a sentence under the heading.
+        parts: what it shows: pairs (name of the file, part).
+    """
+
+    name: str
+    title: str
+    about: str
+    parts: list[tuple[str, Part]] = field(default_factory=list)
+
+
+@dataclass
+class Report:
+    """A report.
+
+    Attributes:
+        files: the files whose results it shows.
+        sections: its sections, without those that are empty.
+        comparisons: all comparisons of times with other libraries.
+        lost: tables of the cases that benchmarks themselves call lost: pairs (name of the file, table).
+        problems: what could not be shown, and what to know of files.
+        made: when and by which version it was made.
+    """
+
+    files: list[ResultFile]
+    sections: list[Section]
+    comparisons: list[Comparison]
+    lost: list[tuple[str, Part]]
+    problems: list[Problem]
+    made: str
+
+
+# Files of results: which there are, and whether they are ours.
+
+#: Keys by which a file of ours is known: what `gnnsparse.runtime.environment.describe_environment` returns.
+ENVIRONMENT = ("device", "device_name", "threads", "versions", "commit", "date")
+_REQUIRED = ("device_name", "versions", "date")
+#: How deep in a file lists of rows are looked for.
+_DEPTH = 4
+
+
+def find_files(paths: Sequence[Path]) -> tuple[list[tuple[str, Path]], list[Problem]]:
+    """Returns the JSON files of files and folders, each with its name in the report, and empty folders.
+
+    Raises:
+        ValueError: there is no such file or folder.
+    """
+    found: dict[Path, str] = {}
+    problems = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(file for file in path.rglob("*.json") if file.is_file())
+            found |= {file.resolve(): file.relative_to(path).as_posix() for file in inside}
+            if not inside:
+                problems.append(Problem(path.name, "the folder has no file .json"))
+        elif path.exists():
+            found.setdefault(path.resolve(), path.name)
+        else:
+            bad_value("files", f"there is no file or folder {path}")
+    return [(name, path) for path, name in found.items()], problems
+
+
+def read_results(files: Sequence[tuple[str, Path]]) -> tuple[list[ResultFile], list[Problem]]:
+    """Reads files; returns the results, and why the other files are none."""
+    results, problems = [], []
+    for name, path in files:
+        try:
+            content = read_json(path)
+        except (ValueError, OSError, MemoryError, RecursionError) as error:
+            # The message begins with the whole path, which must not get into a page that is published.
+            problems.append(Problem(name, str(error).replace(str(path), name).removeprefix(f"{name}: ")))
+            continue
+        environments = _environments(content)
+        if environments:
+            results.append(ResultFile(name, content, environments))
+        else:
+            problems.append(
+                Problem(name, f"is no result of gnnsparse: it lacks {', '.join(_missing(content))}")
+            )
+    return results, problems
+
+
+def _missing(content: Any) -> list[str]:
+    if not isinstance(content, dict):
+        return ["an object with " + ", ".join(_REQUIRED)]
+    return [key for key in _REQUIRED if key not in content]
+
+
+def _is_environment(content: Any) -> bool:
+    return (
+        isinstance(content, dict)
+        and all(key in content for key in _REQUIRED)
+        and isinstance(content["versions"], dict)
+        and isinstance(content["date"], str)
+    )
+
+
+def _environments(content: Any) -> tuple[dict[str, Any], ...]:
+    """Returns the environment of a file, or of each of its parts; empty if it is no result."""
+    if _is_environment(content):
+        return ({key: content.get(key) for key in ENVIRONMENT},)
+    parts = list(content.values()) if isinstance(content, dict) else []
+    if not parts or not all(map(_is_environment, parts)):
+        return ()
+    return tuple({key: part.get(key) for key in ENVIRONMENT} for part in parts)
+
+
+def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Yields every list of objects in a result with its place, such as ("rows", [...]).
+
+    An object of results, as that of fuzz.json, is such a list, with its keys as the column "name".
+    """
+    if not isinstance(content, dict) or depth == 0:
+        return
+    inner = {key: value for key, value in content.items() if key not in ENVIRONMENT}
+    if not at and inner and all(map(_is_environment, inner.values())):
+        yield "", [{"name": key, **value} for key, value in inner.items()]
+        return
+    for key, value in inner.items():
+        place = f"{at}.{key}" if at else str(key)
+        if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
+            yield place, value
+        elif isinstance(value, dict):
+            yield from row_lists(value, place, depth - 1)
+
+
+# Cells of tables as text: numbers with four digits, bytes with a unit, nested values as JSON.
+
+#: Characters of a cell that holds other values; what is longer is cut, and says how long it was.
+_LONG = 160
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether a value is a finite number, and no truth value."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def shown_number(value: float) -> str:
+    """Returns a number with four significant digits; integers with all of theirs."""
+    if isinstance(value, int):
+        return f"{value:,}"
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if not 1e-3 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    return f"{value:,.{max(0, 3 - math.floor(math.log10(abs(value))))}f}"
+
+
+def shown_cell(column: str, value: Any) -> str:
+    """Returns a cell as text.
+
+    Args:
+        column: the key of the column; `..._bytes` are shown in MiB or GiB.
+        value: the cell.
+    """
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        if column.endswith("bytes") and value >= 2**20:
+            return f"{value / 2**30:.2f} GiB" if value >= 2**30 else f"{value / 2**20:.1f} MiB"
+        return shown_number(value)
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list) and value and all(map(is_number, value)):
+        text = ", ".join(map(shown_number, value))
+    else:
+        text = json.dumps(value, ensure_ascii=False)
+    if len(text) <= _LONG:
+        return text
+    count = f"{len(value)} values: " if isinstance(value, list) else ""
+    return f"{count}{text[:_LONG]}..."
+
+
+def column_name(key: str) -> str:
+    """Returns the heading of a column: `forward_ms` is "forward, ms"."""
+    for ending, unit in (
+        ("_ms", "ms"),
+        ("_milliseconds", "ms"),
+        ("_seconds", "s"),
+        ("_gb", "GB"),
+        ("_us", "us"),
+    ):
+        if key.endswith(ending):
+            return f"{key.removesuffix(ending).replace('_', ' ')}, {unit}"
+    return key.removesuffix("_bytes").replace("_", " ")
+
+
+def as_cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
+    """Returns the header and the rows of a table with every key of every row, nested ones too."""
+    flat = [_flat(row) for row in rows]
+    header = tuple(dict.fromkeys(key for row in flat for key in row))
+    return header, tuple(tuple(row.get(key) for key in header) for row in flat)
+
+
+def _flat(row: dict[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in row.items():
+        name = f"{before}{key}"
+        if isinstance(value, dict) and value and len(value) <= 12:
+            found |= _flat(value, f"{name}.")
+        else:
+            found[name] = value
+    return found
+
+
+# What both forms of a report say in the same words: where others are faster, and where results come from.
+
+
+def losses_table(comparisons: list[Comparison]) -> Table | None:
+    """Returns the cases in which the best of the others is faster than ours, worst first; None: none."""
+    lost = sorted((found for found in comparisons if found.speed < 1), key=lambda found: found.speed)
+    if not lost:
+        return None
+    rows = tuple(
+        (c.section, c.case, c.ours, c.ours_ms, c.best, c.best_ms, c.speed, c.fastest_ms, c.file) for c in lost
+    )
+    header = (
+        "section", "case", "ours", "ours_ms", "best other", "other_ms", "speed", "fastest of ours_ms", "file",
+    )  # fmt: skip
+    return Table("Cases in which another is faster", header, rows)
+
+
+def losses_text(comparisons: list[Comparison]) -> str:
+    """Returns how many cases were compared, and in how many of them another is faster."""
+    lost = sum(found.speed < 1 for found in comparisons)
+    slower = (
+        "none of them is slower" if lost == 0 else f"{lost} of them {'is' if lost == 1 else 'are'} slower"
+    )
+    if not comparisons:
+        return "No result was compared with another library."
+    return (
+        f"{len(comparisons)} times of ours were compared with the fastest other result of the same case; "
+        f"{slower}. A speed is the other's time divided by ours."
+    )
+
+
+def files_table(report: Report) -> Table:
+    """Returns where, by which versions and from which commit the results of each file come."""
+    rows = [_origin(file, found) for file in report.files for found in _different(file)]
+    header = ("file", "device", "torch", "CUDA", "Python", "threads", "commit", "date")
+    return Table("Files", header, tuple(rows))
+
+
+def _different(file: ResultFile) -> list[dict[str, Any]]:
+    """Returns the environments of a file that differ in more than the time of day."""
+    found: dict[str, dict[str, Any]] = {}
+    for environment in file.environments:
+        found.setdefault(repr(_origin(file, environment)), environment)
+    return list(found.values())
+
+
+def _origin(file: ResultFile, environment: dict[str, Any]) -> tuple[Any, ...]:
+    versions = environment["versions"]
+    commit = environment.get("commit")
+    short = None
+    if isinstance(commit, str):
+        short = commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
+    return (
+        file.name, environment["device_name"], versions.get("torch"), versions.get("cuda"),
+        versions.get("python"), environment.get("threads"), short, environment["date"][:10],
+    )  # fmt: skip
