@@ -5,7 +5,11 @@ The readers make what PyG's and OGB's own readers make, from checked bytes.
 
 from __future__ import annotations
 
+import collections
+import io
 import os
+import pickle
+import re
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -18,12 +22,11 @@ from gnnsparse.data.array_files import open_npz, parse_rows, read_csv, read_line
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels, normalize_rows
 from gnnsparse.data.matrix_files import csr_of_archive
-from gnnsparse.data.pickles import read_pickle, recorded_array, recorded_csr, recorded_lists
 from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats.csr import coo_to_csr
-from gnnsparse.runtime.safe_io import open_text, read_json, reading
+from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
@@ -35,6 +38,8 @@ __all__ = [
 _PLANETOID_VAL = 500
 #: Bytes of a JSON file.
 _MAX_JSON = 2**30
+#: Bytes of a pickle; the largest of Planetoid's has 6 MB.
+_MAX_BYTES = 2**30
 
 
 def _features(name: str, array: np.ndarray) -> torch.Tensor:
@@ -209,8 +214,63 @@ def _table(folder: Path, file: str, dtype: Any, rows: int, columns: int | None =
     return read_csv(folder / file, dtype, rows, columns)
 
 
+class _Matrix:
+    """A scipy.sparse.csr_matrix of a pickle: its attributes are the arrays."""
+
+
+def _empty_array(*_: Any) -> np.ndarray:
+    return np.empty(0, np.int8)  # whose state follows in the pickle
+
+
+def _number_type(code: str, *_: Any) -> np.dtype[Any]:
+    if not isinstance(code, str) or not re.fullmatch("[biuf][1248]", code):
+        raise ValueError(f"has elements of type {str(code)[:40]}; accepted: integers and real numbers")
+    return np.dtype(code, copy=True)  # whose byte order follows
+
+
+#: What the names in Planetoid's pickles stand for; Python 3 and later releases of the packages name some
+#: otherwise. None of it runs code of a file.
+_NAMES: dict[str, Any] = {
+    "_codecs.encode": lambda text, encoding: text.encode("latin1"), "__builtin__.bytes": lambda: b"",
+    "collections.defaultdict": collections.defaultdict, "__builtin__.list": list, "builtins.list": list,
+    "numpy.ndarray": None, "numpy.dtype": _number_type,
+    "numpy.core.multiarray._reconstruct": _empty_array, "numpy._core.multiarray._reconstruct": _empty_array,
+    "scipy.sparse.csr.csr_matrix": _Matrix, "scipy.sparse._csr.csr_matrix": _Matrix,
+}  # fmt: skip
+
+
+class _Unpickler(pickle._Unpickler):
+    """Python's own unpickler, whose memory does not grow with numbers in the file, for the names above."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if f"{module}.{name}" not in _NAMES:
+            raise ValueError(f"names {module}.{name}; accepted in a pickle: {', '.join(_NAMES)}")
+        return _NAMES[f"{module}.{name}"]
+
+
+def _unpickled(path: Path) -> Any:
+    """Reads a pickle of an array, a sparse matrix or a dictionary of lists, without running code of it."""
+    content = read_small(path, _MAX_BYTES)
+    with reading(path):
+        try:
+            return _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        except Exception as error:  # an unpickler raises errors of many types
+            raise ValueError(
+                f"is no pickle of arrays ({type(error).__name__}: {str(error)[:400]})"
+            ) from error
+
+
+def _pickled_array(name: str, found: Any) -> np.ndarray:
+    """Returns an array of numbers of a pickle, in the byte order of this machine; raises if it is none."""
+    if not isinstance(found, np.ndarray):
+        bad_value(name, "is no array; accepted: an array of numbers")
+    if found.dtype.kind not in "biuf":
+        bad_value(name, f"has elements of type {found.dtype}; accepted: integers and real numbers")
+    return np.ascontiguousarray(found, found.dtype.newbyteorder("="))
+
+
 def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads the pickles of Planetoid (Yang et al. 2016), of which no code runs.
+    """Reads the pickles of Planetoid (Yang et al. 2016), of which no code runs: PyG would run it.
 
     `allx` and `ally` are the features and one-hot classes of the first nodes, `tx` and `ty` those of the test
     nodes, which `test.index` numbers. Nodes that nothing describes have no features and class 0. The training
@@ -238,9 +298,16 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
         x[:first], x[torch.from_numpy(test)] = torch.from_numpy(allx), torch.from_numpy(tx)
         labels = np.zeros(nodes, np.int64)
         labels[:first], labels[test] = ally, ty
-    graph = read_pickle(part["graph"])
+    lists = _unpickled(part["graph"])
     with reading(part["graph"]):
-        edges = _edges(*_without_loops(*recorded_lists("graph", graph)), nodes)
+        accepted = "a dictionary of lists of integers"
+        if not isinstance(lists, dict) or not all(type(part) is list for part in lists.values()):
+            bad_value("graph", f"is something else; accepted: {accepted}")
+        ends = [(node, other) for node, others in lists.items() for other in others]
+        if not all(type(number) is int and -(2**62) < number < 2**62 for pair in ends for number in pair):
+            bad_value("graph", f"holds something else than integers; accepted: {accepted}")
+        pairs = np.array(ends, np.int64).reshape(-1, 2)
+        edges = _edges(*_without_loops(pairs[:, 0], pairs[:, 1]), nodes)
     train = np.arange(len(y))
     val = np.arange(len(y), min(len(y) + _PLANETOID_VAL, first))
     masks = _masks(nodes, (("train", train), ("val", val), ("test", test)))
@@ -259,27 +326,30 @@ def _planetoid_index(path: Path, rows: int) -> np.ndarray:
 
 
 def _planetoid_features(path: Path, name: str) -> np.ndarray:
-    record = read_pickle(path)
+    found = _unpickled(path)
     with reading(path):
-        indptr, indices, data, (rows, cols) = recorded_csr(name, record)
-        if indptr.dtype.kind != "i" or indices.dtype.kind != "i" or data.dtype.kind not in "iuf":
+        shape = getattr(found, "_shape", None)
+        if not isinstance(found, _Matrix) or not isinstance(shape, tuple) or len(shape) != 2:
+            bad_value(name, "is no sparse matrix; accepted: a scipy.sparse.csr_matrix")
+        indptr, indices, data = (
+            _pickled_array(f"{name}.{part}", getattr(found, part, None))
+            for part in ("indptr", "indices", "data")
+        )
+        if indptr.dtype.kind != "i" or indices.dtype.kind != "i":
+            bad_value(name, f"has arrays of {indptr.dtype} and {indices.dtype}; accepted: integers")
+        matrix = SparseGraph.from_csr(indptr.astype(np.int64), indices.astype(np.int64), data, shape[1])
+        if matrix.num_rows != shape[0]:
             bad_value(
-                name,
-                f"has arrays of {indptr.dtype}, {indices.dtype} and {data.dtype}; accepted: integers first",
-            )
-        matrix = SparseGraph.from_csr(indptr.astype(np.int64), indices.astype(np.int64), data, cols)
-        if matrix.num_rows != rows:
-            bad_value(
-                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {rows + 1}, one more than rows"
+                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {shape[0] + 1}, one more than rows"
             )
         return _dense(matrix)
 
 
 def _planetoid_labels(path: Path, name: str) -> np.ndarray:
     """Reads one-hot classes, and returns the class of each row; rows of zeros have class 0."""
-    record = read_pickle(path)
+    found = _unpickled(path)
     with reading(path):
-        table = recorded_array(name, record)
+        table = _pickled_array(name, found)
         if table.ndim != 2 or table.shape[1] == 0 or not ((table == 0) | (table == 1)).all():
             bad_value(name, f"has shape {table.shape}; accepted: a row of zeros and a one for each node")
         return table.argmax(axis=1)

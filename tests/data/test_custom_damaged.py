@@ -237,16 +237,15 @@ class Evil:
 def test_no_file_runs_code(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
     evil = Evil(str(marker))
-    torch.save({**tensors(), "extra": evil}, tmp_path / "graph.pt")
-    assert load_custom(tmp_path / "graph.pt").num_nodes == NODES  # an attribute that nobody reads
-    torch.save({**tensors(), "x": evil}, tmp_path / "features.pt")
-    with pytest.raises(
-        ValueError, match=r"path: .*features.pt: x: is a posix.mkdir; accepted: a dense tensor"
-    ):
-        load_custom(tmp_path / "features.pt")
-    torch.save(evil, tmp_path / "all.pt")
-    with pytest.raises(ValueError, match=r"holds posix.mkdir, and no graph"):
-        load_custom(tmp_path / "all.pt")
+    for content in ({**tensors(), "extra": evil}, {**tensors(), "x": evil}, evil):
+        torch.save(content, tmp_path / "graph.pt")
+        with pytest.raises(
+            ValueError, match=r"path: .*graph.pt: names posix.mkdir, whose code is not run; accepted: a torch"
+        ):
+            load_custom(tmp_path / "graph.pt")
+    torch.save({**tensors(), "x": "text"}, tmp_path / "graph.pt")
+    with pytest.raises(ValueError, match=r"path: .*graph.pt: x: is a str; accepted: a dense tensor"):
+        load_custom(tmp_path / "graph.pt")
     np.savez(tmp_path / "graph.npz", **arrays(), ids=np.array([evil] * NODES, dtype=object))
     with pytest.raises(ValueError, match="ids: is of type object"):
         load_custom(tmp_path / "graph.npz")
@@ -288,18 +287,18 @@ def saved_with(folder: Path, pid_count: int = 6, **arguments: Any) -> Path:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"offset": 1}, "reads element 180 of a storage of 180"),
-        ({"offset": -1}, "is a tensor of another kind"),
-        ({"stride": (3, 2)}, "reads element 181"),
-        ({"stride": (-3, 1)}, "is a tensor of another kind"),
-        ({"stride": (3,)}, "is a tensor of another kind"),
-        ({"size": (10**15, 10**15), "stride": (0, 0)}, "needs .* GB"),
-        ({"size": (2**61, 8)}, "reads element"),
-        ({"size": (1.5, 2)}, "is a tensor of another kind"),
-        ({"size": (1,) * 9, "stride": (1,) * 9}, "is a tensor of another kind"),
-        ({"count": 10**15}, "has 720 bytes; accepted: those of 1000000000000000 elements"),
-        ({"key": "../secret"}, "names its storage '../secret'"),
-        ({"key": "99"}, "lacks its part"),
+        ({"offset": 1}, "is damaged"),
+        ({"offset": -1}, "is damaged"),
+        ({"stride": (3, 2)}, "is damaged"),
+        ({"stride": (-3, 1)}, "is damaged"),
+        ({"stride": (3,)}, "is damaged"),
+        ({"size": (10**6, 10**8), "stride": (0, 0)}, "needs .* GB"),
+        ({"size": (2**61, 8)}, "is damaged"),
+        ({"size": (1.5, 2)}, "is damaged"),
+        ({"size": (1,) * 9, "stride": (1,) * 9}, "edge_index: "),
+        ({"count": 10**15}, "is damaged|more bytes than the file has"),
+        ({"key": "../secret"}, "is damaged"),
+        ({"key": "99"}, "is damaged"),
     ],
 )  # fmt: skip
 def test_tensors_that_their_bytes_do_not_hold(

@@ -114,7 +114,7 @@ def assert_equal(got: NodeDataset, want: NodeDataset, split: bool = True) -> Non
         saved([Data(**tensors())]),
         saved((Data(**tensors()),)),
         saved(tensors()),
-        saved(Data(**tensors(x=torch.as_tensor(arrays()["x"]).double(), comment="some text", more=object))),
+        saved(Data(**tensors(x=torch.as_tensor(arrays()["x"]).double(), comment="some text", more=[1, "a"]))),
         saved(Data(**tensors(edge_index=torch.as_tensor(arrays()["edge_index"]).T.contiguous().T))),
         processed,
         npz(),
@@ -131,9 +131,15 @@ def test_arrays_in_every_form_are_the_same_graph(write: Write, tmp_path: Path) -
     assert_equal(load_custom(write(tmp_path)), expected())
 
 
-def test_a_data_set_of_a_class_of_ones_own(tmp_path: Path) -> None:
+def test_classes_that_are_not_pygs_are_refused(tmp_path: Path) -> None:
     torch.save(Mine(Data(**tensors())), tmp_path / "mine.pt")
-    assert_equal(load_custom(tmp_path / "mine.pt"), expected())
+    with pytest.raises(
+        ValueError, match=r"path: .*mine.pt: names .*\.Mine, whose code is not run; accepted: "
+    ):
+        load_custom(tmp_path / "mine.pt")
+    Mine.save([Data(**tensors())] * 2, str(tmp_path / "two.pt"))
+    with pytest.raises(ValueError, match=r"two.pt: holds a data set of 2 graphs; accepted: a torch"):
+        load_custom(tmp_path / "two.pt")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])

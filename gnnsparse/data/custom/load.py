@@ -12,14 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import BuildOptions, Content, build_dataset
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
-    content_of_arrays,
+    content_of_attributes,
     read_archive,
     read_dgl,
     read_graphml,
@@ -297,22 +294,4 @@ def dataset_of_pyg(
     )  # fmt: skip
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    arrays: dict[str, np.ndarray] = {}
-    known = ("edge_index", "edge_weight", "x", "y", "train_mask", "val_mask", "test_mask")
-    for name, value in data.to_dict().items():
-        if name == "num_nodes" and isinstance(value, int):
-            arrays[name] = np.array(value)
-        if not isinstance(value, torch.Tensor):
-            continue
-        if name in known or value.dim() == 1 or (value.dim() == 2 and value.shape[1] == 1):
-            arrays[name] = _array(name, value)
-    return build_dataset("data", content_of_arrays(arrays), options)
-
-
-def _array(name: str, value: torch.Tensor) -> np.ndarray:
-    if value.layout != torch.strided or value.is_complex():
-        bad_value(
-            name, f"is a {value.layout} tensor of {value.dtype}; accepted: a dense tensor of real numbers"
-        )
-    value = value.detach().cpu()
-    return (value.float() if value.dtype == torch.bfloat16 else value).contiguous().numpy()
+    return build_dataset("data", content_of_attributes(data.to_dict()), options)
