@@ -73,7 +73,7 @@ class PygData(FullGraphData):
 
 
 def options_of(model: str, dataset: str, root: Path | None, device: str) -> DictConfig:
-    """Returns the options of train.py for a model and a data set."""
+    """Return the options of train.py for a model and a data set."""
     overrides = [f"model={model}", f"dataset={dataset}", f"device={device}"]
     with initialize_config_dir(str(ROOT / "configs"), version_base="1.3"):
         cfg = compose("train", overrides)
@@ -95,13 +95,13 @@ class Subject:
 
 @functools.cache
 def dataset_of(name: str, root: Path | None) -> NodeDataset:
-    """Reads a data set, once in each process."""
+    """Read a data set, once in each process."""
     return load_dataset(name, root=root)
 
 
 @functools.lru_cache(1)
 def data_of(subject: Subject) -> FullGraphData:
-    """Prepares the data of a subject, once in each process while it is trained."""
+    """Prepare the data of a subject, once in each process while it is trained."""
     dataset, device = dataset_of(subject.dataset, subject.root), resolve_device(subject.device)
     if subject.precision is None:
         return PygData(dataset, device=device)
@@ -111,7 +111,7 @@ def data_of(subject: Subject) -> FullGraphData:
 
 
 def run(subject: Subject, seed: int) -> FitResult:
-    """Trains a model from a seed."""
+    """Train a model from a seed."""
     cfg = options_of(subject.model, subject.dataset, subject.root, subject.device)
     dataset, settings = dataset_of(subject.dataset, subject.root), train.read_settings(cfg)
     lightning.seed_everything(seed, verbose=False)
@@ -125,7 +125,7 @@ def run(subject: Subject, seed: int) -> FitResult:
 
 
 def scores_of_run(subject: Subject, seed: int) -> tuple[float, int, int, float]:
-    """Trains, and returns the score in per cent, epochs, best epoch and milliseconds of an epoch."""
+    """Train, and return the score in per cent, epochs, best epoch and milliseconds of an epoch."""
     result = run(subject, seed)
     score = result.metrics["test"][dataset_of(subject.dataset, subject.root).metric]
     return 100 * score, result.epochs, result.best_epoch, result.epoch_milliseconds or 0.0
@@ -133,7 +133,7 @@ def scores_of_run(subject: Subject, seed: int) -> tuple[float, int, int, float]:
 
 @contextmanager
 def workers(jobs: int) -> Iterator[Executor | None]:
-    """Processes that train; None: this one does."""
+    """Process that train; None: this one does."""
     if jobs == 1:
         yield None
         return
@@ -142,7 +142,7 @@ def workers(jobs: int) -> Iterator[Executor | None]:
 
 
 def scores_of(subject: Subject, seeds: int, pool: Executor | None) -> dict[str, Any]:
-    """Trains with all seeds, and returns the statistics of their scores, in per cent."""
+    """Train with all seeds, and return the statistics of their scores, in per cent."""
     mapped = map if pool is None else pool.map
     found = list(mapped(functools.partial(scores_of_run, subject), range(seeds)))
     accuracies, epochs, best, milliseconds = zip(*found, strict=True)
@@ -158,7 +158,7 @@ def scores_of(subject: Subject, seeds: int, pool: Executor | None) -> dict[str, 
 
 
 def baseline_of(subject: Subject, seeds: int, pool: Executor | None) -> dict[str, Any]:
-    """Returns PyG's scores."""
+    """Return PyG's scores."""
     if subject.model == "gcn" and subject.dataset in BASELINE:
         mean, deviation = BASELINE[subject.dataset]
         return {"baseline": mean, "baseline_standard_deviation": deviation}
@@ -176,7 +176,7 @@ KEY = ("model", "dataset", "precision")
 
 
 def kept_rows(file: Path | None, header: dict[str, Any], seeds: int) -> list[dict[str, Any]]:
-    """Returns the rows of a file that can stand beside new ones.
+    """Return the rows of a file that can stand beside new ones.
 
     Raises:
         ValueError: the file is of another device, other versions or another number of seeds.
@@ -193,7 +193,7 @@ def kept_rows(file: Path | None, header: dict[str, Any], seeds: int) -> list[dic
 
 
 def with_row(rows: list[dict[str, Any]], row: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns rows in which a new one replaces the one of its key, or is the last."""
+    """Return rows in which a new one replaces the one of its key, or is the last."""
     keys = [[other[name] for name in KEY] for other in rows]
     key = [row[name] for name in KEY]
     return [row if other == key else old for other, old in zip(keys, rows, strict=True)] + (

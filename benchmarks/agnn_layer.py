@@ -29,7 +29,7 @@ PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 
 
 def seconds_of(call: Callable[[], torch.Tensor], device: torch.device) -> tuple[float, float, torch.Tensor]:
-    """Returns the seconds of a forward and of a backward pass, and the output."""
+    """Return the seconds of a forward and of a backward pass, and the output."""
 
     def now() -> float:
         if device.type == "cuda":

@@ -45,7 +45,7 @@ def operands(batch: int, heads: int, length: int) -> list[torch.Tensor]:
 
 
 def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, Any]:
-    """Returns the milliseconds of the forward pass, and of forward and backward pass together."""
+    """Return the milliseconds of the forward pass, and of forward and backward pass together."""
     grad = torch.randn_like(call(*qkv))
 
     def both() -> None:
@@ -61,7 +61,7 @@ def times(call: _Call, qkv: list[torch.Tensor], repeats: int) -> dict[str, Any]:
 
 
 def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | None]]:
-    """Yields names and patterns, and for FlexAttention functions that tell if a query attends to a key."""
+    """Yield names and patterns, and for FlexAttention functions that tell if a query attends to a key."""
     for sparsity in (0.9, 0.95, 0.98):
         yield f"vector-wise 8, {sparsity:.0%}", masks.vector_wise(length, sparsity, 8, seed=0), None
     yield "window +-128", masks.window(length, 128), lambda b, h, q, k: (q - k).abs() <= 128
@@ -73,7 +73,7 @@ def patterns(length: int) -> Iterator[tuple[str, gnnsparse.SparseGraph, _Mask | 
 
 
 def flex(see: _Mask, length: int) -> _Call:
-    """Returns torch's FlexAttention, compiled, with the pattern as a block mask."""
+    """Return torch's FlexAttention, compiled, with the pattern as a block mask."""
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     mask = create_block_mask(see, None, None, length, length, device="cuda")
@@ -82,7 +82,7 @@ def flex(see: _Mask, length: int) -> _Call:
 
 
 def cusparse_chain(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand) -> _Call:
-    """Returns attention of one head in fp32: cuSPARSE's SDDMM, this package's softmax, cuSPARSE's SpMM."""
+    """Return attention of one head in fp32: cuSPARSE's SDDMM, this package's softmax, cuSPARSE's SpMM."""
     csr, size = graph.csr, (graph.csr.rows, graph.csr.cols)
     indptr = csr.indptr.int()  # torch copies offsets of other dtypes in every call
 
@@ -100,7 +100,7 @@ def cusparse_chain(graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand) -> 
 
 
 def relative_error(a: gnnsparse.SparseOperand, qkv: list[torch.Tensor]) -> float:
-    """Returns the relative error of the first head against the unfused chain, in the Frobenius norm."""
+    """Return the relative error of the first head against the unfused chain, in the Frobenius norm."""
     with torch.no_grad():
         q, k, v = (x[:1, :1] for x in qkv)
         want = gnnsparse.attention(a, q, k, v, fused=False).float()
@@ -133,7 +133,7 @@ def on_patterns(batch: int, heads: int, length: int, repeats: int) -> Iterator[d
 def in_eight_bits(
     graph: gnnsparse.SparseGraph, a: gnnsparse.SparseOperand, precision: str, repeats: int
 ) -> dict[str, Any]:
-    """Returns times and errors of attention whose K and V have 8 bits, beside the operand `a` in fp16."""
+    """Return times and errors of attention whose K and V have 8 bits, beside the operand `a` in fp16."""
     other, qkv = gnnsparse.prepare(graph, precision=precision, cache=False), operands(1, 1, a.shape[0])
     found = times(lambda q, k, v: gnnsparse.attention(other, q, k, v), qkv, repeats)
     with torch.no_grad():

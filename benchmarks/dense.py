@@ -30,7 +30,7 @@ class DenseAttention(SparseAttention):
 
 
 def dense_bias(pattern: SparseOperand, bias: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor:
-    """Makes the mask to add to a dense matrix of scores: -inf for pairs without an edge, the bias for edges.
+    """Make the mask to add to a dense matrix of scores: -inf for pairs without an edge, the bias for edges.
 
     Some of torch's kernels return NaN for rows that are all -inf, which belong to queries all of whose keys
     are padding. These rows are set to 0, so that the queries, which are padding themselves, attend to all
@@ -45,7 +45,7 @@ def dense_bias(pattern: SparseOperand, bias: torch.Tensor | None, dtype: torch.d
 
 
 def make_dense(model: torch.nn.Module, masked: bool) -> torch.nn.Module:
-    """Replaces the attention of a model in place, without changing its parameters."""
+    """Replace the attention of a model in place, without changing its parameters."""
     for module in model.modules():
         if type(module) is SparseAttention:
             module.__class__ = DenseAttention

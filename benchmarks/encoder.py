@@ -52,7 +52,7 @@ def make_encoder(layers: int, heads: int, dtype: torch.dtype, device: torch.devi
 
 
 def timed(call: Callable[[], torch.Tensor], device: torch.device, repeats: int) -> dict[str, Any]:
-    """Returns the times of a call in milliseconds, and on a GPU the memory of its activations in bytes."""
+    """Return the times of a call in milliseconds, and on a GPU the memory of its activations in bytes."""
     peak = None
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
@@ -64,7 +64,7 @@ def timed(call: Callable[[], torch.Tensor], device: torch.device, repeats: int) 
 
 
 def run_dense(encoder: torch.nn.Module, x: torch.Tensor, repeats: int) -> dict[str, dict[str, Any]]:
-    """Times the encoder with attention of all pairs by each of torch's kernels that accepts the problem."""
+    """Time the encoder with attention of all pairs by each of torch's kernels that accepts the problem."""
     results = {}
     dense = make_dense(copy.deepcopy(encoder), masked=False)
     for name, backend in BACKENDS[x.device.type].items():
@@ -78,7 +78,7 @@ def run_dense(encoder: torch.nn.Module, x: torch.Tensor, repeats: int) -> dict[s
 
 
 def error_of(encoder: torch.nn.Module, x: torch.Tensor, operand: gnnsparse.SparseOperand) -> float:
-    """Returns the largest difference to masked dense attention in float32, over the largest value."""
+    """Return the largest difference to masked dense attention in float32, over the largest value."""
     want = make_dense(copy.deepcopy(encoder).float(), masked=True)(x[:1].float(), operand)
     got = encoder(x[:1], operand).float()
     return float((got - want).abs().max() / want.abs().max())
@@ -87,7 +87,7 @@ def error_of(encoder: torch.nn.Module, x: torch.Tensor, operand: gnnsparse.Spars
 def run_case(
     length: int, heads: int, batch: int, layers: int, options: argparse.Namespace, device: torch.device
 ) -> list[dict[str, Any]]:
-    """Times the dense encoder, and the sparse encoder at every sparsity."""
+    """Time the dense encoder, and the sparse encoder at every sparsity."""
     precision = Precision.parse(options.precision)
     encoder = make_encoder(layers, heads, precision.storage, device)
     x = torch.randn(batch, length, HEAD * heads, device=device, dtype=precision.storage)
@@ -105,7 +105,7 @@ def run_case(
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draws the milliseconds of each case as a group of bars: dense, then each sparsity."""
+    """Draw the milliseconds of each case as a group of bars: dense, then each sparsity."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

@@ -39,7 +39,7 @@ MOST_NARROW = 4
 
 
 def csr_plans(width: int, itemsize: int) -> Iterator[CsrPlan]:
-    """Yields plans of the csr kernel, all of which scale X before the product."""
+    """Yield plans of the csr kernel, all of which scale X before the product."""
     lanes = 1
     while lanes * VECTOR_BYTES < width * itemsize:
         lanes *= 2
@@ -53,7 +53,7 @@ def csr_plans(width: int, itemsize: int) -> Iterator[CsrPlan]:
 
 
 def kernel_plans(a: SparseOperand, width: int) -> Iterator[Plan]:
-    """Yields the default plan of each kernel that can run the product."""
+    """Yield the default plan of each kernel that can run the product."""
     problem = a.kernels.problem(Product("spmm", width))
     for name, make in KERNELS.items():
         if name != "auto" and (plan := make(problem)) is not None:
@@ -61,7 +61,7 @@ def kernel_plans(a: SparseOperand, width: int) -> Iterator[Plan]:
 
 
 def timed(a: SparseOperand, x: torch.Tensor, plan: Plan | None, repeats: int) -> float:
-    """Returns the median milliseconds of a product; on a GPU in a CUDA graph of several."""
+    """Return the median milliseconds of a product; on a GPU in a CUDA graph of several."""
     on_gpu = x.device.type == "cuda"
     return measure(lambda: gnnsparse.spmm(a, x, plan=plan), x.device, repeats=repeats, graph=on_gpu).median
 

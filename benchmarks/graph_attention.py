@@ -42,7 +42,7 @@ LAYERS: dict[str, Any] = {"GATConv": GATConv, "GATv2Conv": GATv2Conv, "Transform
 
 
 def mesh(name: str, device: torch.device) -> gnnsparse.SparseGraph:
-    """Makes a bipartite graph whose edges lead to sources near the target's place."""
+    """Make a bipartite graph whose edges lead to sources near the target's place."""
     targets, sources, edges, reach = MESHES[name]
     generator = torch.Generator(device=device).manual_seed(1)
 
@@ -61,7 +61,7 @@ def mesh(name: str, device: torch.device) -> gnnsparse.SparseGraph:
 def times(
     call: Callable[[], torch.Tensor], leaves: list[torch.Tensor], device: torch.device, repeats: int
 ) -> dict[str, float]:
-    """Measures the milliseconds of a call, and of the call with its gradients, in CUDA graphs."""
+    """Measure the milliseconds of a call, and of the call with its gradients, in CUDA graphs."""
     grad = torch.randn_like(call())
 
     def both() -> None:
@@ -139,7 +139,7 @@ class Layers(torch.nn.Module):
 
 
 def step_of(kind: str, name: str, graph: gnnsparse.SparseGraph) -> dict[str, Any]:
-    """Times one training step: of `kind` "pyg" or a precision of gnnsparse, with " captured" or without."""
+    """Time one training step: of `kind` "pyg" or a precision of gnnsparse, with " captured" or without."""
     precision = kind.removesuffix(" captured")
     device = graph.csr.indices.device
     torch.manual_seed(0)

@@ -66,7 +66,7 @@ class PygGIN(torch.nn.Module):
 
 
 def as_pyg(dataset: GraphDataset) -> list[Data]:
-    """Returns the training graphs as PyG's objects."""
+    """Return the training graphs as PyG's objects."""
     csr, ptr = dataset.graph.csr, dataset.graph_ptr.tolist()
     edges = torch.stack([csr.indices.long(), csr.row_index()])
     ends = csr.indptr[dataset.graph_ptr].tolist()
@@ -93,7 +93,7 @@ def _wait(device: torch.device) -> None:
 def epoch(
     batches: Iterable[Any], forward: Callable[[Any], tuple[Any, Any]], model: torch.nn.Module, optimizer: Any
 ) -> list[torch.Tensor]:
-    """Trains one epoch in a plain loop, and returns the losses."""
+    """Train one epoch in a plain loop, and return the losses."""
     model.train()
     losses = []
     for batch in batches:
@@ -119,11 +119,11 @@ class Ours:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, fused=True)
 
     def loader(self) -> Iterable[Any]:
-        """Yields the batches of the next epoch."""
+        """Yield the batches of the next epoch."""
         return islice(self.batches, self.data.steps_per_epoch)
 
     def forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns scores and targets."""
+        """Return scores and targets."""
         return self.model(batch.x, batch.adj, batch.graph_ptr), batch.y
 
 
@@ -137,11 +137,11 @@ class Pyg:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, fused=True)
 
     def loader(self) -> Iterable[Any]:
-        """Yields the batches of the next epoch."""
+        """Yield the batches of the next epoch."""
         return (batch.to(self.device) for batch in self.batches)
 
     def forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns scores and targets."""
+        """Return scores and targets."""
         return self.model(batch.x, batch.edge_index, batch.batch, batch.num_graphs), batch.y
 
 
@@ -152,11 +152,11 @@ class Dense:
         self.model, self.optimizer, self.batches = ours.model, ours.optimizer, list(ours.loader())
 
     def loader(self) -> Iterable[Any]:
-        """Yields the batches."""
+        """Yield the batches."""
         return self.batches
 
     def forward(self, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the scores of the first nodes, and targets."""
+        """Return the scores of the first nodes, and targets."""
         x, count = batch.x, batch.y.shape[0]
         score = self.model.readouts[0](x[:count])
         for conv, readout in zip(self.model.convs, self.model.readouts[1:], strict=True):
@@ -168,7 +168,7 @@ class Dense:
 def train_milliseconds(
     dataset: GraphDataset, device: torch.device, batch_size: int, capture: str, epochs: int
 ) -> dict[str, Any]:
-    """Measures epochs of `fit`: wall time of an epoch, the median of its steps, and how steps were run."""
+    """Measure epochs of `fit`: wall time of an epoch, the median of its steps, and how steps were run."""
     seconds, result = [], None
     for count in (epochs, 2 * epochs):
         torch.manual_seed(0)
@@ -190,7 +190,7 @@ def train_milliseconds(
 
 
 def difference_of_losses(dataset: GraphDataset, device: torch.device, batch_size: int) -> float:
-    """Returns the largest difference of losses over an epoch of equal batches, as a share of the largest."""
+    """Return the largest difference of losses over an epoch of equal batches, as a share of the largest."""
     torch.manual_seed(0)
     ours, pyg = (kind(dataset, device, batch_size, 0.0) for kind in (Ours, Pyg))
     pyg.model.load_state_dict(ours.model.state_dict())
@@ -203,7 +203,7 @@ def difference_of_losses(dataset: GraphDataset, device: torch.device, batch_size
 
 
 def milliseconds(call: Callable[[], Any], device: torch.device) -> tuple[float, float]:
-    """Returns the wall time and the processor time of a call, to the end of what it has queued on a GPU."""
+    """Return the wall time and the processor time of a call, to the end of what it has queued on a GPU."""
     _wait(device)
     start = time.perf_counter(), time.process_time()
     call()
@@ -214,7 +214,7 @@ def milliseconds(call: Callable[[], Any], device: torch.device) -> tuple[float, 
 def measure(
     title: str, root: Path, device: torch.device, batch_size: int, rounds: int, capture: str, epochs: int
 ) -> dict[str, Any]:
-    """Measures a data set, and returns a row of the JSON file."""
+    """Measure a data set, and return a row of the JSON file."""
     dataset = load_tu(title, root / f"{title}.npz")
     torch.manual_seed(0)
     ours, pyg = Ours(dataset, device, batch_size, 0.5), Pyg(dataset, device, batch_size, 0.5)

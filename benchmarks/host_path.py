@@ -92,7 +92,7 @@ class _Native:
 
 
 def idle_native() -> _Native:
-    """Compiles and loads the native functions that queue nothing."""
+    """Compile and load the native functions that queue nothing."""
     import pybind11
 
     compiler = shutil.which("c++")
@@ -125,7 +125,7 @@ def cora_sized(nodes: int, precision: str, device: str) -> gnnsparse.SparseOpera
 
 
 def host_times(call: Callable[[], object], wait: Callable[[], object], group: int) -> dict[str, float]:
-    """Times a call; microseconds of the host."""
+    """Time a call; microseconds of the host."""
     for _ in range(group):
         call()
     wait()

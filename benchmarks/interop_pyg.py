@@ -91,7 +91,7 @@ class Model(torch.nn.Module):
 
 
 def step_of(kind: str, name: str, edge_index: torch.Tensor, nodes: int) -> dict[str, Any]:
-    """Times one training step, of a kind in `KINDS`."""
+    """Time one training step, of a kind in `KINDS`."""
     device = edge_index.device
     if kind == "pyg captured" and name not in CAPTURABLE:
         raise CaptureError("PyG selects edges by a mask in every call")

@@ -69,7 +69,7 @@ def disk_of(folder: Path) -> int:
 
 @contextlib.contextmanager
 def measured(folder: Path) -> Iterator[dict[str, Any]]:
-    """Yields what is filled with time, memory and disk of the `with` block."""
+    """Yield what is filled with time, memory and disk of the `with` block."""
     found: dict[str, Any] = {}
     before, disk, most, done = anonymous(), disk_of(folder), [0, 0], threading.Event()
 
@@ -113,7 +113,7 @@ def write_features(folder: Path, nodes: int) -> None:
 
 
 def train(folder: Path) -> dict[str, Any]:
-    """Trains on samples; returns the milliseconds of their parts, and what was drawn."""
+    """Train on samples; returns the milliseconds of their parts, and what was drawn."""
     graph = open_graph(folder / "generated")
     sampler = NeighborSampler(graph, FANOUTS, values="mean")
     store = FeatureStore(folder / "x.npy", "host")
@@ -152,7 +152,7 @@ def plan(folder: Path) -> dict[str, Any]:
 
 
 def run_step(options: argparse.Namespace) -> dict[str, Any]:
-    """Measures one step in this process."""
+    """Measure one step in this process."""
     folder, memory, step = options.folder, int(options.memory * 1e9), options.step
     if step == "write":
         return write_edges(options, folder)

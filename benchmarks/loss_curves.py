@@ -66,7 +66,7 @@ def options_of(options: argparse.Namespace) -> DictConfig:
 
 
 def run(cfg: DictConfig, variant: str) -> tuple[list[float], FitResult]:
-    """Trains one variant; all variants start from equal weights and get equal batches."""
+    """Train one variant; all variants start from equal weights and get equal batches."""
     cfg.model.fused = False if variant == "unfused" else None
     if variant == "dense":
         OmegaConf.update(cfg, "pattern", {"name": "full"}, merge=False, force_add=True)

@@ -84,7 +84,7 @@ CASES = {
 
 
 def run_once(command: list[str], folder: Path) -> dict[str, Any]:
-    """Runs train.py unless it has been run, and returns its result.json."""
+    """Run train.py unless it has been run, and return its result.json."""
     run = folder / "run"
     if not (run / "result.json").exists():
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def run_once(command: list[str], folder: Path) -> dict[str, Any]:
 
 
 def curve_of(folder: Path, metric: str) -> list[float]:
-    """Returns a run's validation score of each epoch."""
+    """Return a run's validation score of each epoch."""
     (log,) = folder.rglob("metrics.csv")
     column = f"val/{metric}"
     with open(log) as rows:
@@ -108,7 +108,7 @@ def curve_of(folder: Path, metric: str) -> list[float]:
 
 
 def commands_of(case: Case, data: Path, device: str) -> list[list[str]]:
-    """Returns the command of each run of a case."""
+    """Return the command of each run of a case."""
     quiet = (
         "trainer.plots=false",
         "trainer.progress=false",
@@ -122,7 +122,7 @@ def commands_of(case: Case, data: Path, device: str) -> list[list[str]]:
 
 
 def row_of(name: str, case: Case, results: list[dict[str, Any]], folders: list[Path]) -> dict[str, Any]:
-    """Returns the scores of a case's runs beside the published one, in per cent."""
+    """Return the scores of a case's runs beside the published one, in per cent."""
     row: dict[str, Any] = {"case": name, "options": list(case.options), "metric": case.metric}
     scores = [result["metrics"]["test"][case.metric] for result in results]
     if case.best_mean:
@@ -146,7 +146,7 @@ def row_of(name: str, case: Case, results: list[dict[str, Any]], folders: list[P
 
 
 def kept_rows(file: Path | None, cases: list[str]) -> list[dict[str, Any]]:
-    """Returns the rows of a file that are of other cases."""
+    """Return the rows of a file that are of other cases."""
     if file is None or not file.exists():
         return []
     return [row for row in json.loads(file.read_text())["rows"] if row["case"] not in cases]

@@ -43,7 +43,7 @@ class PygAttention(torch.nn.Module):
         self._known: tuple[Any, Any] = (None, None)
 
     def _with_loops(self, edge_index: torch.Tensor | SparseOperand, nodes: int) -> torch.Tensor:
-        """Adds self-loops where they are missing, once for an edge_index, so that steps can be captured."""
+        """Add self-loops where they are missing, once for an edge_index, so that steps can be captured."""
         from torch_geometric.utils import add_remaining_self_loops
 
         if self._known[0] is not edge_index:
@@ -60,7 +60,7 @@ class PygAttention(torch.nn.Module):
         value: torch.Tensor,
         edge_index: torch.Tensor | SparseOperand,
     ) -> torch.Tensor:
-        """Computes attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
+        """Compute attention of `query`, which must be `key` and `value`, over the edges and self-loops."""
         assert query is key
         assert key is value
         out: torch.Tensor = self.out_proj(self.conv(query, self._with_loops(edge_index, len(query))))
@@ -81,7 +81,7 @@ class PygTypedAttention(torch.nn.Module):
         self.of_types = attention.of_types
 
     def forward(self, x: torch.Tensor, pattern: Pattern) -> torch.Tensor:
-        """Computes attention over the edges of a pattern."""
+        """Compute attention over the edges of a pattern."""
         from torch_geometric.utils import scatter, softmax
 
         assert pattern.types is not None
@@ -126,7 +126,7 @@ def _twin(conv: torch.nn.Module) -> torch.nn.Module:
 
 
 def with_pyg_layers(model: Model) -> Model:
-    """Replaces the graph layers of a model by PyG's with the same parameters, in place.
+    """Replace the graph layers of a model by PyG's with the same parameters, in place.
 
     The model's adjacency is then an edge_index without repeats.
     """

@@ -104,7 +104,7 @@ def accuracy(scores: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def node_run(name: str, data: Any, accelerated: bool, seed: int, epochs: int) -> float:
-    """Trains on a whole graph; returns the test accuracy at the best validation accuracy."""
+    """Train on a whole graph; returns the test accuracy at the best validation accuracy."""
     torch.manual_seed(seed)
     make, rate, first_only = NODE_MODELS[name]
     model = make(data.x.shape[1], int(data.y.max()) + 1).to(data.x.device)
@@ -142,7 +142,7 @@ def load_nodes(name: str, root: Path, device: torch.device) -> Any:
 
 
 def load_graphs(file: Path) -> list[Data]:
-    """Returns the graphs of a file, with node labels as features."""
+    """Return the graphs of a file, with node labels as features."""
     with np.load(file) as arrays:
         of = {key: torch.from_numpy(arrays[key].astype(np.int64)) for key in arrays.files}
     x = F.one_hot(of["node_labels"]).float()
@@ -156,7 +156,7 @@ def load_graphs(file: Path) -> list[Data]:
 
 
 def graph_run(graphs: list[Data], accelerated: bool, seed: int, epochs: int, device: torch.device) -> float:
-    """Trains GIN on mini-batches of graphs; returns the accuracy on a tenth of them after the last epoch."""
+    """Train GIN on mini-batches of graphs; returns the accuracy on a tenth of them after the last epoch."""
     torch.manual_seed(seed)
     order = torch.randperm(len(graphs)).tolist()
     tenth = len(graphs) // 10
@@ -185,7 +185,7 @@ def graph_run(graphs: list[Data], accelerated: bool, seed: int, epochs: int, dev
 
 
 def compared(run: Callable[[bool, int], float], seeds: int) -> dict[str, Any]:
-    """Runs both with all seeds, and returns the statistics of their accuracies."""
+    """Run both with all seeds, and return the statistics of their accuracies."""
     found: dict[str, Any] = {"seeds": seeds}
     for kind in ("pyg", "accelerated"):
         begin = time.perf_counter()

@@ -77,7 +77,7 @@ def model_of(dataset: NodeDataset, setting: Setting, seed: int) -> torch.nn.Modu
 
 
 def ours(dataset: NodeDataset, setting: Setting, seed: int, device: str) -> float:
-    """Returns the test accuracy of this project."""
+    """Return the test accuracy of this project."""
     sampler = SamplerConfig(
         name="neighbor", fanouts=list(setting.fanouts), batch_size=setting.batch_size, prefetch=0
     )
@@ -122,7 +122,7 @@ class Peer:
         )  # fmt: skip
 
     def _layers(self, x: torch.Tensor, sides: list[tuple[torch.Tensor, int]]) -> torch.Tensor:
-        """Computes the logits by edges from sources to targets, the first of the sources, of each layer."""
+        """Compute the logits by edges from sources to targets, the first of the sources, of each layer."""
         for index, (edge_index, targets) in enumerate(sides):
             x = F.dropout(x, self._setting.dropout, self._model.training)
             x = self._convs[index]((x, x[:targets]), edge_index)
@@ -151,7 +151,7 @@ class Peer:
         return val, test
 
     def accuracy(self) -> float:
-        """Trains, and returns the test accuracy."""
+        """Train, and return the test accuracy."""
         best = (-1.0, 0.0)
         for _ in range(self._setting.epochs):
             self._epoch()
@@ -161,7 +161,7 @@ class Peer:
 
 
 def theirs(dataset: NodeDataset, setting: Setting, seed: int, device: str) -> float:
-    """Returns the test accuracy of the peer."""
+    """Return the test accuracy of the peer."""
     return Peer(dataset, setting, seed, device).accuracy()
 
 
@@ -172,7 +172,7 @@ def statistics_of(accuracies: list[float]) -> dict[str, Any]:
 
 
 def measured(name: str, root: Path | None, seeds: int, device: str) -> Iterator[dict[str, Any]]:
-    """Yields the row of a data set after each seed."""
+    """Yield the row of a data set after each seed."""
     whole, setting = load_dataset(name, root=root), SETTINGS[name]
     found: dict[str, list[float]] = {"ours": [], "peer": []}
     seconds = dict.fromkeys(found, 0.0)

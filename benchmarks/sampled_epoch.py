@@ -117,7 +117,7 @@ class Trained:
         self._steps, self._made = self._make_steps(), 0
 
     def _make_steps(self) -> Steps:
-        """Makes what trains in a run of `fit`, without Lightning's loop."""
+        """Make what trains in a run of `fit`, without Lightning's loop."""
         strategy = SimpleNamespace(
             lightning_module=self.module, root_device=self.device, lr_scheduler_configs=[],
             optimizers=[self.module.configure_optimizers()], precision_plugin=self._plugin(),
@@ -131,25 +131,25 @@ class Trained:
         return Steps(strategy, Feed(iter(self._given.popleft, None), None), recorder, blocks)
 
     def _plugin(self) -> PrecisionPlugin:
-        """Makes Lightning's plugin of the precision, which has autocast and the gradient scaler."""
+        """Make Lightning's plugin of the precision, which has autocast and the gradient scaler."""
         if self.device.type == "cpu" or self.precision.storage == torch.float32:
             return PrecisionPlugin()
         half = self.precision.storage == torch.float16
         return MixedPrecision("16-mixed" if half else "bf16-mixed", self.device.type)
 
     def wait(self) -> None:
-        """Waits for all work on the device."""
+        """Wait for all work on the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
     def inputs(self) -> Iterator[StepInput]:
-        """Yields the inputs of steps, which a thread makes ahead."""
+        """Yield the inputs of steps, which a thread makes ahead."""
         if self.capture:
             return self.loader.inputs()
         return (StepInput(partial(_same, batch)) for batch in self.loader)
 
     def step(self, given: StepInput) -> torch.Tensor:
-        """Makes a training step; returns its loss, which is still being computed."""
+        """Make a training step; returns its loss, which is still being computed."""
         row = self._made % _ROWS
         if row == 0:
             self._steps.begin_block()
@@ -160,13 +160,13 @@ class Trained:
         return self._steps.losses[row]
 
     def sample(self, ids: torch.Tensor, step: int) -> Sample | DrawnBatch:
-        """Draws the neighbours of nodes by their indices; steps that are captured need no operands."""
+        """Draw the neighbours of nodes by their indices; steps that are captured need no operands."""
         if self.capture:
             return self.loader.draw(step, ids)
         return self.sampler.sample(self.nodes[ids], step)
 
     def gather(self, ids: torch.Tensor, drawn: Sample | DrawnBatch) -> StepInput:
-        """Gathers the features of what was drawn. A captured step gathers those on the GPU once more."""
+        """Gather the features of what was drawn. A captured step gathers those on the GPU once more."""
         if isinstance(drawn, DrawnBatch):
             if drawn.x is None:
                 self.store.gather(drawn.blocks[0].sources.long())
@@ -175,7 +175,7 @@ class Trained:
         return StepInput(partial(_same, batch))
 
     def release(self) -> None:
-        """Frees the graphs."""
+        """Free the graphs."""
         self._steps.release()
 
 
@@ -192,11 +192,11 @@ class _Caller:
         self.problem = problem
 
     def run_first(self, call: Callable[[], None]) -> None:
-        """Runs a call."""
+        """Run a call."""
         call()
 
     def record(self, call: Callable[[], None], undo: Callable[[], None]) -> Callable[[], None]:
-        """Returns the call."""
+        """Return the call."""
         return call
 
 
@@ -212,7 +212,7 @@ def _sizes(drawn: Sample | DrawnBatch) -> tuple[int, int]:
 
 
 def measure_epochs(trained: Trained, epochs: int, warmup: int, clock: Clock) -> dict[str, Any]:
-    """Times whole epochs with batches that are made ahead.
+    """Time whole epochs with batches that are made ahead.
 
     Args:
         trained: what is trained.
@@ -267,7 +267,7 @@ def _steps_of(trained: Trained, count: int, clock: Clock) -> Iterator[tuple[int,
 
 
 def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
-    """Measures the stages of steps without making batches ahead, after two steps that are not measured.
+    """Measure the stages of steps without making batches ahead, after two steps that are not measured.
 
     Returns:
         For each stage the median milliseconds between CUDA events at its ends ("ms"; on a CPU by the clock)
@@ -316,7 +316,7 @@ def measure_stages(trained: Trained, count: int, clock: Clock) -> dict[str, Any]
 
 
 def measure_alone(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
-    """Times steps on one batch that was drawn before them, over and over.
+    """Time steps on one batch that was drawn before them, over and over.
 
     Returns:
         The seconds that an epoch of such steps would take; nothing if the clock was over.
@@ -337,7 +337,7 @@ def measure_alone(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def noting_waits(found: Counter[str]) -> Iterator[None]:
-    """Counts the times that the host waits for a GPU in a `with` block, by the line of Python."""
+    """Count the times that the host waits for a GPU in a `with` block, by the line of Python."""
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -354,7 +354,7 @@ def noting_waits(found: Counter[str]) -> Iterator[None]:
 
 
 def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
-    """Counts how often the host waits for the GPU in a step, by stage and by the line of Python."""
+    """Count how often the host waits for the GPU in a step, by stage and by the line of Python."""
     stages: dict[str, Counter[str]] = {name: Counter() for name in STAGES}
     done = 0
     for step, ids in _steps_of(trained, count, clock):
@@ -374,7 +374,7 @@ def count_waits(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
 
 
 def profile_kernels(trained: Trained, count: int, clock: Clock) -> dict[str, Any]:
-    """Sums the time of the kernels and copies of each stage on a GPU, by torch's profiler.
+    """Sum the time of the kernels and copies of each stage on a GPU, by torch's profiler.
 
     Returns:
         For each stage and a step: the milliseconds that the GPU was busy, the number of kernels and copies,
@@ -425,7 +425,7 @@ def _profiled(call: Callable[[], None], steps: int, wait: Callable[[], None]) ->
 def measure_training(
     graph: SparseGraph, fanouts: list[int], batch_size: int, name: str, options: Any, clock: Clock
 ) -> dict[str, Any]:
-    """Measures epochs and stages of training in a precision, with features in a place.
+    """Measure epochs and stages of training in a precision, with features in a place.
 
     Args:
         graph: the graph, on the device to train on.

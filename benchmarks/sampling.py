@@ -42,7 +42,7 @@ FANOUTS, BATCH = [15, 10, 5], 1024
 
 
 def timed(call: Callable[[int], int], batches: int) -> dict[str, float]:
-    """Calls with 0, which is not measured, and the numbers from 1 on; the calls return numbers of edges."""
+    """Call with 0, which is not measured, and the numbers from 1 on; the calls return numbers of edges."""
     call(0)
     wall, cpu, edges = [], [], 0
     for step in range(1, batches):

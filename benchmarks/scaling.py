@@ -40,8 +40,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.scaling_ranks import JobError, Ranks
-from benchmarks.scaling_sampled import BATCH, sampled
 from benchmarks.scaling_steps import (
+    BATCH,
     FEATURES,
     SIZES,
     WARMUP,
@@ -49,6 +49,7 @@ from benchmarks.scaling_steps import (
     captured,
     environment,
     full_graph,
+    sampled,
     store_graph,
 )
 from gnnsparse.distributed.cost import WAYS
@@ -64,14 +65,14 @@ PRECISIONS = ("fp16", "fp32", "bf16", "tf32")
 
 
 def cases_of(options: argparse.Namespace) -> Iterator[Case]:
-    """Yields the cases, the most important ones first."""
+    """Yield the cases, the most important ones first."""
     for precision, model, graph in itertools.product(options.precisions, options.models, options.graphs):
         for way in ("auto",) if model == SAMPLED else options.ways:
             yield Case(graph, model, precision, way, options.parts, options.hidden)
 
 
 def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str, Any]:
-    """Makes the row of a case of what its ranks have found.
+    """Make the row of a case of what its ranks have found.
 
     Args:
         found: for each rank.
@@ -99,12 +100,12 @@ def merged(found: list[dict[str, Any]], one: dict[str, Any] | None) -> dict[str,
 
 
 def best_ms(row: dict[str, Any]) -> float:
-    """Returns the time of a step as train.py makes it: captured if it can be."""
+    """Return the time of a step as train.py makes it: captured if it can be."""
     return row.get("captured_ms", row["ms"])
 
 
 def compared(row: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
-    """Compares a row with that of one GPU."""
+    """Compare a row with that of one GPU."""
     found: dict[str, Any] = {}
     if "epoch_ms" in row:
         found["speedup"] = one["epoch_ms"] / row["epoch_ms"]
@@ -118,7 +119,7 @@ def compared(row: dict[str, Any], one: dict[str, Any]) -> dict[str, Any]:
 
 
 def largest_difference(losses: list[float], others: list[float]) -> float:
-    """Returns the largest relative difference of two runs' losses."""
+    """Return the largest relative difference of two runs' losses."""
     return max(abs(a - b) / max(abs(b), 1e-12) for a, b in zip(losses, others, strict=True))
 
 
@@ -156,7 +157,7 @@ class _Benchmark:
             write_json(self._options.out, {**self.content, "seconds": seconds, "rows": self.rows})
 
     def _fits(self, graph: str) -> bool:
-        """Returns whether a case of a graph probably ends in time: as the longest one before."""
+        """Return whether a case of a graph probably ends in time: as the longest one before."""
         of_graph = [row["seconds"] for row in self.rows if row["graph"] == graph]
         others = [1.5 * row["seconds"] for row in self.rows]
         expected = max(of_graph or others or [0.0])
@@ -197,7 +198,7 @@ class _Benchmark:
         print(line_of(row), flush=True)
 
     def _capture(self, gpus: int, found: list[dict[str, Any]]) -> None:
-        """Adds what the same steps take in CUDA graphs to what each rank has found."""
+        """Add what the same steps take in CUDA graphs to what each rank has found."""
         try:
             replayed = self._ranks.run(gpus, captured, limit=_CAPTURE_SECONDS)
         except JobError as error:
@@ -211,7 +212,7 @@ class _Benchmark:
                 rank["captured_loss_difference"] = largest_difference(losses, rank["losses"])
 
     def _one(self, about: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns the row of the same case on one GPU."""
+        """Return the row of the same case on one GPU."""
         wanted = {**about, "gpus": 1}
         for row in self.rows:
             if all(row[name] == value for name, value in wanted.items()) and "error" not in row:

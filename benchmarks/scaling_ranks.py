@@ -47,7 +47,7 @@ class Place:
 
 
 def _groups(rank: int, counts: tuple[int, ...], backend: str) -> dict[int, Peers | None]:
-    """Makes the groups of the first n processes, for each count n. All processes call it."""
+    """Make the groups of the first n processes, for each count n. All processes call it."""
     found: dict[int, Peers | None] = {}
     for count in counts:
         if count == 1:
@@ -117,7 +117,7 @@ class Ranks:
             self._processes[-1].start()
 
     def run(self, count: int, function: Callable[..., Any], *args: Any, limit: float = 300.0) -> list[Any]:
-        """Calls function(place, *args) on the first `count` processes; returns what each of them returned.
+        """Call function(place, *args) on the first `count` processes; returns what each of them returned.
 
         Raises:
             JobError: it failed on one of them, or took longer than `limit` seconds.
@@ -154,7 +154,7 @@ class Ranks:
         raise TimeoutError
 
     def stop(self) -> None:
-        """Ends the processes, those that hang by force."""
+        """End the processes, those that hang by force."""
         for inbox in self._inboxes:
             inbox.put(None)
         until = time.monotonic() + _GRACE
@@ -166,6 +166,6 @@ class Ranks:
         self._processes, self._inboxes = [], []
 
     def close(self) -> None:
-        """Ends the processes and removes what they shared."""
+        """End the processes and remove what they shared."""
         self.stop()
         self._folder.cleanup()

@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.autograd import DeviceType
+from torch.profiler import ProfilerActivity
 
-from benchmarks.scaling_profile import KernelSums
 from benchmarks.scaling_ranks import Place
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
@@ -34,18 +35,102 @@ from gnnsparse.train.tasks.node import FullGraphData, NodeTask
 from models import MODELS
 
 __all__ = [
+    "BATCH",
     "FEATURES",
     "SIZES",
     "Case",
+    "KernelSums",
     "Runs",
     "Waits",
     "captured",
     "environment",
     "full_graph",
     "launched",
+    "sampled",
     "store_graph",
     "stored_graph",
 ]
+
+#: Steps before those that are profiled, as many as `scaling_steps.WARMUP`, and one in which the profiler
+#: itself starts; steps that are profiled; kernels that are named.
+_BEFORE, _STEPS, _MOST = 4, 5, 15
+#: Characters of a kernel's name that are kept.
+_NAME = 160
+
+
+class KernelSums:
+    """Profiles some steps of a training, as `Waits` times waits: each is told when a step begins.
+
+    On a GPU the sums are of kernels, copies and fills, those of NCCL among them, which run beside others and
+    whose time includes waiting for other ranks. On a CPU they are of torch's operations.
+
+    Args:
+        device: the device of the rank.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device, self._begun = device, 0
+        self._on_gpu = device.type == "cuda"
+        activity = ProfilerActivity.CUDA if self._on_gpu else ProfilerActivity.CPU
+        self._profiler = torch.profiler.profile(activities=[activity], acc_events=True)
+        self._running = False
+        self._rows: list[dict[str, Any]] = []
+
+    def begin_step(self) -> None:
+        if self._begun == _BEFORE:
+            self._finish()
+            self._profiler.start()
+            self._running = True
+        if self._begun == _BEFORE + _STEPS:
+            self._stop()
+        self._begun += 1
+
+    def end(self) -> None:
+        """End the last step: what comes is validation."""
+        if self._running:
+            self._stop()
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        """End the profile with a `with` block, however that ends."""
+        try:
+            yield
+        finally:
+            self.end()
+
+    def _finish(self) -> None:
+        if self._on_gpu:
+            torch.cuda.synchronize(self._device)
+
+    def _stop(self) -> None:
+        self._finish()
+        self._profiler.stop()
+        self._running = False
+        steps = min(self._begun - _BEFORE, _STEPS)
+        for event in self._profiler.key_averages():
+            if event.device_type != (DeviceType.CUDA if self._on_gpu else DeviceType.CPU):
+                continue
+            if getattr(event, "is_user_annotation", False):  # a range, whose kernels are counted too
+                continue
+            microseconds = event.self_device_time_total if self._on_gpu else event.self_cpu_time_total
+            self._rows.append(
+                {
+                    "kernel": event.key[:_NAME],
+                    "ms": microseconds / 1e3 / steps,
+                    "calls": event.count / steps,
+                }
+            )
+
+    def found(self) -> dict[str, Any]:
+        """Return milliseconds and calls of a step, of all kernels and of those that take the most time."""
+        rows = sorted(self._rows, key=lambda row: -row["ms"])
+        top = [row for row in rows if row["ms"] > 0][:_MOST]
+        return {
+            "ms": sum(row["ms"] for row in rows), "calls": sum(row["calls"] for row in rows), "top": top
+        }  # fmt: skip
+
+
+# What a rank of `benchmarks.scaling` does: graphs on disk, training steps, and the time that it waits.
 
 #: Features, classes, and the share of nodes to train on, of the data sets that the graphs are like.
 FEATURES = {"reddit_like": (602, 41, 0.66), "products_like": (100, 47, 0.08)}
@@ -89,7 +174,7 @@ class Case:
 
 
 def environment(place: Place) -> dict[str, Any]:
-    """Describes the machine, as a rank sees it."""
+    """Describe the machine, as a rank sees it."""
     about = describe_environment(place.device)
     if place.device.type == "cuda":
         about["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
@@ -101,7 +186,7 @@ def graph_file(folder: Path, name: str, scale: float) -> Path:
 
 
 def store_graph(place: Place, folder: Path, name: str, scale: float) -> float:
-    """Generates a graph with random features, labels and parts, and stores them; returns the seconds."""
+    """Generate a graph with random features, labels and parts, and stores them; returns the seconds."""
     start, (features, classes, share) = time.perf_counter(), FEATURES[name]
     file = graph_file(folder, name, scale)
     if file.exists():
@@ -157,7 +242,7 @@ class Waits:
         self._counts = True
 
     def end(self) -> None:
-        """Ends the last step: what comes is validation."""
+        """End the last step: what comes is validation."""
         self._counts = False
 
     def _now(self) -> Any:
@@ -168,7 +253,7 @@ class Waits:
         return event
 
     def timed(self, call: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        """Calls something that makes the computations wait."""
+        """Call something that makes the computations wait."""
         if not self._counts:
             return call(*args, **options)
         begin = self._now()
@@ -177,7 +262,7 @@ class Waits:
         return found
 
     def milliseconds(self) -> float:
-        """Returns the median over the steps after the first ones of their waits, each added up."""
+        """Return the median over the steps after the first ones of their waits, each added up."""
         sums = []
         for step in self._steps[WARMUP:]:
             if self._device.type == "cuda":
@@ -189,7 +274,7 @@ class Waits:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Times what gnnsparse.distributed waits for inside a `with` block."""
+        """Time what gnnsparse.distributed waits for inside a `with` block."""
         gather, exchanged = exchange._all_gather, dist.all_to_all_single
         exchange._all_gather, dist.all_to_all_single = self._watched(gather), self._watched(exchanged)
         try:
@@ -217,12 +302,12 @@ class _Work:
 
 
 def peak(device: torch.device) -> int | None:
-    """Returns the most bytes that torch has allocated on a GPU since the count was reset."""
+    """Return the most bytes that torch has allocated on a GPU since the count was reset."""
     return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
 
 
 def used(device: torch.device) -> int | None:
-    """Returns the bytes of a GPU that are not free: NCCL's buffers and torch's reserve among them."""
+    """Return the bytes of a GPU that are not free: NCCL's buffers and torch's reserve among them."""
     if device.type != "cuda":
         return None
     free, total = torch.cuda.mem_get_info(device)
@@ -268,11 +353,11 @@ class Runs:
         return self._task.make_module(model, self.data, self._run)
 
     def capturable(self) -> str | None:
-        """Returns why steps can't be captured; None: nothing is known to forbid it."""
+        """Return why steps can't be captured; None: nothing is known to forbid it."""
         return obstacle(self._module(), self.data)
 
     def train(self, capture: str, waits: Waits | KernelSums | None = None) -> dict[str, Any]:
-        """Trains from the same weights as every run, and returns what was measured."""
+        """Train from the same weights as every run, and return what was measured."""
         module, curves, device = self._module(), Curves(), self._place.device
         found: dict[str, Any] = {}
         step, validate = module.training_step, module.validation_step
@@ -301,7 +386,7 @@ class Runs:
 
 
 def step_milliseconds(result: FitResult, data: FullGraphData) -> float:
-    """Returns the median time of a step."""
+    """Return the median time of a step."""
     assert result.epoch_milliseconds is not None
     return result.epoch_milliseconds / data.steps_per_epoch
 
@@ -311,7 +396,7 @@ _kept: list[Runs] = []
 
 
 def launched(place: Place, make_runs: Callable[[], Runs], profile: bool) -> tuple[Runs, dict[str, Any]]:
-    """Trains twice with steps that are launched one by one; with `profile` once more, under torch.profiler.
+    """Train twice with steps that are launched one by one; with `profile` once more, under torch.profiler.
 
     Returns:
         What was trained, and what was measured.
@@ -340,7 +425,7 @@ def launched(place: Place, make_runs: Callable[[], Runs], profile: bool) -> tupl
 def full_graph(
     place: Place, folder: Path, case: Case, scale: float, steps: int, profile: bool = False
 ) -> dict[str, Any]:
-    """Trains on a whole graph, see `launched`."""
+    """Train on a whole graph, see `launched`."""
     dataset, gathers = stored_graph(folder, case.graph, scale)
     runs, found = launched(place, lambda: Runs(place, case, dataset, steps, folder), profile)
     if isinstance(adj := runs.data.adj, DistributedOperand):
@@ -353,7 +438,7 @@ def full_graph(
 
 
 def captured(place: Place) -> dict[str, Any]:
-    """Trains the last case once more, by CUDA graphs: a job of its own, since it may fail."""
+    """Train the last case once more, by CUDA graphs: a job of its own, since it may fail."""
     found = _kept.pop().train("auto")
     if found["capture"] != "on":
         return {"capture": found["capture"]}
@@ -364,7 +449,7 @@ def captured(place: Place) -> dict[str, Any]:
 
 
 def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: Path) -> ShardFacts:
-    """Returns the counts of the division of the rows, by which the cost model chooses the way."""
+    """Return the counts of the division of the rows, by which the cost model chooses the way."""
     if not isinstance(adj, DistributedOperand):
         nodes, none = dataset.num_nodes, (0,)
         counts = (adj.nnz,), none, none
@@ -385,7 +470,7 @@ def record_of(device: torch.device) -> GpuRecord | None:
 def predicted(
     case: Case, dataset: NodeDataset, gathers: int, facts: ShardFacts, device: torch.device
 ) -> dict[str, Any]:
-    """Returns what the model of `gnnsparse plan-cluster` says of a step; nothing for what it is not of."""
+    """Return what the model of `gnnsparse plan-cluster` says of a step; nothing for what it is not of."""
     gpu = record_of(device)
     if case.model != "gcn" or case.way != "auto" or gpu is None:
         return {}
@@ -395,7 +480,7 @@ def predicted(
 def estimated(
     case: Case, dataset: NodeDataset, gathers: int, facts: ShardFacts, gpu: GpuRecord
 ) -> dict[str, Any]:
-    """Returns time and memory of a step of a GCN by the model of `gnnsparse plan-cluster`."""
+    """Return time and memory of a step of a GCN by the model of `gnnsparse plan-cluster`."""
     sizes = case.sizes
     load = Workload(
         dataset.num_nodes, sum(facts.nnz), gathers, dataset.num_features, sizes["hidden_channels"],
@@ -406,3 +491,28 @@ def estimated(
         "predicted_ms": found.milliseconds, "predicted_product_ms": found.product_ms,
         "predicted_way": found.way, "predicted_bytes": found.nbytes,
     }  # fmt: skip
+
+
+# Steps on sampled neighbours in `benchmarks.scaling`: each rank draws for its share of a step's nodes.
+
+FANOUTS, BATCH = [15, 10, 5], 1024
+
+
+def sampled(
+    place: Place,
+    folder: Path,
+    case: Case,
+    scale: float,
+    steps: int,
+    batch: int = BATCH,
+    profile: bool = False,
+) -> dict[str, Any]:
+    """Train GraphSAGE on sampled neighbours, see `launched`; each rank has the graph, features and model.
+
+    A step takes `batch` nodes on each rank, and the ranks' gradients are added up: with more ranks an epoch
+    has fewer steps. The features are where `sampler.features=auto` puts them.
+    """
+    dataset, _ = stored_graph(folder, case.graph, scale)
+    sampler = SamplerConfig(name="neighbor", fanouts=FANOUTS, batch_size=batch * place.ranks)
+    runs, found = launched(place, lambda: Runs(place, case, dataset, steps, folder, sampler), profile)
+    return found | {"steps_of_epoch": runs.data.steps_per_epoch, "nodes": dataset.num_nodes}

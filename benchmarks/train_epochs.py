@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, ...]] = {
 
 
 def result_of(options: tuple[str, ...], roots: dict[str, str]) -> dict[str, Any]:
-    """Runs train.py, and returns its result.json."""
+    """Run train.py, and return its result.json."""
     name = next(option.partition("=")[2] for option in options if option.startswith("dataset="))
     root = [f"dataset.root={roots[name]}"] if name in roots else []
     with tempfile.TemporaryDirectory() as folder:
@@ -47,7 +47,7 @@ def result_of(options: tuple[str, ...], roots: dict[str, str]) -> dict[str, Any]
 
 
 def as_file(results: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the content of the JSON file: what all runs have in common, and a row for each."""
+    """Return the content of the JSON file: what all runs have in common, and a row for each."""
     common = ("device", "device_name", "threads", "versions", "commit", "date")
     first = next(iter(results.values()))
     rows = []

@@ -87,7 +87,7 @@ def make_step(
 
 
 def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
-    """Captures a step in a CUDA graph; returns a function that replays it and returns its loss."""
+    """Capture a step in a CUDA graph; returns a function that replays it and returns its loss."""
     kept: list[torch.Tensor] = []
 
     def keep() -> None:
@@ -103,7 +103,7 @@ def captured(step: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
 
 
 def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
-    """Makes a torch CSR tensor of the normalised adjacency, with int32 indices."""
+    """Make a torch CSR tensor of the normalised adjacency, with int32 indices."""
     csr = a.kernels.csr
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # torch warns that its CSR support is in beta
@@ -115,7 +115,7 @@ def torch_csr(a: gnnsparse.SparseOperand, dtype: torch.dtype) -> torch.Tensor:
 def make_model(
     model: str, name: str, graph: gnnsparse.SparseGraph
 ) -> tuple[torch.nn.Module, Any, torch.dtype, str | None]:
-    """Makes a model; returns it with its adjacency, the dtype of its features, and its autocast precision.
+    """Make a model; returns it with its adjacency, the dtype of its features, and its autocast precision.
 
     Args:
         model: "gcn" or "agnn".
@@ -142,7 +142,7 @@ def make_model(
 
 
 def run(model: str, name: str, graph: gnnsparse.SparseGraph, repeats: int) -> dict[str, Any]:
-    """Times one model; the arguments are those of `make_model`."""
+    """Time one model; the arguments are those of `make_model`."""
     try:
         return _run(model, name, graph, repeats)
     except torch.OutOfMemoryError:

@@ -38,7 +38,7 @@ from models import GCN
 
 
 def cora_sized(features: int) -> NodeDataset:
-    """Makes a random data set with Cora's numbers of nodes, edges, classes and nodes of each part."""
+    """Make a random data set with Cora's numbers of nodes, edges, classes and nodes of each part."""
     generator = torch.Generator().manual_seed(0)
     nodes, edges = 2708, 5278
     half = torch.randint(nodes, (2, edges), generator=generator)
@@ -58,7 +58,7 @@ def build(dataset: NodeDataset) -> GCN:
 
 
 def plain_loop(dataset: NodeDataset, batch: GraphBatch, epochs: int) -> float:
-    """Trains by a loop written by hand, and returns its seconds."""
+    """Train by a loop written by hand, and return its seconds."""
     model = build(dataset)
     groups = [
         {"params": model.convs[0].parameters(), "weight_decay": 5e-4},
@@ -86,7 +86,7 @@ def plain_loop(dataset: NodeDataset, batch: GraphBatch, epochs: int) -> float:
 
 
 def fitted(dataset: NodeDataset, data: FullGraphData, epochs: int) -> float:
-    """Trains by `fit`, and returns its seconds."""
+    """Train by `fit`, and return its seconds."""
     model = build(dataset)
     module = NodeClassifier(model, dataset, OptimizerConfig(), epochs)
     with tempfile.TemporaryDirectory() as folder:

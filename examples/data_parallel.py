@@ -28,7 +28,7 @@ from gnnsparse.nn import GINConv, pool_graphs
 
 
 def ring_or_star(number: int) -> SparseGraph:
-    """Makes a ring for an odd number and a star for an even one, with edges in both directions."""
+    """Make a ring for an odd number and a star for an even one, with edges in both directions."""
     nodes = torch.arange(5 + number // 2 % 8, device="cpu")
     ends = (nodes + 1) % len(nodes) if number % 2 else torch.zeros_like(nodes)
     edges = torch.stack([nodes, ends])[:, nodes != ends]
@@ -51,7 +51,7 @@ class Classifier(torch.nn.Module):
         self.last = torch.nn.Linear(width, 2)
 
     def forward(self, x: torch.Tensor, adj: gnnsparse.SparseOperand, graph_ptr: torch.Tensor) -> torch.Tensor:
-        """Computes the logits of the graphs of a batch, [graphs, 2].
+        """Compute the logits of the graphs of a batch, [graphs, 2].
 
         Args:
             x: [nodes, 1].
@@ -65,7 +65,7 @@ class Classifier(torch.nn.Module):
 
 
 def train(device: torch.device, graphs: int, batch_size: int, epochs: int) -> tuple[float, bool]:
-    """Trains in a process group.
+    """Train in a process group.
 
     Returns:
         The accuracy on all graphs, and whether all processes have the same weights at the end.
@@ -99,7 +99,7 @@ def train(device: torch.device, graphs: int, batch_size: int, epochs: int) -> tu
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Trains in the process group that torchrun describes, and prints the outcome in the first process."""
+    """Train in the process group that torchrun describes, and print the outcome in the first process."""
     parser = argparse.ArgumentParser(description="A classifier of graphs on several GPUs")
     parser.add_argument("--graphs", type=int, default=256, help="number of graphs")
     parser.add_argument("--batch", type=int, default=64, help="graphs of a step, in all processes together")

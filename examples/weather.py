@@ -126,7 +126,7 @@ class Step(torch.nn.Module):
         )
 
     def forward(self, sources: torch.Tensor, targets: torch.Tensor, edges: Edges) -> torch.Tensor:
-        """Computes the new features of the targets, [targets, width]."""
+        """Compute the new features of the targets, [targets, width]."""
         x = self.of_sources(sources), self.of_targets(targets)
         targets = targets + self.conv(x, edges.adj, edges.features)
         return targets + self.mlp(targets)
@@ -208,7 +208,7 @@ class World:
         self._generator = torch.Generator("cpu").manual_seed(seed)
 
     def weather(self, steps: int) -> torch.Tensor:
-        """Draws weather, of variance 1 over the sphere, and lets the wind carry it.
+        """Draw weather, of variance 1 over the sphere, and let the wind carry it.
 
         Returns:
             float32 [steps + 1, batch * grid, FIELDS], from now on.
@@ -227,7 +227,7 @@ class World:
 
 
 def train(model: Forecast, world: World, steps: int, lr: float) -> float:
-    """Trains on new weather in each step, and returns the seconds that it took."""
+    """Train on new weather in each step, and return the seconds that it took."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=lr, total_steps=steps)
     start = time.perf_counter()
@@ -263,7 +263,7 @@ def evaluate(model: Forecast, world: World, lead: int, draws: int) -> tuple[list
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Reads the command line."""
+    """Read the command line."""
     parser = argparse.ArgumentParser(
         description=str(__doc__).partition("\n")[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
     )
@@ -295,7 +295,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, list[float]]:
-    """Trains a model, and prints how good its forecasts are.
+    """Train a model, and print how good its forecasts are.
 
     Returns:
         The root mean square errors of the "model" and of "persistence" after 1, 2, ... steps.

@@ -66,19 +66,19 @@ class Composer(torch.nn.Module):
         return self.note(notes) + self.place(position % BAR)
 
     def forward(self, notes: torch.Tensor) -> torch.Tensor:
-        """Computes the scores of the next note, [batch, n, NOTES], for all notes of tunes [batch, n]."""
+        """Compute the scores of the next note, [batch, n, NOTES], for all notes of tunes [batch, n]."""
         x = self._embed(notes, notes.new_zeros(notes.shape[0]))
         return self.out(self.encoder(x, is_causal=True))
 
     def make_caches(self) -> list[KeyValueCache]:
-        """Returns an empty cache for each layer."""
+        """Return an empty cache for each layer."""
         return self.encoder.make_cache()
 
     @torch.no_grad()
     def go_on(
         self, notes: torch.Tensor, caches: list[KeyValueCache], lengths: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Computes the scores of the next note for notes that follow those in the caches.
+        """Compute the scores of the next note for notes that follow those in the caches.
 
         Args:
             notes: [batch, n].
@@ -93,13 +93,13 @@ class Composer(torch.nn.Module):
 
 
 def tunes(count: int, length: int, generator: torch.Generator) -> torch.Tensor:
-    """Makes tunes, int64 [count, length], each of which repeats a bar of its own."""
+    """Make tunes, int64 [count, length], each of which repeats a bar of its own."""
     bars = torch.randint(NOTES, (count, BAR), generator=generator, device="cpu")
     return bars.repeat(1, -(-length // BAR))[:, :length]
 
 
 def train(model: Composer, options: argparse.Namespace, generator: torch.Generator) -> None:
-    """Trains a model on tunes of 4 bars to say the next note, from the second bar on."""
+    """Train a model on tunes of 4 bars to say the next note, from the second bar on."""
     optimizer = torch.optim.Adam(model.parameters(), lr=options.lr)
     for step in range(options.steps):
         notes = tunes(options.batch, 4 * BAR + 1, generator).to(options.device)
@@ -147,7 +147,7 @@ def write_without_cache(model: Composer, begun: torch.Tensor, count: int) -> tor
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[str, float]:
-    """Trains a model, goes on with tunes, and prints what it costs.
+    """Train a model, go on with tunes, and print what it costs.
 
     Returns:
         The share of right notes ("right"), of notes that are the same without a cache ("same"), the most

@@ -49,7 +49,7 @@ class Parser(argparse.ArgumentParser):
     """An argument parser that reports errors in one line, without the usage that argparse prints before."""
 
     def error(self, message: str) -> NoReturn:
-        """Exits with status 2 after one line."""
+        """Exit with status 2 after one line."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
 
@@ -94,14 +94,14 @@ def add_cache_arguments(cache: argparse.ArgumentParser) -> None:
 
 
 def check_folder(options: argparse.Namespace) -> None:
-    """Exits with status 2 if a folder was named that is none: it would look like an empty cache."""
+    """Exit with status 2 if a folder was named that is none: it would look like an empty cache."""
     folder = options.dir
     if folder and "\0" not in folder and not os.path.isdir(folder):
         options.fail(f"argument --dir: there is no folder {folder!r}; accepted: the folder of a cache")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status, as gnnsparse.cli.main.main does."""
+    """Run the command and return its exit status, as gnnsparse.cli.main.main does."""
     arguments = sys.argv[1:] if arguments is None else arguments
     command = arguments[0] if arguments else ""
     inner = arguments[1] if len(arguments) > 1 else ""

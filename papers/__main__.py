@@ -46,7 +46,7 @@ def _file(text: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `python -m papers`."""
+    """Declare the options of `python -m papers`."""
     papers = tuple(PAPERS)
     parser.add_argument("paper", choices=papers, metavar="PAPER", help=", ".join(papers))
     parser.add_argument(
@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def session_of(
     options: argparse.Namespace, fail: Callable[[str], object]
 ) -> tuple[str, list[str] | None, Session]:
-    """Makes the session of parsed options.
+    """Make the session of parsed options.
 
     Args:
         options: the parsed options.
@@ -110,7 +110,7 @@ _NO_GPU = Missing(
 
 
 def reproduce(paper: str, names: Sequence[str] | None, session: Session) -> dict[str, Outcome]:
-    """Reproduces figures and tables of a paper.
+    """Reproduce figures and tables of a paper.
 
     Args:
         paper: name of the paper.
@@ -139,7 +139,7 @@ def _run(figure: Figure, session: Session) -> Outcome:
 
 
 def run_reproduce(paper: str, names: Sequence[str] | None, session: Session, out: Path | None = None) -> int:
-    """Reproduces figures of a paper, prints them, and writes them to a file.
+    """Reproduce figures of a paper, print them, and write them to a file.
 
     Args:
         paper, names, session: as of `reproduce`.
@@ -163,7 +163,7 @@ def run_reproduce(paper: str, names: Sequence[str] | None, session: Session, out
 
 
 def as_json(paper: str, outcomes: dict[str, Outcome], session: Session) -> dict[str, Any]:
-    """Returns the content of the JSON file: environment, paper, and the figures."""
+    """Return the content of the JSON file: environment, paper, and the figures."""
     figures = PAPERS[paper].figures
     content = {
         name: {"title": figures[name].title, "needs": figures[name].needs, **asdict(outcome)}
@@ -210,7 +210,7 @@ def _print_figure(console: Console, figure: Figure, outcome: Outcome) -> None:
 
 
 def _print_missing(console: Console, outcomes: dict[str, Outcome]) -> None:
-    """Lists once what several figures lack."""
+    """List once what several figures lack."""
     lacking = dict.fromkeys(missing for outcome in outcomes.values() for missing in outcome.missing)
     if not lacking:
         return

@@ -36,7 +36,7 @@ HEIGHTS = (8, 16)
 
 
 def structure_of(matrix: Matrix) -> Csr:
-    """Returns the structure of a matrix in CSR form, on the CPU.
+    """Return the structure of a matrix in CSR form, on the CPU.
 
     Args:
         matrix: a graph, a CSR matrix, or a blocked matrix, whose arrays are decoded.
@@ -55,14 +55,14 @@ def structure_of(matrix: Matrix) -> Csr:
 
 
 def check_height(name: str, height: int) -> int:
-    """Returns `height` if a nonzero vector can have as many rows, else raises."""
+    """Return `height` if a nonzero vector can have as many rows, else raise."""
     if check_integer(name, height) not in HEIGHTS:
         bad_value(name, f"got {height}; accepted: {' or '.join(map(str, HEIGHTS))}")
     return height
 
 
 def count_vectors(matrix: Matrix, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
-    """Counts the nonzero vectors of each window: its columns with at least one nonzero.
+    """Count the nonzero vectors of each window: its columns with at least one nonzero.
 
     FlashSparse, section 2.2, calls `height` consecutive rows a window, and a column of it that is not empty a
     nonzero vector.
@@ -83,7 +83,7 @@ def count_vectors(matrix: Matrix, height: int, order: torch.Tensor | None = None
 
 
 def vector_slots(vectors: torch.Tensor, multiple: int) -> int:
-    """Returns the vectors of all windows when each window is padded to a multiple of `multiple` vectors."""
+    """Return the vectors of all windows when each window is padded to a multiple of `multiple` vectors."""
     return int((-(-vectors // multiple) * multiple).sum())
 
 
@@ -128,7 +128,7 @@ def count_accesses(
     matrix: Matrix, height: int = 8, *, op: str = "spmm", width: int = 128, k: int = 8, element: int = 2,
     order: torch.Tensor | None = None,
 ) -> Accesses:  # fmt: skip
-    """Counts the instructions and accesses of one SpMM or SDDMM.
+    """Count the instructions and accesses of one SpMM or SDDMM.
 
     A window of 16 rows is the operand A of the instruction, m16n8kK, of which one multiplies K vectors with 8
     columns of the dense matrix. A window of 8 rows is the operand B of the transposed product, and the
@@ -178,7 +178,7 @@ def count_accesses(
 def tile_utilisation(
     matrix: Matrix, height: int = 8, width: int = 16, order: torch.Tensor | None = None
 ) -> float:
-    """Computes the nonzeros per element of the tiles of Tiled-CSR (figure 8); 0 without a nonzero.
+    """Compute the nonzeros per element of the tiles of Tiled-CSR (figure 8); 0 without a nonzero.
 
     Args:
         matrix: the matrix.
@@ -192,7 +192,7 @@ def tile_utilisation(
 
 
 def row_utilisation(matrix: Matrix, height: int = 8, width: int = 16) -> float:
-    """Computes the utilisation of SR-BCRS on unstructured matrices, whose vectors have one row.
+    """Compute the utilisation of SR-BCRS on unstructured matrices, whose vectors have one row.
 
     A tile of `height` rows then holds one row of the matrix, padded to a multiple of `width` nonzeros, so
     that at most 1 / `height` of it is used (Tiled-CSR, section V-B).
@@ -202,7 +202,7 @@ def row_utilisation(matrix: Matrix, height: int = 8, width: int = 16) -> float:
 
 
 def vector_density(matrix: Matrix, height: int = 8, order: torch.Tensor | None = None) -> float:
-    """Computes the nonzeros per element of the nonzero vectors (SSpMM, section VI-E); 0 without a nonzero.
+    """Compute the nonzeros per element of the nonzero vectors (SSpMM, section VI-E); 0 without a nonzero.
 
     One minus it is the paper's new sparsity, and it over the density of the matrix its equation 1.
     """
@@ -219,7 +219,7 @@ SYNERGY = {"low": 0.0, "medium": 0.125, "high": 0.25}
 
 
 def synergy_class(density: float) -> str:
-    """Returns the synergy class of a density of bricks: "low", "medium" or "high" (cuTeSpMM, table 1).
+    """Return the synergy class of a density of bricks: "low", "medium" or "high" (cuTeSpMM, table 1).
 
     Raises:
         TypeError: `density` is no number.
@@ -284,7 +284,7 @@ class Bricks:
 
 
 def count_bricks(matrix: Matrix, panel: int = 16, order: torch.Tensor | None = None) -> Bricks:
-    """Counts the bricks of 16 x 4 of a matrix in the HRPB format (cuTeSpMM, section 3.2).
+    """Count the bricks of 16 x 4 of a matrix in the HRPB format (cuTeSpMM, section 3.2).
 
     Args:
         matrix: the matrix.
@@ -316,7 +316,7 @@ def count_bricks(matrix: Matrix, panel: int = 16, order: torch.Tensor | None = N
 
 
 def grid_bricks(matrix: Matrix) -> Bricks:
-    """Counts the bricks of a regular grid of 16 x 4, with no column left out (cuTeSpMM, section 1)."""
+    """Count the bricks of a regular grid of 16 x 4, with no column left out (cuTeSpMM, section 1)."""
     csr = structure_of(matrix)
     key = csr.row_index() // BRICK[0] * (csr.cols // BRICK[1] + 1) + csr.indices // BRICK[1]
     active = torch.unique(key).numel()
@@ -327,7 +327,7 @@ def grid_bricks(matrix: Matrix) -> Bricks:
 
 
 def adjacent_dissimilarity(matrix: Matrix, order: torch.Tensor | None = None, exponent: float = 1.0) -> float:
-    """Computes the sum over neighbouring rows of 1 - weighted Jaccard similarity (RSH-SpMM, section 3.4).
+    """Compute the sum over neighbouring rows of 1 - weighted Jaccard similarity (RSH-SpMM, section 3.4).
 
     Column j has the weight d_j^-exponent, with d_j its nonzeros. Two empty rows are alike.
 
@@ -404,7 +404,7 @@ class RowPartition:
 
 
 def new_columns(matrix: Matrix, window: int = 8) -> torch.Tensor:
-    """Counts for each row its columns that none of the next `window` - 1 rows has.
+    """Count for each row its columns that none of the next `window` - 1 rows has.
 
     This is the increment of algorithm 1, line 16: the distinct columns of the rows r .. r + window - 1 less
     those of the rows r + 1 .. r + window - 1. It does not depend on where windows begin.
@@ -423,7 +423,7 @@ def new_columns(matrix: Matrix, window: int = 8) -> torch.Tensor:
 
 
 def default_limits(matrix: Matrix) -> tuple[int, int]:
-    """Returns the threshold and the bound on new columns that the format rs-tile chooses for a matrix.
+    """Return the threshold and the bound on new columns that the format rs-tile chooses for a matrix.
 
     The paper computes both from the numbers of rows and nonzeros by a function that it does not give
     (algorithm 1, line 5). Here the threshold is a quarter of the mean nonzeros of a row, from 2 to 6, and
@@ -441,7 +441,7 @@ def partition_rows(
     matrix: Matrix, threshold: int = DEFAULT_THRESHOLD, increment: int | None = None, window: int = 8,
     reading: str = "algorithm",
 ) -> RowPartition:  # fmt: skip
-    """Divides the rows of a matrix by RSH-SpMM's algorithm 1.
+    """Divide the rows of a matrix by RSH-SpMM's algorithm 1.
 
     The rows are scanned from the first. An empty row is skipped, and a row that is kept out is skipped; any
     other row begins a window of `window` rows. A row is kept out if it has at most `threshold` nonzeros, and
@@ -478,7 +478,7 @@ def partition_rows(
 
 
 def _scan(csr: Csr, degrees: torch.Tensor, low: torch.Tensor, window: int) -> RowPartition:
-    """Scans the rows: windows begin with rows that are neither empty nor low."""
+    """Scan the rows: windows begin with rows that are neither empty nor low."""
     opens = (degrees > 0) & ~low
     # For each row the first row from it on that begins a window; `rows` if there is none.
     place = torch.where(opens, torch.arange(csr.rows, device="cpu"), csr.rows)
@@ -523,13 +523,13 @@ def _coo(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 
 def _me_bcrs(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts a pointer for each window, and for each nonzero vector a column and 8 values (section 3.5)."""
+    """Count a pointer for each window, and for each nonzero vector a column and 8 values (section 3.5)."""
     vectors = count_vectors(matrix, 8, order)
     return _INDEX * vectors.numel() + (_INDEX + 8 * value) * int(vectors.sum())
 
 
 def _sr_bcrs(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts two pointers for each window, and windows padded to whole blocks (FlashSparse, section 3.5)."""
+    """Count two pointers for each window, and windows padded to whole blocks (FlashSparse, section 3.5)."""
     vectors = count_vectors(matrix, 8, order)
     block = 8 if value <= 2 else 4
     return 2 * _INDEX * vectors.numel() + (_INDEX + 8 * value) * vector_slots(vectors, block)
@@ -537,7 +537,7 @@ def _sr_bcrs(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 def _cvse(height: int) -> Callable[[Matrix, int, torch.Tensor | None], int]:
     def count(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-        """Counts an offset for each window, and a column and V values for each vector (algorithm 1)."""
+        """Count an offset for each window, and a column and V values for each vector (algorithm 1)."""
         vectors = count_vectors(matrix, height, order)
         return _INDEX * (vectors.numel() + 1) + (_INDEX + height * value) * int(vectors.sum())
 
@@ -545,7 +545,7 @@ def _cvse(height: int) -> Callable[[Matrix, int, torch.Tensor | None], int]:
 
 
 def _tiled_csr(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts tiles of 8 x 16 with their columns, and the Zero Index: the columns of a row's zeros in them.
+    """Count tiles of 8 x 16 with their columns, and the Zero Index: the columns of a row's zeros in them.
 
     A row has a zero in each nonzero vector of its window that it has no nonzero in; rows behind the last one
     of the matrix have none, and neither do padded columns.
@@ -562,7 +562,7 @@ def _tiled_csr(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 
 def _hrpb(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts cuTeSpMM's structures (figures 4 and 5) with TM = 16, TK = 16 and bricks of 16 x 4.
+    """Count cuTeSpMM's structures (figures 4 and 5) with TM = 16, TK = 16 and bricks of 16 x 4.
 
     A block holds the bits (8 bytes) and the row (4 bytes) of each active brick, 5 offsets of brick columns,
     and its nonzeros; beside it lie 16 columns and an offset in `sizePtr`.
@@ -575,7 +575,7 @@ def _hrpb(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 
 def _rs_tile(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts RS-Tile (RSH-SpMM, section 3.2), with the windows of its algorithm 1 at the default limits.
+    """Count RS-Tile (RSH-SpMM, section 3.2), with the windows of its algorithm 1 at the default limits.
 
     Windows have a first row and an offset, blocks 8 columns and 64 bits, nonzeros a value. A residual row
     has its number, and each of its nonzeros a column and a value; there are no row pointers.
@@ -590,7 +590,7 @@ def _rs_tile(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 
 def _me_tcf(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts DTC-SpMM's format: windows of 16 rows, blocks of 8 columns, one byte of place a nonzero."""
+    """Count DTC-SpMM's format: windows of 16 rows, blocks of 8 columns, one byte of place a nonzero."""
     vectors = count_vectors(matrix, 16, order)
     blocks = int((-(-vectors // 8)).sum())
     offsets = vectors.numel() + 1 + blocks + 1
@@ -598,7 +598,7 @@ def _me_tcf(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
 
 
 def _bit_tcf(matrix: Matrix, value: int, order: torch.Tensor | None) -> int:
-    """Counts Acc-SpMM's format: windows of 8 rows, blocks of 8 columns, 64 bits a block."""
+    """Count Acc-SpMM's format: windows of 8 rows, blocks of 8 columns, 64 bits a block."""
     vectors = count_vectors(matrix, 8, order)
     blocks = int((-(-vectors // 8)).sum())
     offsets = vectors.numel() + 1 + blocks + 1
@@ -622,7 +622,7 @@ FOOTPRINTS: dict[str, Callable[[Matrix, int, torch.Tensor | None], int]] = {
 
 
 def footprint(matrix: Matrix, format: str, value: int = 2, order: torch.Tensor | None = None) -> int:
-    """Computes the bytes that a format takes by its paper's formula, with offsets and indices of 4 bytes.
+    """Compute the bytes that a format takes by its paper's formula, with offsets and indices of 4 bytes.
 
     Args:
         matrix: the matrix.
@@ -653,7 +653,7 @@ def _check_work(name: str, work: torch.Tensor) -> torch.Tensor:
 
 
 def wave_segments(blocks: torch.Tensor, concurrent: int) -> torch.Tensor:
-    """Computes into how many segments the wave-aware rule divides each panel (cuTeSpMM, equations 6 and 7).
+    """Compute into how many segments the wave-aware rule divides each panel (cuTeSpMM, equations 6 and 7).
 
     A panel with `num_loads` times the mean blocks is divided by `num_loads / num_waves`, where the waves are
     the panels over those that the GPU runs at a time, rounded up. A ratio of at most 1 divides nothing; other
@@ -682,7 +682,7 @@ def wave_segments(blocks: torch.Tensor, concurrent: int) -> torch.Tensor:
 
 
 def imbalance(work: torch.Tensor, concurrent: int, segments: torch.Tensor | None = None) -> float:
-    """Computes how much longer the longest processor works than the mean: 1 is perfectly even.
+    """Compute how much longer the longest processor works than the mean: 1 is perfectly even.
 
     Segments are started in the order of their panels, each on the processor that is free first, as thread
     blocks are. Costs are in blocks; what segments cost in addition (partial sums) is not counted.
@@ -720,7 +720,7 @@ def imbalance(work: torch.Tensor, concurrent: int, segments: torch.Tensor | None
 
 
 def rank_correlation(model: Sequence[float], measured: Sequence[float]) -> float:
-    """Computes Spearman's rank correlation: 1 if the model orders all cases as the measurements do.
+    """Compute Spearman's rank correlation: 1 if the model orders all cases as the measurements do.
 
     Raises:
         ValueError: there are fewer than two cases, their numbers differ, or one side has no two numbers that

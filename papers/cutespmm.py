@@ -41,7 +41,7 @@ _A100 = 108
 
 @PAPER.figure("figure-1", "density of bricks of 16 x 4, on a grid and with columns packed")
 def figure_1(session: Session) -> Outcome:
-    """Counts the bricks that are not empty."""
+    """Count the bricks that are not empty."""
     outcome = Outcome()
     papers = {"Emilia_923": 20.0, "NotreDame_www": 10.0}
     for found in session.each(papers, outcome):
@@ -57,7 +57,7 @@ def figure_1(session: Session) -> Outcome:
 
 @PAPER.figure("table-2", "matrices in each class of synergy")
 def table_2(session: Session) -> Outcome:
-    """Classifies all matrices of more than 10,000 rows and columns."""
+    """Classify all matrices of more than 10,000 rows and columns."""
     outcome = Outcome()
     every = [(matrix, count_bricks(matrix.csr)) for matrix in session.library.square(10_001, 1)]
     for matrix, bricks in every:
@@ -77,7 +77,7 @@ def table_2(session: Session) -> Outcome:
 
 @PAPER.figure("figure-7", "modelled operational intensity and speed")
 def figure_7(session: Session) -> Outcome:
-    """Compares equation 4 with the paper's speeds of table 4, and with measured ones if there are results."""
+    """Compare equation 4 with the paper's speeds of table 4, and with measured ones if there are results."""
     outcome = Outcome()
     found = list(session.each(_SPEEDS, outcome, stand_ins=False))
     intensity = {matrix.name: count_bricks(matrix.csr).intensity() for matrix in found}
@@ -97,7 +97,7 @@ def figure_7(session: Session) -> Outcome:
 
 
 def _measured_correlation(session: Session, outcome: Outcome) -> None:
-    """Adds the correlation with the speeds of hrpb in the file of results, of matrices that are here."""
+    """Add the correlation with the speeds of hrpb in the file of results, of matrices that are here."""
     groups: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in session.measured():
         matrix = session.library.of_file(row["graph"]) if row["kernel"] == "hrpb" else None
@@ -119,7 +119,7 @@ def _measured_correlation(session: Session, outcome: Outcome) -> None:
 
 @PAPER.figure("section-5", "the wave-aware division of heavy panels, equations 6 and 7")
 def section_5(session: Session) -> Outcome:
-    """Divides the paper's example of 991 panels, and matrices on the SMs of an A100."""
+    """Divide the paper's example of 991 panels, and matrices on the SMs of an A100."""
     outcome = Outcome()
     example = torch.ones(991, dtype=torch.int64, device="cpu")
     example[0] = 10
@@ -143,7 +143,7 @@ def section_5(session: Session) -> Outcome:
 
 @PAPER.figure("figure-9", "SpMM in tf32 by synergy beside cuSPARSE, N = 128", needs="gpu", minutes=True)
 def figure_9(session: Session) -> Outcome:
-    """Measures hrpb beside cuSPARSE."""
+    """Measure hrpb beside cuSPARSE."""
     outcome = Outcome(notes=["The paper compares with the best of cuSPARSE, Sputnik and GE-SpMM on an A100."])
     over_peer(session, outcome, session.each(_SPEEDS, outcome), "hrpb", precision="tf32")
     return outcome
@@ -151,7 +151,7 @@ def figure_9(session: Session) -> Outcome:
 
 @PAPER.figure("table-4", "GFLOP/s of the matrices of TC-GNN", needs="gpu", minutes=True)
 def table_4(session: Session) -> Outcome:
-    """Measures hrpb in tf32; the paper's speeds are of an A100."""
+    """Measure hrpb in tf32; the paper's speeds are of an A100."""
     outcome = Outcome(notes=["The paper's speeds are those of an A100, without the library's other costs."])
     found = list(session.each(_SPEEDS, outcome))
     origin = {matrix.name: matrix.origin for matrix in found}

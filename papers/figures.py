@@ -84,7 +84,7 @@ class Outcome:
         unit: str = "",
         note: str = "",
     ) -> None:
-        """Adds a row; the arguments are its attributes."""
+        """Add a row; the arguments are its attributes."""
         self.rows.append(Row(quantity, matrix, origin, ours, paper, unit, note))
 
 
@@ -124,7 +124,7 @@ class Paper:
     def figure(
         self, name: str, title: str, *, needs: str = "cpu", minutes: bool = False
     ) -> Callable[[Callable[[Session], Outcome]], Callable[[Session], Outcome]]:
-        """Registers the decorated function as a figure or table; the arguments are the attributes of Figure.
+        """Register the decorated function as a figure or table; the arguments are the attributes of Figure.
 
         Raises:
             ValueError: the name is taken, or `needs` is none of NEEDS.
@@ -145,7 +145,7 @@ PAPERS: Registry[Paper] = Registry("paper")
 
 
 def register_paper(name: str, title: str) -> Paper:
-    """Registers a paper, whose figures are then registered by `Paper.figure`.
+    """Register a paper, whose figures are then registered by `Paper.figure`.
 
     Raises:
         ValueError: the name is taken.

@@ -41,12 +41,12 @@ _COLLECTION = (10_000, 100_000)
 
 
 def vector_zeros(csr: Csr, height: int) -> int:
-    """Counts the zeros in the nonzero vectors of `height` rows."""
+    """Count the zeros in the nonzero vectors of `height` rows."""
     return height * int(count_vectors(csr, height).sum()) - csr.nnz
 
 
 def access_cuts(csr: Csr, op: str, width: int) -> dict[str, float]:
-    """Computes how much less vectors of 8 rows cost than vectors of 16 rows, in percent, fp16 and k = 8.
+    """Compute how much less vectors of 8 rows cost than vectors of 16 rows, in percent, fp16 and k = 8.
 
     Returns:
         The cuts in instructions ("mma"), which is that in operand loads as well; in operand loads and results
@@ -63,7 +63,7 @@ def access_cuts(csr: Csr, op: str, width: int) -> dict[str, float]:
 
 
 def _collection(session: Session, outcome: Outcome) -> Iterator[Found]:
-    """Yields the named matrices, then those of SuiteSparse that meet the paper's criteria."""
+    """Yield the named matrices, then those of SuiteSparse that meet the paper's criteria."""
     for found in session.each(_NAMED, outcome, stand_ins=False):
         yield replace(found, origin=_NAMED[found.name])
     for found in session.library.square(*_COLLECTION):
@@ -73,7 +73,7 @@ def _collection(session: Session, outcome: Outcome) -> Iterator[Found]:
 
 @PAPER.figure("table-2", "zeros in nonzero vectors of 16 and of 8 rows, in millions")
 def table_2(session: Session) -> Outcome:
-    """Counts the zeros."""
+    """Count the zeros."""
     outcome = Outcome()
     for found in session.each(_ZEROS, outcome):
         paper = _ZEROS[found.name.rpartition(" for ")[2]]
@@ -85,13 +85,13 @@ def table_2(session: Session) -> Outcome:
 
 @PAPER.figure("table-4", "sizes of the graphs")
 def table_4(session: Session) -> Outcome:
-    """Counts nodes and edges, with a self-loop for each node where the paper has them."""
+    """Count nodes and edges, with a self-loop for each node where the paper has them."""
     return session.sizes(_SIZES, "edges")
 
 
 @PAPER.figure("figure-1", "instructions of SpMM with 8x1 vectors against 16x1, N = 16")
 def figure_1(session: Session) -> Outcome:
-    """Counts `mma.m16n8k8`, of which each covers 8 columns of the dense matrix (16x1), or 16 (8x1)."""
+    """Count `mma.m16n8k8`, of which each covers 8 columns of the dense matrix (16x1), or 16 (8x1)."""
     outcome = Outcome()
     cuts = []
     for found in _collection(session, outcome):
@@ -106,7 +106,7 @@ def figure_1(session: Session) -> Outcome:
 
 @PAPER.figure("figure-12", "memory accesses of SpMM (N = 128) and SDDMM (N = 32), 8x1 against 16x1")
 def figure_12(session: Session) -> Outcome:
-    """Counts both readings of an access: operands of every instruction, and rows that are gathered."""
+    """Count both readings of an access: operands of every instruction, and rows that are gathered."""
     outcome = Outcome()
     found = list(_collection(session, outcome))
     for op, width, published in (("spmm", 128, 35.0), ("sddmm", 32, 28.0)):
@@ -132,7 +132,7 @@ def figure_12(session: Session) -> Outcome:
 
 @PAPER.figure("table-7", "footprint of ME-BCRS against SR-BCRS")
 def table_7(session: Session) -> Outcome:
-    """Compares the bytes by the formats' formulas, with fp16 values."""
+    """Compare the bytes by the formats' formulas, with fp16 values."""
     outcome = Outcome()
     saved = []
     for found in _collection(session, outcome):
@@ -152,7 +152,7 @@ _GRAPHS = ("GitHub", "DD", "Reddit", "OGBProducts", "amazon0505", "Amazon")
 
 @PAPER.figure("figure-11", "SpMM, N = 128, beside cuSPARSE", needs="gpu", minutes=True)
 def figure_11(session: Session) -> Outcome:
-    """Measures me-bcrs in fp16 and tf32 beside cuSPARSE."""
+    """Measure me-bcrs in fp16 and tf32 beside cuSPARSE."""
     outcome = Outcome(
         notes=["The paper's text gives speeds over DTC-SpMM, RoDe and others, which are not here."]
     )
@@ -163,7 +163,7 @@ def figure_11(session: Session) -> Outcome:
 
 @PAPER.figure("figure-13", "SDDMM, N = 32, beside cuSPARSE", needs="gpu", minutes=True)
 def figure_13(session: Session) -> Outcome:
-    """Measures me-bcrs in fp16 beside cuSPARSE."""
+    """Measure me-bcrs in fp16 beside cuSPARSE."""
     outcome = Outcome(notes=["The paper's text gives speeds over RoDe and TC-GNN, which are not here."])
     over_peer(session, outcome, session.each(_GRAPHS, outcome), "me-bcrs", op="sddmm", width=32)
     return outcome
@@ -174,7 +174,7 @@ _TALL = FormatCase("me-bcrs", "16x1", panel=16, policy={"swapped": False})
 
 @PAPER.figure("figure-14", "8x1 vectors against 16x1, fp16", needs="gpu", minutes=True)
 def figure_14(session: Session) -> Outcome:
-    """Measures the kernel with A as the right operand of the instruction, and as the left one."""
+    """Measure the kernel with A as the right operand of the instruction, and as the left one."""
     outcome = Outcome()
     cases = (FormatCase("me-bcrs", "8x1"), _TALL)
     for op, width, paper in (("spmm", 128, 1.89), ("sddmm", 32, 2.61)):
@@ -184,7 +184,7 @@ def figure_14(session: Session) -> Outcome:
 
 @PAPER.figure("figure-15", "coalesced loads against the direct mapping, SpMM fp16", needs="gpu", minutes=True)
 def figure_15(session: Session) -> Outcome:
-    """Measures both mappings of threads to elements of X (figure 7)."""
+    """Measure both mappings of threads to elements of X (figure 7)."""
     outcome = Outcome()
     plain = FormatCase("me-bcrs", "direct", policy={"x_load": "plain", "shuffle": False})
     cases = (FormatCase("me-bcrs", "coalesced"), plain)
@@ -194,5 +194,5 @@ def figure_15(session: Session) -> Outcome:
 
 @PAPER.figure("table-8", "test accuracy of a GCN by precision", needs="train", minutes=True)
 def table_8(session: Session) -> Outcome:
-    """Runs the study `experiment=flashsparse_table8` of train.py."""
+    """Run the study `experiment=flashsparse_table8` of train.py."""
     return train_study(session, "flashsparse_table8")

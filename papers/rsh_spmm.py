@@ -36,13 +36,13 @@ _ORDERS = ("community", "rcm", "tca", "jaccard")
 
 @PAPER.figure("table-1", "sizes of the matrices")
 def table_1(session: Session) -> Outcome:
-    """Counts nodes and nonzeros, with a self-loop for each node where the paper has them."""
+    """Count nodes and nonzeros, with a self-loop for each node where the paper has them."""
     return session.sizes(_SIZES)
 
 
 @PAPER.figure("figure-13", "metadata of formats over COO's")
 def figure_13(session: Session) -> Outcome:
-    """Compares what stands beside the values, by the formats' formulas."""
+    """Compare what stands beside the values, by the formats' formulas."""
     outcome = Outcome()
     found = list(session.each(_SIZES, outcome))
     found += [matrix for matrix in session.library.square(*_COLLECTION) if matrix.origin == "subset"]
@@ -69,7 +69,7 @@ def figure_13(session: Session) -> Outcome:
 
 @PAPER.figure("figure-14", "effect of the threshold on blocks and windows")
 def figure_14(session: Session) -> Outcome:
-    """Divides the rows by algorithm 1 for thresholds 0 to 8, by both readings of its second rule."""
+    """Divide the rows by algorithm 1 for thresholds 0 to 8, by both readings of its second rule."""
     outcome = Outcome()
     papers = {("block", 0): 16.7, ("block", 4): 19.5, ("window", 0): 174.0, ("window", 4): 233.0}
     found = list(session.each(_SIZES, outcome))
@@ -100,7 +100,7 @@ def figure_14(session: Session) -> Outcome:
 
 @PAPER.figure("figure-16", "what row orders do to blocks and to the objective")
 def figure_16(session: Session) -> Outcome:
-    """Counts blocks of 8 x 8 and the sum of dissimilarities; figure-16-speed has the speeds."""
+    """Count blocks of 8 x 8 and the sum of dissimilarities; figure-16-speed has the speeds."""
     outcome = Outcome()
     for name in _ORDERS:
         if name not in METHODS:
@@ -121,7 +121,7 @@ def figure_16(session: Session) -> Outcome:
 
 @PAPER.figure("figure-16-speed", "speed of row orders over the given one", needs="gpu", minutes=True)
 def figure_16_speed(session: Session) -> Outcome:
-    """Measures rs-tile with each order."""
+    """Measure rs-tile with each order."""
     outcome = Outcome()
     papers = {"jaccard": 1.25, "tca": 1.15, "community": 0.87}
     found = list(session.each(("ddi", "DD", "amazon0505"), outcome))
@@ -137,7 +137,7 @@ def figure_16_speed(session: Session) -> Outcome:
 
 @PAPER.figure("figure-10", "SpMM, N = 64 to 512, beside cuSPARSE", needs="gpu", minutes=True)
 def figure_10(session: Session) -> Outcome:
-    """Measures rs-tile beside cuSPARSE as torch calls it."""
+    """Measure rs-tile beside cuSPARSE as torch calls it."""
     outcome = Outcome(
         notes=["The paper's 2.35 is the mean on an RTX 4090, beside cuSPARSE as it is called plainly."]
     )
@@ -159,7 +159,7 @@ def figure_10(session: Session) -> Outcome:
 
 @PAPER.figure("figure-17", "500 epochs of a GCN of 6 layers", needs="train", minutes=True)
 def figure_17(session: Session) -> Outcome:
-    """Trains with 64 and 256 hidden features on arxiv_like: the paper's graphs have no classes."""
+    """Train with 64 and 256 hidden features on arxiv_like: the paper's graphs have no classes."""
     outcome = Outcome()
     options = [
         "dataset=arxiv_like",

@@ -47,7 +47,7 @@ class Known:
     stand_in: str = ""
 
     def missing(self) -> Missing:
-        """Returns how to get the matrix."""
+        """Return how to get the matrix."""
         files = f", as {self.stems[0]}.mtx or .npz" if self.stems else ""
         return Missing(self.name, f"{self.source}{files}")
 
@@ -139,7 +139,7 @@ class Pruned:
 
 
 def by_sparsity(matrices: list[Pruned]) -> Iterator[tuple[float, list[Pruned]]]:
-    """Yields the sparsities of DLMC with their matrices, so that each sparsity counts once in a mean."""
+    """Yield the sparsities of DLMC with their matrices, so that each sparsity counts once in a mean."""
     groups: dict[float, list[Pruned]] = defaultdict(list)
     for matrix in matrices:
         groups[matrix.sparsity].append(matrix)
@@ -147,7 +147,7 @@ def by_sparsity(matrices: list[Pruned]) -> Iterator[tuple[float, list[Pruned]]]:
 
 
 def one_of_each(matrices: list[Pruned], least: float = 0.0) -> list[Found]:
-    """Returns the largest matrix of up to 2048 rows of each sparsity from `least` on, which are measured."""
+    """Return the largest matrix of up to 2048 rows of each sparsity from `least` on, which are measured."""
     found = []
     for sparsity, group in by_sparsity(matrices):
         small = [matrix for matrix in group if matrix.csr.rows <= 2048]
@@ -158,7 +158,7 @@ def one_of_each(matrices: list[Pruned], least: float = 0.0) -> list[Found]:
 
 
 def _stem(path: Path) -> str:
-    """Returns the name of a matrix file without its ending, in lower case; "" for other files."""
+    """Return the name of a matrix file without its ending, in lower case; "" for other files."""
     name = path.name.lower()
     longest_first = sorted(ENDINGS, key=len, reverse=True)
     return next((name.removesuffix(ending) for ending in longest_first if name.endswith(ending)), "")
@@ -196,7 +196,7 @@ class Library:
         return self._read[path]
 
     def _of_dataset(self, name: str) -> Csr | None:
-        """Returns the graph of a data set whose raw files are in the folder."""
+        """Return the graph of a data set whose raw files are in the folder."""
         if name not in DATASETS or (source := SOURCES.get(name)) is None:
             return None
         first = self._named.get(source.files[0])
@@ -207,14 +207,14 @@ class Library:
         return self._read[first]
 
     def find(self, name: str) -> Csr | None:
-        """Returns a matrix of KNOWN if it is there, with the self-loops that the papers count."""
+        """Return a matrix of KNOWN if it is there, with the self-loops that the papers count."""
         known = KNOWN[name]
         path = next((self._matrices[s.lower()] for s in known.stems if s.lower() in self._matrices), None)
         csr = self._load(path) if path is not None else self._of_dataset(known.dataset)
         return csr.add_self_loops()[0] if csr is not None and known.self_loops else csr
 
     def get(self, name: str, generate: bool = False) -> tuple[Found | None, Missing | None]:
-        """Returns a matrix of KNOWN or its stand-in, and what is missing.
+        """Return a matrix of KNOWN or its stand-in, and what is missing.
 
         Args:
             name: name of the matrix.
@@ -232,14 +232,14 @@ class Library:
         return found, known.missing()
 
     def of_file(self, name: str) -> Csr | None:
-        """Returns the matrix of a file by the name that it has in results: its path below a folder."""
+        """Return the matrix of a file by the name that it has in results: its path below a folder."""
         path = self._matrices.get(_stem(Path(name)))
         if ".smtx" in name:
             path = next((path for key, path in self._pruned.items() if f"/{key}".endswith(f"/{name}")), None)
         return None if path is None else self._load(path)
 
     def pruned(self) -> Iterator[Pruned]:
-        """Reads the matrices of DLMC, those of Transformers first."""
+        """Read the matrices of DLMC, those of Transformers first."""
         for key, path in sorted(
             self._pruned.items(), key=lambda item: ("/transformer/" not in item[0], item[0])
         ):
@@ -248,7 +248,7 @@ class Library:
                 yield Pruned(key, path.parts[-3], float(sparsity), self._load(path))
 
     def square(self, rows: int, nnz: int, cols: int | None = None) -> Iterator[Found]:
-        """Reads all matrices that are not pruned weights, and that are large enough.
+        """Read all matrices that are not pruned weights, and that are large enough.
 
         Files .mtx count as a part of the SuiteSparse collection, other files as stand-ins.
 
@@ -299,7 +299,7 @@ class Session:
         return Library(self.data, self.device)
 
     def each(self, names: Iterable[str], outcome: Outcome, stand_ins: bool = True) -> Iterator[Found]:
-        """Yields the matrices that are there, or what stands in for them, and notes those that are missing.
+        """Yield the matrices that are there, or what stands in for them, and notes those that are missing.
 
         Args:
             names: names of KNOWN.
@@ -318,7 +318,7 @@ class Session:
                 yield found
 
     def sizes(self, published: Mapping[str, tuple[int, int]], nonzeros: str = "nonzeros") -> Outcome:
-        """Counts the nodes and the nonzeros of the graphs that are there, without stand-ins.
+        """Count the nodes and the nonzeros of the graphs that are there, without stand-ins.
 
         Args:
             published: nodes and nonzeros by the paper, with a self-loop for each node where it has them.
@@ -332,14 +332,14 @@ class Session:
         return outcome
 
     def pruned(self, outcome: Outcome) -> list[Pruned]:
-        """Returns the matrices of DLMC, and notes if there are none."""
+        """Return the matrices of DLMC, and notes if there are none."""
         found = list(self.library.pruned())
         if not found:
             outcome.missing.append(DLMC)
         return found
 
     def measured(self) -> list[dict[str, Any]]:
-        """Returns the right rows of the file of results.
+        """Return the right rows of the file of results.
 
         Raises:
             ValueError: the file is none of results.

@@ -56,7 +56,7 @@ class FormatCase:
 
 
 def precision_of(name: str, wanted: Iterable[str] = ("fp16", "tf32")) -> str:
-    """Returns the first of some precisions that a format has, or the first one if it has none of them.
+    """Return the first of some precisions that a format has, or the first one if it has none of them.
 
     Raises:
         ValueError: there is no such format.
@@ -88,7 +88,7 @@ class PresetBench(Bench):
             release()  # operands of large graphs take gigabytes
 
     def _case(self, case: FormatCase, reference: Reference) -> dict[str, Any]:
-        """Measures one case; raises UnavailableError if the format does not have the operation."""
+        """Measure one case; raises UnavailableError if the format does not have the operation."""
         work = reference.work
         try:
             a, prepare_ms = prepare_subject(
@@ -123,7 +123,7 @@ class _Loaded(MatrixSpec):
     graph: SparseGraph | None = field(default=None, compare=False)
 
     def load(self, device: Any) -> SparseGraph:
-        """Returns the matrix on a device."""
+        """Return the matrix on a device."""
         assert self.graph is not None
         return self.graph.to(device)
 
@@ -133,7 +133,7 @@ def speed_rows(
     peers: tuple[str, ...] = ("cusparse-best", "cusparse"), op: str = "spmm", width: int = 128,
     precision: str = "fp16", auto: bool = False,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Measures formats and peers on matrices with stored values.
+    """Measure formats and peers on matrices with stored values.
 
     Args:
         session: the device and the number of repeats.
@@ -171,7 +171,7 @@ def over_peer(
     session: Session, outcome: Outcome, matrices: Iterable[Found], name: str, paper: float | None = None, *,
     peer: str = "cusparse-best", label: str = "cuSPARSE at its best", **product: Any,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """Adds the speeds of a paper's format over a peer's, and their geometric mean beside the paper's.
+    """Add the speeds of a paper's format over a peer's, and their geometric mean beside the paper's.
 
     Args:
         session, outcome: as of `speed_rows`.
@@ -205,7 +205,7 @@ def compare_cases(
     session: Session, outcome: Outcome, matrices: Iterable[Found], cases: tuple[FormatCase, FormatCase],
     paper: float | None = None, **product: Any,
 ) -> None:  # fmt: skip
-    """Adds the speeds of one case over another, and their geometric mean beside the paper's.
+    """Add the speeds of one case over another, and their geometric mean beside the paper's.
 
     Args:
         session, outcome: as of `speed_rows`.

@@ -25,13 +25,13 @@ _SIZES = {
 
 
 def density_gain(csr: Csr, height: int) -> float:
-    """Computes equation 1: the density of the nonzero vectors over that of the matrix."""
+    """Compute equation 1: the density of the nonzero vectors over that of the matrix."""
     return vector_density(csr, height) * csr.rows * csr.cols / csr.nnz
 
 
 @PAPER.figure("table-3", "sizes of the 15 matrices of SuiteSparse")
 def table_3(session: Session) -> Outcome:
-    """Counts rows and nonzeros."""
+    """Count rows and nonzeros."""
     outcome = Outcome()
     for found in session.each(_SIZES, outcome, stand_ins=False):
         rows, nnz = _SIZES[found.name]
@@ -42,7 +42,7 @@ def table_3(session: Session) -> Outcome:
 
 @PAPER.figure("figure-12", "sparsity of the nonzero vectors, and density over the matrix's")
 def figure_12(session: Session) -> Outcome:
-    """Computes equation 1 for V = 8 and 16."""
+    """Compute equation 1 for V = 8 and 16."""
     outcome = Outcome()
     groups = list(by_sparsity(session.pruned(outcome)))
     for height, paper in ((8, 11.50), (16, 6.48)):
@@ -77,7 +77,7 @@ def figure_12(session: Session) -> Outcome:
 
 @PAPER.figure("figure-13", "storage of CVSE against CSR and ME-TCF, fp16 values")
 def figure_13(session: Session) -> Outcome:
-    """Compares bytes by the formats' formulas."""
+    """Compare bytes by the formats' formulas."""
     outcome = Outcome()
     groups = list(by_sparsity(session.pruned(outcome)))
     for height, paper, of_tcf in ((8, 1.75, 0.65), (16, 2.23, 0.86)):
@@ -105,7 +105,7 @@ def figure_13(session: Session) -> Outcome:
 
 @PAPER.figure("figure-9", "SpMM of DLMC, N = 512, beside cuSPARSE and cuBLAS", needs="gpu", minutes=True)
 def figure_9(session: Session) -> Outcome:
-    """Measures cvse in fp16 beside cuSPARSE; speeds over cuBLAS's dense product are added."""
+    """Measure cvse in fp16 beside cuSPARSE; speeds over cuBLAS's dense product are added."""
     outcome = Outcome(
         notes=["The paper's text gives speeds over Sputnik and vectorSparse, which are not here."]
     )
@@ -122,7 +122,7 @@ def figure_9(session: Session) -> Outcome:
 
 @PAPER.figure("figure-11", "what the register shuffle is worth, N = 512", needs="gpu", minutes=True)
 def figure_11(session: Session) -> Outcome:
-    """Measures V = 8 with the register shuffle, and with elements exchanged through shared memory."""
+    """Measure V = 8 with the register shuffle, and with elements exchanged through shared memory."""
     outcome = Outcome(
         notes=["The paper's 1.12 at N = 512 is on a V100, where it holds the other parts alike."]
     )
@@ -134,7 +134,7 @@ def figure_11(session: Session) -> Outcome:
 
 @PAPER.figure("figure-14", "V = 8 against V = 16 by sparsity, N = 512", needs="gpu", minutes=True)
 def figure_14(session: Session) -> Outcome:
-    """Measures both lengths of vectors."""
+    """Measure both lengths of vectors."""
     outcome = Outcome(
         notes=["The paper finds V = 16 faster below a sparsity of 0.9, and V = 8 from there on."]
     )

@@ -24,7 +24,7 @@ _IMPROVEMENT = {0.5: 3.89, 0.9: 1.82}
 
 
 def shuffled_order(csr: Csr) -> torch.Tensor | None:
-    """Returns the order of the row shuffle; None if the reordering is not registered."""
+    """Return the order of the row shuffle; None if the reordering is not registered."""
     return METHODS[SHUFFLE].order(csr) if SHUFFLE in METHODS else None
 
 
@@ -37,7 +37,7 @@ def _groups(session: Session, outcome: Outcome) -> list[tuple[float, list[Pruned
 
 @PAPER.figure("figure-8", "share of Tensor Core work on nonzeros, by format")
 def figure_8(session: Session) -> Outcome:
-    """Computes the utilisation of SR-BCRS, of unprocessed matrices and of tiles of 8 x 16."""
+    """Compute the utilisation of SR-BCRS, of unprocessed matrices and of tiles of 8 x 16."""
     outcome = Outcome()
     for sparsity, group in _groups(session, outcome):
         name = f"DLMC at {sparsity:g} ({len(group)})"
@@ -56,7 +56,7 @@ def figure_8(session: Session) -> Outcome:
 
 @PAPER.figure("figure-9", "utilisation of Tiled-CSR over SR-BCRS")
 def figure_9(session: Session) -> Outcome:
-    """Computes the improvement by sparsity, with and without the row shuffle."""
+    """Compute the improvement by sparsity, with and without the row shuffle."""
     outcome = Outcome()
     given, shuffled = [], []
     for sparsity, group in _groups(session, outcome):
@@ -84,7 +84,7 @@ def figure_9(session: Session) -> Outcome:
 
 @PAPER.figure("figure-10", "3D grid against a flat one, N = 512", needs="gpu", minutes=True)
 def figure_10(session: Session) -> Outcome:
-    """Measures both orders of thread blocks, and A in registers in place of shared memory."""
+    """Measure both orders of thread blocks, and A in registers in place of shared memory."""
     outcome = Outcome()
     found = one_of_each(session.pruned(outcome))
     for label, policy in (("flat", {"grid": "flat"}), ("A in registers", {"stage_a": "none"})):
@@ -98,7 +98,7 @@ def figure_10(session: Session) -> Outcome:
 
 @PAPER.figure("figure-11", "SpMM of DLMC beside cuSPARSE, N = 512", needs="gpu", minutes=True)
 def figure_11(session: Session) -> Outcome:
-    """Measures tiled-csr in fp16 beside cuSPARSE."""
+    """Measure tiled-csr in fp16 beside cuSPARSE."""
     outcome = Outcome(notes=["The paper's text gives speeds over Magicube, which is not here."])
     over_peer(session, outcome, one_of_each(session.pruned(outcome)), "tiled-csr", width=512)
     return outcome

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def _train(options: list[str]) -> str:
-    """Runs train.py; returns "" or the last line that a failed run printed."""
+    """Run train.py; returns "" or the last line that a failed run printed."""
     done = subprocess.run([sys.executable, "train.py", *options], cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 0:
         return ""
@@ -28,7 +28,7 @@ def _train(options: list[str]) -> str:
 
 
 def train_study(session: Session, experiment: str) -> Outcome:
-    """Runs a study of configs/experiment, and lists its scores beside the paper's.
+    """Run a study of configs/experiment, and lists its scores beside the paper's.
 
     The study is kept in outputs/: the same command goes on with what is left of it.
     """
@@ -49,7 +49,7 @@ def train_study(session: Session, experiment: str) -> Outcome:
 
 
 def add_scores(outcome: Outcome, study: dict[str, Any]) -> None:
-    """Adds the scores of a study.json, and those that the paper alone has."""
+    """Add the scores of a study.json, and those that the paper alone has."""
     paper = study["paper"]
     scores = {name.lower(): found for name, found in paper["scores"].items()}
     for row in study["rows"]:
@@ -65,7 +65,7 @@ def add_scores(outcome: Outcome, study: dict[str, Any]) -> None:
 
 
 def train_once(session: Session, options: list[str]) -> tuple[dict[str, Any] | None, Missing | None]:
-    """Runs train.py once; returns the content of result.json, or what is missing."""
+    """Run train.py once; returns the content of result.json, or what is missing."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder, "run")
         problem = _train([*options, f"device={session.device}", f"hydra.run.dir={run}"])

@@ -59,7 +59,7 @@ def is_external(target: str) -> bool:
 
 
 def link_problems(site: Path) -> Iterator[str]:
-    """Names the links and files that are missing, and what comes from other hosts."""
+    """Name the links and files that are missing, and what comes from other hosts."""
     # The page for addresses that do not exist has links from the root of a host.
     pages = {path: Page(path.read_text()) for path in site.rglob("*.html") if path.name != "404.html"}
     for path, page in pages.items():
@@ -83,7 +83,7 @@ def link_problems(site: Path) -> Iterator[str]:
 
 
 def inventory(site: Path) -> set[str]:
-    """Returns the names that the API reference describes."""
+    """Return the names that the API reference describes."""
     body = (site / "objects.inv").read_bytes().split(b"\n", 4)[4]
     return {line.split()[0] for line in zlib.decompress(body).decode().splitlines()}
 
@@ -95,7 +95,7 @@ def public_modules() -> list[str]:
 
 
 def undocumented(modules: Iterable[types.ModuleType], described: set[str]) -> Iterator[str]:
-    """Names what a module's `__all__` has and the reference neither has there nor where it is defined."""
+    """Name what a module's `__all__` has and the reference neither has there nor where it is defined."""
     for module in modules:
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
@@ -107,7 +107,7 @@ def undocumented(modules: Iterable[types.ModuleType], described: set[str]) -> It
 
 
 def build() -> Iterator[str]:
-    """Builds the site and names the warnings."""
+    """Build the site and names the warnings."""
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     done = subprocess.run(
         command,

@@ -43,7 +43,7 @@ class DeviceCode:
 
 
 def device_units(section: bytes) -> Iterator[list[DeviceCode]]:
-    """Reads a section .nv_fatbin: for each compilation unit, a header and the code for each architecture."""
+    """Read a section .nv_fatbin: for each compilation unit, a header and the code for each architecture."""
     magic, header, kinds = 0xBA55ED50, struct.Struct("<IHHQ"), {1: PTX, 2: MACHINE_CODE}
     position = 0
     while position + header.size <= len(section):
@@ -62,7 +62,7 @@ def device_units(section: bytes) -> Iterator[list[DeviceCode]]:
 
 
 def expected_codes(architectures: list[str]) -> Counter[tuple[str, int]]:
-    """Returns what a unit should have: machine code for each one, and PTX for the newest without a letter."""
+    """Return what a unit should have: machine code for each one, and PTX for the newest without a letter."""
     numbers = [int(name.rstrip("af")) for name in architectures]
     plain = [int(name) for name in architectures if name.isdigit()]
     newest = [(PTX, max(plain))] if plain else []

@@ -64,7 +64,7 @@ class Claim:
 
 
 def as_table(load: Load) -> str:
-    """Makes the table."""
+    """Make the table."""
     rows = []
     for claim in _claims(load):
         mean, _, spread = claim.spread.partition(" ")
@@ -75,7 +75,7 @@ def as_table(load: Load) -> str:
 
 
 def as_figure(load: Load) -> str:
-    """Makes the figure, an SVG file: mean speeds, with the least and the largest of several cases."""
+    """Make the figure, an SVG file: mean speeds, with the least and the largest of several cases."""
     bars = [
         Bar(claim.label, claim.mean, claim.spread, low=min(claim.speeds), high=max(claim.speeds))
         for claim in _claims(load)

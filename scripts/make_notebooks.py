@@ -28,7 +28,7 @@ _PYTHON = re.compile(r"^```python\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 
 
 def prose(text: str) -> str:
-    """Returns prose of a page for a notebook, whose links are from another folder."""
+    """Return prose of a page for a notebook, whose links are from another folder."""
     text = re.sub(r"<!-- [^\n]* -->\n", "", _OUTPUT.sub("", text))
     text = re.sub(r"\s+The\s+same\s+steps\s+are\s+in\s+a\s+notebook,\s+`[^`]*`\.", "", text)
     text = re.sub(r"\]\(\.\./", "](../docs/", text)
@@ -37,7 +37,7 @@ def prose(text: str) -> str:
 
 
 def cells(page: str) -> list[tuple[str, str]]:
-    """Returns the cells of a page: ("markdown" or "code", source)."""
+    """Return the cells of a page: ("markdown" or "code", source)."""
     made = []
     for at, part in enumerate(_PYTHON.split(page)):
         if at % 2:
@@ -48,7 +48,7 @@ def cells(page: str) -> list[tuple[str, str]]:
 
 
 def notebook(page: str) -> dict[str, Any]:
-    """Returns the content of a notebook, in version 4.5 of the format."""
+    """Return the content of a notebook, in version 4.5 of the format."""
     made = []
     for number, (kind, source) in enumerate(cells(page)):
         cell: dict[str, Any] = {"cell_type": kind, "id": f"cell-{number}", "metadata": {}}
@@ -61,7 +61,7 @@ def notebook(page: str) -> dict[str, Any]:
 
 
 def file_of(name: str) -> Path:
-    """Returns the file of a tutorial's notebook."""
+    """Return the file of a tutorial's notebook."""
     return EXAMPLES / f"{name.replace('-', '_')}.ipynb"
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 
 def origin(result: dict[str, Any]) -> str:
-    """Returns the machine, versions, date and commits of a result."""
+    """Return the machine, versions, date and commits of a result."""
     return f"{_machine(result)}, {result['date'][:10]}, {_named(_commits(result))}."
 
 
 def origins(results: Iterable[dict[str, Any]]) -> str:
-    """Returns where results come from, in one line for each machine and torch, with all commits."""
+    """Return where results come from, in one line for each machine and torch, with all commits."""
     found: dict[str, dict[str, None]] = {}
     for result in results:
         found.setdefault(_machine(result), {}).update(dict.fromkeys(_commits(result)))

@@ -54,7 +54,7 @@ def _times(value: float | None) -> str:
 
 
 def _figures(load: Load, paper: str) -> dict[str, Content]:
-    """Returns the figures of a paper that are in files, those of the GPU over those of the CPU."""
+    """Return the figures of a paper that are in files, those of the GPU over those of the CPU."""
     found: dict[str, Content] = {}
     for where in ("cpu", "h200"):
         content = load(f"reproduce_{paper.replace('-', '_')}_{where}.json")
@@ -78,7 +78,7 @@ def _row(load: Load, paper: str, figure: str, quantity: str, matrix: str = "") -
 
 
 def _count(paper: str, figure: str, quantity: str, text: str, matrix: str = "") -> Callable[[Load], str]:
-    """Makes an effect of a row of `python -m papers`, such as "43.1 % fewer instructions (paper 43 %)"."""
+    """Make an effect of a row of `python -m papers`, such as "43.1 % fewer instructions (paper 43 %)"."""
     FIGURES[paper].add(figure)
 
     def effect(load: Load) -> str:
@@ -92,7 +92,7 @@ def _count(paper: str, figure: str, quantity: str, text: str, matrix: str = "") 
 
 
 def _switch(with_it: str, without: str) -> Callable[[Load], str]:
-    """Makes an effect of two rows of the file of policies: the speed of SpMM by one over the other."""
+    """Make an effect of two rows of the file of policies: the speed of SpMM by one over the other."""
     SWITCHES.update((with_it, without))
 
     def effect(load: Load) -> str:
@@ -159,7 +159,7 @@ _MECHANISMS: tuple[tuple[str, str, str, tuple[Effect, ...]], ...] = (
 
 
 def mechanisms(load: Load) -> str:
-    """Makes the table of mechanisms, with what each was measured to be worth."""
+    """Make the table of mechanisms, with what each was measured to be worth."""
     rows = []
     for paper, what, where, effects in _MECHANISMS:
         found = [effect(load) for effect in effects]
@@ -168,7 +168,7 @@ def mechanisms(load: Load) -> str:
 
 
 def numbers(load: Load) -> str:
-    """Makes the table of the papers' numbers beside ours."""
+    """Make the table of the papers' numbers beside ours."""
     rows, contents = [], []
     for paper, title in PAPERS.items():
         for where in ("cpu", "h200"):
@@ -187,7 +187,7 @@ def numbers(load: Load) -> str:
 
 
 def _right(content: Content) -> dict[str, dict[str, tuple[Content, Content | None]]]:
-    """Returns for each operand and matrix its right row of SpMM, and that of auto in the same precision.
+    """Return for each operand and matrix its right row of SpMM, and that of auto in the same precision.
 
     A format has the row of its first precision, of fp16 and then tf32.
     """
@@ -203,7 +203,7 @@ def _right(content: Content) -> dict[str, dict[str, tuple[Content, Content | Non
 
 
 def _speed_rows(content: Content, where: str) -> list[list[str]]:
-    """Returns rows of the speeds of each format and of auto."""
+    """Return rows of the speeds of each format and of auto."""
     rows = []
     for name, of_graph in _right(content).items():
         mine = [row for row, _ in of_graph.values()]
@@ -217,7 +217,7 @@ def _speed_rows(content: Content, where: str) -> list[list[str]]:
 
 
 def _auto_beside(content: Content, where: str) -> str:
-    """Returns how auto compares with the fastest format of each matrix, and with the best single format."""
+    """Return how auto compares with the fastest format of each matrix, and with the best single format."""
     faster: dict[str, dict[str, float]] = {}
     for name, of_graph in _right(content).items():
         for graph, (row, auto) in of_graph.items():
@@ -237,7 +237,7 @@ def _auto_beside(content: Content, where: str) -> str:
 
 
 def presets(load: Load) -> str:
-    """Makes the table of the speeds of every format and of auto."""
+    """Make the table of the speeds of every format and of auto."""
     files = {GRAPHS: "the five large graphs", DLMC: "DLMC", DLMC_FP16: "DLMC, all files here"}
     found = {where: content for name, where in files.items() if (content := load(name)) is not None}
     if not found:
@@ -252,7 +252,7 @@ def presets(load: Load) -> str:
 
 
 def _times_by_kernel(content: Content) -> dict[tuple[str, str], float]:
-    """Returns the milliseconds of the right products in fp16, by matrix and kernel."""
+    """Return the milliseconds of the right products in fp16, by matrix and kernel."""
     return {
         (row["graph"], row["kernel"]): row["ms"]
         for row in content["rows"]
@@ -261,7 +261,7 @@ def _times_by_kernel(content: Content) -> dict[tuple[str, str], float]:
 
 
 def sparsities(load: Load) -> str:
-    """Makes the table of DLMC by sparsity: auto beside cuSPARSE and cuBLAS, and beside the fastest format."""
+    """Make the table of DLMC by sparsity: auto beside cuSPARSE and cuBLAS, and beside the fastest format."""
     contents = [content for name in (DLMC_WIDE, SPARSITY) if (content := load(name)) is not None]
     if not contents:
         return (

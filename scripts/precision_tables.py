@@ -11,7 +11,7 @@ from gnnsparse.bench.render.pages import markdown_table as table
 
 
 def operations(data: dict[str, Any]) -> str:
-    """Makes the table of errors of SpMM and attention against float64, by the range of the operands."""
+    """Make the table of errors of SpMM and attention against float64, by the range of the operands."""
     of = {(r["op"], r["range"], r["precision"], r["output"]): r for r in data["operations"]}
     rows = []
     for precision, output in dict.fromkeys((r["precision"], r["output"]) for r in data["operations"]):
@@ -35,7 +35,7 @@ def operations(data: dict[str, Any]) -> str:
 
 
 def sums(data: dict[str, Any]) -> str:
-    """Makes the table of sums of float16 products, by the accumulator."""
+    """Make the table of sums of float16 products, by the accumulator."""
     rows = [
         [r["series"], str(r["terms"]), *(f"{r[name]:.1e}" for name in ("kernel", "half_blocks", "half"))]
         for r in data["accumulation"]
@@ -45,7 +45,7 @@ def sums(data: dict[str, Any]) -> str:
 
 
 def scaling(data: dict[str, Any]) -> str:
-    """Makes the table of gradients by their size and the scaling of the loss."""
+    """Make the table of gradients by their size and the scaling of the loss."""
     of = {(r["precision"], r["way"], r["magnitude"]): r for r in data["scaling"]}
     ways = list(dict.fromkeys((r["precision"], r["way"]) for r in data["scaling"]))
 
@@ -70,12 +70,12 @@ def scaling(data: dict[str, Any]) -> str:
 
 
 def study(*results: dict[str, Any]) -> str:
-    """Makes the tables of studies: scores by precision, beside those of PyG, of DGL and of a paper."""
+    """Make the tables of studies: scores by precision, beside those of PyG, of DGL and of a paper."""
     return "\n\n".join(_study(data) + "\n\n" + origin(data) for data in results)
 
 
 def eight_bits(*results: dict[str, Any]) -> str:
-    """Makes the table of scores with X in 8 bits and in fp32, of variants that ran with all seeds."""
+    """Make the table of scores with X in 8 bits and in fp32, of variants that ran with all seeds."""
     rows = []
     for data in results:
         whole = [r for r in data["rows"] if len(r["seeds"]) == data["settings"]["seeds"]]
@@ -93,7 +93,7 @@ def _variants(found: dict[str, dict[str, Any]]) -> list[dict[str, Any] | None]:
 
 
 def _with_gap(row: dict[str, Any] | None) -> str:
-    """Returns the mean, the deviation, and the difference from fp32."""
+    """Return the mean, the deviation, and the difference from fp32."""
     if row is None:
         return ""
     gap = "" if row["difference"] is None else f" ({row['difference']:+.2f})"

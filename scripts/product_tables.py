@@ -13,7 +13,7 @@ CUSPARSE_BEST = "cuSPARSE at its best,"
 
 
 def generated(data: dict[str, Any]) -> str:
-    """Makes the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
+    """Make the table of SpMM: 128 columns, GCN weights, by the plan's choice and by cuSPARSE."""
     shown = [r for r in data["rows"] if (r["op"], r["width"], r.get("values", "gcn")) == ("spmm", 128, "gcn")]
     by_key = {(r["graph"], r["kernel"], r["precision"]): r for r in shown if r["ok"]}
     best = any(kernel == "cusparse-best" for _, kernel, _ in by_key)
@@ -40,7 +40,7 @@ def generated(data: dict[str, Any]) -> str:
 
 
 def users(data: dict[str, Any]) -> str:
-    """Makes the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
+    """Make the table of SpMM beside cuSPARSE's fastest algorithm, by width, weights and precision."""
     of = {
         (r["graph"], r["values"], r["width"], r["precision"], r["kernel"]): r for r in data["rows"] if r["ok"]
     }
@@ -62,7 +62,7 @@ def users(data: dict[str, Any]) -> str:
 
 
 def published(data: dict[str, Any]) -> str:
-    """Makes the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
+    """Make the table of SpMM on published graphs: 128 columns, fp16, by the plan and by cuSPARSE."""
     of = {
         (r["graph"], r["kernel"]): r
         for r in data["rows"]
@@ -83,7 +83,7 @@ def published(data: dict[str, Any]) -> str:
 
 
 def eight_bits(*results: dict[str, Any]) -> str:
-    """Makes the table of SpMM with 0/1 weights in 8 bits, beside fp16: milliseconds, and the ratio."""
+    """Make the table of SpMM with 0/1 weights in 8 bits, beside fp16: milliseconds, and the ratio."""
     parts = []
     for data in results:
         of = {
@@ -103,7 +103,7 @@ def eight_bits(*results: dict[str, Any]) -> str:
 
 
 def widths(*results: dict[str, Any]) -> str:
-    """Makes the table of widths: the time of each over that of the next multiple of 64 columns."""
+    """Make the table of widths: the time of each over that of the next multiple of 64 columns."""
     parts = []
     for data in results:
         of = {(r["graph"], r["precision"], r["width"]): r["ms"] for r in data["rows"]}
@@ -118,7 +118,7 @@ def widths(*results: dict[str, Any]) -> str:
 
 
 def widths_beside_cusparse(*results: dict[str, Any]) -> str:
-    """Makes the table of ratios to cuSPARSE at its best, the less of rank-1 and of stored weights.
+    """Make the table of ratios to cuSPARSE at its best, the less of rank-1 and of stored weights.
 
     tf32 stands beside cuSPARSE in fp32, which is measured with it.
     """
@@ -141,7 +141,7 @@ def widths_beside_cusparse(*results: dict[str, Any]) -> str:
 
 
 def host(data: dict[str, Any]) -> str:
-    """Makes the table of the host's time of calls on a graph of Cora's size, in microseconds."""
+    """Make the table of the host's time of calls on a graph of Cora's size, in microseconds."""
     of = {(r["call"], r["width"], r["precision"]): r["microseconds"] for r in data["rows"]}
     rows = []
     for call, width in dict.fromkeys(key[:2] for key in of):

@@ -55,7 +55,7 @@ IN_README = ("headline",)
 
 
 def pages_of(name: str) -> list[Path]:
-    """Returns the pages that have a table."""
+    """Return the pages that have a table."""
     return [PAGE_OF.get(name, RESULTS_PAGE), *([README] if name in IN_README else [])]
 
 
@@ -68,12 +68,12 @@ def load(name: str) -> dict[str, Any]:
 
 
 def load_if_there(name: str) -> dict[str, Any] | None:
-    """Returns the content of a file of results; None if it is not there."""
+    """Return the content of a file of results; None if it is not there."""
     return load(name) if (RESULTS / name).is_file() else None
 
 
 def epochs_table() -> str:
-    """Makes the table of epochs by train.py."""
+    """Make the table of epochs by train.py."""
     data = load("train_epochs.json")
     rows = [
         [
@@ -97,7 +97,7 @@ _ATTENTION_PEERS = {
 
 
 def attention_table() -> str:
-    """Makes the table of attention: forward, and forward with backward, and ratios to other kernels."""
+    """Make the table of attention: forward, and forward with backward, and ratios to other kernels."""
     data = load("attention.json")
     rows = []
     for r in data["rows"]:
@@ -123,7 +123,7 @@ def attention_table() -> str:
 
 
 def graph_attention_table() -> str:
-    """Makes the table of graph attention: forward, and forward with backward, by score or edge features."""
+    """Make the table of graph attention: forward, and forward with backward, by score or edge features."""
     data = load("graph_attention.json")
 
     def row(r: dict[str, Any], what: str) -> list[str]:
@@ -137,7 +137,7 @@ def graph_attention_table() -> str:
 
 
 def layer_steps_table() -> str:
-    """Makes the table of training steps of graph attention layers beside PyG's."""
+    """Make the table of training steps of graph attention layers beside PyG's."""
     data = load("graph_attention.json")
     rows = []
     for name in dict.fromkeys(r["layer"] for r in data["steps"]):
@@ -153,7 +153,7 @@ def layer_steps_table() -> str:
 
 
 def accelerated_table() -> str:
-    """Makes the table of training steps of accelerated PyG models beside PyG's, eager and compiled."""
+    """Make the table of training steps of accelerated PyG models beside PyG's, eager and compiled."""
     data = load("interop_pyg.json")
     rows = []
     for graph, name in dict.fromkeys((r["graph"], r["layer"]) for r in data["steps"]):
@@ -173,7 +173,7 @@ def accelerated_table() -> str:
 
 
 def training_table() -> str:
-    """Makes the table of training steps of a GCN: forward, backward and Adam."""
+    """Make the table of training steps of a GCN: forward, backward and Adam."""
     data = load("train_step.json")
     peers = {r["name"]: r for r in data["rows"]}
     base = peers["pyg csr fp32"]["ms"]
@@ -186,7 +186,7 @@ def training_table() -> str:
 
 
 def agnn_step_table() -> str:
-    """Makes the table of training steps of the AGNN on two graphs."""
+    """Make the table of training steps of the AGNN on two graphs."""
     results = [load(f"agnn_step_{name}.json") for name in ("arxiv_like", "reddit_like")]
     header, rows = ["4 layers, hidden 32"], {}
     for data in results:
@@ -202,7 +202,7 @@ def agnn_step_table() -> str:
 
 
 def encoder_table() -> str:
-    """Makes the table of a Transformer encoder's forward pass at L = 8192, sparse and dense."""
+    """Make the table of a Transformer encoder's forward pass at L = 8192, sparse and dense."""
     data = load("encoder.json")
     rows: dict[tuple[int, int], list[str]] = {}
     for r in data["rows"]:
@@ -219,7 +219,7 @@ def encoder_table() -> str:
 
 
 def accuracy_table(file: str) -> str:
-    """Makes the table of test accuracies, mean and deviation over the seeds, with PyG's."""
+    """Make the table of test accuracies, mean and deviation over the seeds, with PyG's."""
     data = load(file)
     precisions = list(dict.fromkeys(r["precision"] for r in data["rows"]))
     rows = []
@@ -231,7 +231,7 @@ def accuracy_table(file: str) -> str:
 
 
 def sampled_accuracy_table(file: str) -> str:
-    """Makes the table of test accuracies after training on samples, beside PyG's layers on samples of DGL."""
+    """Make the table of test accuracies after training on samples, beside PyG's layers on samples of DGL."""
     data = load(file)
     rows = []
     for r in data["rows"]:
@@ -242,7 +242,7 @@ def sampled_accuracy_table(file: str) -> str:
 
 
 def layers_accuracy_table(*files: str) -> str:
-    """Makes the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
+    """Make the table of test scores of several models, mean and deviation over the seeds, with PyG's."""
     measured = [load(file) for file in files]
     all_rows = [row for data in measured for row in data["rows"]]
     precisions = list(dict.fromkeys(r["precision"] for r in all_rows))
@@ -261,7 +261,7 @@ def layers_accuracy_table(*files: str) -> str:
 
 
 def examples_table(*files: str) -> str:
-    """Makes the table of models that are trained as PyG's examples are, plain and accelerated."""
+    """Make the table of models that are trained as PyG's examples are, plain and accelerated."""
     results = [load(name) for name in files]
     rows = [
         [row["model"], row["dataset"]]
@@ -274,7 +274,7 @@ def examples_table(*files: str) -> str:
 
 
 def agnn_layer_table() -> str:
-    """Makes the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
+    """Make the table of one AGNNConv's forward and backward pass on a CPU, with PyG's."""
     data = load("agnn_layer_cpu.json")
     by_key = {(r["graph"], r["width"], r["name"]): r for r in data["rows"]}
     rows = []
@@ -287,7 +287,7 @@ def agnn_layer_table() -> str:
 
 
 def latency_table() -> str:
-    """Makes the table of latencies: p50 with a warm cache, ours eager and captured, and a peer's."""
+    """Make the table of latencies: p50 with a warm cache, ours eager and captured, and a peer's."""
     measured = [load(file.name) for file in LATENCY_FILES]
     cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
     for data in measured:
@@ -317,7 +317,7 @@ def latency_table() -> str:
 
 
 def scaling_table(file: str) -> str:
-    """Makes the table of training steps on one and on several GPUs, captured where they can be.
+    """Make the table of training steps on one and on several GPUs, captured where they can be.
 
     Cases that failed, or have no row of one GPU, are left out.
     """
@@ -344,7 +344,7 @@ def scaling_table(file: str) -> str:
 
 
 def published_levels_table() -> str:
-    """Makes the table of scores beside published ones."""
+    """Make the table of scores beside published ones."""
     rows, origins = [], {}
     for r in load("published_levels.json")["rows"]:
         model, data = (option.partition("=")[2] for option in r["options"][:2])

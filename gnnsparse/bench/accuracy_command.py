@@ -64,7 +64,7 @@ PARTS: dict[str, Callable[[AccuracySettings], Iterator[Row]]] = {
 def measure_parts(
     settings: AccuracySettings, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Any]:
-    """Measures, and returns the content of the JSON file.
+    """Measure, and return the content of the JSON file.
 
     Args:
         settings: what to measure.
@@ -78,7 +78,7 @@ def measure_parts(
 
 
 def run_accuracy(settings: AccuracySettings, out: Path | None = None, plot: Path | None = None) -> int:
-    """Measures, prints the report, and writes it to files.
+    """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
@@ -107,7 +107,7 @@ sums in float16 (emulated), gradients with and without scaling of the loss, and 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse bench accuracy`."""
+    """Declare the options of `gnnsparse bench accuracy`."""
     choices = {
         "--part": (tuple(PARTS), "what to measure"),
         "--op": (tuple(OPERATIONS), "operations of the part operations"),
@@ -134,7 +134,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace) -> AccuracySettings:
-    """Makes the settings of parsed options; `options.fail` is called if they do not go together."""
+    """Make the settings of parsed options; `options.fail` is called if they do not go together."""
     parts, precisions = tuple(dict.fromkeys(options.part)), tuple(dict.fromkeys(options.precision))
     if "operations" not in parts:
         for name, everything in (("op", OPERATIONS), ("range", RANGES)):
@@ -259,7 +259,7 @@ _TABLES = {
 
 
 def problems(content: dict[str, Any]) -> list[str]:
-    """Returns a line for each result that is less exact than its precision promises, or failed."""
+    """Return a line for each result that is less exact than its precision promises, or failed."""
     lines = []
     for part in _TABLES:
         for row in content.get(part, ()):
@@ -283,7 +283,7 @@ def problems(content: dict[str, Any]) -> list[str]:
 
 
 def print_report(content: dict[str, Any], console: Console) -> None:
-    """Prints the tables of all measured parts, and what is wrong."""
+    """Print the tables of all measured parts, and what is wrong."""
     for part, make in _TABLES.items():
         if part in content:
             for table in make(content[part]):

@@ -93,14 +93,14 @@ KERNEL_DEVICES: dict[str, tuple[str, ...]] = {
 
 
 def our_variants(work: Workload) -> tuple[str, ...]:
-    """Returns the variants in which each kernel of this package is measured; ("",) if there is one way."""
+    """Return the variants in which each kernel of this package is measured; ("",) if there is one way."""
     return (X_STORED, X_ROUNDED) if work.op == "spmm" and work.precision.quantizes else ("",)
 
 
 def our_kernel(
     name: str, plan: Plan | None, a: SparseOperand, work: Workload, variant: str = ""
 ) -> Candidate:
-    """Makes the candidate of a kernel of this package.
+    """Make the candidate of a kernel of this package.
 
     Args:
         name: a key of KERNELS.
@@ -136,7 +136,7 @@ def our_kernel(
 
 
 def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) -> torch.Tensor:
-    """Sorts column slots of panels by the time at which panels that run concurrently read them.
+    """Sort column slots of panels by the time at which panels that run concurrently read them.
 
     Args:
         columns: int32 [slots], the column of each column slot, -1 for padded slots.
@@ -157,7 +157,7 @@ def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) ->
 
 
 def same_run(a: Plan, b: Plan, device: torch.device) -> bool:
-    """Returns whether two plans launch identical code, so that measuring both would only compare noise."""
+    """Return whether two plans launch identical code, so that measuring both would only compare noise."""
     if device.type == "cpu":  # its one kernel ignores all parameters
         return a.kernel == b.kernel
     return replace(a, reasons=()) == replace(b, reasons=())

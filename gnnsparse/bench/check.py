@@ -64,7 +64,7 @@ class Sample:
 
     @classmethod
     def of(cls, subject: Subject) -> Sample:
-        """Samples 500 random rows and the 20 longest, or all rows of a matrix with no more than that."""
+        """Sample 500 random rows and the 20 longest, or all rows of a matrix with no more than that."""
         csr = subject.csr
         chosen = _choose_rows(csr)
         counts = csr.degrees[chosen]
@@ -73,7 +73,7 @@ class Sample:
         return cls(subject, chosen, local, torch.arange(local.numel(), device=csr.device) + start[local])
 
     def parts(self, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yields (local, nnz_index, rows, columns) of a part of the nonzeros at a time.
+        """Yield (local, nnz_index, rows, columns) of a part of the nonzeros at a time.
 
         Args:
             width: features that the caller gathers for each nonzero, by which the size of a part is chosen.
@@ -109,7 +109,7 @@ class Reference:
         return make(self.work, self.sample)
 
     def judge(self, result: torch.Tensor, factor: float) -> Verdict:
-        """Compares a result with the exact one.
+        """Compare a result with the exact one.
 
         Args:
             result: `Workload.output_shape`, any dtype, rows or nonzeros in the caller's order.
@@ -158,7 +158,7 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
 
 
 def _quantized(work: Workload, x: torch.Tensor) -> torch.Tensor:
-    """Returns what 8 bits hold of X: features have a scale for the whole X, which has the column weights.
+    """Return what 8 bits hold of X: features have a scale for the whole X, which has the column weights.
 
     A row with a large weight decides the step of its features for all rows. Where those have smaller weights
     by far, the error of single elements is a multiple of that of an X which is rounded by itself.
@@ -180,7 +180,7 @@ def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch
 
 
 def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bool) -> torch.Tensor:
-    """Calls a function with new memory full of NaN, so that elements which it does not write are found.
+    """Call a function with new memory full of NaN, so that elements which it does not write are found.
 
     Args:
         call: computes the workload.

@@ -59,7 +59,7 @@ class Run:
 
 
 def find_ncu() -> str:
-    """Returns the path of ncu.
+    """Return the path of ncu.
 
     Raises:
         UnavailableError: there is none.
@@ -71,7 +71,7 @@ def find_ncu() -> str:
 
 
 def count(run: Run, ncu: str) -> list[dict[str, int]]:
-    """Runs the plans under ncu, with warm caches as far as a first product warms them.
+    """Run the plans under ncu, with warm caches as far as a first product warms them.
 
     Args:
         run: what to profile.
@@ -106,7 +106,7 @@ def count(run: Run, ncu: str) -> list[dict[str, int]]:
 
 
 def _read(text: str) -> list[dict[str, int]]:
-    """Reads the table of ncu: a line for each kernel and metric, in the order of the kernels."""
+    """Read the table of ncu: a line for each kernel and metric, in the order of the kernels."""
     lines = text.splitlines()
     start = next((i for i, line in enumerate(lines) if line.startswith('"ID"')), len(lines))
     names = {metric: name for name, metric in METRICS.items()}
@@ -119,7 +119,7 @@ def _read(text: str) -> list[dict[str, int]]:
 
 
 def run_once(run: Run) -> None:
-    """Prepares the format and runs each plan once: what ncu profiles."""
+    """Prepare the format and run each plan once: what ncu profiles."""
     import gnnsparse
     from gnnsparse.bench.workload import Workload, make_subject
     from gnnsparse.precision import Precision

@@ -43,7 +43,7 @@ _UNWRITTEN = 30_000.0
 
 
 def _folders() -> Iterator[Path]:
-    """Yields folders that libcusparse may be in: of NVIDIA's wheels, of torch, and of the toolkit."""
+    """Yield folders that libcusparse may be in: of NVIDIA's wheels, of torch, and of the toolkit."""
     spec = util.find_spec("nvidia")
     for root in spec.submodule_search_locations or () if spec else ():
         yield from sorted(Path(root).glob("*/lib"))
@@ -56,7 +56,7 @@ def _folders() -> Iterator[Path]:
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """Returns cuSPARSE: the one that torch has loaded, or one that is installed.
+    """Return cuSPARSE: the one that torch has loaded, or one that is installed.
 
     Raises:
         UnavailableError: there is none, or it lacks a function that is needed.
@@ -113,7 +113,7 @@ class _Call:
         return made
 
     def dense(self, x: torch.Tensor) -> ctypes.c_void_p:
-        """Makes the descriptor of a contiguous matrix, which is kept."""
+        """Make the descriptor of a contiguous matrix, which is kept."""
         self._kept.append(x)
         sizes = (ctypes.c_int64(size) for size in (*x.shape, x.shape[1]))
         return self._make(
@@ -121,7 +121,7 @@ class _Call:
         )
 
     def check(self, function: str, *arguments: Any) -> None:
-        """Calls a function of cuSPARSE.
+        """Call a function of cuSPARSE.
 
         Raises:
             UnsupportedError: it does not accept the dtype or the algorithm.
@@ -136,7 +136,7 @@ class _Call:
         raise UnsupportedError(problem) if status in _REFUSALS else RuntimeError(problem)
 
     def prepare(self, function: str, *arguments: Any) -> float:
-        """Allocates the buffer, runs the preprocessing, and returns the milliseconds that both took."""
+        """Allocate the buffer, run the preprocessing, and return the milliseconds that both took."""
         torch.cuda.synchronize(self.work.device)
         begin = time.perf_counter()
         size = ctypes.c_size_t()
@@ -149,14 +149,14 @@ class _Call:
         return 1e3 * (time.perf_counter() - begin)
 
     def set_stream(self) -> None:
-        """Makes cuSPARSE queue its work on torch's current stream."""
+        """Make cuSPARSE queue its work on torch's current stream."""
         stream = torch.cuda.current_stream(self.work.device).cuda_stream
         self.check("cusparseSetStream", self.handle, ctypes.c_void_p(stream))
 
     def bound(
         self, function: str, arguments: tuple[Any, ...], out: torch.Tensor
     ) -> Callable[[], torch.Tensor]:
-        """Returns the call to time. Its arguments are converted ahead, and the result is written in place."""
+        """Return the call to time. Its arguments are converted ahead, and the result is written in place."""
         assert self.buffer is not None
         run, given = getattr(self.library, function), (self.handle, *arguments, _at(self.buffer))
 
@@ -180,7 +180,7 @@ def _destroy(library: ctypes.CDLL, made: list[tuple[str, ctypes.c_void_p]]) -> N
 
 
 def spmm_variants(work: Workload) -> Iterator[Variant]:
-    """Yields cuSPARSE's SpMM by each of its algorithms for CSR, prepared one after the other.
+    """Yield cuSPARSE's SpMM by each of its algorithms for CSR, prepared one after the other.
 
     The matrix has its weights as an array, X and Y are stored by rows, products are summed in float32, and Y
     is allocated one time, which spares an allocation in every call that the other candidates make.
@@ -210,7 +210,7 @@ def spmm_variants(work: Workload) -> Iterator[Variant]:
 
 
 def sddmm_variants(work: Workload) -> Iterator[Variant]:
-    """Yields cuSPARSE's SDDMM, which has one algorithm for CSR; see `spmm_variants`.
+    """Yield cuSPARSE's SDDMM, which has one algorithm for CSR; see `spmm_variants`.
 
     Args:
         work: an SDDMM.

@@ -23,7 +23,7 @@ def _save(figure: Any, path: Path) -> None:
 
 
 def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draws the ratios of speed to the baseline's, in a diagram for each op and precision.
+    """Draw the ratios of speed to the baseline's, in a diagram for each op and precision.
 
     Args:
         rows: measurements with ratios (`add_ratios`); those without a ratio, or wrong, are left out.
@@ -55,7 +55,7 @@ def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def colors_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Returns a colour for each kernel and peer, which is the same in all diagrams of a figure."""
+    """Return a colour for each kernel and peer, which is the same in all diagrams of a figure."""
     from matplotlib import colormaps
 
     names = list(dict.fromkeys(map(_name, rows)))
@@ -64,7 +64,7 @@ def colors_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """Returns the name of a kernel, of ours with the way that it is given its operands."""
+    """Return the name of a kernel, of ours with the way that it is given its operands."""
     way = row.get("variant") if row["ours"] else ""
     return f"{row['kernel']} ({way})" if way else str(row["kernel"])
 
@@ -74,7 +74,7 @@ def _panel(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def _cases(rows: list[dict[str, Any]], panel: tuple[str, str]) -> list[str]:
-    """Returns the cases of a diagram: those of other operations would be empty columns in it."""
+    """Return the cases of a diagram: those of other operations would be empty columns in it."""
     return list(dict.fromkeys(_label(row) for row in rows if _panel(row) == panel))
 
 
@@ -83,7 +83,7 @@ def _label(row: dict[str, Any]) -> str:
 
 
 def plot_latencies(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draws the latency of each case, p50 as a bar and p99 as a line above it, a diagram for each model.
+    """Draw the latency of each case, p50 as a bar and p99 as a line above it, a diagram for each model.
 
     Args:
         rows: measurements; those that are wrong are left out.
@@ -125,14 +125,14 @@ def _series(row: dict[str, Any]) -> str:
 
 
 def form_of(row: dict[str, Any]) -> str:
-    """Returns the precision of a row, with the dtype of the result where that has 16 bits."""
+    """Return the precision of a row, with the dtype of the result where that has 16 bits."""
     return (
         str(row["precision"]) if row["output"] == "float32" else f"{row['precision']}, {row['output']} result"
     )
 
 
 def plot_accuracy(content: dict[str, Any], path: Path) -> None:
-    """Draws the errors of the operations, of sums by accumulator, and of gradients, where they were measured.
+    """Draw the errors of the operations, of sums by accumulator, and of gradients, where they were measured.
 
     Args:
         content: what `measure_parts` returns.

@@ -30,7 +30,7 @@ a record (docs/gpu-records.md). Takes about six minutes and much of the GPU's me
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse bench fit`."""
+    """Declare the options of `gnnsparse bench fit`."""
     parser.add_argument(
         "--matrix", nargs="+", action="extend", type=matrices_option, metavar="MATRIX",
         help="matrices to measure beside the built-in suite, as in `gnnsparse bench kernels`",
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Exits with an error message if options of `gnnsparse bench fit` do not go together."""
+    """Exit with an error message if options of `gnnsparse bench fit` do not go together."""
     if options.measured is None:
         try:
             device_option("cuda")
@@ -68,13 +68,13 @@ def run(options: argparse.Namespace) -> int:
 
 
 def file_of(gpu: GpuRecord) -> Path:
-    """Returns the file that a GPU's record is written to by default, in the folder of the user's records."""
+    """Return the file that a GPU's record is written to by default, in the folder of the user's records."""
     name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
     return user_folder() / f"{name}.json"
 
 
 def _started(device: Device, start: GpuRecord) -> GpuRecord:
-    """Returns the record that the fit starts from, with the name and properties of this GPU."""
+    """Return the record that the fit starts from, with the name and properties of this GPU."""
     return replace(
         start,
         name=device.name,
@@ -102,7 +102,7 @@ def _cells(quality: Quality) -> tuple[str, ...]:
 def _measured(
     more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
-    """Measures the current GPU; returns the record to start from, the cases, and the environment."""
+    """Measure the current GPU; returns the record to start from, the cases, and the environment."""
     device = torch.device("cuda", torch.cuda.current_device())
     described = describe_device(device)
     nearest = record_for(described)
@@ -120,7 +120,7 @@ def run_fit(
     keep: Path | None = None,
     measured: Path | None = None,
 ) -> int:
-    """Measures, fits, prints how good the choices are, and writes the record.
+    """Measure, fit, print how good the choices are, and write the record.
 
     Args:
         out: the file to write; None: `file_of` this GPU, a record which plans are then chosen by.

@@ -79,13 +79,13 @@ def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
 
 
 def rates_of(name: str) -> Rates | None:
-    """Returns the ceilings of the GPU called `name` by its record; None if it has no record."""
+    """Return the ceilings of the GPU called `name` by its record; None if it has no record."""
     found = next((record.memory for record in records() if record.name == name), None)
     return None if found is None else Rates(1e12 * found.dram_tbs, 1e12 * found.gather_tbs)
 
 
 def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
-    """Measures the floor in milliseconds; returns None if it can't be measured.
+    """Measure the floor in milliseconds; returns None if it can't be measured.
 
     The native function `cuda_gather_floor` reads the rows of the dense operand that are listed in the
     candidate's `columns`, in that order and in slices of 128 bytes, and adds up their words. Nothing but the
@@ -114,7 +114,7 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
 
 
 def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
+    """Return `x` with rows padded to whole 16-byte vectors, which is how the kernels read it."""
     per_vector = 16 // x.dtype.itemsize
     return torch.nn.functional.pad(x, (0, -x.shape[1] % per_vector)).contiguous()
 
@@ -145,7 +145,7 @@ class ModelledCounts:
 
 
 def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[str, Plan]:
-    """Returns the plans to measure of an operand in a published format, by the names of their rows.
+    """Return the plans to measure of an operand in a published format, by the names of their rows.
 
     Args:
         a: the operand.
@@ -176,7 +176,7 @@ def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[st
 
 
 def tall_plans(a: SparseOperand, width: int) -> dict[str, Plan]:
-    """Returns the plans of an operand with windows of 16 rows, A the right or the left operand of the mma.
+    """Return the plans of an operand with windows of 16 rows, A the right or the left operand of the mma.
 
     Args:
         a: the operand, in a preset with `panel=TALL`.
@@ -190,7 +190,7 @@ def tall_plans(a: SparseOperand, width: int) -> dict[str, Plan]:
 
 
 def has_tall(name: str) -> bool:
-    """Returns whether a preset has windows of 8 rows, and of 16 for comparison."""
+    """Return whether a preset has windows of 8 rows, and of 16 for comparison."""
     preset = PRESETS[name]
     return preset.spec.window == 8 and preset.spec.encoding == "dense" and TALL in preset.panels
 
@@ -198,7 +198,7 @@ def has_tall(name: str) -> bool:
 def modelled_counts(
     blocked: BlockedMatrix, policy: WindowPolicy, precision: Precision, width: int
 ) -> ModelledCounts:
-    """Counts instructions and sectors of an SpMM by a policy.
+    """Count instructions and sectors of an SpMM by a policy.
 
     Args:
         blocked: the prepared format.
@@ -229,7 +229,7 @@ def modelled_counts(
 
 
 def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]:
-    """Returns what the row of a format has beside a kernel's: its name, policy and modelled counts."""
+    """Return what the row of a format has beside a kernel's: its name, policy and modelled counts."""
     blocked = a.kernels.blocked
     found: dict[str, Any] = {"format": None if blocked is None else blocked.spec.name}
     if blocked is None or op != "spmm" or not isinstance(plan, WindowPlan):
@@ -338,12 +338,12 @@ class Bench:
         self.noise.read()
 
     def run(self) -> None:
-        """Measures all matrices."""
+        """Measure all matrices."""
         for spec in self.settings.matrices:
             self.run_matrix(spec)
 
     def run_matrix(self, spec: MatrixSpec) -> None:
-        """Measures all combinations for one matrix."""
+        """Measure all combinations for one matrix."""
         try:
             graph = spec.load(self.settings.device)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
@@ -391,7 +391,7 @@ class Bench:
     def _run_format(
         self, name: str, spec: MatrixSpec, subject: Subject, precision: Precision, op: str, sample: Sample
     ) -> None:
-        """Measures a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
+        """Measure a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
         ablate = self.settings.ablate and op == "spmm"
         for panel in (None, TALL) if ablate and has_tall(name) else (None,):
             try:
@@ -426,7 +426,7 @@ class Bench:
             release()
 
     def _profile(self, rows: list[tuple[dict[str, Any], Plan]], run: Run) -> None:
-        """Adds to the rows what ncu counts of their plans, or sets why it can't as `profiler_problem`."""
+        """Add to the rows what ncu counts of their plans, or set why it can't as `profiler_problem`."""
         try:
             counts = count(run, find_ncu())
         except UnavailableError as error:
@@ -478,12 +478,12 @@ class Bench:
         self, name: str, plan: Plan | None, a: SparseOperand, prepare_ms: float, reference: Reference,
         variant: str = "",
     ) -> dict[str, Any]:  # fmt: skip
-        """Measures a kernel of this package; raises UnavailableError without a plan for it."""
+        """Measure a kernel of this package; raises UnavailableError without a plan for it."""
         who = replace(our_kernel(name, plan, a, reference.work, variant), preprocess_ms=prepare_ms)
         return self._measure(who, reference, _check(who, reference))
 
     def _fastest(self, name: str, reference: Reference) -> dict[str, Any]:
-        """Measures the fastest variant of a peer that is right; raises UnavailableError if none can run."""
+        """Measure the fastest variant of a peer that is right; raises UnavailableError if none can run."""
         tried: list[dict[str, Any]] = []
         best: tuple[float, Candidate, Verdict] | None = None
         makes = peer_candidates(name, reference.work)
@@ -508,7 +508,7 @@ class Bench:
     def _add(
         self, name: str, reference: Reference, ours: bool, measured: Callable[[], dict[str, Any]]
     ) -> dict[str, Any] | None:
-        """Adds the row that `measured` returns and returns it, or adds why it was skipped and returns None.
+        """Add the row that `measured` returns and return it, or add why it was skipped and return None.
 
         Raises:
             UnsupportedError: the candidate does not have the precision, which is told as well.
@@ -581,7 +581,7 @@ def _check(who: Candidate, reference: Reference) -> Verdict:
 def prepare_subject(
     subject: Subject, precision: Precision, reorder: str, format: str = "auto", panel: int | None = None
 ) -> tuple[SparseOperand, float]:
-    """Returns the prepared matrix, and the milliseconds that its preparation took."""
+    """Return the prepared matrix, and the milliseconds that its preparation took."""
     wait = torch.cuda.synchronize if subject.csr.device.type == "cuda" else lambda: None
     values = "gcn" if subject.kind == "gcn" else None
     wait()
@@ -595,13 +595,13 @@ def prepare_subject(
 
 
 def _line(error: BaseException) -> str:
-    """Returns the first line of an error's message, 200 characters at most."""
+    """Return the first line of an error's message, 200 characters at most."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]
 
 
 def release() -> None:
-    """Frees a GPU's cached memory, so that copies made by one candidate do not leave the next without."""
+    """Free a GPU's cached memory, so that copies made by one candidate do not leave the next without."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()

@@ -57,7 +57,7 @@ def _widths(text: str) -> tuple[int, ...]:
 
 
 def _found_here(devices: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Returns the names among kernels or peers that run on a device of this machine."""
+    """Return the names among kernels or peers that run on a device of this machine."""
     return tuple(name for name, found in devices.items() if set(found) & set(devices_here()))
 
 
@@ -70,7 +70,7 @@ def _reorder(text: str) -> str:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse bench kernels`."""
+    """Declare the options of `gnnsparse bench kernels`."""
 
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...], text: str) -> None:
         parser.add_argument(name, nargs="+", choices=choices, default=default, metavar="NAME", help=text)
@@ -181,7 +181,7 @@ def _kernels(names: Sequence[str], device: str, fail: Callable[[str], object]) -
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
-    """Makes the settings of parsed options, without loading any matrix.
+    """Make the settings of parsed options, without loading any matrix.
 
     Args:
         options: the parsed options.
@@ -228,7 +228,7 @@ def run(options: argparse.Namespace) -> int:
 def run_kernels(
     settings: Settings, out: Path | None = None, plot: Path | None = None, *, resume: bool = False
 ) -> int:
-    """Measures, prints the report, and writes it to files.
+    """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
@@ -268,7 +268,7 @@ _SAME = ("device", "device_name", "versions")
 
 
 def go_on(bench: Bench, file: Path) -> set[str]:
-    """Adds the measurements of a file to a run.
+    """Add the measurements of a file to a run.
 
     Args:
         bench: the run, which has measured nothing yet.

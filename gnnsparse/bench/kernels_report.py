@@ -39,12 +39,12 @@ def _in_precision(row: Row) -> tuple[Any, ...]:
 
 
 def _way(row: Row) -> str:
-    """Returns the variant of a kernel of ours: each is compared by itself. Peers' fastest one is in rows."""
+    """Return the variant of a kernel of ours: each is compared by itself. Peers' fastest one is in rows."""
     return str(row.get("variant", "")) if row["ours"] else ""
 
 
 def add_ratios(rows: list[Row], device: str) -> None:
-    """Adds to each row its speed relative to the baseline's: above 1 is faster.
+    """Add to each row its speed relative to the baseline's: above 1 is faster.
 
     The keys are `baseline` (such as "cusparse-best fp16"), `baseline_variant` (the algorithm that it ran),
     `over_baseline`, `over_cusparse`, which is `over_baseline` if the baseline calls cuSPARSE, else None, and
@@ -64,7 +64,7 @@ def add_ratios(rows: list[Row], device: str) -> None:
 
 
 def _baseline(row: Row, peers: tuple[str, ...], right: dict[tuple[Any, ...], Row]) -> Row | None:
-    """Returns the right row of the first peer that has one for the case of `row`; None if none has."""
+    """Return the right row of the first peer that has one for the case of `row`; None if none has."""
     for peer in peers:
         for precision in (peer_precision(peer, Precision(row["precision"])), Precision.FP32):
             if found := right.get((*_case(row), peer, precision.value)):
@@ -73,7 +73,7 @@ def _baseline(row: Row, peers: tuple[str, ...], right: dict[tuple[Any, ...], Row
 
 
 def means_of_auto(rows: list[Row]) -> list[Row]:
-    """Computes the geometric means of the ratios of `auto`, over matrices, widths and values.
+    """Compute the geometric means of the ratios of `auto`, over matrices, widths and values.
 
     Returns:
         A dict with keys "op", "precision", "variant", "baseline", "cases", "matrices" and "mean" for each op,
@@ -94,7 +94,7 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
 
 
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
-    """Finds cases where `auto` is slower than LOSS times the best of the peers and of our forced kernels.
+    """Find cases where `auto` is slower than LOSS times the best of the peers and of our forced kernels.
 
     Plans and kernels are judged by these cases. Wrong results are left out of the comparison.
 
@@ -123,7 +123,7 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
 
 
 def _compared(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Returns the right rows of `auto` that have rivals, each with the fastest of them."""
+    """Return the right rows of `auto` that have rivals, each with the fastest of them."""
     rivals: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:
         if row["ok"] and row["kernel"] != "auto":
@@ -136,7 +136,7 @@ def _compared(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 
 def no_losses(measured: int, compared: int) -> str:
-    """Returns what a report says of losses when it lists none: a comparison of nothing shows nothing.
+    """Return what a report says of losses when it lists none: a comparison of nothing shows nothing.
 
     Args:
         measured: number of measurements.
@@ -148,7 +148,7 @@ def no_losses(measured: int, compared: int) -> str:
 
 
 def _competes(rival: Row, row: Row) -> bool:
-    """Returns whether a candidate's row is in the precision that rows like `row` are compared with."""
+    """Return whether a candidate's row is in the precision that rows like `row` are compared with."""
     precision = Precision(row["precision"])
     if rival["ours"]:
         return rival["precision"] == row["precision"] and _way(rival) == _way(row)
@@ -168,7 +168,7 @@ def _full_name(row: Row) -> str:
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
-    """Returns the content of the JSON file: environment, settings, rows, what was skipped, summary."""
+    """Return the content of the JSON file: environment, settings, rows, what was skipped, summary."""
     settings = asdict(bench.settings)
     names = [*(row["graph"] for row in bench.rows), *(spec.name for spec in bench.settings.matrices)]
     settings["matrices"] = list(dict.fromkeys(names))  # with those of a file that the run went on with
@@ -207,7 +207,7 @@ def _table(op: str, rows: list[Row]) -> Table:
 
 
 def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Returns the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
+    """Return the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
     right = {_in_precision(r): r for r in rows if r["kernel"] == "auto" and r["ok"] and r["op"] == "spmm"}
     pairs = ((r, right.get(_in_precision({**r, "values": "random"}))) for r in right.values())
     return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
@@ -277,7 +277,7 @@ def _number(value: float | None) -> str:
 
 
 def print_report(bench: Bench, console: Console) -> None:
-    """Prints the tables, what is wrong or was skipped, means of `auto`, the noise, and where we lose."""
+    """Print the tables, what is wrong or was skipped, means of `auto`, the noise, and where we lose."""
 
     def say(text: str) -> None:
         console.print(escape(text), soft_wrap=True, highlight=False)
@@ -320,7 +320,7 @@ def print_report(bench: Bench, console: Console) -> None:
 
 
 def _baseline_names(rows: list[Row]) -> str:
-    """Returns the baselines of some rows with the algorithms that they ran, or that there is none."""
+    """Return the baselines of some rows with the algorithms that they ran, or that there is none."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for row in rows:
         if row["baseline"] is not None:
@@ -330,7 +330,7 @@ def _baseline_names(rows: list[Row]) -> str:
 
 
 def _uncaptured_lines(rows: list[Row]) -> list[str]:
-    """Returns a line for each kernel that could not be captured in a CUDA graph, with the reason."""
+    """Return a line for each kernel that could not be captured in a CUDA graph, with the reason."""
     found = dict.fromkeys((r["kernel"], r["timing_problem"]) for r in rows if r.get("timing_problem"))
     return [f"timed without a CUDA graph: {name}: {problem}" for name, problem in found]
 
@@ -341,7 +341,7 @@ def _where(row: Row) -> str:
 
 
 def _skipped_lines(skipped: list[Skipped]) -> list[str]:
-    """Returns a line for each candidate and reason for which it was skipped."""
+    """Return a line for each candidate and reason for which it was skipped."""
     groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
     for case in skipped:
         groups[case.name, case.reason].append(case)

@@ -40,7 +40,7 @@ __all__ = [
 
 
 def run_latency(settings: LatencySettings, out: Path | None = None, plot: Path | None = None) -> int:
-    """Measures, prints the report, and writes it to files.
+    """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
@@ -83,7 +83,7 @@ _CPU_TOKENS = 1024
 
 
 def _names(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """Returns a parser of names between commas."""
+    """Return a parser of names between commas."""
 
     def parse(text: str) -> list[str]:
         names = text.split(",")
@@ -112,7 +112,7 @@ _seconds = number_option("a number of seconds above 0", lambda value: 0 < value 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse bench latency`."""
+    """Declare the options of `gnnsparse bench latency`."""
     datasets = (CORA_LIKE, *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
 
     def several(name: str, choices: tuple[str, ...], default: tuple[str, ...] | None, text: str) -> None:
@@ -180,7 +180,7 @@ def _flat(groups: list[Any] | None, default: tuple[Any, ...] = ()) -> tuple[Any,
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> LatencySettings:
-    """Makes the settings of parsed options, without loading anything.
+    """Make the settings of parsed options, without loading anything.
 
     Args:
         options: the parsed options.
@@ -250,7 +250,7 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def _competes(peer: Row, row: Row) -> bool:
-    """Returns whether a right row of a peer is compared with `row`.
+    """Return whether a right row of a peer is compared with `row`.
 
     A peer may run in fp32 in place of the precision. What is launched from Python is compared with what is
     launched from Python; what is captured in a CUDA graph, with everything.
@@ -261,7 +261,7 @@ def _competes(peer: Row, row: Row) -> bool:
 
 
 def break_even(ours: Row, peer: Row) -> int | None:
-    """Returns after how many inferences ours has taken less time than a peer, preprocessing included.
+    """Return after how many inferences ours has taken less time than a peer, preprocessing included.
 
     Args:
         ours, peer: rows with `preprocess_ms` and `p50_ms`.
@@ -278,7 +278,7 @@ def break_even(ours: Row, peer: Row) -> int | None:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Adds to each row its speed relative to peers: above 1 is faster. Wrong results are never compared.
+    """Add to each row its speed relative to peers: above 1 is faster. Wrong results are never compared.
 
     The keys are `baseline`, the name of the fastest right peer, `over_baseline`, `over_pyg` (PyG with an
     edge_index, not captured, in the row's precision if it is right there, else in fp32), and `break_even`,
@@ -303,7 +303,7 @@ def _name(row: Row) -> str:
 
 
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
-    """Finds right rows of ours that are slower than LOSS times their baseline, worst first.
+    """Find right rows of ours that are slower than LOSS times their baseline, worst first.
 
     Args:
         rows: the measurements.
@@ -323,7 +323,7 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
 
 
 def as_json(bench: LatencyBench) -> dict[str, Any]:
-    """Returns the content of the JSON file: environment, settings, rows, what was skipped, losses, noise."""
+    """Return the content of the JSON file: environment, settings, rows, what was skipped, losses, noise."""
     add_ratios(bench.rows)
     settings = asdict(bench.settings)
     del settings["root"]  # a path of this machine
@@ -377,7 +377,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def print_report(bench: LatencyBench, console: Console) -> None:
-    """Prints the tables, what is wrong or was skipped, the noise, and where we lose."""
+    """Print the tables, what is wrong or was skipped, the noise, and where we lose."""
 
     def say(text: str) -> None:
         console.print(escape(text), soft_wrap=True, highlight=False)
@@ -416,7 +416,7 @@ def _where(row: Row) -> str:
 
 
 def _call_lines(bench: LatencyBench) -> list[str]:
-    """Returns lines of the rows with fewer calls than asked for, and of those that did not become stable."""
+    """Return lines of the rows with fewer calls than asked for, and of those that did not become stable."""
     lines = []
     few = [row for row in bench.rows if row["calls"] < bench.settings.calls]
     if few:
@@ -433,7 +433,7 @@ def _call_lines(bench: LatencyBench) -> list[str]:
 
 
 def _skipped_lines(skipped: list[SkippedLatency]) -> list[str]:
-    """Returns a line for each backend and reason for which it was skipped."""
+    """Return a line for each backend and reason for which it was skipped."""
     groups: dict[tuple[str, str, bool], list[SkippedLatency]] = defaultdict(list)
     for case in skipped:
         groups[case.backend, case.reason, case.failed].append(case)

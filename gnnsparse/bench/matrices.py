@@ -38,7 +38,7 @@ class MatrixSpec:
     seed: int = 0
 
     def load(self, device: torch.device | str) -> SparseGraph:
-        """Loads the structure of the matrix, without values: workloads have their own.
+        """Load the structure of the matrix, without values: workloads have their own.
 
         Raises:
             ValueError: the file is damaged or of another format.
@@ -52,7 +52,7 @@ class MatrixSpec:
 
 
 def parse_matrix(text: str) -> list[MatrixSpec]:
-    """Parses an argument `--matrix` to the matrices that it stands for.
+    """Parse an argument `--matrix` to the matrices that it stands for.
 
     Args:
         text: the name of a generated graph, `NAME`, with parameters, as in `NAME:scale=0.1`, `NAME:shuffled`,
@@ -100,7 +100,7 @@ def _number(parameter: str, value: str) -> float:
 
 
 def unique_names(specs: Iterable[MatrixSpec]) -> list[MatrixSpec]:
-    """Removes repeated specs, and appends numbers to the names of different ones that have equal names."""
+    """Remove repeated specs, and appends numbers to the names of different ones that have equal names."""
     seen: dict[str, int] = {}
     named = []
     for spec in dict.fromkeys(specs):

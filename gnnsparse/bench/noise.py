@@ -24,12 +24,12 @@ _REPEATS = 20
 
 
 def spread_of(lower_quartile: float, median: float, upper_quartile: float) -> float:
-    """Returns how far the quartiles lie apart, as a share of the median."""
+    """Return how far the quartiles lie apart, as a share of the median."""
     return (upper_quartile - lower_quartile) / median if median > 0 else 0.0
 
 
 def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
-    """Returns whether two measurements differ by no more than the noise that was measured.
+    """Return whether two measurements differ by no more than the noise that was measured.
 
     That is so if the repeats of one of them lie too far apart, if their quartiles overlap, or if the
     reference changed by as much as they differ.
@@ -70,7 +70,7 @@ class NoiseMeter:
         torch.add(*self._factors, out=self._out)
 
     def read(self) -> None:
-        """Times the reference once more."""
+        """Time the reference once more."""
         self.readings.append(measure(self._reference, self.device, repeats=_REPEATS))
 
     @property
@@ -91,7 +91,7 @@ class NoiseMeter:
         return max(spreads, default=0.0)
 
     def summary(self, spreads: list[float]) -> dict[str, Any]:
-        """Returns what the JSON file says of the noise.
+        """Return what the JSON file says of the noise.
 
         Args:
             spreads: for each row how far its quartiles lie apart.
@@ -109,7 +109,7 @@ class NoiseMeter:
 
 
 def noise_lines(noise: dict[str, Any]) -> list[str]:
-    """Returns the lines of a report about the noise: none if the machine was quiet.
+    """Return the lines of a report about the noise: none if the machine was quiet.
 
     Args:
         noise: what `NoiseMeter.summary` returned.

@@ -45,7 +45,7 @@ class Peer:
 
 
 def _sparse(work: Workload) -> torch.Tensor:
-    """Makes a torch CSR tensor with int32 indices, which cuSPARSE and MKL read without conversion."""
+    """Make a torch CSR tensor with int32 indices, which cuSPARSE and MKL read without conversion."""
     subject = work.subject
     if subject.csr.nnz >= 2**31:
         raise UnavailableError(f"{subject.csr.nnz} nonzeros do not fit into int32 offsets")
@@ -75,7 +75,7 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
 
 
 def _check_memory(work: Workload, copies: int) -> None:
-    """Raises UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
+    """Raise UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
     csr = work.subject.csr
     check_memory_of(csr.nnz, copies * work.row_bytes, csr.rows, work.device, 2 * work.row_bytes)
 
@@ -83,7 +83,7 @@ def _check_memory(work: Workload, copies: int) -> None:
 def check_memory_of(
     nnz: int, edge_bytes: int, rows: int, device: torch.device, row_bytes: int | None = None
 ) -> None:
-    """Raises UnavailableError if something for each nonzero would need more memory than is free.
+    """Raise UnavailableError if something for each nonzero would need more memory than is free.
 
     Args:
         nnz: number of nonzeros.
@@ -99,7 +99,7 @@ def check_memory_of(
 
 
 def free_bytes(device: torch.device) -> int:
-    """Returns the bytes that can still be allocated on a device, torch's cached memory included."""
+    """Return the bytes that can still be allocated on a device, torch's cached memory included."""
     if device.type == "cuda":
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + cached
@@ -112,14 +112,14 @@ def _edge_index(work: Workload) -> torch.Tensor:
 
 
 def _weights(work: Workload) -> torch.Tensor | None:
-    """Returns the weights of the nonzeros in the storage dtype; None if all are 1."""
+    """Return the weights of the nonzeros in the storage dtype; None if all are 1."""
     if work.subject.kind == "none":
         return None
     return work.subject.explicit_values.to(work.precision.storage)
 
 
 def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
-    """Binds PyG's gather and scatter over `edge_index`, which its layers run without a sparse adjacency."""
+    """Bind PyG's gather and scatter over `edge_index`, which its layers run without a sparse adjacency."""
     _check_memory(work, copies=1 if work.subject.kind == "none" else 2)
     from torch_geometric.nn import SimpleConv
 
@@ -130,14 +130,14 @@ def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
 
 
 def _gather_dot(work: Workload) -> Callable[[], torch.Tensor]:
-    """Binds a gather of both ends of each edge and a dot product, which is what a PyG layer would run."""
+    """Bind a gather of both ends of each edge and a dot product, which is what a PyG layer would run."""
     _check_memory(work, copies=3)
     (q, k), (source, target) = work.dense, _edge_index(work)
     return lambda: (q[target] * k[source]).sum(1)
 
 
 def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
-    """Binds DGL's copy_u_sum, for "gcn" between two scalings as in its GraphConv; or u_mul_e_sum."""
+    """Bind DGL's copy_u_sum, for "gcn" between two scalings as in its GraphConv; or u_mul_e_sum."""
     import dgl
 
     csr, (x,), scale = work.subject.csr, work.dense, work.subject.scale
@@ -154,7 +154,7 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
 
 
 def _cublas(work: Workload) -> Callable[[], torch.Tensor]:
-    """Binds the product of the matrix with all its zeros, which small matrices of pruned weights are."""
+    """Bind the product of the matrix with all its zeros, which small matrices of pruned weights are."""
     csr, (x,) = work.subject.csr, work.dense
     if csr.rows * csr.cols > _DENSE_ELEMENTS:
         raise UnavailableError(f"{csr.rows} x {csr.cols} is too large to be stored with all its zeros")
@@ -191,7 +191,7 @@ BASELINES: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 def peer_precision(name: str, precision: Precision) -> Precision:
-    """Returns the precision in which a peer is compared with kernels of `precision`.
+    """Return the precision in which a peer is compared with kernels of `precision`.
 
     It is one whose operands have as many bits, or fp32 if the peer does not accept that.
     """
@@ -200,7 +200,7 @@ def peer_precision(name: str, precision: Precision) -> Precision:
 
 
 def peer_candidates(name: str, work: Workload) -> list[Callable[[], Candidate]]:
-    """Returns functions that make the candidates of a peer: one for each of its variants, usually one.
+    """Return functions that make the candidates of a peer: one for each of its variants, usually one.
 
     The functions raise UnavailableError if that variant can't run.
 

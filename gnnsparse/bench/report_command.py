@@ -81,7 +81,7 @@ Placed = tuple[str, list[Part], list[Comparison]]
 
 
 def assemble(files: list[ResultFile], problems: list[Problem], made: str) -> Report:
-    """Makes the report of files.
+    """Make the report of files.
 
     Args:
         files: the results.
@@ -111,19 +111,19 @@ def assemble(files: list[ResultFile], problems: list[Problem], made: str) -> Rep
 
 
 def _is_noisy(content: dict[str, Any]) -> bool:
-    """Returns whether a benchmark says that its machine was too noisy."""
+    """Return whether a benchmark says that its machine was too noisy."""
     noise = content.get("noise")
     return isinstance(noise, dict) and noise.get("noisy") is True
 
 
 def _charts_first(section: Section) -> None:
-    """Moves files with charts before those without."""
+    """Move files with charts before those without."""
     drawn = {name for name, part in section.parts if not isinstance(part, Table)}
     section.parts.sort(key=lambda placed: placed[0] not in drawn)
 
 
 def _further_values(content: dict[str, Any]) -> Table | None:
-    """Returns what a file holds beside its environment and its lists of results, or None."""
+    """Return what a file holds beside its environment and its lists of results, or None."""
     listed = {place for place, _ in row_lists(content)}
     if "" in listed:
         return None
@@ -135,7 +135,7 @@ def _further_values(content: dict[str, Any]) -> Table | None:
 
 
 def _without(content: dict[str, Any], listed: set[str], at: str = "") -> dict[str, Any]:
-    """Returns a copy of an object without the lists at the given places, and without the environment."""
+    """Return a copy of an object without the lists at the given places, and without the environment."""
     left = {}
     for key, value in content.items():
         place = f"{at}.{key}" if at else str(key)
@@ -159,7 +159,7 @@ def _parts_of(file: ResultFile, problems: list[Problem]) -> Iterator[Placed]:
 
 
 def _about(content: dict[str, Any]) -> str:
-    """Returns what all results of a file have in common, such as "gcn, reddit_like, 5 layers, hidden 128"."""
+    """Return what all results of a file have in common, such as "gcn, reddit_like, 5 layers, hidden 128"."""
     found = []
     for key in ("model", "graph", "dataset", "precision", "layers", "hidden"):
         value = content.get(key)
@@ -209,7 +209,7 @@ def _view(file: str, place: str, rows: list[Row], about: str) -> list[Placed]:
 
 
 def _with_keys(rows: list[Row], keys: tuple[str, ...]) -> list[Row]:
-    """Returns the rows; raises KeyError if one of them lacks a key."""
+    """Return the rows; raises KeyError if one of them lacks a key."""
     for number, row in enumerate(rows):
         if missing := [key for key in keys if key not in row]:
             raise KeyError(f"row {number} lacks {', '.join(missing)}")
@@ -238,7 +238,7 @@ DEFAULT_FOLDER = Path("benchmarks/results")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse report`."""
+    """Declare the options of `gnnsparse report`."""
     parser.add_argument(
         "files", nargs="*", type=Path, metavar="FILE",
         help=f"JSON files of results, and folders, which are searched for them; default: {DEFAULT_FOLDER}",
@@ -248,7 +248,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | None = None) -> int:
-    """Reads results, and writes the report. Files that are no results are named on stderr and in the report.
+    """Read results, and write the report. Files that are no results are named on stderr and in the report.
 
     Args:
         paths: files and folders; empty: benchmarks/results.

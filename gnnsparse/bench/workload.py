@@ -50,7 +50,7 @@ class Subject:
     def weights(
         self, nnz_index: torch.Tensor | slice, rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor | None:
-        """Returns the exact weights of some nonzeros, float64 [n]; None if all are 1.
+        """Return the exact weights of some nonzeros, float64 [n]; None if all are 1.
 
         Args:
             nnz_index, rows, columns: index, row and column of each nonzero, int64 [n].
@@ -71,7 +71,7 @@ class Subject:
 
 
 def make_subject(name: str, graph: SparseGraph, kind: str) -> Subject:
-    """Adds weights to the structure of a graph.
+    """Add weights to the structure of a graph.
 
     Args:
         name: name of the matrix.

@@ -25,7 +25,7 @@ add_arguments = add_cache_arguments
 
 
 def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is no prepared graph, shard, plan or data set."""
+    """Raise ValueError if the content of a cache file is no prepared graph, shard, plan or data set."""
     read = unpack_shard if "shard" in metadata else unpack_generated if "data" in metadata else check_file
     read(tensors, metadata)
 

@@ -49,7 +49,7 @@ _seconds = number_option("seconds from 0 to 3600", lambda value: 0 <= value <= 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse doctor`."""
+    """Declare the options of `gnnsparse doctor`."""
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of text")
     parser.add_argument(
         "--seconds", type=_seconds, default=10.0, metavar="S",
@@ -94,15 +94,15 @@ class Section:
     findings: list[Finding] = field(default_factory=list)
 
     def ok(self, text: str) -> None:
-        """Adds the statement that something is well."""
+        """Add the statement that something is well."""
         self.findings.append(Finding(OK, text))
 
     def note(self, text: str, advice: str = "") -> None:
-        """Adds a statement about something that could be better, and how."""
+        """Add a statement about something that could be better, and how."""
         self.findings.append(Finding(NOTE, text, advice))
 
     def broken(self, text: str, advice: str = "") -> None:
-        """Adds a statement about something that makes results wrong or runs fail, and what to do."""
+        """Add a statement about something that makes results wrong or runs fail, and what to do."""
         self.findings.append(Finding(BROKEN, text, advice))
 
 
@@ -137,7 +137,7 @@ _LITTLE = 2**30
 
 
 def version_of(package: str) -> str | None:
-    """Returns the version of an installed package; None: it is not installed, or its metadata are damaged."""
+    """Return the version of an installed package; None: it is not installed, or its metadata are damaged."""
     try:
         return metadata.version(package)
     except (metadata.PackageNotFoundError, ValueError, TypeError, OSError):
@@ -145,7 +145,7 @@ def version_of(package: str) -> str | None:
 
 
 def check_packages() -> Section:
-    """Lists versions, and says what the optional packages that are missing are for."""
+    """List versions, and say what the optional packages that are missing are for."""
     section = Section("Packages")
     folder = Path(gnnsparse.__file__).parent
     commit = commit_of(folder.parent)
@@ -171,7 +171,7 @@ def _listed(versions: dict[str, str | None]) -> str:
 
 
 def check_cache(folder: str | None = None) -> Section:
-    """Checks the folder of the cache, its size, whether it can be written, and its files.
+    """Check the folder of the cache, its size, whether it can be written, and its files.
 
     Args:
         folder: the folder; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
@@ -218,12 +218,12 @@ def check_cache(folder: str | None = None) -> Section:
 
 
 def _existing(folder: Path) -> Path:
-    """Returns the folder, or the nearest one above it that exists."""
+    """Return the folder, or the nearest one above it that exists."""
     return next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
 
 
 def _write_problem(folder: Path) -> str | None:
-    """Returns why no file can be made in a folder, which need not exist; None: files can be made."""
+    """Return why no file can be made in a folder, which need not exist; None: files can be made."""
     at = _existing(folder)
     try:
         if not at.is_dir():
@@ -246,7 +246,7 @@ def _free_bytes(folder: Path) -> int | None:
 
 
 def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, str], int]:
-    """Returns the damaged files with what is wrong, and how many files were too many to be read."""
+    """Return the damaged files with what is wrong, and how many files were too many to be read."""
     damaged, unchecked, read = dict[str, str](), 0, 0
     for entry in entries:
         if entry.metadata is None:
@@ -267,7 +267,7 @@ _REBUILD = "build gnnsparse again on this machine with GNNSPARSE_CUDA=on, or ins
 
 
 def fit_of_architectures(architectures: str, capability: tuple[int, int]) -> str:
-    """Returns how CUDA kernels run on a GPU.
+    """Return how CUDA kernels run on a GPU.
 
     Args:
         architectures: those that the kernels were built for, as in "80,90a,120". The newest one without a
@@ -294,7 +294,7 @@ def fit_of_architectures(architectures: str, capability: tuple[int, int]) -> str
 
 
 def driver_versions() -> tuple[str | None, str | None]:
-    """Returns the version of the NVIDIA driver, and the newest CUDA that it runs, where known."""
+    """Return the version of the NVIDIA driver, and the newest CUDA that it runs, where known."""
     driver = None
     try:
         if match := re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", _DRIVER_FILE.read_text()):
@@ -311,7 +311,7 @@ def driver_versions() -> tuple[str | None, str | None]:
 
 
 def check_gpu() -> Section:
-    """Checks driver, torch's CUDA, the GPUs, the kernels' architectures and the records of the plans."""
+    """Check driver, torch's CUDA, the GPUs, the kernels' architectures and the records of the plans."""
     section = Section("GPU")
     driver, newest = driver_versions()
     section.facts = {
@@ -394,7 +394,7 @@ def _check_one(section: Section, index: int) -> None:
 
 
 def check_cpu() -> Section:
-    """Checks the instruction set of the kernels, the threads, and the records of GPUs."""
+    """Check the instruction set of the kernels, the threads, and the records of GPUs."""
     section = Section("CPU")
     in_use = _native.cpu_isa()
     try:
@@ -433,7 +433,7 @@ _MARKS = {OK: ("ok", "green"), NOTE: ("note", "yellow"), BROKEN: ("BROKEN", "bol
 
 
 def check_kernels(seconds: float) -> Section:
-    """Runs the self-test."""
+    """Run the self-test."""
     section = Section("Self-test")
     if seconds == 0:
         section.note("no kernel was tested", "give --seconds more than 0")
@@ -465,7 +465,7 @@ def _kernel(result: CaseResult) -> tuple[str, str, str]:
 
 
 def examine(seconds: float = 10.0) -> list[Section]:
-    """Makes all checks; one that fails itself is a finding, and the others go on.
+    """Make all checks; one that fails itself is a finding, and the others go on.
 
     Args:
         seconds: most seconds of the self-test; 0: none.
@@ -488,7 +488,7 @@ def examine(seconds: float = 10.0) -> list[Section]:
 
 
 def run_doctor(*, as_json: bool = False, seconds: float = 10.0) -> int:
-    """Makes all checks and prints what they found.
+    """Make all checks and print what they found.
 
     Args:
         as_json: prints one JSON object in place of text.

@@ -88,7 +88,7 @@ _WORDS = {"count": "counting edges", "distribute": "distributing edges", "sort":
 
 
 def run(options: argparse.Namespace) -> int:
-    """Makes or describes a graph, and returns the exit status: 1 if a file is damaged, else 0.
+    """Make or describe a graph, and return the exit status: 1 if a file is damaged, else 0.
 
     Raises:
         ValueError: an option is not accepted, or a folder is not what it should be.
@@ -114,7 +114,7 @@ def run(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _bar() -> Iterator[Tell]:
-    """Yields what shows how far a build is: a bar on the standard error, if that is a terminal."""
+    """Yield what shows how far a build is: a bar on the standard error, if that is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[done]}"))
     bar = Progress(
@@ -147,7 +147,7 @@ def _info(folder: str, *, verify: bool) -> int:
 
 
 def _degrees(made: StoredGraph) -> tuple[int, int]:
-    """Returns the largest number of nonzeros of a row, and how many rows have none."""
+    """Return the largest number of nonzeros of a row, and how many rows have none."""
     offsets, largest, empty = map_offsets(made), 0, 0
     for first in range(0, made.num_nodes, _OFFSETS):
         degrees = np.diff(offsets[first : first + _OFFSETS + 1])

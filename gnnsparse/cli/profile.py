@@ -60,7 +60,7 @@ def _callable(text: str) -> tuple[str, str]:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options of `gnnsparse profile`."""
+    """Declare the options of `gnnsparse profile`."""
     parser.add_argument(
         "--call", type=_callable, metavar="MODULE:FUNCTION",
         help="a function of yours without arguments that does one step, also as FILE.py:FUNCTION; the "
@@ -127,7 +127,7 @@ def _gin(inputs: int, outputs: int) -> torch.nn.Module:
 
 
 def _in_heads(layer: Callable[..., torch.nn.Module]) -> Callable[[int, int], torch.nn.Module]:
-    """Returns a layer whose heads give all output features together, as many heads as divide them."""
+    """Return a layer whose heads give all output features together, as many heads as divide them."""
 
     def make(inputs: int, outputs: int) -> torch.nn.Module:
         heads = next(count for count in (_HEADS, 2, 1) if outputs % count == 0)
@@ -195,7 +195,7 @@ class _Stack(torch.nn.Module):
 
 
 def make_step(options: StepOptions) -> Callable[[], object]:
-    """Prepares the graph, and returns a function that does a training step.
+    """Prepare the graph, and return a function that does a training step.
 
     A step is forward pass, cross entropy of all nodes, backward pass and Adam. Features and labels are
     random.
@@ -237,7 +237,7 @@ def make_step(options: StepOptions) -> Callable[[], object]:
 
 
 def load_callable(module: str, name: str) -> Callable[[], object]:
-    """Imports a function of the user's from a module, found from the current folder too, or from a file.
+    """Import a function of the user's from a module, found from the current folder too, or from a file.
 
     Raises:
         ValueError: there is no such module or file, or it has no such function.
@@ -266,7 +266,7 @@ def load_callable(module: str, name: str) -> Callable[[], object]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Profiles a step, writes the trace and prints the tables.
+    """Profile a step, write the trace and print the tables.
 
     Ranges of operations are decided on when gnnsparse is imported, so where they are off the command runs
     again in a process in which they are on.

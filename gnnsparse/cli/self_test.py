@@ -96,19 +96,19 @@ class Case:
     plan: Plan | None = None
 
     def run(self) -> list[torch.Tensor]:
-        """Returns the result and its gradients by the kernel."""
+        """Return the result and its gradients by the kernel."""
         options: dict[str, Any] = {} if self.plan is None else {"plan": self.plan}
         return with_gradients(partial(self.call, self.operand, **options), self.inputs)
 
     def reference(self, dtype: torch.dtype) -> list[torch.Tensor]:
-        """Returns the result and its gradients by plain torch: in float64 exact, else in the precision."""
+        """Return the result and its gradients by plain torch: in float64 exact, else in the precision."""
         operand = self.exact if dtype == torch.float64 else self.operand
         inputs = [x.to(dtype) for x in self.inputs]
         return with_gradients(partial(self.call, operand, impl="reference"), inputs)
 
 
 def usable_devices() -> tuple[str, ...]:
-    """Returns the types of devices that kernels can run on here."""
+    """Return the types of devices that kernels can run on here."""
     return ("cpu", "cuda") if torch.cuda.is_available() and _native.has_cuda else ("cpu",)
 
 
@@ -119,7 +119,7 @@ def _draw(precision: Precision, device: str, *shapes: tuple[int, ...]) -> tuple[
 
 
 def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOperand, SparseOperand]]:
-    """Yields (weights, operand in the precision, operand in fp32)."""
+    """Yield (weights, operand in the precision, operand in fp32)."""
     weighted = random_graph(_ROWS, _ROWS - 13, 0.05, hubs=2, empty_rows=0.1, seed=1)
     structure = random_graph(_ROWS, _ROWS, 0.05, hubs=2, weighted=False, seed=2)
     for weights, graph, values in (("stored", weighted, None), ("gcn", structure, "gcn")):
@@ -142,7 +142,7 @@ def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: 
 
 
 def cases_of(precision: Precision, device: str) -> Iterator[Case]:
-    """Yields the cases of a precision on a device; each is made when it is asked for."""
+    """Yield the cases of a precision on a device; each is made when it is asked for."""
     for weights, a, exact in _operands(precision, device):
         (rows, cols), draw = a.shape, partial(_draw, precision, device)
         product = partial(Case, weights=weights, operand=a, exact=exact)
@@ -160,7 +160,7 @@ def cases_of(precision: Precision, device: str) -> Iterator[Case]:
 
 
 def _format_cases(precision: Precision, device: str) -> Iterator[Case]:
-    """Yields the products of the published formats that have the precision."""
+    """Yield the products of the published formats that have the precision."""
     graph = random_graph(_ROWS, _ROWS - 13, 0.05, hubs=2, empty_rows=0.1, seed=1).to(device)
     exact = gnnsparse.prepare(graph, precision=Precision.FP32, cache=False)
     for name in FORMAT_NAMES:
@@ -180,7 +180,7 @@ def _format_cases(precision: Precision, device: str) -> Iterator[Case]:
 def _further_cases(
     a: SparseOperand, draw: Callable[..., tuple[torch.Tensor, ...]], product: Callable[..., Case]
 ) -> Iterator[Case]:
-    """Yields the cases of operations that have one form of the matrix alone."""
+    """Yield the cases of operations that have one form of the matrix alone."""
     rows, cols = a.shape
     features, head = (cols, _WIDTH), 64
     edges = (a.nnz,)
@@ -205,7 +205,7 @@ def _further_cases(
 
 
 def _plans(a: SparseOperand, product: Product) -> list[tuple[str, Plan | None]]:
-    """Returns the kernels that can run a product, each with the plan that forces it."""
+    """Return the kernels that can run a product, each with the plan that forces it."""
     problem = a.kernels.problem(product)
     kernels = [k for k in KERNELS[product.op] if a.device.type in k.devices and k.can_run(problem)]
     return [(k.name, forced_plan(problem, k.name)) for k in kernels]
@@ -226,7 +226,7 @@ class _References:
 def _judge(
     case: Case, precision: Precision, right: _References, threads: int
 ) -> tuple[bool, float | None, float | None, str]:
-    """Returns (ok, error, allowed, problem) of a case that runs with `threads` threads, then with one."""
+    """Return (ok, error, allowed, problem) of a case that runs with `threads` threads, then with one."""
     torch.set_num_threads(threads)
     try:
         got = case.run()
@@ -254,7 +254,7 @@ def _judge(
 def run_case(
     case: Case, precision: Precision, device: str, sets: Sequence[str], threads: int
 ) -> Iterator[CaseResult]:
-    """Yields the outcome of a case for each instruction set; of a GPU `sets` has one, called ""."""
+    """Yield the outcome of a case for each instruction set; of a GPU `sets` has one, called ""."""
     right = _References.of(case)
     for isa in sets:
         if isa and not _native.set_cpu_isa(isa):
@@ -268,7 +268,7 @@ def run_case(
 
 
 def run_cases(device: str, sets: Sequence[str], deadline: float, threads: int) -> Iterator[CaseResult | None]:
-    """Runs all cases of a device; yields each outcome, and None for each case after `deadline`."""
+    """Run all cases of a device; yields each outcome, and None for each case after `deadline`."""
     for precision in Precision:
         try:
             for case in cases_of(precision, device):
@@ -288,7 +288,7 @@ def _line(error: BaseException) -> str:
 
 
 def self_test(seconds: float) -> tuple[list[CaseResult], int]:
-    """Tests every kernel.
+    """Test every kernel.
 
     References are computed in one thread: with more, small operations wait long where cores are busy.
 

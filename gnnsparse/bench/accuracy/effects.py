@@ -44,7 +44,7 @@ SERIES: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
 
 
 def half_sums(terms: torch.Tensor, block: int = 1) -> torch.Tensor:
-    """Adds up terms with an accumulator of float16.
+    """Add up terms with an accumulator of float16.
 
     Args:
         terms: [n, sums], float16.
@@ -70,7 +70,7 @@ def _error(result: torch.Tensor, exact: torch.Tensor) -> float | None:
 def accumulation_rows(
     device: torch.device | str, seed: int, terms: Sequence[int] = TERMS, series: Sequence[str] = tuple(SERIES)
 ) -> Iterator[Row]:
-    """Measures sums of `terms` products of float16 operands.
+    """Measure sums of `terms` products of float16 operands.
 
     Args:
         device: where the kernel runs; the emulation runs on the CPU.
@@ -150,7 +150,7 @@ class _Case:
     parameter: torch.Tensor
 
     def transposed(self, gradient: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        """Computes A^T times a gradient, in the dtype of both."""
+        """Compute A^T times a gradient, in the dtype of both."""
         row, column = self.operand.indices()
         out = gradient.new_zeros(self.parameter.shape)
         return out.index_add_(0, column, values[:, None] * gradient[row])
@@ -193,7 +193,7 @@ def scaling_rows(
     precisions: Sequence[str] = ("fp16", "bf16"),
     magnitudes: Sequence[int] = MAGNITUDES,
 ) -> Iterator[Row]:
-    """Measures gradients of a product y = A x with respect to x, whose parameters are float32.
+    """Measure gradients of a product y = A x with respect to x, whose parameters are float32.
 
     Args:
         device: where it is computed.
@@ -247,7 +247,7 @@ _ROWS, _COLUMNS = 4, 16
 def overflow_rows(
     device: torch.device | str, precisions: Sequence[str], degrees: Sequence[int] = DEGREES
 ) -> Iterator[Row]:
-    """Measures sums and means over rows of `degrees` nonzeros whose terms are all TERM.
+    """Measure sums and means over rows of `degrees` nonzeros whose terms are all TERM.
 
     Args:
         device: where they are computed.

@@ -53,7 +53,7 @@ class Operands:
     v: torch.Tensor
 
     def to(self, device: torch.device | str) -> Operands:
-        """Returns the operands on another device."""
+        """Return the operands on another device."""
         return Operands(self.graph.to(device), self.q.to(device), self.k.to(device), self.v.to(device))
 
 
@@ -85,7 +85,7 @@ def _wide(op: str, seed: int) -> Operands:
 
 
 def _degree(op: str, seed: int) -> Operands:
-    """Sums of 4,096 terms that do not cancel: values and features in [0, 1)."""
+    """Draw sums of 4,096 terms that do not cancel: values and features in [0, 1)."""
     draw = _Draw(seed)
     if op == "sddmm":
         graph = random_graph(64, 64, 0.25, seed=seed)
@@ -100,7 +100,7 @@ def _degree(op: str, seed: int) -> Operands:
 
 
 def _cancellation(op: str, seed: int) -> Operands:
-    """Sums whose terms come in pairs that cancel to about a hundredth."""
+    """Draw sums whose terms come in pairs that cancel to about a hundredth."""
     draw, half = _Draw(seed), _SIZE // 2
     left = 1.0 + _LEFT * draw.normal(half, _WIDTH)
     if op == "sddmm":
@@ -129,7 +129,7 @@ RANGES: dict[str, Callable[[str, int], Operands]] = {
 
 
 def make_operands(op: str, name: str, seed: int, device: torch.device | str) -> Operands:
-    """Makes the operands of an operation.
+    """Make the operands of an operation.
 
     Args:
         op: name of the operation.
@@ -148,7 +148,7 @@ SLOPE = 0.2
 
 
 def by_head(x: torch.Tensor) -> torch.Tensor:
-    """Divides features [n, F] among the heads of graph attention: [n, heads, F / heads]."""
+    """Divide features [n, F] among the heads of graph attention: [n, heads, F / heads]."""
     return x.unflatten(1, (HEADS, -1))
 
 
@@ -169,11 +169,11 @@ class PlainOperations:
         self._row, self._column = index
 
     def run(self, op: str) -> torch.Tensor:
-        """Computes an operation: [m, F], or for sddmm [nnz] in the order of `index`."""
+        """Compute an operation: [m, F], or for sddmm [nnz] in the order of `index`."""
         return self._add(op, self._terms(op)).flatten(1) if op != "sddmm" else self._add(op, self._terms(op))
 
     def sizes(self, op: str) -> torch.Tensor:
-        """Computes the root of the sum of the squares of each element's terms."""
+        """Compute the root of the sum of the squares of each element's terms."""
         found = self._add(op, self._terms(op).square()).sqrt()
         return found.flatten(1) if op != "sddmm" else found
 
@@ -237,7 +237,7 @@ OPERATIONS: dict[str, Operation] = {
 
 
 def outputs_of(precision: Precision) -> tuple[torch.dtype, ...]:
-    """Returns the dtypes that results of a precision are measured in: those of dense operands in training."""
+    """Return the dtypes that results of a precision are measured in: those of dense operands in training."""
     return tuple(dict.fromkeys((torch.float32, precision.storage)))
 
 
@@ -249,7 +249,7 @@ def operation_rows(
     device: torch.device | str,
     operations: dict[str, Operation] | None = None,
 ) -> Iterator[Row]:
-    """Measures operations on operands of each range, in each precision and with results of each dtype.
+    """Measure operations on operands of each range, in each precision and with results of each dtype.
 
     Args:
         ops: names in OPERATIONS.
@@ -321,7 +321,7 @@ def judge(
     sizes: torch.Tensor,
     truncation: float = 0.0,
 ) -> Row:
-    """Compares a result with the exact one.
+    """Compare a result with the exact one.
 
     Args:
         actual: the result.

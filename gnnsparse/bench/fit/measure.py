@@ -59,7 +59,7 @@ class Case:
 
 
 def _plans(problem: Problem) -> list[Plan]:
-    """Returns the plans that the choice is made among."""
+    """Return the plans that the choice is made among."""
     found: dict[Plan, None] = {}
     for kernel in KERNELS[problem.op]:
         if not kernel.can_run(problem):
@@ -99,7 +99,7 @@ def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
 def measure_cases(
     device: torch.device, more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> list[Case]:
-    """Measures the kernels on the suite and on further matrices.
+    """Measure the kernels on the suite and on further matrices.
 
     Matrices that can't be measured are reported by `tell` and left out.
 
@@ -148,7 +148,7 @@ class _File:
 
 
 def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str, Any]) -> None:
-    """Writes measurements to a file, so that a record can be fitted to them on a machine without a GPU.
+    """Write measurements to a file, so that a record can be fitted to them on a machine without a GPU.
 
     Args:
         path: the JSON file.
@@ -167,7 +167,7 @@ def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str
 
 
 def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
-    """Reads a file that `write_cases` wrote.
+    """Read a file that `write_cases` wrote.
 
     Returns:
         The record to start from, the cases, and the environment that they were measured in.
@@ -207,7 +207,7 @@ def _seconds(call: Callable[[], object], device: torch.device, graph: bool = Tru
 
 
 def _copy_rate(device: torch.device) -> float:
-    """Measures TB/s of a large copy, counting bytes read and written."""
+    """Measure TB/s of a large copy, counting bytes read and written."""
     # Not in a CUDA graph: a copy that is a node of one ran at 0.6 of the rate on an H200.
     source = torch.randint(2**31 - 1, (_COPY // 4,), dtype=torch.int32, device=device)
     target = torch.empty_like(source)
@@ -215,7 +215,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -> float:
-    """Measures TB/s of random rows read from an X of `size` bytes."""
+    """Measure TB/s of random rows read from an X of `size` bytes."""
     x = torch.randn(int(size) // (2 * features), features, device=device).half()
     columns = torch.randint(x.shape[0], (_GATHERED,), dtype=torch.int32, device=device)
     processors = describe_device(device).multiprocessors
@@ -229,7 +229,7 @@ def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -
 
 
 def _pass_costs(device: torch.device) -> tuple[float, float]:
-    """Measures a pass that reads X, scales its rows and writes them: microseconds of its start, and TB/s."""
+    """Measure a pass that reads X, scales its rows and writes them: microseconds of its start, and TB/s."""
     times = []
     for size in _PASSES:
         x = torch.randn(size // SLICE_BYTES, _FEATURES, device=device).half()
@@ -241,7 +241,7 @@ def _pass_costs(device: torch.device) -> tuple[float, float]:
 
 
 def _resident_bytes(rates: list[tuple[float, float]]) -> int:
-    """Interpolates the bytes of the largest X whose rows are read nearly as fast as those of a small one."""
+    """Interpolate the bytes of the largest X whose rows are read nearly as fast as those of a small one."""
     least = _RESIDENT * rates[0][1]
     for (small, fast), (large, slow) in pairwise(rates):
         if slow < least:
@@ -250,7 +250,7 @@ def _resident_bytes(rates: list[tuple[float, float]]) -> int:
 
 
 def measure_memory(device: torch.device) -> MemoryRates:
-    """Measures the rates of a GPU's memory, which takes a few seconds and 3 GB of it.
+    """Measure the rates of a GPU's memory, which takes a few seconds and 3 GB of it.
 
     Raises:
         RuntimeError: the GPU's memory does not suffice.

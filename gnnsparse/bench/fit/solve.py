@@ -104,14 +104,14 @@ class Table:
         return {(group[1], group[2]) for group in self._groups if group[0] == "panel"}
 
     def model(self, record: Any) -> np.ndarray:
-        """Computes the logarithms of the modelled microseconds of each plan by a record, float64 [plans]."""
+        """Compute the logarithms of the modelled microseconds of each plan by a record, float64 [plans]."""
         modelled = np.empty_like(self.log_times)
         for group, (at, load) in self._groups.items():
             modelled[at] = np.log(_modelled(record, group, load))
         return modelled
 
     def time_error(self, modelled: np.ndarray) -> float:
-        """Returns how far modelled times are off: a mean of squares, of absolute values where they are large.
+        """Return how far modelled times are off: a mean of squares, of absolute values where they are large.
 
         Plans far from the best of their case count less.
         """
@@ -121,7 +121,7 @@ class Table:
         return float((share * huber).sum() / share.sum())
 
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
-        """Computes the regret of the softened choice of each case, float64 [cases].
+        """Compute the regret of the softened choice of each case, float64 [cases].
 
         Args:
             modelled: result of `model`.
@@ -134,14 +134,14 @@ class Table:
         return np.bincount(self.case, share * self.regret, self.cases) / np.maximum(total, 1e-300)
 
     def chosen_regret(self, modelled: np.ndarray) -> np.ndarray:
-        """Computes the regret of the choice of each case, float64 [cases], from the result of `model`."""
+        """Compute the regret of the choice of each case, float64 [cases], from the result of `model`."""
         order = np.lexsort((modelled, self.case))
         first = np.concatenate([[True], self.case[order][1:] != self.case[order][:-1]])
         return self.regret[order][first]
 
 
 def _load(case: Case, plan: Any) -> tuple[_Group, Any] | None:
-    """Returns the group of a measured plan, and its load; None if the plan has no model of its own."""
+    """Return the group of a measured plan, and its load; None if the plan has no model of its own."""
     problem = case.problem
     if isinstance(plan, CsrPlan):
         if plan.narrow:
@@ -171,7 +171,7 @@ def _modelled(record: Any, group: _Group, load: Any) -> np.ndarray:
 
 
 def quality_of(record: GpuRecord, table: Table) -> Quality:
-    """Computes how good a record's choices are on measured cases."""
+    """Compute how good a record's choices are on measured cases."""
     modelled = table.model(record)
     regret = table.chosen_regret(modelled)
     return Quality(
@@ -202,13 +202,13 @@ class _Numbers:
         return float(value)
 
     def quick(self, theta: np.ndarray) -> Any:
-        """Returns an object with the attributes of a vector's record, valid until the next call."""
+        """Return an object with the attributes of a vector's record, valid until the next call."""
         for (owner, name), value in zip(self._owners, self._start * np.exp(theta), strict=True):
             owner[name] = float(value)
         return self._tree
 
     def record(self, theta: np.ndarray) -> GpuRecord:
-        """Makes the record of a vector."""
+        """Make the record of a vector."""
         changes = {path: self._at(path) * float(np.exp(x)) for path, x in zip(self.paths, theta, strict=True)}
         made: GpuRecord = from_plain(GpuRecord, _changed(self._plain, changes, ()), "fit")
         return made
@@ -229,7 +229,7 @@ def _tree(value: Any) -> Any:
 
 
 def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
-    """Returns the dictionary that holds the number at a path, and the number's key."""
+    """Return the dictionary that holds the number at a path, and the number's key."""
     for key in path[:-1]:
         tree = tree[int(key) if key.isdecimal() else key]
     return tree, path[-1]
@@ -302,7 +302,7 @@ def _minimised(
 def _annealed(
     cost: Callable[[np.ndarray], float], theta: np.ndarray, numbers: _Numbers, tries: int
 ) -> np.ndarray:
-    """Improves a vector by random changes of a few numbers at a time.
+    """Improve a vector by random changes of a few numbers at a time.
 
     A change that helps is kept. One that does not is kept with a probability that falls with what it costs
     and with the number of tries, so that the search leaves minima that are not the lowest.
@@ -338,7 +338,7 @@ class Fit:
 
 
 def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
-    """Returns the record with the window kernel's measured costs, medians of its ratios to the csr kernel."""
+    """Return the record with the window kernel's measured costs, medians of its ratios to the csr kernel."""
     ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
     for case in cases:
         windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
@@ -353,7 +353,7 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
 
 
 def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
-    """Returns the record with costs for each arithmetic and storage that was measured."""
+    """Return the record with costs for each arithmetic and storage that was measured."""
     heights = dict(record.panel.heights)
     for height, name in sorted(table.panel_variants):
         row = heights[height]
@@ -362,7 +362,7 @@ def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
 
 
 def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, tries: int = _TRIES) -> Fit:
-    """Fits the costs of the csr, window and panel kernels.
+    """Fit the costs of the csr, window and panel kernels.
 
     Args:
         start: the record to start from, of this GPU or a similar one, with the memory rates of this GPU.

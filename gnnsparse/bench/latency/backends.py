@@ -59,7 +59,7 @@ class Backend:
 
 
 def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
-    """Returns functions that make a backend for a task: one for each of its variants.
+    """Return functions that make a backend for a task: one for each of its variants.
 
     Raises:
         UnavailableError: the backend does not have the model, or its package is not installed.
@@ -78,13 +78,13 @@ def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
 
 
 def backend(name: str, task: Task) -> Backend:
-    """Makes the only variant of a backend."""
+    """Make the only variant of a backend."""
     (make,) = variants_of(name, task)
     return make()
 
 
 def _stored(task: Task) -> torch.nn.Module:
-    """Returns the task's model with its weights in the storage dtype."""
+    """Return the task's model with its weights in the storage dtype."""
     return copy.deepcopy(task.module).to(task.precision.storage)
 
 
@@ -141,7 +141,7 @@ class _DenseGcn(torch.nn.Module):
 
 
 def _dense_encoders(task: Task) -> Iterator[Callable[[], Backend]]:
-    """Yields the dense encoder by each kernel of attention, as torch's layer and as plain code without it."""
+    """Yield the dense encoder by each kernel of attention, as torch's layer and as plain code without it."""
 
     def make(variant: str, module: torch.nn.Module, context: Any) -> Backend:
         return Backend("dense", module, lambda: None, variant, dense=True, context=context)

@@ -43,7 +43,7 @@ _MOST_HELD_MS = 20.0
 
 
 def percentile(samples: list[float], share: float) -> float:
-    """Returns the smallest sample that at least `share` of the samples do not exceed (the nearest rank).
+    """Return the smallest sample that at least `share` of the samples do not exceed (the nearest rank).
 
     Args:
         samples: one or more numbers.
@@ -73,7 +73,7 @@ class Latency:
 
     @classmethod
     def of(cls, samples: list[float]) -> Latency:
-        """Computes the statistics of one or more samples, in milliseconds."""
+        """Compute the statistics of one or more samples, in milliseconds."""
         p25, p50, p75, p90, p99 = (percentile(samples, share) for share in (0.25, 0.5, 0.75, 0.9, 0.99))
         mean = statistics.fmean(samples)
         spread = spread_of(p25, p50, p75)
@@ -81,7 +81,7 @@ class Latency:
 
 
 def wait_for(device: torch.device) -> Callable[[], object]:
-    """Returns a function that waits for all work on the device's current stream."""
+    """Return a function that waits for all work on the device's current stream."""
     if device.type != "cuda":
         return lambda: None
     # Not torch.cuda.synchronize, which takes some microseconds of Python that no result waits for.
@@ -97,7 +97,7 @@ def _timed(call: Callable[[], object], wait: Callable[[], object]) -> float:
 
 
 def warm_up(call: Callable[[], object], device: torch.device, seconds: float) -> tuple[int, bool]:
-    """Calls a function until its time is stable: the medians of two windows of 10 calls agree within 2 %.
+    """Call a function until its time is stable: the medians of two windows of 10 calls agree within 2 %.
 
     Args:
         call: queues its work on the current stream.
@@ -130,7 +130,7 @@ def collect(
     seconds: float,
     before: Callable[[], object] = lambda: None,
 ) -> Latency:
-    """Times single calls by the clock, from the call to the end of its work ("single stream" of MLPerf).
+    """Time single calls by the clock, from the call to the end of its work ("single stream" of MLPerf).
 
     Args:
         call: queues its work on the current stream.
@@ -150,7 +150,7 @@ def collect(
 
 
 def throughput(call: Callable[[], object], device: torch.device, p50: float) -> float:
-    """Returns how many calls end in a second when none waits for the one before ("offline" of MLPerf).
+    """Return how many calls end in a second when none waits for the one before ("offline" of MLPerf).
 
     Args:
         call: queues its work on the current stream.
@@ -168,7 +168,7 @@ def throughput(call: Callable[[], object], device: torch.device, p50: float) -> 
 
 
 def gpu_time(call: Callable[[], object], device: torch.device, p50: float) -> float | None:
-    """Returns the milliseconds that the GPU takes for a call, without waiting for the CPU; None on a CPU.
+    """Return the milliseconds that the GPU takes for a call, without waiting for the CPU; None on a CPU.
 
     The GPU is held back while the CPU queues the call, so that the events around it enclose the work alone. A
     call that waits for the GPU itself, as those of layers that index by a mask do, is timed with its gaps.
@@ -219,7 +219,7 @@ class Measured:
 
 @contextlib.contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Lets torch's float32 matrix products use tf32 where that is the precision, and only there."""
+    """Let torch's float32 matrix products use tf32 where that is the precision, and only there."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if precision is Precision.TF32 else "highest")
     try:
@@ -229,7 +229,7 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
 
 
 def release() -> None:
-    """Frees a GPU's memory that is not used any more, so that a peak belongs to what is measured."""
+    """Free a GPU's memory that is not used any more, so that a peak belongs to what is measured."""
     if torch.cuda.is_initialized():
         gc.collect()
         torch.cuda.empty_cache()
@@ -238,7 +238,7 @@ def release() -> None:
 def measure_backend(
     name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers] | None = None
 ) -> Measured:
-    """Measures a backend.
+    """Measure a backend.
 
     Before anything is measured, it runs a small task, so that the time to the first result is that of this
     graph or pattern and not that of loading libraries. A backend with several variants is measured with the
@@ -286,7 +286,7 @@ def _answers(known: dict[bool, Answers], dense: bool, task: Task) -> Answers:
 def _fastest(
     makes: list[Callable[[], Backend]], task: Task, known: dict[bool, Answers]
 ) -> tuple[list[Callable[[], Backend]], list[Row]]:
-    """Returns the function that makes the fastest right variant, and what was found of each variant."""
+    """Return the function that makes the fastest right variant, and what was found of each variant."""
     tried: list[Row] = []
     best: tuple[tuple[bool, float], Callable[[], Backend]] | None = None
     for make in makes:
@@ -400,7 +400,7 @@ class _Run:
         before: int,
         verdict: Verdict,
     ) -> None:
-        """Measures calls in one mode and adds a row for each state of the cache."""
+        """Measure calls in one mode and add a row for each state of the cache."""
         settings, extra = self.settings, costs["capture_ms"]
         for cache in settings.caches:
             flush = cache_flusher(self.device) if cache == "cold" else lambda: None

@@ -56,7 +56,7 @@ def _stack(task: Task, twin: Callable[[Any], torch.nn.Module]) -> GraphStack:
 
 
 def pyg_backend(name: str, task: Task) -> Backend:
-    """Makes the backend "pyg" (edge_index), "pyg-csr" (torch CSR adjacency) or "pyg-compile" for a task.
+    """Make the backend "pyg" (edge_index), "pyg-csr" (torch CSR adjacency) or "pyg-compile" for a task.
 
     Raises:
         UnavailableError: PyG does not have the model in that way, or it needs more memory than is free.

@@ -53,24 +53,24 @@ class _Arithmetic:
         return torch.float64 if self.precision is None else torch.float32
 
     def operand(self, x: torch.Tensor) -> torch.Tensor:
-        """Rounds an operand of a product."""
+        """Round an operand of a product."""
         if self.precision is None:
             return x.double()
         return round_operand(x.float(), self.precision).float()
 
     def stored(self, x: torch.Tensor) -> torch.Tensor:
-        """Rounds a result to the dtype that it is stored in."""
+        """Round a result to the dtype that it is stored in."""
         return x if self.precision is None else x.to(self.precision.storage).to(self.dtype)
 
     def linear(self, x: torch.Tensor, linear: Any, bias: bool = True) -> torch.Tensor:
-        """Computes a linear layer."""
+        """Compute a linear layer."""
         # Parameters are stored in the precision, too: they are rounded as backends round them.
         own = None if not bias or linear.bias is None else self.parameter(linear.bias)
         out = self.operand(x) @ self.operand(self.parameter(linear.weight)).T
         return self.stored(out if own is None else out + own)
 
     def parameter(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Returns a parameter as it is stored: rounded in float64 too, because backends have no other one."""
+        """Return a parameter as it is stored: rounded in float64 too, because backends have no other one."""
         return parameter.detach()
 
 
@@ -89,7 +89,7 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(task: Task, dense: bool = False) -> Answers:
-    """Computes the right result of a task, and that of a plain run.
+    """Compute the right result of a task, and that of a plain run.
 
     Args:
         task: the task.
@@ -106,13 +106,13 @@ def answers_of(task: Task, dense: bool = False) -> Answers:
 
 
 def _rounded(task: Task) -> Task:
-    """Returns the task with parameters rounded to the dtype that every backend stores them in."""
+    """Return the task with parameters rounded to the dtype that every backend stores them in."""
     module = copy.deepcopy(task.module).to(task.precision.storage).float()
     return Task(task.model, task.dataset, task.precision, task.csr, task.x, module, task.heads, task.checked)
 
 
 def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
-    """Compares a backend's result with the right one.
+    """Compare a backend's result with the right one.
 
     Args:
         result: what the backend computed.
@@ -138,7 +138,7 @@ def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True)
 
 
 def _edges(csr: Csr, width: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-    """Yields (place, row, column) of a part of the nonzeros at a time."""
+    """Yield (place, row, column) of a part of the nonzeros at a time."""
     rows, size = csr.row_index(), max(1, _CHUNK // max(width, 1))
     for begin in range(0, csr.nnz, size):
         part = slice(begin, min(begin + size, csr.nnz))
@@ -146,7 +146,7 @@ def _edges(csr: Csr, width: int) -> Iterator[tuple[slice, torch.Tensor, torch.Te
 
 
 def _sum(csr: Csr, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Adds weighted rows over the neighbours: out[i] = sum_j weights[ij] x[j].
+    """Add weighted rows over the neighbours: out[i] = sum_j weights[ij] x[j].
 
     Args:
         csr: the structure.
@@ -160,7 +160,7 @@ def _sum(csr: Csr, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 def _softmax(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
-    """Computes the softmax of the scores of each row's nonzeros; scores are [nnz] or [nnz, heads]."""
+    """Compute the softmax of the scores of each row's nonzeros; scores are [nnz] or [nnz, heads]."""
     row = csr.row_index()
     index = row if scores.dim() == 1 else row[:, None].expand_as(scores)
     shape = (csr.rows, *scores.shape[1:])

@@ -75,7 +75,7 @@ class LatencyBench:
         self.noise = NoiseMeter(self.settings.device)
 
     def run(self) -> None:
-        """Measures everything."""
+        """Measure everything."""
         self.noise.read()
         for task in self._tasks():
             batch = f", batch {task.batch}" if task.model == "transformer" else ""
@@ -107,7 +107,7 @@ class LatencyBench:
                     yield sequence_task(batch, precision, settings)
 
     def run_task(self, task: Task) -> None:
-        """Measures a task with every backend."""
+        """Measure a task with every backend."""
         answers: dict[bool, Answers] = {}
         try:
             answers[False] = answers_of(task)
@@ -150,7 +150,7 @@ class LatencyBench:
 
 
 def _line(error: BaseException) -> str:
-    """Returns the first line of an error's message, 200 characters at most."""
+    """Return the first line of an error's message, 200 characters at most."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     text = str(error).strip() or type(error).__name__
@@ -168,7 +168,7 @@ _GIVEN, _FOUND = "given.pt", "found.json"
 def measure_isolated(
     name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers]
 ) -> Measured:
-    """Measures a backend in another process; whatever becomes of it is told under `problems`.
+    """Measure a backend in another process; whatever becomes of it is told under `problems`.
 
     Args:
         name: one of BACKENDS.
@@ -212,7 +212,7 @@ def _unpacked(given: dict[str, Any]) -> Task:
 
 
 def main(folder: Path) -> None:
-    """Measures what `measure_isolated` wrote to a folder, and writes what was found there."""
+    """Measure what `measure_isolated` wrote to a folder, and write what was found there."""
     # The file is this package's own, written by the process that started this one.
     given = torch.load(folder / _GIVEN, weights_only=False)
     found = measure_backend(given["name"], _unpacked(given), given["settings"], given["answers"])

@@ -85,11 +85,11 @@ class LatencySettings:
     timeout: float = 300.0
 
     def layers_of(self, model: str) -> int:
-        """Returns the number of layers of a model."""
+        """Return the number of layers of a model."""
         return self.layers or (4 if model == "transformer" else 3)
 
     def hidden_of(self, model: str) -> int:
-        """Returns the features of a hidden layer of a model."""
+        """Return the features of a hidden layer of a model."""
         return self.hidden or (64 * self.heads if model == "transformer" else 128)
 
 
@@ -124,7 +124,7 @@ class GraphStack(torch.nn.Module):
         self.before, self.after = before, after
 
     def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
-        """Computes the scores of all nodes, [nodes, classes].
+        """Compute the scores of all nodes, [nodes, classes].
 
         Args:
             x: [nodes, features].
@@ -143,7 +143,7 @@ class GraphStack(torch.nn.Module):
 
 
 def make_stack(model: str, features: int, hidden: int, classes: int, layers: int, heads: int) -> GraphStack:
-    """Makes a stack of this package's layers with weights drawn from a fixed seed, in evaluation mode.
+    """Make a stack of this package's layers with weights drawn from a fixed seed, in evaluation mode.
 
     Args:
         model: "gcn", "agnn" or "gat".
@@ -169,7 +169,7 @@ def make_stack(model: str, features: int, hidden: int, classes: int, layers: int
 
 
 def make_encoder(width: int, heads: int, layers: int) -> TransformerEncoder:
-    """Makes an encoder with weights drawn from a fixed seed, in evaluation mode."""
+    """Make an encoder with weights drawn from a fixed seed, in evaluation mode."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         hidden = FEED_FORWARD * width
@@ -209,7 +209,7 @@ class GraphInput:
         return torch.stack([self.csr.indices.long(), self.csr.row_index()])
 
     def to(self, device: torch.device | str) -> GraphInput:
-        """Returns the graph on a device."""
+        """Return the graph on a device."""
         return GraphInput(self.name, self.csr.to(torch.device(device)), self.x.to(device), self.classes)
 
 
@@ -253,12 +253,12 @@ class Task:
         return torch.stack([self.csr.indices.long(), self.csr.row_index()])
 
     def shown(self, result: torch.Tensor) -> torch.Tensor:
-        """Returns the part of a result that is checked."""
+        """Return the part of a result that is checked."""
         return result[list(self.checked)] if self.checked else result
 
 
 def load_graph(name: str, settings: LatencySettings) -> GraphInput:
-    """Loads a data set to the device of the settings.
+    """Load a data set to the device of the settings.
 
     Raises:
         ValueError, OSError, ImportError, MemoryError: see gnnsparse.data.load_dataset.
@@ -284,7 +284,7 @@ def _folder_of(name: str, root: Path) -> Path:
 
 
 def _random_graph(name: str, nodes: int, edges: int, features: int, classes: int) -> GraphInput:
-    """Makes a symmetric graph of about `edges` random edges, which counts both directions."""
+    """Make a symmetric graph of about `edges` random edges, which counts both directions."""
     generator = torch.Generator("cpu").manual_seed(0)
     ends = torch.randint(nodes, (2, edges // 2), generator=generator, device="cpu")
     ends = ends[:, ends[0] != ends[1]]
@@ -295,7 +295,7 @@ def _random_graph(name: str, nodes: int, edges: int, features: int, classes: int
 
 
 def graph_task(model: str, graph: GraphInput, precision: Precision, settings: LatencySettings) -> Task:
-    """Makes the task of a model on a graph, with weights drawn from a fixed seed."""
+    """Make the task of a model on a graph, with weights drawn from a fixed seed."""
     stack = make_stack(
         model, graph.x.shape[1], settings.hidden_of(model), graph.classes, settings.layers_of(model),
         settings.heads,
@@ -305,7 +305,7 @@ def graph_task(model: str, graph: GraphInput, precision: Precision, settings: La
 
 
 def sequence_task(batch: int, precision: Precision, settings: LatencySettings) -> Task:
-    """Makes the task of the Transformer encoder on random sequences, with vector-wise sparse attention."""
+    """Make the task of the Transformer encoder on random sequences, with vector-wise sparse attention."""
     model, width = "transformer", settings.hidden_of("transformer")
     pattern = masks.vector_wise(settings.seq_len, settings.sparsity, settings.vector, seed=0)
     generator = torch.Generator("cpu").manual_seed(0)
@@ -320,7 +320,7 @@ def sequence_task(batch: int, precision: Precision, settings: LatencySettings) -
 
 
 def tiny_task(task: Task) -> Task:
-    """Makes a small task with the same model, by which libraries are initialised before a measurement."""
+    """Make a small task with the same model, by which libraries are initialised before a measurement."""
     if task.model == "transformer":
         pattern = masks.vector_wise(_TINY_TOKENS, 0.5, 8, seed=0).csr.to(task.device)
         x = task.x[:, :_TINY_TOKENS]

@@ -212,7 +212,7 @@ _DEPTH = 4
 
 
 def find_files(paths: Sequence[Path]) -> tuple[list[tuple[str, Path]], list[Problem]]:
-    """Returns the JSON files of files and folders, each with its name in the report, and empty folders.
+    """Return the JSON files of files and folders, each with its name in the report, and empty folders.
 
     Raises:
         ValueError: there is no such file or folder.
@@ -233,7 +233,7 @@ def find_files(paths: Sequence[Path]) -> tuple[list[tuple[str, Path]], list[Prob
 
 
 def read_results(files: Sequence[tuple[str, Path]]) -> tuple[list[ResultFile], list[Problem]]:
-    """Reads files; returns the results, and why the other files are none."""
+    """Read files; returns the results, and why the other files are none."""
     results, problems = [], []
     for name, path in files:
         try:
@@ -268,7 +268,7 @@ def _is_environment(content: Any) -> bool:
 
 
 def _environments(content: Any) -> tuple[dict[str, Any], ...]:
-    """Returns the environment of a file, or of each of its parts; empty if it is no result."""
+    """Return the environment of a file, or of each of its parts; empty if it is no result."""
     if _is_environment(content):
         return ({key: content.get(key) for key in ENVIRONMENT},)
     parts = list(content.values()) if isinstance(content, dict) else []
@@ -278,7 +278,7 @@ def _environments(content: Any) -> tuple[dict[str, Any], ...]:
 
 
 def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yields every list of objects in a result with its place, such as ("rows", [...]).
+    """Yield every list of objects in a result with its place, such as ("rows", [...]).
 
     An object of results, as that of fuzz.json, is such a list, with its keys as the column "name".
     """
@@ -303,12 +303,12 @@ _LONG = 160
 
 
 def is_number(value: Any) -> bool:
-    """Returns whether a value is a finite number, and no truth value."""
+    """Return whether a value is a finite number, and no truth value."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def shown_number(value: float) -> str:
-    """Returns a number with four significant digits; integers with all of theirs."""
+    """Return a number with four significant digits; integers with all of theirs."""
     if isinstance(value, int):
         return f"{value:,}"
     if value == 0 or not math.isfinite(value):
@@ -319,7 +319,7 @@ def shown_number(value: float) -> str:
 
 
 def shown_cell(column: str, value: Any) -> str:
-    """Returns a cell as text.
+    """Return a cell as text.
 
     Args:
         column: the key of the column; `..._bytes` are shown in MiB or GiB.
@@ -346,7 +346,7 @@ def shown_cell(column: str, value: Any) -> str:
 
 
 def column_name(key: str) -> str:
-    """Returns the heading of a column: `forward_ms` is "forward, ms"."""
+    """Return the heading of a column: `forward_ms` is "forward, ms"."""
     for ending, unit in (
         ("_ms", "ms"),
         ("_milliseconds", "ms"),
@@ -360,7 +360,7 @@ def column_name(key: str) -> str:
 
 
 def as_cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Returns the header and the rows of a table with every key of every row, nested ones too."""
+    """Return the header and the rows of a table with every key of every row, nested ones too."""
     flat = [_flat(row) for row in rows]
     header = tuple(dict.fromkeys(key for row in flat for key in row))
     return header, tuple(tuple(row.get(key) for key in header) for row in flat)
@@ -381,7 +381,7 @@ def _flat(row: dict[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def losses_table(comparisons: list[Comparison]) -> Table | None:
-    """Returns the cases in which the best of the others is faster than ours, worst first; None: none."""
+    """Return the cases in which the best of the others is faster than ours, worst first; None: none."""
     lost = sorted((found for found in comparisons if found.speed < 1), key=lambda found: found.speed)
     if not lost:
         return None
@@ -395,7 +395,7 @@ def losses_table(comparisons: list[Comparison]) -> Table | None:
 
 
 def losses_text(comparisons: list[Comparison]) -> str:
-    """Returns how many cases were compared, and in how many of them another is faster."""
+    """Return how many cases were compared, and in how many of them another is faster."""
     lost = sum(found.speed < 1 for found in comparisons)
     slower = (
         "none of them is slower" if lost == 0 else f"{lost} of them {'is' if lost == 1 else 'are'} slower"
@@ -409,14 +409,14 @@ def losses_text(comparisons: list[Comparison]) -> str:
 
 
 def files_table(report: Report) -> Table:
-    """Returns where, by which versions and from which commit the results of each file come."""
+    """Return where, by which versions and from which commit the results of each file come."""
     rows = [_origin(file, found) for file in report.files for found in _different(file)]
     header = ("file", "device", "torch", "CUDA", "Python", "threads", "commit", "date")
     return Table("Files", header, tuple(rows))
 
 
 def _different(file: ResultFile) -> list[dict[str, Any]]:
-    """Returns the environments of a file that differ in more than the time of day."""
+    """Return the environments of a file that differ in more than the time of day."""
     found: dict[str, dict[str, Any]] = {}
     for environment in file.environments:
         found.setdefault(repr(_origin(file, environment)), environment)

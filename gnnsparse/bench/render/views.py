@@ -56,7 +56,7 @@ Row = dict[str, Any]
 
 
 def time_keys(rows: list[Row]) -> list[str]:
-    """Returns the keys of the times that rows are compared by, such as "ms" or "forward_ms"."""
+    """Return the keys of the times that rows are compared by, such as "ms" or "forward_ms"."""
     keys = dict.fromkeys(key for row in rows for key in row)
     timed = [key for key in keys if key == "ms" or key.endswith(("_ms", "_milliseconds"))]
     return [
@@ -66,27 +66,27 @@ def time_keys(rows: list[Row]) -> list[str]:
 
 
 def name_key(rows: list[Row]) -> str | None:
-    """Returns the key that says what was timed, or None."""
+    """Return the key that says what was timed, or None."""
     return next((key for key in _NAMES if all(isinstance(row.get(key), str) for row in rows)), None)
 
 
 def is_timed(rows: list[Row]) -> bool:
-    """Returns whether rows name what was timed, and have times."""
+    """Return whether rows name what was timed, and have times."""
     return name_key(rows) is not None and bool(time_keys(rows))
 
 
 def kind_of(name: str) -> str:
-    """Returns OURS or PEER: whose a name in a result is."""
+    """Return OURS or PEER: whose a name in a result is."""
     return PEER if not name.startswith("gnnsparse") and _PEERS.search(name.lower()) else OURS
 
 
 def competes(peer: str, ours: str) -> bool:
-    """Returns whether a peer is compared with ours: what Python launches is not, with what is captured."""
+    """Return whether a peer is compared with ours: what Python launches is not, with what is captured."""
     return _CAPTURED in ours or _CAPTURED not in peer
 
 
 def _cases(rows: list[Row]) -> dict[tuple[tuple[str, Any], ...], list[Row]]:
-    """Groups rows by what was computed; peers that are dense, or in fp32, join the cases of ours."""
+    """Group rows by what was computed; peers that are dense, or in fp32, join the cases of ours."""
     keys = [key for key in _CASES if any(key in row for row in rows) and key != name_key(rows)]
     varying = [key for key in keys if len({repr(row.get(key)) for row in rows}) > 1]
     ours = [row for row in rows if kind_of(str(row[name_key(rows) or ""])) == OURS]
@@ -131,7 +131,7 @@ def _words_of(case: tuple[tuple[str, Any], ...]) -> str:
 def show_times(
     file: str, rows: list[Row], section: str, about: str = ""
 ) -> tuple[list[Part], list[Comparison]]:
-    """Returns a table and charts of timed rows, and comparisons of ours with the best of the others.
+    """Return a table and charts of timed rows, and comparisons of ours with the best of the others.
 
     Args:
         file: name of the file.
@@ -168,12 +168,12 @@ def show_times(
 
 
 def is_paired(rows: list[Row]) -> bool:
-    """Returns whether each row holds a time of ours and one of PyG's."""
+    """Return whether each row holds a time of ours and one of PyG's."""
     return all(is_number(row.get(key)) and row[key] > 0 for row in rows for key in _PAIR)
 
 
 def show_pairs(file: str, rows: list[Row], section: str) -> tuple[list[Part], list[Comparison]]:
-    """Returns a table and a chart of rows for which `is_paired` holds, and comparisons of their two times."""
+    """Return a table and a chart of rows for which `is_paired` holds, and comparisons of their two times."""
     comparisons, bars = [], []
     for row in rows:
         words = _words_of(tuple((key, _plain(row[key])) for key in _CASES if row.get(key) is not None))
@@ -186,7 +186,7 @@ def show_pairs(file: str, rows: list[Row], section: str) -> tuple[list[Part], li
 
 
 def _is_right(row: Row) -> bool:
-    """Returns whether a row may be compared: whether it does not say that its result is wrong."""
+    """Return whether a row may be compared: whether it does not say that its result is wrong."""
     return row.get("ok") is not False and row.get("accurate") is not False
 
 
@@ -247,7 +247,7 @@ def _kernel_words(case: Case) -> str:
 
 
 def _at_least(precision: str) -> tuple[str, ...]:
-    """Returns the precisions of peers that a result may be compared with: its own, and fp32."""
+    """Return the precisions of peers that a result may be compared with: its own, and fp32."""
     return tuple(dict.fromkeys((precision, "fp32")))
 
 
@@ -267,7 +267,7 @@ def _check_times(rows: list[Row]) -> None:
 
 
 def show_kernels(file: str, rows: list[Row]) -> tuple[list[Part], list[Comparison]]:
-    """Returns tables and charts of a file, and the comparisons of the plan's choice with the best peer.
+    """Return tables and charts of a file, and the comparisons of the plan's choice with the best peer.
 
     A peer counts in the same precision or in fp32, if its result is right.
 
@@ -351,7 +351,7 @@ def _speed_bar(one: _Compared) -> Bar:
 
 
 def _every_time(rows: list[Row]) -> Table:
-    """Returns the times of all kernels and peers, one row for each case."""
+    """Return the times of all kernels and peers, one row for each case."""
     names = tuple(dict.fromkeys((row["kernel"], row["ours"]) for row in rows))
     columns = [name for name, _ in sorted(names, key=lambda pair: not pair[1])]
     found: dict[tuple[Any, ...], dict[str, Any]] = defaultdict(dict)
@@ -394,7 +394,7 @@ def _latency_words(case: tuple[Any, ...]) -> str:
 
 
 def show_latency(file: str, rows: list[Row]) -> tuple[list[Part], list[Comparison]]:
-    """Returns charts and tables, and the comparisons of ours with the fastest right peer of a case.
+    """Return charts and tables, and the comparisons of ours with the fastest right peer of a case.
 
     A peer counts in the same precision or in fp32. What Python launches is compared with what Python
     launches, what is captured in a CUDA graph with everything.
@@ -456,7 +456,7 @@ def _latency_bar(row: Row) -> Bar:
 
 
 def show_preparation(rows: list[Row]) -> list[Part]:
-    """Returns what preparing costs, and after how many inferences ours has made up for it."""
+    """Return what preparing costs, and after how many inferences ours has made up for it."""
     found = [
         row for row in rows if is_number(row.get("preprocess_ms")) and row.get("cache") in (None, "warm")
     ]
@@ -482,14 +482,14 @@ _SCORE_COLUMNS = (
 
 
 def is_scores(rows: list[Row]) -> bool:
-    """Returns whether rows are scores of models: means over seeds with deviations."""
+    """Return whether rows are scores of models: means over seeds with deviations."""
     return all(
         is_number(row.get("mean")) and "dataset" in row and any(k in row for k in _DEVIATIONS) for row in rows
     )
 
 
 def show_scores(rows: list[Row]) -> list[Part]:
-    """Returns the scores of models by data set, with their deviations over the seeds, and a table."""
+    """Return the scores of models by data set, with their deviations over the seeds, and a table."""
     groups: dict[str, list[Bar]] = {}
     for row in rows:
         title = ", ".join(str(row[key]) for key in ("model", "dataset") if row.get(key))
@@ -524,7 +524,7 @@ def _score(name: str, mean: Any, deviation: Any, kind: str) -> Bar:
 
 
 def is_losses(rows: list[Row]) -> bool:
-    """Returns whether rows are loss curves."""
+    """Return whether rows are loss curves."""
     return all(
         isinstance(row.get("losses"), list) and row["losses"] and all(map(is_number, row["losses"]))
         for row in rows
@@ -532,21 +532,21 @@ def is_losses(rows: list[Row]) -> bool:
 
 
 def show_losses(rows: list[Row]) -> list[Part]:
-    """Returns the curves of the losses, and a table of what else the rows have."""
+    """Return the curves of the losses, and a table of what else the rows have."""
     curves = tuple((str(row.get("variant", row.get("name", ""))), _thinned(row["losses"])) for row in rows)
     header, cells = as_cells([{key: row[key] for key in row if key != "losses"} for row in rows])
     return [Curves("Loss", "steps of training", curves), Table("Scores", header, cells)]
 
 
 def _thinned(values: list[float]) -> tuple[float, ...]:
-    """Returns at most _POINTS values, each the mean of those around it."""
+    """Return at most _POINTS values, each the mean of those around it."""
     size = -(-len(values) // _POINTS)
     parts = [values[at : at + size] for at in range(0, len(values), size)]
     return tuple(sum(part) / len(part) for part in parts)
 
 
 def run_rows(content: dict[str, Any]) -> tuple[list[Row], list[Row], list[Row]]:
-    """Returns the rows of a run of train.py: training, scores and preprocessing; empty if it is none."""
+    """Return the rows of a run of train.py: training, scores and preprocessing; empty if it is none."""
     if not isinstance(content.get("metrics"), dict) or "fit_seconds" not in content:
         return [], [], []
     what = {key: content.get(key) for key in ("model", "dataset", "precision", "seed")}
