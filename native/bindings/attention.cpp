@@ -123,9 +123,10 @@ AttentionHandle make_call(const HeadsHandle& q, int64_t keys, int64_t value_widt
   return call;
 }
 
-AttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
-                             const EdgeValuesHandle& bias, double scale, bool is_causal,
-                             double dropout_p, const py::object& seed, int precision) {
+AttentionHandle make_attention_problem(const HeadsHandle& q, const HeadsHandle& k,
+                                       const HeadsHandle& v, const EdgeValuesHandle& bias,
+                                       double scale, bool is_causal, double dropout_p,
+                                       const py::object& seed, int precision) {
   const Precision rounded = precision_of(precision);
   for (const HeadsHandle* heads : {&q, &k, &v}) {
     if (!heads->given) reject("q, k and v", "must be given");
@@ -167,9 +168,9 @@ QuantizedAttentionHandle make_quantized(const HeadsHandle& q, const py::object& 
 
 // What the passes over `a` share, which is the pattern or its transpose. `one_batch`, `one_head`:
 // all of them in one group.
-cpu::AttentionArgs make_args(const AttentionHandle& call, const CsrHandle& matrix,
-                             const Memory& row_ids, bool one_batch, bool one_head,
-                             const Memory& stats, bool transposed) {
+cpu::AttentionArgs attention_args(const AttentionHandle& call, const CsrHandle& matrix,
+                                  const Memory& row_ids, bool one_batch, bool one_head,
+                                  const Memory& stats, bool transposed) {
   const CsrView& a = host(matrix);
   cpu::AttentionArgs args;
   args.problem = transposed ? call.checked(a.cols, a.rows, a.nnz, Place::kHost)
@@ -184,9 +185,9 @@ cpu::AttentionArgs make_args(const AttentionHandle& call, const CsrHandle& matri
   return args;
 }
 
-void forward(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids, bool one_head,
-             const HeadsHandle& out, const Memory& stats, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, stats, false);
+void attention_forward(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
+                       bool one_head, const HeadsHandle& out, const Memory& stats, int threads) {
+  cpu::AttentionArgs args = attention_args(call, a, row_ids, false, one_head, stats, false);
   args.out = out.checked(args.problem.batches, args.problem.heads, call.queries, args.problem.dv,
                          Place::kHost, "out");
   if (call.head_count() > 0) cpu::attention(args, require_threads(threads));
@@ -195,7 +196,7 @@ void forward(const AttentionHandle& call, const CsrHandle& a, const Memory& row_
 void row_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
                bool one_batch, bool one_head, const Memory& stats, const Memory& delta,
                const AttentionGradsHandle& grads, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, one_batch, one_head, stats, false);
+  cpu::AttentionArgs args = attention_args(call, a, row_ids, one_batch, one_head, stats, false);
   args.grad = grads.checked_out(call, Place::kHost);
   args.delta = host_array<float>(delta, call.head_count() * call.queries, "delta");
   args.dq = call.of_queries(grads.dq, args.problem.d, Place::kHost, "dq");
@@ -211,7 +212,7 @@ void row_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& ro
 void column_grads(const AttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
                   bool one_head, const Memory& nnz_index_map, const Memory& stats,
                   const Memory& delta, const AttentionGradsHandle& grads, int threads) {
-  cpu::AttentionArgs args = make_args(call, a, row_ids, false, one_head, stats, true);
+  cpu::AttentionArgs args = attention_args(call, a, row_ids, false, one_head, stats, true);
   args.grad = grads.checked_out(call, Place::kHost);
   const MutableIndexView map =
       index_array(nnz_index_map, args.a.nnz, Place::kHost, "nnz_index_map");
@@ -227,7 +228,7 @@ py::tuple philox(const std::array<uint32_t, 4>& c, int64_t seed) {
   return py::make_tuple(words.word[0], words.word[1], words.word[2], words.word[3]);
 }
 
-void bind_handles(py::module_& m) {
+void bind_attention_handles(py::module_& m) {
   const py::object none = py::none();
   py::class_<HeadsHandle>(m, "Heads")
       .def(py::init(&make_heads), py::arg("tensor") = none)
@@ -235,9 +236,9 @@ void bind_handles(py::module_& m) {
   py::class_<EdgeValuesHandle>(m, "EdgeValues")
       .def(py::init(&make_edge_values), py::arg("tensor") = none);
   py::class_<AttentionHandle>(m, "Attention")
-      .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("bias"),
-           py::arg("scale"), py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"),
-           py::arg("precision"));
+      .def(py::init(&make_attention_problem), py::arg("q"), py::arg("k"), py::arg("v"),
+           py::arg("bias"), py::arg("scale"), py::arg("is_causal"), py::arg("dropout_p"),
+           py::arg("seed"), py::arg("precision"));
   py::class_<QuantizedAttentionHandle>(m, "QuantizedAttention")
       .def(py::init(&make_quantized), py::arg("q"), py::arg("k"), py::arg("v"),
            py::arg("value_scale"), py::arg("number_type"), py::arg("bias"), py::arg("scale"),
@@ -267,10 +268,11 @@ void bind_handles(py::module_& m) {
 }  // namespace
 
 void bind_attention(py::module_& m) {
-  bind_handles(m);
+  bind_attention_handles(m);
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cpu_attention", &forward, nogil, py::arg("problem"), py::arg("a"), py::arg("row_ids"),
-        py::arg("one_head"), py::arg("out"), py::arg("stats"), py::arg("threads"));
+  m.def("cpu_attention", &attention_forward, nogil, py::arg("problem"), py::arg("a"),
+        py::arg("row_ids"), py::arg("one_head"), py::arg("out"), py::arg("stats"),
+        py::arg("threads"));
   m.def("cpu_attention_row_grads", &row_grads, nogil, py::arg("problem"), py::arg("a"),
         py::arg("row_ids"), py::arg("one_batch"), py::arg("one_head"), py::arg("stats"),
         py::arg("delta"), py::arg("grads"), py::arg("threads"));

@@ -8,8 +8,9 @@ namespace gnnsparse::bindings {
 namespace {
 
 // What the passes over `a` share, which is the pattern or its transpose.
-cpu::GraphAttentionArgs make_args(const GraphAttentionHandle& call, const CsrHandle& matrix,
-                                  const Memory& row_ids, bool transposed) {
+cpu::GraphAttentionArgs graph_attention_args(const GraphAttentionHandle& call,
+                                             const CsrHandle& matrix, const Memory& row_ids,
+                                             bool transposed) {
   const CsrView& a = host(matrix);
   cpu::GraphAttentionArgs args;
   args.problem = transposed ? call.checked(a.cols, a.rows, a.nnz, Place::kHost)
@@ -19,9 +20,10 @@ cpu::GraphAttentionArgs make_args(const GraphAttentionHandle& call, const CsrHan
   return args;
 }
 
-void forward(const GraphAttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
-             const GraphAttentionResultHandle& result, int threads) {
-  cpu::GraphAttentionArgs args = make_args(call, a, row_ids, false);
+void graph_attention_forward(const GraphAttentionHandle& call, const CsrHandle& a,
+                             const Memory& row_ids, const GraphAttentionResultHandle& result,
+                             int threads) {
+  cpu::GraphAttentionArgs args = graph_attention_args(call, a, row_ids, false);
   args.result = result.checked(call, Place::kHost);
   if (call.head_count() > 0) cpu::graph_attention(args, require_threads(threads));
 }
@@ -29,7 +31,7 @@ void forward(const GraphAttentionHandle& call, const CsrHandle& a, const Memory&
 void rows(const GraphAttentionHandle& call, const CsrHandle& a, const Memory& row_ids,
           const GraphAttentionResultHandle& result, const GraphAttentionGradsHandle& grads,
           int threads) {
-  cpu::GraphAttentionArgs args = make_args(call, a, row_ids, false);
+  cpu::GraphAttentionArgs args = graph_attention_args(call, a, row_ids, false);
   args.result = result.checked(call, Place::kHost);
   const int64_t groups = ceil_div(args.a.rows, cpu::kAttGroupRows);
   args.grads = grads.of_rows(call, args.a.nnz, groups, Place::kHost);
@@ -38,7 +40,7 @@ void rows(const GraphAttentionHandle& call, const CsrHandle& a, const Memory& ro
 
 void columns(const GraphAttentionHandle& call, const CsrHandle& a_transposed, const Memory& row_ids,
              const Memory& nnz_index_map, const GraphAttentionGradsHandle& grads, int threads) {
-  cpu::GraphAttentionArgs args = make_args(call, a_transposed, row_ids, true);
+  cpu::GraphAttentionArgs args = graph_attention_args(call, a_transposed, row_ids, true);
   args.grads = grads.of_columns(call, args.a.nnz, Place::kHost);
   const MutableIndexView map =
       index_array(nnz_index_map, args.a.nnz, Place::kHost, "nnz_index_map");
@@ -50,7 +52,7 @@ void columns(const GraphAttentionHandle& call, const CsrHandle& a_transposed, co
 
 void bind_graph_attention(py::module_& m) {
   const auto nogil = py::call_guard<py::gil_scoped_release>();
-  m.def("cpu_graph_attention", &forward, nogil, py::arg("problem"), py::arg("a"),
+  m.def("cpu_graph_attention", &graph_attention_forward, nogil, py::arg("problem"), py::arg("a"),
         py::arg("row_ids"), py::arg("result"), py::arg("threads"));
   m.def("cpu_graph_attention_rows", &rows, nogil, py::arg("problem"), py::arg("a"),
         py::arg("row_ids"), py::arg("result"), py::arg("grads"), py::arg("threads"));

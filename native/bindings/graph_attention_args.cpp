@@ -76,14 +76,12 @@ void require_terms(const GraphAttentionHandle& call) {
   }
 }
 
-GraphAttentionHandle make_problem(const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v,
-                                  const HeadsHandle& att, const HeadsHandle& bias,
-                                  const HeadsHandle& features, bool to_keys, bool to_values,
-                                  const HeadsHandle& gate, const HeadsHandle& mapped,
-                                  const HeadsHandle& mapped_q, int score, double scale,
-                                  double negative_slope, double clamp, bool normalize,
-                                  bool is_causal, double dropout_p, const py::object& seed,
-                                  int precision) {
+GraphAttentionHandle make_graph_attention_problem(
+    const HeadsHandle& q, const HeadsHandle& k, const HeadsHandle& v, const HeadsHandle& att,
+    const HeadsHandle& bias, const HeadsHandle& features, bool to_keys, bool to_values,
+    const HeadsHandle& gate, const HeadsHandle& mapped, const HeadsHandle& mapped_q, int score,
+    double scale, double negative_slope, double clamp, bool normalize, bool is_causal,
+    double dropout_p, const py::object& seed, int precision) {
   GraphAttentionHandle call;
   call.q = q;
   call.k = k;
@@ -237,11 +235,12 @@ void bind_graph_attention_args(py::module_& m) {
            py::arg("a"), py::arg("row_ids"), py::arg("work"), py::arg("row_limit"),
            py::arg("rows_per_warp"), py::arg("partial"), py::arg("tiles") = false);
   py::class_<GraphAttentionHandle>(m, "GraphAttention")
-      .def(py::init(&make_problem), py::arg("q"), py::arg("k"), py::arg("v"), py::arg("att"),
-           py::arg("bias"), py::arg("features"), py::arg("to_keys"), py::arg("to_values"),
-           py::arg("gate"), py::arg("mapped"), py::arg("mapped_q"), py::arg("score"),
-           py::arg("scale"), py::arg("negative_slope"), py::arg("clamp"), py::arg("normalize"),
-           py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"), py::arg("precision"));
+      .def(py::init(&make_graph_attention_problem), py::arg("q"), py::arg("k"), py::arg("v"),
+           py::arg("att"), py::arg("bias"), py::arg("features"), py::arg("to_keys"),
+           py::arg("to_values"), py::arg("gate"), py::arg("mapped"), py::arg("mapped_q"),
+           py::arg("score"), py::arg("scale"), py::arg("negative_slope"), py::arg("clamp"),
+           py::arg("normalize"), py::arg("is_causal"), py::arg("dropout_p"), py::arg("seed"),
+           py::arg("precision"));
   using Result = GraphAttentionResultHandle;
   py::class_<Result>(m, "GraphAttentionResult")
       .def(py::init([](const HeadsHandle& out, const HeadsHandle& mapped,
