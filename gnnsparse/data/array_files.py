@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import io
-import math
 import os
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, Any, BinaryIO
+from typing import IO, Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -23,19 +22,14 @@ from gnnsparse.runtime.safe_io import check_inflated, open_regular, open_text, r
 
 __all__ = [
     "Arrays", "bounded_line", "bytes_of", "map_npy", "open_npz", "parse_rows", "read_csv", "read_lines",
-    "read_npy",
+    "read_npy", "read_text",
 ]  # fmt: skip
 
 #: Bytes that are read at a time.
 _CHUNK = 2**24
 _FORMS = {
-    "b": "bools",
-    "i": "integers",
-    "u": "unsigned integers",
-    "f": "real numbers",
-    "S": "bytes",
-    "U": "text",
-}
+    "b": "bools", "i": "integers", "u": "unsigned integers", "f": "real numbers", "S": "bytes", "U": "text",
+}  # fmt: skip
 
 Shape = tuple[int | None, ...]
 
@@ -61,13 +55,13 @@ class Arrays:
             self._members[name] = member
         self.names = frozenset(self._members)
 
-    def read(self, name: str, kinds: str, shape: Shape) -> np.ndarray:
+    def read(self, name: str, kinds: str, shape: Shape | None = None) -> np.ndarray:
         """Reads an array.
 
         Args:
             name: its name.
             kinds: the kinds of numpy's types that are accepted, as in "iu".
-            shape: its shape, in which None stands for any size.
+            shape: its shape, in which None stands for any size; None: any shape.
 
         Returns:
             The array, in the byte order of this machine, contiguous and writable.
@@ -76,44 +70,21 @@ class Arrays:
             ValueError: there is no such array, it is damaged, or of another type or shape.
             MemoryError: it does not fit into memory.
         """
-        member = self._member(name)
-        check_inflated(name, member.file_size, member.compress_size)
-        with self._archive.open(member) as file:
-            return _read_array(name, file, member.file_size, kinds, shape)
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        """Returns the shape that the header of an array promises.
-
-        Raises:
-            ValueError: as `read`.
-        """
-        with self._archive.open(self._member(name)) as file:
-            return _header(name, file)[0]
-
-    def _member(self, name: str) -> zipfile.ZipInfo:
         member = self._members.get(name)
         if member is None:
             bad_value(name, f"is missing; the archive has {', '.join(sorted(self.names)[:8]) or 'nothing'}")
         if member.flag_bits & 1 or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             bad_value(name, "is encrypted, or compressed by another method; accepted: stored or deflated")
-        if member.compress_type == zipfile.ZIP_STORED and member.file_size != member.compress_size:
-            bad_value(name, f"promises {member.file_size} bytes in {member.compress_size}; accepted: as many")
-        return member
+        check_inflated(name, member.file_size, member.compress_size)
+        with self._archive.open(member) as file:
+            return _read_array(name, file, kinds, shape)
 
     def scalar(self, name: str) -> int:
-        """Reads an array of one integer.
-
-        Raises:
-            ValueError: as `read`.
-        """
+        """Reads an array of one integer, see `read`."""
         return int(self.read(name, "iu", ()))
 
     def pair(self, name: str) -> tuple[int, int]:
-        """Reads an array of two integers, the shape of a matrix.
-
-        Raises:
-            ValueError: as `read`.
-        """
+        """Reads an array of two integers, the shape of a matrix, see `read`."""
         rows, cols = self.read(name, "iu", (2,)).tolist()
         return rows, cols
 
@@ -137,7 +108,8 @@ def open_npz(path: Path) -> Iterator[Arrays]:
 def read_npy(path: Path, kinds: str, shape: Shape) -> np.ndarray:
     """Reads the array of an npy file; `Arrays.read` documents the arguments and errors."""
     with open_regular(path) as file, reading(path):
-        return _read_array("array", file, os.fstat(file.fileno()).st_size, kinds, shape)
+        check_memory("array", os.fstat(file.fileno()).st_size, "an array")
+        return _read_array("array", file, kinds, shape)
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
@@ -164,77 +136,50 @@ def map_npy(path: Path, dtypes: tuple[Any, ...], shape: Shape) -> np.ndarray:
         ValueError: it is no npy file, damaged, or of another type or shape; the message names the file.
         OSError: it can't be opened.
     """
-    with open_regular(path) as file, reading(path):
-        found, fortran, dtype, header = _header("array", file)
-        names = [np.dtype(accepted).name for accepted in dtypes]
-        if dtype not in [np.dtype(accepted) for accepted in dtypes]:
-            bad_value("array", f"is of type {dtype}; accepted: {' or '.join(names)}")
-        _check_extent("array", found, shape, dtype, os.fstat(file.fileno()).st_size - header)
-        if 0 in found:  # there is nothing to map
-            return np.empty(found, dtype)
-        order: Any = "F" if fortran else "C"
-        return np.memmap(file, dtype, "r", header, found, order).view(np.ndarray)
+    open_regular(path).close()
+    with reading(path):
+        try:
+            array = np.lib.format.open_memmap(path, mode="r")
+        except OSError:
+            raise
+        except Exception as error:  # a type or a shape may be written as any text, and errors are many
+            _refuse("array", error)
+        if array.dtype not in [np.dtype(accepted) for accepted in dtypes]:
+            names = " or ".join(np.dtype(accepted).name for accepted in dtypes)
+            bad_value("array", f"is of type {array.dtype}; accepted: {names}")
+        _check_shape("array", array, shape)
+        return array.view(np.ndarray)
 
 
-def _check_extent(
-    name: str, shape: tuple[int, ...], wanted: Shape, dtype: np.dtype[Any], nbytes: int
-) -> None:
-    """Raises ValueError if a shape is not the wanted one, or does not take the bytes that are there."""
-    if len(shape) != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, shape, strict=True)):
+def _refuse(name: str, error: Exception) -> NoReturn:
+    bad_value(name, f"is no whole array of the npy format ({type(error).__name__}: {str(error)[:200]})")
+
+
+def _check_shape(name: str, array: np.ndarray, wanted: Shape) -> None:
+    if array.ndim != len(wanted) or any(w not in (None, s) for w, s in zip(wanted, array.shape, strict=True)):
         sizes = ", ".join("any" if size is None else str(size) for size in wanted)
-        bad_value(name, f"has shape {str(shape)[:80]}; accepted: ({sizes})")
-    if math.prod(shape) * dtype.itemsize != nbytes:
-        bad_value(name, f"has {nbytes} bytes; accepted: those of its shape {str(shape)[:80]} of {dtype}")
+        bad_value(name, f"has shape {str(array.shape)[:80]}; accepted: ({sizes})")
 
 
-def _read_array(name: str, file: IO[bytes], size: int, kinds: str, wanted: Shape) -> np.ndarray:
-    """Reads an array of `size` bytes with its header."""
-    shape, fortran, dtype, header = _header(name, file)
-    accepted = " or ".join(_FORMS[kind] for kind in kinds)
-    if dtype.kind not in kinds or dtype.itemsize == 0:
-        bad_value(name, f"is of type {dtype}; accepted: {accepted}")
-    _check_extent(name, shape, wanted, dtype, size - header)
-    check_memory(name, size, f"an array of shape {shape}")
-    flat = _fill(name, file, np.empty(math.prod(shape), dtype))
-    if dtype.kind == "b":
-        flat = flat.view(np.uint8) != 0  # other bytes than 0 and 1 are no bools for native code
-    if not dtype.isnative:
-        flat = flat.astype(dtype.newbyteorder("="))
-    if fortran and len(shape) > 1:
-        return np.ascontiguousarray(flat.reshape(shape[::-1]).T)
-    return flat.reshape(shape)
-
-
-def _header(name: str, file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
-    """Returns shape, whether the order is Fortran's, type, and number of bytes of an array's header."""
-    start = file.tell()
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+def _read_array(name: str, file: IO[bytes], kinds: str, wanted: Shape | None) -> np.ndarray:
+    """Reads an array by numpy, which loads no pickles; see `Arrays.read`."""
     try:
-        version = np.lib.format.read_magic(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types
-            shape, fortran, dtype = readers[version](file)
+            array = np.lib.format.read_array(file, allow_pickle=False)
+        rest = file.read(1)  # behind the end an archive checks the checksum
     except Exception as error:  # a type or a shape may be written as any text, and errors are of many types
-        bad_value(
-            name, f"is no array of the npy format 1.0 or 2.0 ({type(error).__name__}: {str(error)[:200]})"
-        )
-    if any(isinstance(size, bool) or size < 0 for size in shape):
-        bad_value(name, f"has shape {str(shape)[:80]}; accepted: sizes from 0 on")
-    return shape, fortran, dtype, file.tell() - start
-
-
-def _fill(name: str, file: IO[bytes], array: np.ndarray) -> np.ndarray:
-    """Reads an array's bytes into it, to the end of the file, where an archive checks its checksum."""
-    target: Any = bytes_of(array)
-    at = 0
-    while chunk := file.read(min(_CHUNK, len(target) - at) or 1):
-        if at + len(chunk) > len(target):
-            bad_value(name, "has bytes after its last element; accepted: none")
-        target[at : at + len(chunk)] = chunk
-        at += len(chunk)
-    if at < len(target):
-        bad_value(name, f"ends after {at} of its {len(target)} bytes")
-    return array
+        _refuse(name, error)
+    if rest:
+        bad_value(name, "has bytes after its last element; accepted: none")
+    if array.dtype.kind not in kinds or array.dtype.itemsize == 0:
+        accepted = " or ".join(_FORMS[kind] for kind in kinds)
+        bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
+    if wanted is not None:
+        _check_shape(name, array, wanted)
+    array = np.require(array, array.dtype.newbyteorder("="), ("C", "W"))
+    # Other bytes than 0 and 1 are no bools for native code.
+    return array.view(np.uint8) != 0 if array.dtype.kind == "b" else array
 
 
 #: Bytes of the longest line of a table, and of a row of `read_lines` beside comments.
@@ -251,6 +196,22 @@ def bounded_line(file: BinaryIO, limit: int = _LINE) -> bytes:
     if len(line) > limit:
         raise ValueError(f"has a line of more than {limit} bytes; accepted: at most as many")
     return line
+
+
+def read_text(path: Path, factor: int) -> bytes:
+    """Returns the bytes of a text, decompressed, if memory has room for `factor` times as many.
+
+    Raises:
+        ValueError: it is no regular file, or damaged.
+        MemoryError: it is too large.
+        OSError: it can't be opened.
+    """
+    content = bytearray()
+    with open_text(path) as (file, _):
+        while chunk := file.read(_CHUNK):
+            content += chunk
+            check_memory("text", factor * len(content), f"a text of {len(content)} bytes or more")
+    return bytes(content)
 
 
 def read_lines(file: BinaryIO, rows: int) -> io.BytesIO:

@@ -1,181 +1,76 @@
 """Readers of sparse matrices: Matrix Market, DLMC's smtx, and npz archives of CSR arrays.
 
-Sizes, types and ranges are checked before SciPy or native code sees an array.
+Sizes, types and ranges are checked before native code of ours sees an array; SciPy reads Matrix Market.
 """
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gnnsparse.data.array_files import Arrays, bounded_line, open_npz, parse_rows, read_lines
+from gnnsparse.data.array_files import Arrays, bounded_line, open_npz, parse_rows, read_text
 from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_text, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Coordinates", "csr_of_archive", "load_matrix", "read_mtx"]
+if TYPE_CHECKING:
+    import scipy.sparse
 
-_LAYOUTS = ("coordinate", "array")
-#: The types of elements, with numpy's type of each; a pattern has none.
-_FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "unsigned-integer": "u8", "pattern": None}
-#: For each kind of storage the sign of the elements on the other side of the diagonal; None: both are stored.
-_SIGNS = {"general": None, "symmetric": 1, "skew-symmetric": -1, "hermitian": 1}
+__all__ = ["csr_of_archive", "load_matrix", "read_mtx"]
+
 _MAX_SIZE = 2**31 - 1
+#: Bytes of memory for each byte of a Matrix Market text.
+_TEXT_FACTOR = 4
+#: Characters of a number below 2^63, with the space after it.
+_DIGITS = 20
 
 
-@dataclass(frozen=True)
-class Coordinates:
-    """The elements of a matrix in any order, in which repeated ones are not yet summed.
+def read_mtx(path: Path) -> tuple[scipy.sparse.coo_array, bool]:
+    """Reads a Matrix Market file, `.mtx` or `.mtx.gz`, by SciPy.
 
-    Attributes:
-        shape: number of rows and of columns.
-        row, col: int32 [elements], in range.
-        values: float64 or integers [elements]; None: the matrix is a pattern.
-    """
-
-    shape: tuple[int, int]
-    row: np.ndarray
-    col: np.ndarray
-    values: np.ndarray | None
-
-
-@dataclass(frozen=True)
-class _Head:
-    layout: str
-    field: str
-    storage: str
-    rows: int
-    cols: int
-    lines: int
-
-
-def read_mtx(path: Path) -> Coordinates:
-    """Reads a Matrix Market file, `.mtx` or `.mtx.gz`.
-
-    Coordinates and arrays of real numbers and integers, and patterns, are read; of general, symmetric and
-    skew-symmetric matrices, and Hermitian ones of real numbers, which are symmetric.
+    Coordinates and arrays of real numbers and integers, and patterns, are read, in symmetric storage as well.
 
     Returns:
-        All elements: those of symmetric storage on both sides of the diagonal. The zeros of an array are left
-        out, and those of coordinates are kept.
+        All elements, and whether the file has values: those of symmetric storage are on both sides of the
+        diagonal, and repeated ones are not yet summed. The zeros of an array are left out.
 
     Raises:
         ValueError: the file is damaged, an element is out of range, or its numbers are complex.
         MemoryError: the matrix does not fit into memory.
         OSError: the file can't be read.
     """
-    with open_text(path) as (file, size), reading(path):
-        head = _read_head(file, size)
-        lines = read_lines(file, head.lines)
-        return _elements(head, lines) if head.layout == "coordinate" else _array(head, lines)
+    import scipy.io
+    import scipy.sparse
 
-
-def _read_head(file: BinaryIO, size: int) -> _Head:
-    """Reads the banner, the comments and the line of sizes, which must fit the bytes that there can be."""
-    banner = bounded_line(file).decode("latin1").split()
-    accepted = "%%MatrixMarket matrix coordinate|array real|integer|pattern general|symmetric|skew-symmetric"
-    if len(banner) != 5 or banner[0].lower() not in ("%%matrixmarket", "%matrixmarket"):
-        raise ValueError(f"banner: got {' '.join(banner)[:80]!r}; accepted: {accepted}")
-    what, layout, field, storage = (word.lower() for word in banner[1:])
-    if field == "complex":
-        raise ValueError("banner: the file holds complex numbers; accepted: real, integer or pattern")
-    known = what == "matrix" and layout in _LAYOUTS and field in _FIELDS and storage in _SIGNS
-    if not known or (field == "pattern" and (layout == "array" or storage == "skew-symmetric")):
-        raise ValueError(f"banner: got {' '.join(banner)[:80]!r}; accepted: {accepted}")
-    line = bounded_line(file)
-    while line and (line.startswith(b"%") or not line.strip()):
-        line = bounded_line(file)
-    count = 3 if layout == "coordinate" else 2
-    sizes = [
-        int(word) if word.isdecimal() and len(word) < 20 else -1 for word in line.decode("latin1").split()
-    ]
-    if len(sizes) != count or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
-        names = "rows, columns and elements" if count == 3 else "rows and columns"
-        raise ValueError(
-            f"sizes: got {line.strip()[:80].decode('latin1')!r}; accepted: {names}, the first two below 2^31"
-        )
-    rows, cols = sizes[:2]
-    if storage != "general" and rows != cols:
-        raise ValueError(
-            f"sizes: got {rows} rows and {cols} columns of a {storage} matrix; accepted: a square one"
-        )
-    lines = sizes[2] if layout == "coordinate" else _stored(rows, cols, storage)
-    shortest = (2 if layout == "array" else 4) * lines - 1  # "1 1" or "1", and the end of the line
-    if shortest > size:
-        raise ValueError(
-            f"sizes: promise {lines} lines in at most {size} bytes; accepted: what they can hold"
-        )
-    check_memory("sizes", 32 * lines, f"a matrix of {rows} rows, {cols} columns and {lines} elements")
-    return _Head(layout, field, storage, rows, cols, lines)
-
-
-def _stored(rows: int, cols: int, storage: str) -> int:
-    """Returns the number of elements that an array stores: of symmetric ones those from the diagonal down."""
-    if storage == "general":
-        return rows * cols
-    return rows * (rows - 1) // 2 if storage == "skew-symmetric" else rows * (rows + 1) // 2
-
-
-def _elements(head: _Head, lines: Iterable[bytes]) -> Coordinates:
-    number = _FIELDS[head.field]
-    dtype = [("row", "i8"), ("col", "i8"), *([("value", number)] if number else [])]
-    columns = None if number else (0, 1)  # some published patterns have weights, which are left out
-    table = parse_rows("elements", lines, dtype, head.lines, columns=columns)
-    row = _indices("row", table["row"], head.rows)
-    col = _indices("column", table["col"], head.cols)
-    values = np.ascontiguousarray(table["value"]) if number else None
-    sign = _SIGNS[head.storage]
-    if sign is None:
-        return Coordinates((head.rows, head.cols), row, col, values)
-    beside = row != col
-    if sign < 0 and values is not None and values[~beside].any():
-        raise ValueError("elements: one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix")
-    row, col = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
-    if values is not None:
-        values = np.concatenate([values, _mirrored(values[beside], sign)])
-    return Coordinates((head.rows, head.cols), row, col, values)
-
-
-def _mirrored(values: np.ndarray, sign: int) -> np.ndarray:
-    return values if sign > 0 else -values.astype(np.float64)
-
-
-def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
-    """Returns indices from 0 on of those from 1 on, int32."""
-    wrong = (given < 1) | (given > limit)
-    if wrong.any():
-        at = int(wrong.argmax())
-        raise ValueError(f"elements: the {name} of element {at} is {given[at]}; accepted: 1 to {limit}")
-    return (given - 1).astype(np.int32)
-
-
-def _array(head: _Head, lines: Iterable[bytes]) -> Coordinates:
-    flat = parse_rows("elements", lines, [("value", _FIELDS[head.field])], head.lines)["value"]
-    sign = _SIGNS[head.storage]
-    if sign is None:
-        col, row = np.divmod(flat.nonzero()[0], max(head.rows, 1))
-        values = flat[flat != 0]
-        return Coordinates((head.rows, head.cols), row.astype(np.int32), col.astype(np.int32), values)
-    # Columns one after another from the diagonal down, which are the rows of an upper triangle.
-    col, row = np.triu_indices(head.rows, 1 if sign < 0 else 0)
-    kept = flat.nonzero()[0]
-    row, col, values = row[kept].astype(np.int32), col[kept].astype(np.int32), flat[kept]
-    beside = row != col
-    return Coordinates(
-        (head.rows, head.cols),
-        np.concatenate([row, col[beside]]),
-        np.concatenate([col, row[beside]]),
-        np.concatenate([values, _mirrored(values[beside], sign)]),
-    )
-
-
-#: Characters of a number below 2^63, with the space after it.
-_DIGITS = 20
+    with reading(path):
+        text = read_text(path, _TEXT_FACTOR)
+        try:
+            rows, cols, lines, layout, field, symmetry = scipy.io.mminfo(io.BytesIO(text))
+        except Exception as error:  # of many types
+            raise ValueError(f"banner: {str(error)[:200]}") from error
+        if field == "complex":
+            raise ValueError("banner: the file holds complex numbers; accepted: real, integer or pattern")
+        if not (0 <= rows <= _MAX_SIZE and 0 <= cols <= _MAX_SIZE and lines >= 0):
+            raise ValueError(f"sizes: got {rows} rows and {cols} columns; accepted: sizes below 2^31")
+        if symmetry != "general" and rows != cols:
+            raise ValueError(
+                f"sizes: got {rows} rows and {cols} columns of a {symmetry} matrix; accepted: a square one"
+            )
+        stored = lines // 2 - cols if layout == "array" and symmetry != "general" else lines
+        if (2 if layout == "array" else 4) * stored - 1 > len(text):  # "1 1" or "1", and the end of the line
+            raise ValueError(f"sizes: promise {lines} elements in {len(text)} bytes; accepted: fewer")
+        check_memory("sizes", 32 * lines, f"a matrix of {rows} rows, {cols} columns and {lines} elements")
+        try:
+            found = scipy.io.mmread(io.BytesIO(text), spmatrix=False)
+        except Exception as error:
+            raise ValueError(f"elements: {str(error)[:200]}") from error
+        if symmetry == "skew-symmetric" and found.diagonal().any():
+            raise ValueError("elements: one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix")
+        return scipy.sparse.coo_array(found), field != "pattern"
 
 
 def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
@@ -254,9 +149,9 @@ def _from_coordinates(
 
 
 def _read_mtx(path: Path) -> SparseGraph:
-    found = read_mtx(path)
+    found, has_values = read_mtx(path)
     with reading(path):
-        return _from_coordinates(found.shape, found.row, found.col, found.values)
+        return _from_coordinates(found.shape, found.row, found.col, found.data if has_values else None)
 
 
 def _read_smtx(path: Path) -> SparseGraph:
@@ -325,87 +220,35 @@ def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
 
 
 def _from_scipy(arrays: Arrays) -> SparseGraph:
-    """Makes a matrix of what scipy.sparse.save_npz writes."""
+    """Makes a matrix of what scipy.sparse.save_npz writes, by SciPy, whose own checks are the checks."""
+    import scipy.sparse
+
     form: Any = arrays.read("format", "SU", ()).item()
     form = form.decode("latin1") if isinstance(form, bytes) else form
     if form == "csr":
         return csr_of_archive(arrays, "")
-    if form not in _FORMS:
-        bad_value("format", f"is {form[:40]!r}; accepted: csr, {', '.join(_FORMS)}")
-    rows, cols = arrays.pair("shape")
-    _check_shape("shape", rows, cols)
-    return _FORMS[form](arrays, rows, cols)
+    if form not in _INDEX_ARRAYS:
+        bad_value("format", f"is {form[:40]!r}; accepted: csr, {', '.join(_INDEX_ARRAYS)}")
+    shape = arrays.pair("shape")
+    _check_shape("shape", *shape)
+    data = arrays.read("data", "biuf").astype(np.float64)
+    index = [_integers(name, arrays.read(name, "iu", (None,))) for name in _INDEX_ARRAYS[form]]
+    check_memory("data", 24 * data.size, f"a matrix of {data.size} elements")
+    parts = (data, tuple(index)) if form == "coo" else (data, *index)
+    try:
+        matrix = getattr(scipy.sparse, f"{form}_array")(parts, shape=shape)
+        if form in ("csc", "bsr"):
+            matrix.check_format(full_check=True)
+        found = matrix.tocoo()
+    except (ValueError, IndexError, ZeroDivisionError) as error:
+        bad_value(form, str(error))
+    return _from_coordinates(shape, found.row, found.col, found.data)
 
 
-def _from_coo(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
-    data = arrays.read("data", "biuf", (None,))
-    row, col = (_integers(name, arrays.read(name, "iu", data.shape)) for name in ("row", "col"))
-    _check_range("row", row, rows)
-    _check_range("col", col, cols)
-    return _from_coordinates((rows, cols), row, col, data)
-
-
-def _from_csc(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
-    indices = _integers("indices", arrays.read("indices", "iu", (None,)))
-    counts = _counts(arrays, cols, indices.size)
-    _check_range("indices", indices, rows)
-    data = arrays.read("data", "biuf", indices.shape)
-    return _from_coordinates((rows, cols), indices, np.repeat(np.arange(cols), counts), data)
-
-
-def _from_bsr(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
-    """Makes a matrix of rows of dense blocks, of which every element is stored."""
-    blocks = arrays.read("data", "biuf", (None, None, None))
-    count, height, width = blocks.shape
-    if min(height, width) == 0 or rows % height or cols % width:
-        bad_value("data", f"has blocks of {height} x {width}; accepted: such that divide {rows} x {cols}")
-    indices = _integers("indices", arrays.read("indices", "iu", (count,)))
-    counts = _counts(arrays, rows // height, count)
-    _check_range("indices", indices, cols // width)
-    check_memory("data", 16 * blocks.size, f"an array of {blocks.size} elements")
-    first = np.repeat(np.arange(rows // height), counts)[:, None, None] * height
-    row, col = np.broadcast_arrays(
-        first + np.arange(height)[:, None], indices[:, None, None] * width + np.arange(width)
-    )
-    return _from_coordinates((rows, cols), row.ravel(), col.ravel(), blocks.ravel())
-
-
-def _from_dia(arrays: Arrays, rows: int, cols: int) -> SparseGraph:
-    """Makes a matrix of diagonals: element (j - offset, j) is element j of a diagonal; zeros are left out."""
-    diagonals = arrays.read("data", "biuf", (None, None))
-    offsets = _integers("offsets", arrays.read("offsets", "iu", diagonals.shape[:1]))
-    if np.unique(offsets).size != offsets.size:
-        bad_value("offsets", "holds an offset twice; accepted: different ones")
-    offsets = offsets.clip(-_MAX_SIZE - 1, _MAX_SIZE + 1)  # outside of the matrix in any case
-    check_memory("data", 16 * diagonals.size, f"an array of {diagonals.size} elements")
-    col = np.arange(diagonals.shape[1])
-    row = col - offsets[:, None]
-    inside = (row >= 0) & (row < rows) & (col < cols) & (diagonals != 0)
-    return _from_coordinates(
-        (rows, cols), row[inside], np.broadcast_to(col, row.shape)[inside], diagonals[inside]
-    )
-
-
-_FORMS = {"csc": _from_csc, "coo": _from_coo, "bsr": _from_bsr, "dia": _from_dia}
-
-
-def _counts(arrays: Arrays, groups: int, elements: int) -> np.ndarray:
-    """Returns the number of elements of each group by `indptr`: of each column of CSC, each row of BSR."""
-    indptr = _integers("indptr", arrays.read("indptr", "iu", (groups + 1,)))
-    counts = np.diff(indptr)
-    if indptr[0] != 0 or indptr[-1] != elements or (indptr[1:] < indptr[:-1]).any():
-        bad_value(
-            "indptr",
-            f"runs from {indptr[0]} to {indptr[-1]}, or decreases; accepted: 0 to {elements}, ascending",
-        )
-    return counts
-
-
-def _check_range(name: str, array: np.ndarray, limit: int) -> None:
-    wrong = (array < 0) | (array >= limit)
-    if wrong.any():
-        at = int(wrong.argmax())
-        bad_value(name, f"element {at} is {array[at]}; accepted: 0 to {limit - 1}")
+#: The arrays of indices of each form beside CSR.
+_INDEX_ARRAYS = {
+    "csc": ("indices", "indptr"), "bsr": ("indices", "indptr"), "coo": ("row", "col"), "dia": ("offsets",),
+}  # fmt: skip
 
 
 def _checked_rows(graph: SparseGraph, rows: int) -> SparseGraph:

@@ -247,7 +247,7 @@ def test_no_file_runs_code(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"path: .*graph.pt: x: is a str; accepted: a dense tensor"):
         load_custom(tmp_path / "graph.pt")
     np.savez(tmp_path / "graph.npz", **arrays(), ids=np.array([evil] * NODES, dtype=object))
-    with pytest.raises(ValueError, match="ids: is of type object"):
+    with pytest.raises(ValueError, match=r"ids: .*Object arrays can"):
         load_custom(tmp_path / "graph.npz")
     assert not marker.exists()
 

@@ -155,11 +155,11 @@ def _first(
     """Reads the first of some arrays that is there; None: none is."""
     for name in names:
         if name in arrays.names:
-            shape = arrays.shape(name)
-            if not least <= len(shape) <= dimensions:
+            found = arrays.read(name, kinds)
+            if not least <= found.ndim <= dimensions:
                 accepted = "two dimensions" if least == dimensions else "one or two dimensions"
-                bad_value(name, f"has shape {str(shape)[:80]}; accepted: {accepted}")
-            return arrays.read(name, kinds, (None,) * len(shape))
+                bad_value(name, f"has shape {str(found.shape)[:80]}; accepted: {accepted}")
+            return found
     return None
 
 
@@ -176,8 +176,7 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
         for name in _MASKS[part]:
             if name not in arrays.names:
                 continue
-            shape = arrays.shape(name)
-            mask = arrays.read(name, "biu", (None,) * (2 if len(shape) == 2 else 1))
+            mask = arrays.read(name, "biu")
             if mask.dtype.kind != "b":
                 if not np.isin(mask, (0, 1)).all():
                     bad_value(name, "holds other numbers than 0 and 1; accepted: a mask, or ids as train_idx")
@@ -426,7 +425,7 @@ def read_matrix(path: Path, labels: str | None) -> Content:
         MemoryError: the matrix does not fit into memory.
         OSError: a file can't be read.
     """
-    found = read_mtx(path)
+    found, has_values = read_mtx(path)
     rows, cols = found.shape
     with reading(path):
         if rows != cols:
@@ -440,7 +439,7 @@ def read_matrix(path: Path, labels: str | None) -> Content:
             "labels", f"there is no file {labels!r} in {path.parent}; accepted: the name of a file there"
         )
     y = None if file is None else _labels(file, rows)
-    return Content(rows, edges, found.values, y=y, named=True)
+    return Content(rows, edges, found.data if has_values else None, y=y, named=True)
 
 
 def _labels(path: Path, nodes: int) -> np.ndarray:

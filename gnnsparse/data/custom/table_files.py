@@ -11,16 +11,17 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from gnnsparse.data.array_files import read_text
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.runtime.safe_io import open_regular, open_text, reading
+from gnnsparse.runtime.safe_io import open_regular, reading
 
 __all__ = ["ENDINGS", "Table", "is_number", "read_table"]
 
 #: The endings of the names of tables.
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
-#: Bytes that are read at a time, and bytes of memory for each byte of a text.
-_CHUNK, _FACTOR = 2**24, 12
+#: Bytes of memory for each byte of a text.
+_FACTOR = 12
 #: Names of columns to which nobody gave one: pandas' in texts and in Parquet files.
 _UNNAMED = re.compile(r"|Unnamed: \d+(_level_\d+)?|__index_level_\d+__")
 
@@ -186,7 +187,7 @@ def _text(value: Any) -> str:
 def _csv(path: Path) -> Table:
     """Read a table of texts; every cell stays as it is written, so that only an empty one is missing."""
     pandas = import_optional("pandas", f"{path.name}")
-    content = _content(path)
+    content = read_text(path, _FACTOR)
     separator = "\t" if ".tsv" in path.suffixes else ","
     try:
         table = pandas.read_csv(
@@ -200,16 +201,6 @@ def _csv(path: Path) -> Table:
     cells = [table[name].to_numpy(dtype=object) for name in table.columns]
     names = tuple(str(column[0]).strip() for column in cells)
     return Table(path.name, names, tuple(column[1:] for column in cells), first_row=True)
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a text, decompressed, as far as memory has room for a table of them."""
-    content = bytearray()
-    with open_text(path) as (file, _):
-        while chunk := file.read(_CHUNK):
-            content += chunk
-            check_memory("table", _FACTOR * len(content), f"a table of {len(content)} bytes or more")
-    return bytes(content)
 
 
 def _parquet(path: Path) -> Table:
