@@ -1,7 +1,7 @@
 """Graph attention by single edges in torch: exact in float64, and plain in a precision, both by autograd.
 
-`run` gives the same of kernels: of a backend, which is a module with `forward`, `backward` and `weights` as
-gnnsparse.ops.graph_attention.cpu has them.
+`run` gives the same of kernels: of a backend, which is a module with `graph_forward`, `graph_backward` and
+`graph_weights` as gnnsparse.ops.attention.cpu has them.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 
 from gnnsparse import Precision, SparseOperand
+from gnnsparse.ops.attention.arguments import Arrays, GraphCall, Result
 from gnnsparse.ops.attention.philox import keeps
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall, Result
 from gnnsparse.precision import round_operand
 from tests.helpers import ROUNDING
 
@@ -22,9 +22,9 @@ SEED = 7
 
 
 class Backend(Protocol):
-    def forward(self, call: GraphCall) -> Result: ...
-    def weights(self, call: GraphCall, result: Result) -> torch.Tensor: ...
-    def backward(
+    def graph_forward(self, call: GraphCall) -> Result: ...
+    def graph_weights(self, call: GraphCall, result: Result) -> torch.Tensor: ...
+    def graph_backward(
         self,
         call: GraphCall,
         result: Result,
@@ -110,11 +110,13 @@ def make_case(
 def run(backend: Backend, a: SparseOperand, case: Case) -> list[torch.Tensor]:
     """The results (out, mapped if there is any, weights) and the gradient of every tensor, on the CPU."""
     call = case.call(a)
-    result = backend.forward(call)
+    result = backend.graph_forward(call)
     given = (case.grad_out, case.grad_mapped, case.grad_weights)
     needs = tuple(x is not None for x in call.arrays)
-    grads = backend.backward(call, result, *(None if x is None else x.to(a.device) for x in given), needs)
-    results = [result.out, result.mapped, backend.weights(call, result)]
+    grads = backend.graph_backward(
+        call, result, *(None if x is None else x.to(a.device) for x in given), needs
+    )
+    results = [result.out, result.mapped, backend.graph_weights(call, result)]
     assert (result.mapped is not None) == (case.grad_mapped is not None)
     assert [name for name, x in grads._asdict().items() if x is not None] == case.names
     return [x.detach().cpu() for x in (*results, *grads) if x is not None]

@@ -12,7 +12,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import graph_attention
-from gnnsparse.ops.graph_attention.edges import order_of
+from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.rows import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare

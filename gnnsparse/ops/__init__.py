@@ -10,8 +10,7 @@ import pkgutil
 
 from gnnsparse.errors import bad_value
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
-from gnnsparse.ops.attention.api import attention
-from gnnsparse.ops.graph_attention.api import graph_attention
+from gnnsparse.ops.attention.api import attention, graph_attention
 from gnnsparse.ops.library import Products, bind_eager, divide_by_counts
 from gnnsparse.ops.result_memory import release_memory
 from gnnsparse.ops.sddmm.api import sddmm

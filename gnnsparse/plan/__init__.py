@@ -5,7 +5,7 @@ plain, hashable data, so a plan can be printed, compared, stored, and given to a
 module here; `choose` picks the kernel with the least modelled time, or by rules if kernels have no model.
 """
 
-from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, ChainPlan, CsrAttentionPlan, RowsPlan
+from gnnsparse.plan.attention import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, RowsPlan, UnfusedPlan
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
 from gnnsparse.plan.choose import (
     KERNELS,
@@ -29,7 +29,6 @@ __all__ = [
     "AttentionProblem",
     "BlockedPlan",
     "CanRun",
-    "ChainPlan",
     "CsrAttentionPlan",
     "CsrPlan",
     "Device",
@@ -39,6 +38,7 @@ __all__ = [
     "Plan",
     "Problem",
     "RowsPlan",
+    "UnfusedPlan",
     "WindowPlan",
     "candidates",
     "choose_plan",

@@ -1,4 +1,4 @@
-"""Plans of attention: fused kernels over panels on a GPU, row kernels on a CPU, and the unfused chain."""
+"""Plans of attention: fused kernels over panels on a GPU, row kernels on a CPU, and unfused operations."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats import exclusive_preset, operations
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
+from gnnsparse.plan.gpu_records.record import AttentionRates
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
 __all__ = [
-    "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "ChainPlan", "CsrAttentionPlan", "RowsPlan",
-    "dkv_partial_bytes", "may_be_tall", "shares_rows",
+    "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "CsrAttentionPlan", "RowsPlan", "UnfusedPlan",
+    "dkv_partial_bytes", "may_be_tall", "rows_per_warp", "shares_rows", "tiles_are_faster",
 ]  # fmt: skip
 
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
 #: Most features that tall panels and the fused backward pass accept: a slice of 16-bit values.
 _TALL_FEATURES = _FUSED_BACKWARD_FEATURES = SLICE_BYTES // 2
-#: The least limit on the K tiles of a tall panel's parts, in a matrix that fills the GPU.
-_TALL_TILES = 20
 
 
 @dataclass(frozen=True)
@@ -69,10 +68,10 @@ class CsrAttentionPlan(Plan):
 
 
 @dataclass(frozen=True)
-class ChainPlan(Plan):
-    """Attention as a chain of three operations for each head: sddmm, edge_softmax, spmm."""
+class UnfusedPlan(Plan):
+    """Attention as three operations for each head: sddmm, edge_softmax, spmm."""
 
-    kernel: ClassVar[str] = "chain"
+    kernel: ClassVar[str] = "unfused"
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class RowsPlan(Plan):
 
 
 def may_be_tall(problem: AttentionProblem) -> CanRun:
-    """Returns whether there is a kernel for a problem with panels of 64 rows."""
+    """Return whether there is a kernel for a problem with panels of 64 rows."""
     if problem.precision.storage.itemsize != 2:
         return CanRun(f"panels of {TALL_ROWS} rows have no {problem.precision.value}")
     if max(problem.width, problem.value_width) > _TALL_FEATURES:
@@ -94,7 +93,7 @@ def may_be_tall(problem: AttentionProblem) -> CanRun:
 
 
 def dkv_partial_bytes(width: int, value_width: int) -> int:
-    """Returns the bytes of a column slot's partial sums of dK and dV: 16 bits, padded to whole vectors."""
+    """Return the bytes of a column slot's partial sums of dK and dV: 16 bits, padded to whole vectors."""
     return sum(-(-2 * features // VECTOR_BYTES) * VECTOR_BYTES for features in (width, value_width))
 
 
@@ -103,7 +102,7 @@ def _slots(panels: tuple[PanelCounts, ...], height: int) -> int:
 
 
 def shares_rows(problem: AttentionProblem) -> bool:
-    """Returns whether a panel of 64 rows has few more columns than one of 16: true of windows and blocks."""
+    """Return whether a panel of 64 rows has few more columns than one of 16: true of windows and blocks."""
     slots, tall = _slots(problem.panels, SCORE_ROWS), _slots(problem.panels, TALL_ROWS)
     rates = problem.record.attention
     full = problem.nnz >= rates.tall_nnz * slots
@@ -111,12 +110,13 @@ def shares_rows(problem: AttentionProblem) -> bool:
 
 
 def _tall_limit(problem: AttentionProblem) -> int:
-    """Returns the most K tiles of a tall panel's parts; smaller parts give every multiprocessor work."""
+    """Return the most K tiles of a tall panel's parts; smaller parts give every multiprocessor work."""
     tiles = _slots(problem.panels, TALL_ROWS) // PANEL_K_TILE
+    rates = problem.record.attention
     mean = tiles * TALL_ROWS // max(problem.rows, 1)
-    concurrent = problem.record.attention.tall_blocks * problem.device.multiprocessors
+    concurrent = rates.tall_blocks * problem.device.multiprocessors
     share = tiles * problem.heads * problem.width // _TALL_FEATURES // concurrent
-    return panel_tile_limit(mean, share, _TALL_TILES)
+    return panel_tile_limit(mean, share, rates.tall_tiles)
 
 
 class AttentionKernel(Kernel):
@@ -126,7 +126,7 @@ class AttentionKernel(Kernel):
     plan_type = AttentionPlan
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the GPU has asynchronous copies and the features of a row fit the registers."""
+        """Return whether the GPU has asynchronous copies and the features of a row fit the registers."""
         assert isinstance(problem, AttentionProblem)
         device, precision = problem.device, problem.precision
         if not (answer := takes(device, precision)):
@@ -141,7 +141,7 @@ class AttentionKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> AttentionPlan:
-        """Returns a plan with tall panels if their rows share columns, else with panels of 16 rows."""
+        """Return a plan with tall panels if their rows share columns, else with panels of 16 rows."""
         assert isinstance(problem, AttentionProblem)
         answer = may_be_tall(problem)
         if not answer:
@@ -152,7 +152,7 @@ class AttentionKernel(Kernel):
         return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns the default and the plans of all heights that have a kernel."""
+        """Return the default and the plans of all heights that have a kernel."""
         assert isinstance(problem, AttentionProblem)
         plans: list[Plan] = [self.default(problem), self._short(problem)]
         if may_be_tall(problem):
@@ -160,7 +160,7 @@ class AttentionKernel(Kernel):
         return plans
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError if the problem or the plan's height has no fused kernel."""
+        """Raise ValueError if the problem or the plan's height has no fused kernel."""
         super().check(problem, plan)
         assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionPlan)
@@ -173,7 +173,7 @@ class AttentionKernel(Kernel):
             bad_value("plan", f"{plan.label} can't run here: {answer.problem}")
 
     def _short(self, problem: AttentionProblem, why: str = "") -> AttentionPlan:
-        """Returns a plan of 16-row panels, cut like the panels of an SDDMM as wide as all heads together."""
+        """Return a plan of 16-row panels, cut like the panels of an SDDMM as wide as all heads together."""
         product = Problem(
             "sddmm", problem.device, problem.precision, problem.rows, problem.cols, problem.nnz,
             problem.heads * problem.width, panels=problem.panels,
@@ -189,7 +189,7 @@ class AttentionGradKernel(AttentionKernel):
     plan_type = AttentionGradPlan  # type: ignore[assignment]
 
     def default(self, problem: Problem) -> AttentionGradPlan:  # type: ignore[override]
-        """Returns a plan of two passes, or of one if rows of the transpose have few columns in common."""
+        """Return a plan of two passes, or of one if rows of the transpose have few columns in common."""
         assert isinstance(problem, AttentionProblem)
         rows = super().default(problem)
         transposed = _transposed(problem)
@@ -198,11 +198,11 @@ class AttentionGradKernel(AttentionKernel):
         return AttentionGradPlan(rows, columns, heads, reasons=(why,))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns the default plan alone."""
+        """Return the default plan alone."""
         return [self.default(problem)]
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError if there is no kernel for a pass of the plan."""
+        """Raise ValueError if there is no kernel for a pass of the plan."""
         assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionGradPlan)
         super().check(problem, plan.rows)
@@ -215,7 +215,7 @@ class AttentionGradKernel(AttentionKernel):
             bad_value("plan", f"fused_heads: {answer.problem}")
 
     def _fused_heads(self, problem: AttentionProblem, rows: AttentionPlan) -> tuple[int, str]:
-        """Returns how many heads the fused backward takes at a time, 0 for two passes; and the reason."""
+        """Return how many heads the fused backward takes at a time, 0 for two passes; and the reason."""
         if not (answer := _may_fuse(problem)):
             return 0, f"two passes: {answer.problem}"
         if rows.height != SCORE_ROWS:
@@ -240,7 +240,7 @@ def _may_fuse(problem: AttentionProblem) -> CanRun:
 
 
 def _transposed(problem: AttentionProblem) -> AttentionProblem:
-    """Returns the problem of the pass over columns, which are the rows of the transpose."""
+    """Return the problem of the pass over columns, which are the rows of the transpose."""
     return AttentionProblem(
         problem.op, problem.device, problem.precision, problem.cols, problem.rows, problem.nnz,
         problem.width, problem.format, panels=problem.transpose, value_width=problem.value_width,
@@ -249,29 +249,29 @@ def _transposed(problem: AttentionProblem) -> AttentionProblem:
 
 
 def _over_csr(problem: Problem) -> CanRun:
-    """Returns whether attention may run over CSR rows."""
+    """Return whether attention may run over CSR rows."""
     if exclusive_preset(problem.format) is not None:
         return CanRun(f"the format {problem.format} was asked for")
     return CanRun()
 
 
-class ChainKernel(Kernel):
-    """The chain of operations, which runs every attention on every device."""
+class UnfusedKernel(Kernel):
+    """The unfused operations, which run every attention on every device."""
 
-    name = "chain"
-    plan_type = ChainPlan
+    name = "unfused"
+    plan_type = UnfusedPlan
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the operand's format has the operations, which run on every device."""
+        """Return whether the operand's format has the operations, which run on every device."""
         if "sddmm" not in operations(problem.format):
             return CanRun(f"the format {problem.format} has no sddmm")
         return CanRun()
 
-    def default(self, problem: Problem) -> ChainPlan:
-        """Returns the only plan."""
+    def default(self, problem: Problem) -> UnfusedPlan:
+        """Return the only plan."""
         why = _over_csr(problem).problem
-        return ChainPlan(reasons=(why,) if why else ())
+        return UnfusedPlan(reasons=(why,) if why else ())
 
 
 class RowsKernel(Kernel):
@@ -282,11 +282,11 @@ class RowsKernel(Kernel):
     devices = ("cpu",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns that it can, on a CPU, unless another format was asked for."""
+        """Return that it can, on a CPU, unless another format was asked for."""
         return _over_csr(problem)
 
     def default(self, problem: Problem) -> RowsPlan:
-        """Returns the only plan."""
+        """Return the only plan."""
         return RowsPlan(reasons=("the CPU kernels work row by row",))
 
 
@@ -297,7 +297,7 @@ class CsrAttentionKernel(Kernel):
     plan_type = CsrAttentionPlan
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the lanes of a warp hold the features of a head."""
+        """Return whether the lanes of a warp hold the features of a head."""
         assert isinstance(problem, AttentionProblem)
         if not (answer := _over_csr(problem)):
             return answer
@@ -310,11 +310,11 @@ class CsrAttentionKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> CsrAttentionPlan:
-        """Returns the only plan."""
+        """Return the only plan."""
         return CsrAttentionPlan()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns why panels are slower; "" if they are faster, or were not counted."""
+        """Return why panels are slower; "" if they are faster, or were not counted."""
         assert isinstance(problem, AttentionProblem)
         slots = _slots(problem.panels, SCORE_ROWS)
         if not slots or not FUSED.can_run(problem):
@@ -330,7 +330,7 @@ def _row_bytes(problem: AttentionProblem) -> int:
 
 
 def _panels_us(problem: AttentionProblem, slots: int) -> float:
-    """Returns the modelled time of a forward pass over 16-row panels, which gathers rows head by head."""
+    """Return the modelled time of a forward pass over 16-row panels, which gathers rows head by head."""
     short, long, split = problem.record.attention.slot
     if problem.precision.storage.itemsize == 4:
         return problem.heads * slots * split
@@ -338,7 +338,7 @@ def _panels_us(problem: AttentionProblem, slots: int) -> float:
 
 
 def _rows_us(problem: AttentionProblem) -> float:
-    """Returns the modelled time of a forward pass over CSR rows, which gathers all heads of a row at once."""
+    """Return the modelled time of a forward pass over CSR rows, which gathers all heads of a row at once."""
     row, nonzero, lane = problem.record.attention.csr
     chunks = -(-_row_bytes(problem) // VECTOR_BYTES)
     lanes = max(4, 2 ** (chunks - 1).bit_length() * 2 ** (problem.heads - 1).bit_length())
@@ -346,5 +346,35 @@ def _rows_us(problem: AttentionProblem) -> float:
     return blocks * (row * problem.rows + nonzero * problem.nnz) + lane * lanes * problem.nnz
 
 
+def rows_per_warp(rates: AttentionRates, rows: int, nnz: int, multiprocessors: int, tiles: bool) -> int:
+    """Return how many rows a warp of the kernels over CSR rows takes one after another.
+
+    Args:
+        rates: those of the GPU's record.
+        rows, nnz: of the orientation.
+        multiprocessors: number of multiprocessors.
+        tiles: whether the kernels of tiles run.
+    """
+    if nnz >= 2**31:
+        return 1
+    return max(1, min(rates.rows_per_warp[tiles], rows // (rates.row_warps * multiprocessors)))
+
+
+def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, forward: bool) -> bool:
+    """Return whether a pass over CSR rows is faster over tiles than edge by edge.
+
+    It is where a warp takes all heads at once, and they are more than a part of what it takes; forward in
+    heads of some width (notes/log.md).
+
+    Args:
+        rates: those of the GPU's record.
+        heads: number of heads.
+        most: the most heads that a warp takes at once.
+        width: features of a head.
+        forward: whether it is a forward pass.
+    """
+    return rates.tile_heads * most < heads <= most and (not forward or width >= rates.tile_width)
+
+
 CSR_ATTENTION = CsrAttentionKernel()
-FUSED, FUSED_GRAD, CHAIN, ROWS = AttentionKernel(), AttentionGradKernel(), ChainKernel(), RowsKernel()
+FUSED, FUSED_GRAD, UNFUSED, ROWS = AttentionKernel(), AttentionGradKernel(), UnfusedKernel(), RowsKernel()

@@ -7,7 +7,7 @@ from typing import Any
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import exclusive_preset
-from gnnsparse.plan.attention import CHAIN, CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS
+from gnnsparse.plan.attention import CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS, UNFUSED
 from gnnsparse.plan.base import Kernel, Plan, Problem, plan_types
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
@@ -28,8 +28,8 @@ def _product_kernels(op: str) -> tuple[Kernel, ...]:
 KERNELS: dict[str, tuple[Kernel, ...]] = {
     "spmm": _product_kernels("spmm"),
     "sddmm": _product_kernels("sddmm"),
-    "attention": (FUSED, CSR_ATTENTION, ROWS, CHAIN),
-    "attention_grad": (FUSED_GRAD, CSR_ATTENTION, ROWS, CHAIN),
+    "attention": (FUSED, CSR_ATTENTION, ROWS, UNFUSED),
+    "attention_grad": (FUSED_GRAD, CSR_ATTENTION, ROWS, UNFUSED),
 }
 
 

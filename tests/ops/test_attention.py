@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import Precision, masks
-from gnnsparse.plan.attention import ChainPlan
+from gnnsparse.plan.attention import UnfusedPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.attention_oracle import (
     Case,
@@ -61,7 +61,7 @@ def has_fused_kernel(a: gnnsparse.SparseOperand, case: Case) -> bool:
         case.q.shape[-1], "attention", heads=math.prod(case.q.shape[:-2]), value_width=case.v.shape[-1],
         has_score_terms=case.bias is not None or case.is_causal,
     )  # fmt: skip
-    return not isinstance(plan, ChainPlan)
+    return not isinstance(plan, UnfusedPlan)
 
 
 def check(a: gnnsparse.SparseOperand, case: Case, floor: float | None = None, **how: Any) -> None:

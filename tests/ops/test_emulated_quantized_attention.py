@@ -9,7 +9,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import Precision, _native
-from gnnsparse.ops.attention.call import AttentionCall
+from gnnsparse.ops.attention.arguments import AttentionCall
 from gnnsparse.ops.attention.schema import run_forward
 from gnnsparse.ops.quantization import quantize, store_heads
 from gnnsparse.testing import random_graph
@@ -144,7 +144,7 @@ def test_numbers_of_heads(native: RunningPath, precision: str, dtype: torch.dtyp
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_other_kernels_compute_the_same_function(native: RunningPath, precision: str) -> None:
-    """Wide heads, panels of 64 rows, the kernels over rows and the chain get K and V rounded to 8 bits."""
+    """Wide heads, panels of 64 rows, kernels over rows and unfused attention round K and V to 8 bits."""
     a = make(_graph(), "cpu", precision=precision)
     for d, how in (
         (72, {"plan": emulated.attention_plan(False, 1000)}),

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import _native, masks
-from gnnsparse.ops.graph_attention import cpu
-from gnnsparse.ops.graph_attention.call import Arrays, GraphCall
+from gnnsparse.ops.attention import cpu
+from gnnsparse.ops.attention.arguments import Arrays, GraphCall
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
 from tests.helpers import PRECISIONS, make
@@ -169,7 +169,7 @@ def test_weights_end_where_floats_do() -> None:
         ones = torch.ones(1, 1, 1)
         arrays = Arrays(torch.tensor([[score]]), torch.zeros(1, 1), ones)
         call = GraphCall(one, arrays, score="additive", negative_slope=1.0, normalize=False)
-        return cpu.forward(call).out.item()
+        return cpu.graph_forward(call).out.item()
 
     for score in (88.7, 88.3, 1.0, 0.0, -1.0, -87.0):
         assert weight(score) == pytest.approx(math.exp(torch.tensor(score).item()), rel=1e-6)
@@ -316,12 +316,12 @@ def test_gradients_that_are_not_needed(terms: dict[str, Any]) -> None:
     a = make(random_graph(30, 40, 0.2), "cpu")
     case = make_case(a, 8, **terms)
     call = case.call(a)
-    result = cpu.forward(call)
+    result = cpu.graph_forward(call)
     given = (case.grad_out, case.grad_mapped, case.grad_weights)
-    full = cpu.backward(call, result, *given, (True,) * len(Arrays._fields))
+    full = cpu.graph_backward(call, result, *given, (True,) * len(Arrays._fields))
     for name in Arrays._fields:
         needs = tuple(field == name for field in Arrays._fields)
-        for field, x in cpu.backward(call, result, *given, needs)._asdict().items():
+        for field, x in cpu.graph_backward(call, result, *given, needs)._asdict().items():
             if field == name and getattr(full, name) is not None:
                 assert torch.equal(x, getattr(full, name))
             else:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import masks
-from gnnsparse.ops.attention import rows as over_rows
-from gnnsparse.ops.attention.call import AttentionCall
-from gnnsparse.ops.graph_attention import cuda
+from gnnsparse.ops.attention import cuda_rows
+from gnnsparse.ops.attention.arguments import AttentionCall
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests import attention_oracle, emulated
@@ -37,7 +36,7 @@ def where(request: pytest.FixtureRequest) -> Iterator[str]:
 
 
 def check(a: gnnsparse.SparseOperand, case: Case) -> list[torch.Tensor]:
-    results = run(cuda, a, case)
+    results = run(cuda_rows, a, case)
     leaves = [x for x in case.arrays if x is not None]
     for grad, leaf in zip(results[-len(leaves) :], leaves, strict=True):
         assert (grad.dtype, grad.shape) == (leaf.dtype, leaf.shape)
@@ -116,7 +115,7 @@ def test_long_rows(where: str, terms: dict[str, Any]) -> None:
 @pytest.mark.parametrize("terms", TERMS, ids=str)
 def test_empty_patterns(where: str, shape: tuple[int, int], terms: dict[str, Any]) -> None:
     a = make(random_graph(*shape, 0.0), where)
-    for x in run(cuda, a, make_case(a, 4, dropout_p=0.5, **terms)):
+    for x in run(cuda_rows, a, make_case(a, 4, dropout_p=0.5, **terms)):
         assert (x == 0).all()
 
 
@@ -130,8 +129,8 @@ def test_results_repeat(where: str, terms: dict[str, Any]) -> None:
     rows = 3000 if where == "cuda" else 40
     a = make(random_graph(rows, rows, 30 / rows, hubs=1), where, precision="fp16")
     case = make_case(a, 16, dropout_p=0.2, **terms)
-    first = run(cuda, a, case)
-    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda, a, case), strict=True))
+    first = run(cuda_rows, a, case)
+    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda_rows, a, case), strict=True))
 
 
 def test_what_is_masked_is_not_read(where: str) -> None:
@@ -141,7 +140,7 @@ def test_what_is_masked_is_not_read(where: str) -> None:
     for x in (case.arrays.k, case.arrays.v):
         assert x is not None
         x[5] = float("inf")
-    out, *_ = run(cuda, a, case)
+    out, *_ = run(cuda_rows, a, case)
     assert torch.isfinite(out[:5]).all()
 
 
@@ -166,13 +165,13 @@ TILES = [
 def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
     """For each pass whether it is forward, and whether it runs over tiles."""
     taken: list[tuple[bool, bool]] = []
-    decide = cuda._takes_tiles
+    decide = cuda_rows._takes_tiles
 
     def spy(call: Any, forward: bool) -> bool:
         taken.append((forward, decide(call, forward)))
         return taken[-1][1]
 
-    monkeypatch.setattr(cuda, "_takes_tiles", spy)
+    monkeypatch.setattr(cuda_rows, "_takes_tiles", spy)
     return taken
 
 
@@ -185,7 +184,7 @@ def test_tiles(
     score: str, precision: str,
 ) -> None:  # fmt: skip
     """Tensor Core products of sixteen edges: rows of any length, cut ones, empty ones, and their columns."""
-    monkeypatch.setattr(cuda, "_tiles_are_faster", lambda *_: True)
+    monkeypatch.setattr(cuda_rows, "tiles_are_faster", lambda *_: True)
     a = make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), where, precision=precision)
     check(a, make_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
     assert takes_tiles == [(True, score == "additive"), (False, True)]
@@ -210,10 +209,10 @@ def test_which_calls_take_tiles(
 ) -> None:
     a = make(random_graph(20, 30, 0.2), where, precision="fp16")
     call = make_case(a, sizes[1], heads=sizes[0], score=score, dtype=torch.float16).call(a)
-    assert (cuda._takes_tiles(call, True), cuda._takes_tiles(call, False)) == (forward, backward)
+    assert (cuda_rows._takes_tiles(call, True), cuda_rows._takes_tiles(call, False)) == (forward, backward)
     single = make(random_graph(20, 30, 0.2), where, precision="fp32")
     call = make_case(single, sizes[1], heads=sizes[0], score=score).call(single)
-    assert not cuda._takes_tiles(call, False)
+    assert not cuda_rows._takes_tiles(call, False)
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
@@ -232,8 +231,8 @@ def test_tiles_repeat(where: str, takes_tiles: list[tuple[bool, bool]], score: s
     rows = 3000 if where == "cuda" else 60
     a = make(random_graph(rows, rows, 30 / rows, hubs=1), where, precision="fp16")
     case = make_case(a, 16, heads=8, score=score)
-    first = run(cuda, a, case)
-    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda, a, case), strict=True))
+    first = run(cuda_rows, a, case)
+    assert all(torch.equal(x, y) for x, y in zip(first, run(cuda_rows, a, case), strict=True))
     assert all(taken for forward, taken in takes_tiles if not forward)
 
 
@@ -256,7 +255,7 @@ def test_an_infinite_value_stays_in_its_rows(where: str, score: str) -> None:
     case = make_case(a, 16, heads=8, score=score)
     assert case.arrays.v is not None
     case.arrays.v[7] = float("inf")
-    out, *_ = run(cuda, a, case)
+    out, *_ = run(cuda_rows, a, case)
     has_it = torch.from_numpy(graph.to_scipy().toarray()[:, 7] != 0).to(out.device)
     assert has_it.any()
     assert torch.isfinite(out[~has_it]).all()
@@ -297,6 +296,6 @@ def test_attention_over_rows_has_the_strides_that_compiled_programs_expect(
         return torch.randn(2, 3, n, 8, device=a.device)
 
     q = draw(31)
-    out, stats = over_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
+    out, stats = cuda_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
     assert out.stride() == q.stride()
     assert stats.is_contiguous()

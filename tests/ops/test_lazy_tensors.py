@@ -61,12 +61,15 @@ def operations(a: SparseOperand) -> dict[str, tuple[Callable[..., torch.Tensor],
             lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b),
             ((2, 3, *q), (2, 3, *k), (2, 3, *v), (3, a.nnz)),
         ),
-        "chain": (lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, fused=False), (q, k, v, edges)),
+        "unfused": (
+            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, fused=False),
+            (q, k, v, edges),
+        ),
         "orders": (lambda v: a.T.transpose_values(a.transpose_values(a.to_coo_order(v))), (edges,)),
     }
 
 
-NAMES = ("matmul", "vector", "spmm", "sddmm", "softmax", "attention", "heads", "chain", "orders")
+NAMES = ("matmul", "vector", "spmm", "sddmm", "softmax", "attention", "heads", "unfused", "orders")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)

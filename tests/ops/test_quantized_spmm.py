@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import Precision, _native
 from gnnsparse.ops.quantization import fake_quantized, quantize, store
-from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.plan import Plan, UnfusedPlan
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from tests.helpers import dense_matrix, make, product_scale
 from tests.quantized import EIGHT_BITS, rounding_bound, stored
@@ -332,7 +332,7 @@ def test_further_operations_have_operands_of_sixteen_bits(device: str, precision
     # But for K and V of attention.
     k, v = (numbers * scale for numbers, scale in (stored(x.cpu(), precision) for x in (k, q)))
     k, v = k.to(device), v.to(device)
-    outs = [gnnsparse.attention(o, q, k, v, plan=ChainPlan()) for o in (a, half, a.unquantized)]
+    outs = [gnnsparse.attention(o, q, k, v, plan=UnfusedPlan()) for o in (a, half, a.unquantized)]
     assert torch.equal(outs[0], outs[1])
     assert torch.equal(outs[0], outs[2])
     assert torch.equal(gnnsparse.spmm(a, q, reduce="max"), gnnsparse.spmm(half, q, reduce="max"))

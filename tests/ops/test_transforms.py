@@ -73,11 +73,11 @@ def cases(a: SparseOperand, dense: Dense, impl: str) -> dict[str, tuple[Function
         "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k, impl=impl), dense.sddmm, (q, x)),
         "softmax": (lambda s: gnnsparse.edge_softmax(a, s, impl=impl), dense.softmax, (values,)),
         "attention": (attention(None), dense.attention, (q, x, (COLS, 4), values)),
-        "chain": (attention(False), dense.attention, (q, x, (COLS, 4), values)),
+        "unfused": (attention(False), dense.attention, (q, x, (COLS, 4), values)),
     }
 
 
-NAMES = ("spmm", "own", "sddmm", "softmax", "attention", "chain")
+NAMES = ("spmm", "own", "sddmm", "softmax", "attention", "unfused")
 
 
 @pytest.fixture

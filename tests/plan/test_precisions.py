@@ -50,7 +50,7 @@ def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch:
         )
         kernels = [kernel for kernel in KERNELS[op] if not kernel.for_formats]
         refused = {kernel.name: kernel.can_run(problem).problem for kernel in kernels}
-        able = {"csr"} if op != "attention" else {"attention_csr", "rows", "chain"}
+        able = {"csr"} if op != "attention" else {"attention_csr", "rows", "unfused"}
         assert {name for name, why in refused.items() if not why} == able
         assert {why for name, why in refused.items() if name not in able} == {reason}
         plan = choose_plan(problem)

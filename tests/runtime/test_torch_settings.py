@@ -177,7 +177,7 @@ def test_patterns_are_on_the_cpu_whatever_the_default_device() -> None:
 
 
 def test_attention_stacks_heads_under_autocast() -> None:
-    """Autocast on a CPU does not stack float16, and the chain of three operations stacks heads."""
+    """Autocast on a CPU does not stack float16, and unfused attention stacks heads."""
     a = _prepare(random_graph(9, 9, 0.5, seed=1))
     q = torch.randn(2, 9, 4).half()
     wanted = gnnsparse.attention(a, q, q, q, fused=False)

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, decide
+from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, conversion_rates, decide
 from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
@@ -147,7 +147,10 @@ class Graph:
         if device not in ("cpu", "cuda"):
             raise LeftError(f"edges on {plain.device}")
         edge_count = plain.shape[1] if plain.layout == torch.strided else plain._nnz()
-        decision = decide(by, device, edge_count, width, self.products - 1, memo.lifetimes, overhead)
+        decision = decide(
+            by, device, edge_count, width, self.products - 1, memo.lifetimes, overhead,
+            conversion_rates(plain.device),
+        )  # fmt: skip
         if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
             return kept
         if device == "cuda" and path().is_capturing():

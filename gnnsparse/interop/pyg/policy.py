@@ -5,9 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from gnnsparse.nn.adjacency import Preparation
+import torch
 
-__all__ = ["Decision", "Lifetimes", "Settings", "decide"]
+from gnnsparse.nn.adjacency import Preparation
+from gnnsparse.plan.gpu_records.record import ConversionRates, record_for
+from gnnsparse.runtime.device import describe_device, path
+
+__all__ = ["Decision", "Lifetimes", "Settings", "conversion_rates", "decide"]
 
 #: What `accelerate` accepts as `convert`.
 CONVERSIONS = ("auto", "always")
@@ -23,32 +27,18 @@ class Settings:
     convert: str = "auto"
 
 
-@dataclass(frozen=True)
-class _Costs:
-    """Microseconds of a conversion, and those that a product with its gradient saves beside PyG's.
-
-    Attributes:
-        fixed, edge: of a conversion: for each graph, for each edge.
-        saved, saved_edge, saved_feature: that a product saves: in any case, for each edge, for each edge and
-            feature.
-    """
-
-    fixed: float
-    edge: float
-    saved: float
-    saved_edge: float
-    saved_feature: float
-
-
-#: Measured on a core with graphs of 400 to a million edges, the first calls of kernels included; on a GPU
-#: estimated from times of layers on arxiv-like.
-_COSTS = {
-    "cpu": _Costs(fixed=700, edge=0.03, saved=20, saved_edge=0.005, saved_feature=0.0009),
-    "cuda": _Costs(fixed=1500, edge=0.001, saved=40, saved_edge=0.0003, saved_feature=2e-5),
-}
+#: Those of a CPU: measured on a core with graphs of 400 to a million edges, first calls of kernels included.
+_OF_CPU = ConversionRates(
+    graph_us=700, edge_us=0.03, saved_us=20, saved_edge_us=0.005, saved_feature_us=0.0009
+)
 #: Products after which a graph is taken for one that is used for long, and prepared in full.
 _LONG = 4
 _NEVER = 2**62
+
+
+def conversion_rates(device: torch.device) -> ConversionRates:
+    """Return what conversions take and save on a device: those of a GPU are in its record."""
+    return record_for(describe_device(device)).conversion if path().takes(device) else _OF_CPU
 
 
 class Lifetimes:
@@ -85,6 +75,7 @@ def decide(
     products: int,
     lifetimes: Lifetimes,
     overhead: float = 0.0,
+    rates: ConversionRates = _OF_CPU,
 ) -> Decision:
     """Decides whether a graph is converted in a call, and how much work goes into the operand.
 
@@ -107,6 +98,7 @@ def decide(
         products: how many products the graph was used for, those left to PyG included.
         lifetimes: those of earlier graphs.
         overhead: microseconds that a call of this layer takes more than PyG's on a tiny graph.
+        rates: those of the device.
     """
     full = Preparation(settings.reorder, "auto", settings.cache)
     has_more = device == "cuda" or settings.reorder != "none"
@@ -116,9 +108,8 @@ def decide(
     quick = Preparation(format="csr")
     if settings.convert == "always":
         return Decision(quick, "convert='always'")
-    costs = _COSTS[device]
-    cost = costs.fixed + costs.edge * edges
-    saved = costs.saved - overhead + edges * (costs.saved_edge + costs.saved_feature * width)
+    cost = rates.graph_us + rates.edge_us * edges
+    saved = rates.saved_us - overhead + edges * (rates.saved_edge_us + rates.saved_feature_us * width)
     if saved <= 0:
         return Decision(None, "the graph is so small that nothing is saved", _NEVER)
     expected, margin = (products + 1, 1) if usual is None else (usual, 4)

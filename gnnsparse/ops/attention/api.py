@@ -1,34 +1,52 @@
-"""The public function `attention`: it checks its arguments and calls an implementation."""
+"""The public functions `attention` and `graph_attention`: they check arguments and call a kernel."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 
-from gnnsparse.errors import bad_value, check_flag, check_number, check_share, check_tensor
-from gnnsparse.ops.attention.call import AttentionCall
-from gnnsparse.ops.attention.chain import chain
-from gnnsparse.ops.attention.layout import to_edges, to_heads
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
+from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
+from gnnsparse.ops.attention.edges import from_coo, to_coo
 from gnnsparse.ops.attention.philox import draw_seed
-from gnnsparse.ops.attention.schema import run_forward, transformed, with_grad
-from gnnsparse.ops.common import FLOATS, check_fits, check_operand, is_plain, needs_grad, resolve_impl
-from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.ops.attention.schema import (
+    Outputs,
+    outputs_of,
+    registered_graph,
+    require_rows,
+    run_forward,
+    with_grad,
+    with_graph_grad,
+)
+from gnnsparse.ops.attention.unfused import by_operations, graph_forward
+from gnnsparse.ops.common import (
+    FLOATS,
+    check_fits,
+    check_operand,
+    direct,
+    is_plain,
+    needs_grad,
+    resolve_impl,
+)
+from gnnsparse.ops.rows import inverse_lengths
+from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
+from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct, settled
 from gnnsparse.runtime.memo import Key
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_keys import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["attention"]
+__all__ = ["attention", "check_bias", "graph_attention"]
 
 
 def _check_heads(
     a: SparseOperand, q: Any, k: Any, v: Any, dtypes: tuple[torch.dtype, ...]
 ) -> tuple[int, ...]:
-    """Returns the leading sizes that q, k and v are broadcast to; raises if an argument does not fit."""
+    """Return the leading sizes that q, k and v are broadcast to; raise if an argument does not fit."""
     (rows, cols), device = a.shape, a.device
     for name, x, size in (("q", q, rows), ("k", k, cols), ("v", v, cols)):
         check_tensor(name, x, dtypes=dtypes, device=device)
@@ -72,7 +90,7 @@ def _check_scale(scale: Any, width: int) -> float:
 
 @dataclass(frozen=True)
 class _Checked(Key[bool]):
-    """Key under which it is kept that a plan of the caller has passed the check for a product."""
+    """A plan of the caller that has passed the check for a product."""
 
     product: Product
     plan: Plan
@@ -90,15 +108,21 @@ def _check_plan(call: AttentionCall, plan: Plan) -> None:
     kernels.kept.get(_Checked(product, plan), check)
 
 
-def _check_fused(call: AttentionCall, return_weights: bool) -> None:
-    """Raises a ValueError if `fused=True` was given and no fused kernel can run."""
+def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:
+    """Raise a ValueError if `fused=True` was given and no fused kernel can run."""
+    if in_transform:
+        bad_value(
+            "fused",
+            "got True inside a transform of torch.func or forward-mode AD, where the three operations run; "
+            "accepted: None, False",
+        )
     if return_weights:
         bad_value(
             "fused",
             "got True with return_weights, which stores a weight for each edge; accepted: None, False",
         )
     plan = call.operand.kernels.plan_of(call.product("attention"))
-    if isinstance(plan, ChainPlan) and min(call.heads, call.operand.nnz, call.v.shape[3], call.q.shape[3]):
+    if isinstance(plan, UnfusedPlan) and min(call.heads, call.operand.nnz, call.v.shape[3], call.q.shape[3]):
         bad_value("fused", f"got True, but there is no fused kernel here ({'; '.join(plan.reasons)})")
 
 
@@ -126,9 +150,8 @@ def attention(
     int8 and fp8 k and v are rounded to 8 bits with a scale for each feature of each head and batch entry;
     gradients pass this rounding unchanged.
     A's own weights are ignored. A row without edges, or with masked edges only, gives zeros. It has
-    forward-mode derivatives too, and composes with torch.func; torch.vmap makes the batch larger, or with
-    dropout calls the kernel for each entry. Gradients inside torch.func, tangents and second derivatives
-    store a weight for each edge.
+    forward-mode derivatives too, and composes with torch.func. Inside its transforms (torch.vmap among them)
+    and for second derivatives the three operations of `fused=False` run.
 
     Args:
         A: operand made by `gnnsparse.prepare`, of shape [L, S]: row i attends to the columns of its
@@ -189,28 +212,439 @@ def attention(
     shape = (*lead, A.shape[0], v.shape[-1])
     plain, quick = is_plain(q, k, v, bias), is_direct()
     q, k, v, bias = settled(q), settled(k), settled(v), None if bias is None else settled(bias)
-    follows = plain and (not quick or needs_grad(q, k, v, bias))
-    as_chain = return_weights or fused is False or kind == "reference"
-    as_is = quick and follows and len(lead) < 2 and not as_chain and fused is None and plan is None
+    records = plain and needs_grad(q, k, v, bias)
+    in_transform = plain and not quick
+    as_unfused = return_weights or fused is False or kind == "reference" or in_transform
+    as_is = records and len(lead) < 2 and not as_unfused and fused is None and plan is None
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
     )
     if fused:
-        _check_fused(call, return_weights)
+        _check_fused(call, return_weights, in_transform)
     if plan is not None:
         _check_plan(call, plan)
-    if as_chain:
-        out, weights = chain(call, impl)
+    if as_unfused:
+        out, weights = by_operations(call, impl)
         out = out.reshape(shape)
         return (out, weights.reshape(*lead, A.nnz)) if return_weights else out
+    arguments = call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal
     if not plain:
-        options = seed, A.handle, factor, p, is_causal
-        out, _ = torch.ops.gnnsparse.attention(call.q, call.k, call.v, bias, *options)
-    elif follows:
-        record = with_grad if quick else transformed
-        out, _ = record(call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal, plan)
+        out, _ = torch.ops.gnnsparse.attention(*arguments)
+    elif records:
+        out, _ = with_grad(*arguments, plan)
     else:
         out, _ = run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)
+
+
+# Graph attention.
+
+
+def _product(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Compute [n, H, b] node by node; torch's own product gives it head by head, and adding that is slow."""
+    out = x.new_empty(*x.shape[:2], weight.shape[2])
+    torch.bmm(x.transpose(0, 1), weight, out=out.transpose(0, 1))
+    return out
+
+
+class _ByHead(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        x, weight = ctx.saved_tensors
+        product = _by_head if torch.is_grad_enabled() else _product
+        dx = product(grad, weight.mT) if ctx.needs_input_grad[0] else None
+        dw = torch.bmm(x.permute(1, 2, 0), grad.transpose(0, 1)) if ctx.needs_input_grad[1] else None
+        return dx, dw
+
+
+_quick_by_head = direct(_ByHead)
+
+
+def _by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Multiply each head by its matrix. Differentiable.
+
+    Args:
+        x: [n, H, a].
+        weight: [H, a, b], of the dtype of x.
+
+    Returns:
+        [n, H, b] in the dtype of x.
+    """
+    if is_direct() and not torch.is_autocast_enabled(x.device.type):
+        return _quick_by_head(x, weight)
+    return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).to(x.dtype)
+
+
+#: The names of the scores.
+_SCORES = ("dot", "additive", "gatv2", "cosine")
+_DOTS = ("dot", "cosine")
+
+
+def _positive(name: str, value: Any) -> float:
+    """Return `value` if it is a positive number, else raises."""
+    number = check_number(name, value, "a positive number in the range of float32")
+    if number <= 0:
+        bad_value(name, f"got {value}; accepted: a positive number in the range of float32")
+    return number
+
+
+class _EdgeTerms(NamedTuple):
+    """What edges add to keys and values, in the operand's order.
+
+    Attributes:
+        features: [nnz, H or 1, D]; [nnz, H or 1] with additive scores; None: none, or behind a linear map.
+        gate: [nnz, H or 1, D], or None.
+        mapped: [nnz, d_e], the features behind a linear map, or None.
+        weight: that map, [H, D, d_e].
+    """
+
+    features: torch.Tensor | None
+    gate: torch.Tensor | None
+    mapped: torch.Tensor | None
+    weight: torch.Tensor | None
+
+
+@dataclass
+class _Given:
+    """The arguments that are checked together.
+
+    Attributes:
+        operand: the operand [L, S].
+        score: the name of the score.
+        dtypes: the dtypes that are accepted.
+        in_coo: whether edge tensors are in the order of the edges given to `prepare`.
+        heads, width, value_width: H, D and Dv, known after `nodes`.
+    """
+
+    operand: SparseOperand
+    score: str
+    dtypes: tuple[torch.dtype, ...]
+    in_coo: bool
+    heads: int = field(default=0, init=False)
+    width: int = field(default=1, init=False)
+    value_width: int = field(default=0, init=False)
+
+    def _dense(self, name: str, x: Any, shape: tuple[int | None, ...]) -> torch.Tensor:
+        check_tensor(name, x, dtypes=self.dtypes, device=self.operand.device, shape=shape)
+        return x
+
+    def nodes(self, q: Any, k: Any, v: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return q, k and v if they fit the operand and one another."""
+        rows, cols = self.operand.shape
+        v = self._dense("v", v, (cols, None, None))
+        self.heads, self.value_width = v.shape[1], v.shape[2]
+        if self.heads == 0:
+            bad_value("v", f"has shape {tuple(v.shape)}; accepted: at least one head")
+        if self.score == "additive":
+            q, k = self._dense("q", q, (rows, self.heads)), self._dense("k", k, (cols, self.heads))
+        else:
+            q = self._dense("q", q, (rows, self.heads, None))
+            self.width = q.shape[2]
+            k = self._dense("k", k, (cols, self.heads, self.width))
+        for name, x in (("q", q), ("k", k), ("v", v)):
+            check_fits(name, x, self.operand)
+        return q, k, settled(v)
+
+    def attention_vectors(self, att: Any) -> torch.Tensor | None:
+        """Return `att` [H, D] with "gatv2", None with other scores."""
+        if (att is not None) != (self.score == "gatv2"):
+            got, accepted = ("None", "a tensor [H, D]") if att is None else ("a tensor", "None")
+            bad_value("att", f"got {got} with score={self.score!r}; accepted: {accepted}")
+        return None if att is None else settled(self._dense("att", att, (self.heads, self.width)))
+
+    def scale(self, scale: Any) -> float | torch.Tensor | None:
+        """Return the factor of dot products: a number, a tensor with 1 or H elements, or None."""
+        if scale is not None and self.score not in _DOTS:
+            bad_value("scale", f"got one with score={self.score!r}; accepted: None")
+        if not isinstance(scale, torch.Tensor):
+            return None if scale is None else check_number("scale", scale)
+        check_tensor("scale", scale, dtypes=self.dtypes, device=self.operand.device)
+        if scale.dim() > 1 or scale.numel() not in (1, self.heads):
+            bad_value("scale", f"has shape {tuple(scale.shape)}; accepted: (), (1,) or ({self.heads},)")
+        return settled(scale)
+
+    def _ordered(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        x = settled(x)
+        return from_coo(name, x, self.operand) if self.in_coo else x
+
+    @property
+    def _edges(self) -> int:
+        return self.operand.num_edges if self.in_coo else self.operand.nnz
+
+    def _per_head(self, name: str, x: Any, sizes: tuple[int, ...]) -> torch.Tensor:
+        """Return [nnz, H or 1, *sizes] of a tensor [edges, H, *sizes] or [edges, *sizes]."""
+        check_tensor(name, x, dtypes=self.dtypes, device=self.operand.device)
+        shared, own = (self._edges, *sizes), (self._edges, self.heads, *sizes)
+        if tuple(x.shape) not in (shared, own):
+            bad_value(name, f"has shape {tuple(x.shape)}; accepted: {own}, or {shared} for all heads")
+        return self._ordered(name, x.unsqueeze(1) if x.dim() == len(shared) else x)
+
+    def bias(self, bias: Any, padding: Any) -> torch.Tensor | None:
+        """Return the bias [nnz, H or 1] with -inf at edges from masked sources."""
+        bias = None if bias is None else self._per_head("bias", bias, ())
+        if padding is None:
+            return bias
+        shape = (self.operand.shape[1],)
+        device = self.operand.device
+        check_tensor("key_padding_mask", padding, dtypes=(torch.bool,), device=device, shape=shape)
+        masked = padding.index_select(0, self.operand.kernels.csr.indices)[:, None]
+        if bias is None:
+            bias = torch.zeros(self.operand.nnz, 1, dtype=torch.float32, device=device)
+        return bias.masked_fill(masked, float("-inf"))
+
+    def edge_terms(self, features: Any, weight: Any, gate: Any, target: str) -> _EdgeTerms:
+        """Return the terms of edges if they go with the score."""
+        if gate is not None and self.score != "dot":
+            bad_value("gate", f"got one with score={self.score!r}; accepted: score='dot'")
+        if weight is not None:
+            return self._mapped(features, weight, gate, target)
+        if gate is not None:
+            gate = self._per_head("gate", gate, (self.width,))
+        if features is None:
+            return _EdgeTerms(None, gate, None, None)
+        self._refuse_cosine(target)
+        sizes = () if self.score == "additive" else (self.width,)
+        if self.score != "additive" and target != "keys" and self.value_width != self.width:
+            bad_value(
+                "edge_features",
+                f"can't be added to keys of {self.width} and values of {self.value_width} features; accepted:"
+                " v as wide as k, or edge_target='keys'",
+            )
+        return _EdgeTerms(self._per_head("edge_features", features, sizes), gate, None, None)
+
+    def _refuse_cosine(self, target: str) -> None:
+        if self.score == "cosine" and target != "values":
+            bad_value(
+                "edge_features",
+                "got features of keys with score='cosine', which divides keys by their lengths; accepted: "
+                "edge_target='values'",
+            )
+
+    def _mapped(self, features: Any, weight: Any, gate: Any, target: str) -> _EdgeTerms:
+        if self.score not in _DOTS or gate is not None:
+            also = "" if gate is None else " and a gate"
+            bad_value(
+                "edge_weight",
+                f"got one with score={self.score!r}{also}; accepted: score 'dot' or 'cosine' without a gate",
+            )
+        self._refuse_cosine(target)
+        if features is None:
+            bad_value(
+                "edge_weight", "got one without edge_features; accepted: edge_features [edges, d_e] too"
+            )
+        features = self._dense("edge_features", features, (self._edges, None))
+        if target == "both" and self.value_width != self.width:
+            bad_value(
+                "edge_weight",
+                f"can't map to keys of {self.width} and values of {self.value_width} features; accepted: "
+                "v as wide as k, or another edge_target",
+            )
+        width = self.value_width if target == "values" else self.width
+        weight = self._dense("edge_weight", weight, (self.heads * width, features.shape[1]))
+        features = self._ordered("edge_features", features)
+        return _EdgeTerms(None, None, features, settled(weight).reshape(self.heads, width, features.shape[1]))
+
+
+def _unit(x: torch.Tensor) -> torch.Tensor:
+    """Divide rows by their Euclidean lengths; rows of zeros stay zero."""
+    wide = x if x.dtype == torch.float64 else x.float()  # squares of float16 overflow
+    return wide * inverse_lengths(wide)
+
+
+def _scaled(
+    score: str, q: torch.Tensor, k: torch.Tensor, scale: Any
+) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Return q, k and the factor of their dot product: a tensor `scale` and lengths go into q and k."""
+    dtype = q.dtype
+    if score == "cosine":
+        q, k, default = _unit(q), _unit(k).to(k.dtype), 1.0
+    else:
+        default = 1 / max(q.shape[-1], 1) ** 0.5 if q.dim() == 3 else 1.0
+    if isinstance(scale, torch.Tensor):
+        factor = scale if q.dtype == torch.float64 else scale.float()
+        return (q * factor.reshape(-1, 1)).to(dtype), k, 1.0
+    return q.to(dtype), k, default if scale is None else scale
+
+
+def _suits_attention(call: GraphCall) -> bool:
+    """Return whether `gnnsparse.attention`, which has more kernels, is to compute a call.
+
+    It can if the call is scaled dot-product attention. Where its plans are the kernels over rows, these run
+    here, without conversions of its layouts.
+    """
+    a = call.arrays
+    has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
+    if call.score != "dot" or has_terms or not call.normalize or call.clamp != 0.0:
+        return False
+    if torch.compiler.is_compiling() and call.operand.kernels.quantization is not None:
+        return False  # what `_as_attention` takes of the operand can't be traced
+    if not is_plain(*a) or not is_direct() or not path().takes(call.operand.device):
+        return True
+    extras = a.bias is not None or call.dropout_p > 0 or call.is_causal
+    sizes, kernels = (a.q.shape[2], False, a.v.shape[2], call.heads, extras), call.operand.kernels
+    plans = [kernels.plan_of(Product("attention", *sizes))]
+    if needs_grad(*a):
+        plans.append(kernels.plan_of(Product("attention_grad", *sizes), call.operand.T.kernels))
+    return not all(isinstance(plan, CsrAttentionPlan) for plan in plans)
+
+
+def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
+    """Compute a call by `attention`, whose plan has the choice of more kernels.
+
+    Nothing is rounded to 8 bits, as in the kernels of this operation.
+    """
+    a = call.arrays
+    out: torch.Tensor = attention(
+        call.operand.unquantized, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,
+        bias=None if a.bias is None else a.bias.T, dropout_p=call.dropout_p, is_causal=call.is_causal,
+        impl=impl,
+    )  # fmt: skip
+    return out.transpose(0, 1).to(a.v.dtype)
+
+
+def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
+    plain = is_plain(*call.arrays)
+    if impl == "reference" or (plain and not is_direct()):
+        return outputs_of(*graph_forward(call))
+    return with_graph_grad(call, wants_weights) if plain else registered_graph(call, wants_weights)
+
+
+@ranged("graph_attention")
+def graph_attention(
+    A: SparseOperand,  # noqa: N803
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    score: str = "dot",
+    scale: float | torch.Tensor | None = None,
+    att: torch.Tensor | None = None,
+    negative_slope: float = 0.2,
+    bias: torch.Tensor | None = None,
+    edge_features: torch.Tensor | None = None,
+    edge_weight: torch.Tensor | None = None,
+    edge_target: str = "both",
+    gate: torch.Tensor | None = None,
+    normalize: bool = True,
+    clamp: float | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    key_padding_mask: torch.Tensor | None = None,
+    edge_order: str = "coo",
+    return_weights: bool = False,
+    impl: str = "auto",
+) -> Any:
+    """Attention over the edges of a graph with the scores of graph layers, all heads of a node at once.
+
+    For row i of A (a target) and its nonzeros j (sources) it computes the sum of w_ij v_ij, where w_ij is the
+    softmax over j of a score of q_i and k_ij. Without edge terms k_ij and v_ij are rows j of k and v. Scores:
+
+    - "dot": scale * q_i . k_ij (Vaswani et al. 2017; TransformerConv, Shi et al. 2021, section 3.1);
+    - "additive": leaky_relu(q_i + k_j + e_ij), one number a head (GAT, Velickovic et al. 2018, equation 3);
+    - "gatv2": att . leaky_relu(q_i + k_ij) (Brody et al. 2022, equation 7);
+    - "cosine": scale * q_i . k_j / (|q_i| |k_j|) (AGNN, Thekumparampil et al. 2018, equation 6).
+
+    Nothing of the size of edges x features is stored on a GPU: the backward pass computes the weights again,
+    and stores two numbers for each edge and head. Operands are rounded to A's precision; sums and the softmax
+    are float32. A's own weights are ignored. A row without edges, or with masked edges only, gives zeros.
+    Results are the same bits in every run. Second derivatives and transforms of torch.func store features for
+    each edge.
+
+    Args:
+        A: operand made by `gnnsparse.prepare`, of shape [L, S], square or not.
+        q: [L, H, D], float32, float16 or bfloat16, any strides, on A's device; "additive": [L, H].
+        k: [S, H, D]; "additive": [S, H].
+        v: [S, H, Dv].
+        score: "dot", "additive", "gatv2" or "cosine".
+        scale: factor of "dot" and "cosine": a number, or a tensor of 1 or H elements, which gets a gradient.
+            None: 1 / sqrt(D) for "dot", 1 for "cosine".
+        att: [H, D], the vectors of "gatv2"; None with other scores.
+        negative_slope: slope of leaky_relu for negative numbers.
+        bias: [edges] or [edges, H], added to the scores; -inf masks an edge.
+        edge_features: [edges, H, D], or [edges, D] for all heads, added to keys, values or both. "additive":
+            [edges, H] or [edges], added inside leaky_relu. With `edge_weight`: [edges, d_e].
+        edge_weight: [H * D, d_e], as the weight of torch.nn.Linear(d_e, H * D): edge (i, j) has the features
+            edge_weight a_ij, which are never computed: q . (W a) = (W^T q) . a, and the sum of w W a is W
+            times the sum of w a. With "dot" and "cosine" alone.
+        edge_target: "keys", "values" or "both": what edge_features are added to; "cosine" takes "values".
+        gate: [edges, H, D] or [edges, D], by which keys are multiplied (Shirzad et al. 2023, Exphormer).
+            With "dot".
+        normalize: whether weights are divided by their sum, as softmax does; False: they are exp(score).
+        clamp: scores are clamped to [-clamp, clamp] before the bias is added; None: they are not.
+        dropout_p: probability with which a weight is set to 0, in [0, 1); others are divided by 1 - p.
+        is_causal: whether edges with column > row are masked.
+        key_padding_mask: bool [S], True for sources that are masked.
+        edge_order: order of edge tensors that are given and returned: "coo": that of the edges given to
+            `prepare`; "operand": A's own order, as `A.from_coo_order` gives it, which saves reordering.
+        return_weights: whether the weights after dropout are returned too; they are computed once more.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which stores a row
+            of features for each edge, and accepts float64 as well).
+
+    Returns:
+        [L, H, Dv] in the dtype of v; with `return_weights` a pair of that and the weights [edges, H].
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: an argument is out of range, has another shape or device, or does not go with the score;
+            edges were repeated in `prepare`, and a tensor has a row for each; or A's format has no attention,
+            or that of dot products and cosines alone.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
+    """
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        options = {
+            "score": score, "scale": scale, "att": att, "negative_slope": negative_slope, "bias": bias,
+            "edge_features": edge_features, "edge_weight": edge_weight, "edge_target": edge_target,
+            "gate": gate, "normalize": normalize, "clamp": clamp, "dropout_p": dropout_p,
+            "is_causal": is_causal, "key_padding_mask": key_padding_mask, "edge_order": edge_order,
+            "return_weights": return_weights, "impl": impl,
+        }  # fmt: skip
+        return A.operations.graph_attention(A, q, k, v, options)
+    dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
+    check_choice("score", score, _SCORES)
+    check_choice("edge_target", edge_target, ("both", "keys", "values"))
+    in_coo = check_choice("edge_order", edge_order, ("coo", "operand")) == "coo"
+    flags = {"normalize": normalize, "is_causal": is_causal, "return_weights": return_weights}
+    for name, flag in flags.items():
+        check_flag(name, flag)
+    if kind != "reference":
+        dots = score in ("dot", "cosine") and not return_weights
+        A.kernels.require("A", "graph_attention", "sddmm" if dots else None)
+    given = _Given(A, score, dtypes, in_coo)
+    q, k, v = given.nodes(q, k, v)
+    att = given.attention_vectors(att)
+    scale = given.scale(scale)
+    terms = given.edge_terms(edge_features, edge_weight, gate, edge_target)
+    bias = given.bias(bias, key_padding_mask)
+    slope = check_number("negative_slope", negative_slope)
+    limit = 0.0 if clamp is None else _positive("clamp", clamp)
+    p = check_share("dropout_p", dropout_p)
+    q, k, factor = _scaled(score, settled(q), settled(k), scale)
+    mapped_q = None
+    if terms.weight is not None and edge_target != "values":
+        mapped_q = _by_head(q, terms.weight.to(q.dtype))
+    call = GraphCall(
+        A, Arrays(q, k, v, att, bias, terms.features, terms.gate, terms.mapped, mapped_q),
+        "dot" if score == "cosine" else score, factor, slope, edge_target != "values" or score == "additive",
+        edge_target != "keys" and score != "additive", limit, normalize, is_causal, p,
+    )  # fmt: skip
+    if kind != "reference" and not return_weights and _suits_attention(call):
+        return _as_attention(call, impl)
+    if kind != "reference":
+        require_rows(A)
+    if p > 0:
+        call = call._replace(seed=draw_seed(A.device))
+    out, mapped, _, weights = _output(call, kind, return_weights)
+    if terms.weight is not None and edge_target != "keys":
+        out = out + _by_head(mapped, terms.weight.mT.to(mapped.dtype))
+    if not return_weights:
+        return out
+    return out, (to_coo(weights, A) if in_coo else weights).to(v.dtype)

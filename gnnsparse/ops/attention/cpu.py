@@ -1,4 +1,4 @@
-"""Attention on the CPU by the native kernels: forward over rows, backward over rows and then columns."""
+"""Both operations on the CPU by the native kernels: forward over rows, backward over rows, then columns."""
 
 from __future__ import annotations
 
@@ -7,28 +7,36 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
-from gnnsparse.ops.attention.layout import empty_grads, empty_heads
-from gnnsparse.ops.attention.views import contiguous_edges, grads_view, heads_view, problem_of
-from gnnsparse.precision import Precision, round_operand
+from gnnsparse.ops.attention.arguments import (
+    Arrays,
+    AttentionCall,
+    Grads,
+    GraphCall,
+    Needs,
+    Result,
+    contiguous_edges,
+    empty_grads,
+    empty_heads,
+    grads_argument,
+    heads_argument,
+    native_attention,
+    native_graph_attention,
+    nodes_argument,
+    of_all_heads,
+    result_argument,
+    rounded,
+)
 
-__all__ = ["backward", "forward"]
-
-
-def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Returns `x` rounded to the precision, with contiguous rows."""
-    x = round_operand(x, precision)
-    return x if x.stride(3) == 1 or x.shape[3] == 1 else x.contiguous()
+__all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    """Returns the call with operands rounded and laid out for the kernels."""
-    q, k, v = (_rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
+    q, k, v = (rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
     return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
 
 
 def _interleaved(x: torch.Tensor) -> bool:
-    """Returns whether `x` [B, H, n, d] is stored row by row, with the heads of a row beside one another.
+    """Return whether `x` [B, H, n, d] is stored row by row, with the heads of a row beside one another.
 
     Kernels then take the heads of a row one after another in one thread, since they share cache lines.
     """
@@ -36,7 +44,7 @@ def _interleaved(x: torch.Tensor) -> bool:
 
 
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes attention, and the statistics of the softmax that its gradient needs.
+    """Compute attention, and the statistics of the softmax that its gradient needs.
 
     Returns:
         The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores are
@@ -48,35 +56,35 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=call.q.device)
     call = _readable(call)
     _native.cpu_attention(
-        problem_of(call), kernels.csr.view, kernels.row_ids, _interleaved(call.k), heads_view(out), stats,
-        torch.get_num_threads(),
+        native_attention(call), kernels.csr.view, kernels.row_ids, _interleaved(call.k), heads_argument(out),
+        stats, torch.get_num_threads(),
     )  # fmt: skip
     return out, stats
 
 
-def backward(
-    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs
-) -> Grads:
-    """Computes the gradients of q, k, v and bias.
+def backward(call: AttentionCall, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs) -> Grads:
+    """Compute the gradients of q, k, v and bias.
+
+    The output is not read: delta, the row sum of grad_out times out, equals the row sum of the weights times
+    their gradients, which has no rounding of the output in it.
 
     Args:
         call: the arguments of `forward`.
-        out, stats: the results of `forward`. `out` is not read: delta, the row sum of grad_out times out,
-            equals the row sum of the weights times their gradients, which has no rounding of `out` in it.
-        grad_out: gradient of `out`, [B, H, L, Dv], any strides.
+        stats: the statistics that it has returned.
+        grad_out: gradient of its output, [B, H, L, Dv], any strides.
         needs: which gradients are needed; the others are None.
 
     Returns:
-        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
+        Gradients in the shapes of the arguments; those of q, k and v in their dtypes and memory orders, that
+        of the bias float32.
     """
-    operand, threads, bias = call.operand, torch.get_num_threads(), call.bias
-    dq, dk, dv = empty_grads((call.q, call.k, call.v), needs)
-    dbias = torch.zeros_like(bias, dtype=torch.float32) if bias is not None and needs[3] else None
-    call, grad = _readable(call), _rounded(grad_out, operand.precision)
+    operand, threads = call.operand, torch.get_num_threads()
+    found = empty_grads(call, needs)
+    _, dk, dv, dbias = found
+    call, grad = _readable(call), rounded(grad_out, operand.precision)
     stats = stats.contiguous()
     delta = torch.empty_like(stats[..., 0])
-    problem, kernels = problem_of(call), operand.kernels
-    grads = grads_view(grad, dq, dk, dv, dbias)
+    problem, kernels, grads = native_attention(call), operand.kernels, grads_argument(grad, found)
     # If several heads or batch entries share a bias, one thread adds their gradients, in a fixed order.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
@@ -89,4 +97,154 @@ def backward(
             problem, back.csr.view, back.row_ids, _interleaved(call.q), operand.transpose_map, stats, delta,
             grads, threads,
         )  # fmt: skip
-    return dq, dk, dv, None if bias is None or dbias is None else dbias.to(bias.dtype)
+    return tuple(found)  # type: ignore[return-value]
+
+
+def graph_forward(call: GraphCall) -> Result:
+    """Compute graph attention.
+
+    Returns:
+        The results in the dtype of v, and the statistics that the gradient needs; rows are in the caller's
+        numbering.
+    """
+    v, mapped, kernels = call.arrays.v, call.arrays.mapped, call.operand.kernels
+    rows, heads = call.operand.shape[0], call.heads
+    result = Result(
+        v.new_empty(rows, heads, v.shape[2]),
+        v.new_empty(rows, heads, mapped.shape[1]) if mapped is not None and call.to_values else None,
+        torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device),
+    )
+    _native.cpu_graph_attention(
+        native_graph_attention(call.rounded()), kernels.csr.view, kernels.row_ids, result_argument(result),
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return result
+
+
+def _new_edges(call: GraphCall) -> torch.Tensor:
+    """Allocate the weight of each edge and the gradient of its score, float32 [nnz, H, 2]."""
+    device = call.operand.device
+    return torch.empty(call.operand.nnz, call.heads, 2, dtype=torch.float32, device=device)
+
+
+def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
+    """Compute the weights after dropout anew.
+
+    Args:
+        call: the arguments of `graph_forward`.
+        result: its results, of which `stats` are read.
+
+    Returns:
+        float32 [nnz, H] in the operand's order.
+    """
+    kernels, heads, edges = call.operand.kernels, call.heads, _new_edges(call)
+    call = call.rounded()
+    rows, width = result.out.shape[0], result.out.shape[2]
+    # The pass over rows gives the weights beside gradients, which are those of nothing here.
+    grads = _native.GraphAttentionGrads()
+    grads.out = nodes_argument(call.arrays.v.new_zeros(1, 1, width).expand(rows, heads, width), heads)
+    grads.edges = nodes_argument(edges, heads)
+    _native.cpu_graph_attention_rows(
+        native_graph_attention(call), kernels.csr.view, kernels.row_ids, result_argument(result), grads,
+        torch.get_num_threads(),
+    )  # fmt: skip
+    return edges[:, :, 0]
+
+
+def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
+    """Allocate the gradients that the kernels write.
+
+    They are in the dtypes of the arguments; float32 where the kernels write nothing else, and where the
+    gradients of all heads are added up afterwards.
+    """
+    heads, additive = call.heads, call.score == "additive"
+
+    def empty(name: str, in_float32: bool = False) -> torch.Tensor | None:
+        x = getattr(call.arrays, name)
+        if x is None or not needs[name]:
+            return None
+        shape = x.shape[0], heads, *x.shape[2:]
+        in_float32 = in_float32 or x.shape[1] != heads
+        return torch.empty(shape, dtype=torch.float32 if in_float32 else x.dtype, device=x.device)
+
+    att = None
+    if call.arrays.att is not None and needs["att"]:
+        groups = -(-call.operand.shape[0] // _native.ATT_GROUP_ROWS)
+        att = call.arrays.att.new_empty(groups, *call.arrays.att.shape, dtype=torch.float32)
+    return Arrays(
+        empty("q", additive), empty("k", additive), empty("v"), att, empty("bias", True),
+        empty("features", additive), empty("gate"), None, empty("mapped_q"),
+    )  # fmt: skip
+
+
+def _mapped_grad(
+    call: GraphCall, edges: torch.Tensor, mapped_q: torch.Tensor | None, grad_mapped: torch.Tensor | None
+) -> torch.Tensor | None:
+    """Compute the gradient of the mapped features, [nnz, d_e], head by head.
+
+    Args:
+        call: the arguments, as the caller gave them.
+        edges: float32 [nnz, H, 2]: the weight of each edge and the gradient of its score.
+        mapped_q, grad_mapped: [L, H, d_e], as the kernels read them; None: there are none.
+    """
+    mapped = call.arrays.mapped
+    if mapped is None:
+        return None
+    row = call.operand.indices()[0]
+    total = torch.zeros(mapped.shape, dtype=torch.float32, device=mapped.device)
+    for factors, x in ((edges[:, :, 1], mapped_q), (edges[:, :, 0], grad_mapped)):
+        if x is None:
+            continue
+        for head in range(call.heads):
+            factor = factors[:, head, None]
+            # Masked edges have factors of 0, and take no part even where x is not finite.
+            terms = x[:, head].index_select(0, row).float().mul_(factor)
+            total += terms.masked_fill_(factor == 0, 0.0)
+    return total.to(mapped.dtype)
+
+
+def graph_backward(
+    call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+) -> Arrays:  # fmt: skip
+    """Compute the gradients of graph attention.
+
+    Args:
+        call: the arguments of `graph_forward`.
+        result: its results.
+        grad_out: gradient of result.out, [L, H, Dv], any strides.
+        grad_mapped: gradient of result.mapped, [L, H, d_e]; None: it has none.
+        grad_weights: gradient of the weights after dropout, [nnz, H]; None: they have none.
+        needs: whether the gradient of each of the arrays is needed.
+
+    Returns:
+        Gradients in the shapes and dtypes of the arguments; None where they are not needed.
+    """
+    operand, heads, threads = call.operand, call.heads, torch.get_num_threads()
+    needed = dict(zip(Arrays._fields, needs, strict=True))
+    edges, new = _new_edges(call), _new_grads(call, needed)
+    grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
+    ready = call.rounded()
+    problem = native_graph_attention(ready)
+    grads = _native.GraphAttentionGrads()
+    given = {
+        "out": rounded(grad_out, operand.precision),
+        "mapped": grad_mapped,
+        "weights": None if grad_weights is None else grad_weights.float(),
+        "edges": edges,
+        **{name: x for name, x in new._asdict().items() if name != "mapped"},
+    }
+    for name, x in given.items():
+        setattr(grads, name, nodes_argument(x, heads))
+    kernels = operand.kernels
+    _native.cpu_graph_attention_rows(
+        problem, kernels.csr.view, kernels.row_ids, result_argument(result), grads, threads
+    )
+    if new.k is not None or new.v is not None:
+        back = operand.T.kernels
+        _native.cpu_graph_attention_columns(
+            problem, back.csr.view, back.row_ids, operand.transpose_map, grads, threads
+        )
+    if needed["mapped"]:
+        new = new._replace(mapped=_mapped_grad(call, edges, ready.arrays.mapped_q, grad_mapped))
+    return of_all_heads(new, call.arrays)

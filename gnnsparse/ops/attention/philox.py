@@ -24,7 +24,7 @@ def _multiply(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Words:
-    """Computes ten rounds of Philox.
+    """Compute ten rounds of Philox.
 
     Args:
         counter, key: int64 tensors of 32-bit words in [0, 2^32), broadcast against each other.
@@ -43,17 +43,17 @@ def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Word
 
 
 def draw_seed(device: torch.device) -> torch.Tensor:
-    """Draws a seed from torch's default generator of the device: int64 [1], without waiting for a GPU."""
+    """Draw a seed from torch's default generator of the device: int64 [1], without waiting for a GPU."""
     return torch.randint(2**63 - 1, (1,), device=device)
 
 
 def dropout_threshold(p: float) -> int:
-    """Returns the bound for dropout with probability `p`: an edge whose word is below it is dropped."""
+    """Return the bound for dropout with probability `p`: an edge whose word is below it is dropped."""
     return int(p * 2**32)
 
 
 def keeps(seed: torch.Tensor, index: torch.Tensor, head: int, p: float) -> torch.Tensor:
-    """Computes which edges of one head dropout keeps.
+    """Compute which edges of one head dropout keeps.
 
     Args:
         seed: int64 [1], the key.

@@ -12,35 +12,39 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.attention.call import AttentionCall
-from gnnsparse.ops.attention.layout import empty_heads
-from gnnsparse.ops.attention.views import edge_view, heads_view
+from gnnsparse.ops.attention.arguments import (
+    AttentionCall,
+    edges_argument,
+    empty_heads,
+    heads_argument,
+    padded,
+)
 from gnnsparse.ops.quantization import NUMBER_TYPES, as_numbers, fake_quantized, store, store_heads
 from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.device import SCORE_ROWS, VECTOR_BYTES, path
+from gnnsparse.runtime.device import SCORE_ROWS, path
 
-__all__ = ["dequantized", "differentiable", "problem_of", "takes_bytes"]
+__all__ = ["dequantized", "differentiable", "native_attention", "takes_bytes"]
 
 
 def _own(x: torch.Tensor) -> torch.Tensor:
-    """Returns `x` [B, H, n, d] without the copies of a batch or head that was expanded."""
+    """Return `x` [B, H, n, d] without the copies of a batch or head that was expanded."""
     batch, head = (slice(0, 1) if x.stride(i) == 0 else slice(None) for i in (0, 1))
     return x[batch, head]
 
 
 def _by_row(x: torch.Tensor) -> torch.Tensor:
-    """Returns [B, H, n, d] as [n, B * H * d], whose columns are the features of every head."""
+    """Return [B, H, n, d] as [n, B * H * d], whose columns are the features of every head."""
     return x.movedim(2, 0).flatten(1)
 
 
 def _from_rows(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Undoes `_by_row` for a tensor of the shape of `like`."""
+    """Undo `_by_row` for a tensor of the shape of `like`."""
     return rows.reshape(like.shape[2], like.shape[0], like.shape[1], like.shape[3]).movedim(0, 2)
 
 
 def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Returns `x` rounded to 8 bits and back, float16 if it is float16 and otherwise float32.
+    """Return `x` rounded to 8 bits and back, float16 if it is float16 and otherwise float32.
 
     It has the memory order of `x`, so that a gradient which is made like it has it too.
     """
@@ -57,7 +61,7 @@ def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def dequantized(call: AttentionCall) -> AttentionCall:
-    """Returns a call whose k and v are what the operand's precision stores of them; others as they are."""
+    """Return a call whose k and v are what the operand's precision stores of them; others as they are."""
     precision = call.operand.kernels.quantization
     if precision is None:
         return call
@@ -69,7 +73,7 @@ def dequantized(call: AttentionCall) -> AttentionCall:
 
 
 def differentiable(call: AttentionCall) -> AttentionCall:
-    """Returns `dequantized(call)` for autograd and transforms: gradients pass the rounding unchanged.
+    """Return `dequantized(call)` for autograd and transforms: gradients pass the rounding unchanged.
 
     Numbers of float64 are not rounded.
     """
@@ -86,7 +90,7 @@ def differentiable(call: AttentionCall) -> AttentionCall:
 
 
 def takes_bytes(call: AttentionCall, plan: Plan) -> bool:
-    """Returns whether a GPU's kernel for bytes computes a call by a plan."""
+    """Return whether a GPU's kernel for bytes computes a call by a plan."""
     widths = call.q.shape[3], call.v.shape[3]
     return (
         call.operand.kernels.quantization is not None
@@ -96,24 +100,9 @@ def takes_bytes(call: AttentionCall, plan: Plan) -> bool:
     )
 
 
-def _padded(width: int, to: int) -> int:
-    return -(-width // to) * to
-
-
-def _scaled_queries(q: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    """Returns float16 [B, H, L, D], q times factors [B, H, D], with rows padded to whole vectors."""
-    width, dtype = q.shape[3], torch.float16
-    packed = q.new_empty(*q.shape[:3], _padded(width, VECTOR_BYTES // dtype.itemsize), dtype=dtype)
-    if width < packed.shape[3]:
-        packed[..., width:] = 0
-    scaled = packed[..., :width]
-    # In float32, and rounded once.
-    return torch.mul(q, factors[:, :, None], out=scaled)
-
-
 @torch.no_grad()
-def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
-    """Returns the native handle of a call on a GPU, whose K and V are stored in 8 bits for it.
+def native_attention(call: AttentionCall) -> _native.QuantizedAttention:
+    """Return the native form of a call on a GPU, whose K and V are stored in 8 bits for it.
 
     A row of K and the row of V lie side by side, in one line of memory if they have 64 features. The scales
     of K, and that of the scores, are multiplied into Q: its products with numbers then have the size of
@@ -122,7 +111,8 @@ def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
     precision = call.operand.kernels.quantization
     assert precision is not None
     k, v, width, value_width = _own(call.k), _own(call.v), call.q.shape[3], call.v.shape[3]
-    widths = [_padded(x.shape[3], _native.EIGHT_BIT_PADDING) for x in (k, v)]
+    padding = _native.EIGHT_BIT_PADDING
+    widths = [-(-x.shape[3] // padding) * padding for x in (k, v)]
     if k.shape[:2] == v.shape[:2]:
         both = torch.empty(*k.shape[:3], sum(widths), dtype=torch.uint8, device=k.device)
         keys, values = both.split(widths, dim=3)
@@ -133,9 +123,11 @@ def problem_of(call: AttentionCall) -> _native.QuantizedAttention:
         )
     key_scale, value_scale = store_heads(k, precision, keys), store_heads(v, precision, values)
     heads = call.q.shape[:2]
-    queries = _scaled_queries(call.q, key_scale[..., :width] * call.scale)
+    factors = key_scale[..., :width] * call.scale
+    # In float32, and rounded once.
+    queries = torch.mul(call.q, factors[:, :, None], out=padded(call.q, torch.float16))
     return _native.QuantizedAttention(
-        heads_view(queries), keys[..., :width].expand(*heads, -1, -1),
+        heads_argument(queries), keys[..., :width].expand(*heads, -1, -1),
         values[..., :value_width].expand(*heads, -1, -1), value_scale.expand(*heads, -1),
-        NUMBER_TYPES[precision], edge_view(call.bias), 1.0, call.is_causal, call.dropout_p, call.seed,
+        NUMBER_TYPES[precision], edges_argument(call.bias), 1.0, call.is_causal, call.dropout_p, call.seed,
     )  # fmt: skip

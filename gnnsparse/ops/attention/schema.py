@@ -1,47 +1,110 @@
-"""Attention as an operator of torch.library, with its fake and gradient, and the choice of its backend."""
+"""Both operations as operators of torch.library and of autograd, and the choice of the kernels that run them.
+
+An operator can't return None: what there is not, or is not needed, is an empty tensor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from gnnsparse.ops import operators
-from gnnsparse.ops.attention import chain, cpu, cuda
-from gnnsparse.ops.attention.call import AttentionCall, Grads, Needs
-from gnnsparse.ops.attention.layout import as_given, empty_heads, four_dimensions
-from gnnsparse.ops.attention.quantized import dequantized
+from gnnsparse.ops.attention import cpu, cuda_panels, cuda_rows, unfused
+from gnnsparse.ops.attention.arguments import (
+    Arrays,
+    AttentionCall,
+    Grads,
+    GraphCall,
+    Needs,
+    Result,
+    empty_heads,
+    four_dimensions,
+)
+from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
 from gnnsparse.ops.common import direct, needs_grad
 from gnnsparse.ops.library import register
-from gnnsparse.ops.vmap import loop
-from gnnsparse.plan import ChainPlan, Plan
+from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, enclosed, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_direct, settled
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.operand import operand_of
+from gnnsparse.sparse.operand import SparseOperand, operand_of
 
-__all__ = ["run_backward", "run_forward", "transformed", "with_grad"]
+__all__ = [
+    "Outputs", "outputs_of", "registered_graph", "require_rows", "run_backward", "run_forward", "run_graph",
+    "with_grad", "with_graph_grad",
+]  # fmt: skip
 
-_Backward = Callable[[AttentionCall, torch.Tensor, torch.Tensor, torch.Tensor, Needs], Grads]
+Tensors = Sequence["torch.Tensor | None"]
+
+
+def _grads_with_graph(
+    compute: Callable[[Sequence[Any]], Tensors], tensors: Sequence[Any], needs: Sequence[bool], grads: Tensors
+) -> tuple[torch.Tensor | None, ...]:
+    """Compute gradients that can be differentiated again, through the unfused operation.
+
+    Args:
+        compute: the operation, which returns its outputs.
+        tensors: its arguments.
+        needs: whether the gradient of each of them is needed.
+        grads: gradients of the outputs; None: it has none.
+    """
+
+    def run(*wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = iter(wanted)
+        outputs = compute([next(found) if need else x for x, need in zip(tensors, needs, strict=True)])
+        return tuple(y for y, g in zip(outputs, grads, strict=True) if y is not None and g is not None)
+
+    _, pull, *_ = torch.func.vjp(run, *(x for x, need in zip(tensors, needs, strict=True) if need))
+    found = iter(pull(tuple(g for g in grads if g is not None)))
+    return tuple(next(found) if need else None for need in needs)
+
+
+def _or_empty(grads: Tensors, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(like.new_empty(0) if g is None else g for g in grads)
+
+
+# Attention: the choice of its kernels.
+
+
+def _runs_unfused(call: AttentionCall, plan: Plan | None) -> bool:
+    """Return whether attention on a CPU is not fused: by the plan, or as the only way of a format."""
+    return isinstance(plan, UnfusedPlan) or call.operand.kernels.runs_format_alone
 
 
 def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the output and the statistics of each row's softmax on the operand's device.
+    """Compute the output and the statistics of each row's softmax on the operand's device.
+
+    Args:
+        call: the arguments of attention.
+        plan: the plan to run by; None: the operand's own.
 
     Returns:
         [B, H, L, Dv] in the dtype and memory order of q, and float32 [B, H, L, 2].
     """
-    if path().takes(call.operand.device):
-        return cuda.forward(call, plan)
-    call = dequantized(call)
-    return chain.forward(call) if _as_chain(call, plan) else cpu.forward(call)
+    if not path().takes(call.operand.device):
+        run = unfused.forward if _runs_unfused(call, plan) else cpu.forward
+        return run(dequantized(call))
+    plan = plan or call.operand.kernels.plan_of(call.product("attention"))
+    in_bytes = takes_bytes(call, plan)
+    if not in_bytes:
+        call = dequantized(call)
+    if isinstance(plan, AttentionPlan):
+        return cuda_panels.forward(call, plan, in_bytes)
+    return cuda_rows.forward(call) if isinstance(plan, CsrAttentionPlan) else unfused.forward(call)
 
 
-def _as_chain(call: AttentionCall, plan: Plan | None) -> bool:
-    """Returns whether attention on a CPU runs as a chain: by the plan, or as the only one of a format."""
-    return isinstance(plan, ChainPlan) or call.operand.kernels.runs_format_alone
+def _grad_plan(call: AttentionCall, plan: Plan | None) -> Plan:
+    """Return the plan of the gradients for a forward pass by `plan`; None: the operand's own plans."""
+    if isinstance(plan, (UnfusedPlan, CsrAttentionPlan)):
+        return plan
+    if isinstance(plan, AttentionPlan) and plan.backward is not None:
+        return plan.backward
+    operand = call.operand
+    return operand.kernels.plan_of(call.product("attention_grad"), operand.T.kernels)
 
 
 @ranged("attention_backward")
@@ -49,91 +112,107 @@ def run_backward(
     call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
-    """Computes the gradients of q, k, v and bias on the operand's device; those not needed are None.
+    """Compute the gradients of q, k, v and bias on the operand's device; those not needed are None.
 
     Where k and v are rounded to 8 bits, gradients pass the rounding unchanged.
+
+    Args:
+        call: the arguments of `run_forward`.
+        out, stats: its results.
+        grad: gradient of `out`, [B, H, L, Dv], any strides.
+        needs: which gradients are needed.
+        plan: the plan given for the forward pass; None: the operand's own.
+
+    Returns:
+        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
     """
     given, call = call, dequantized(call)
-    if path().takes(call.operand.device):
-        dq, dk, dv, dbias = cuda.backward(call, out, stats, grad, needs, plan)
+    if not path().takes(call.operand.device):
+        if _runs_unfused(call, plan):
+            found = unfused.backward(call, grad, needs)
+        else:
+            found = cpu.backward(call, stats, grad, needs)
     else:
-        run = chain.backward if _as_chain(call, plan) else cpu.backward
-        dq, dk, dv, dbias = run(call, out, stats, grad, needs)
-    return (
-        dq,
-        None if dk is None else dk.to(given.k.dtype),
-        None if dv is None else dv.to(given.v.dtype),
-        dbias,
-    )
+        plan = _grad_plan(call, plan)
+        if isinstance(plan, AttentionGradPlan):
+            found = cuda_panels.backward(call, plan, out, stats, grad, needs)
+        elif isinstance(plan, CsrAttentionPlan):
+            found = cuda_rows.backward(call, out, stats, grad, needs)
+        else:
+            found = unfused.backward(call, grad, needs)
+    pairs = zip(found, (given.q, given.k, given.v, given.bias), strict=True)
+    dq, dk, dv, dbias = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
+    return dq, dk, dv, dbias
+
+
+# Attention: its operators. Their arguments are those of `_call`, in its order.
 
 
 def _call(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
     operand: int, scale: float, dropout_p: float, is_causal: bool,
 ) -> AttentionCall:  # fmt: skip
-    operands = four_dimensions(q), four_dimensions(k), four_dimensions(v)
-    return AttentionCall(operand_of(operand), *operands, bias, seed, scale, dropout_p, is_causal)
+    heads = four_dimensions(q), four_dimensions(k), four_dimensions(v)
+    return AttentionCall(operand_of(operand), *heads, bias, seed, scale, dropout_p, is_causal)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Saves the arguments and results for the gradient; only the bias has a value for each edge."""
+    """Save the arguments and results for the gradient; only the bias has a value for each edge."""
     q, k, v, bias, seed, handle, *ctx.options = inputs
     ctx.operand = operand_of(handle)
     ctx.save_for_backward(q, k, v, bias, seed, *output)
 
 
-def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: _Backward) -> tuple[torch.Tensor | None, ...]:
-    """Computes the gradients of q, k, v and the bias, with the dimensions that the arguments had.
+def _as_given(x: torch.Tensor, dim: int) -> torch.Tensor:
+    """Undo `four_dimensions` for a tensor that had `dim` dimensions."""
+    return x if dim == 4 else x[(0,) * (4 - dim)]
+
+
+def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: Callable[..., Grads]) -> Tensors:
+    """Compute the gradients of q, k, v and the bias, with the dimensions that the arguments had.
 
     `saved` are the saved tensors. Checkpointing computes them again, and lets them be read one time only.
     """
-    q, k, v, bias, seed, out, stats = saved
-    needs: Any = tuple(ctx.needs_input_grad[:4])
-    grad = four_dimensions(settled(grad))
-    call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
-    *grads, dbias = run(call, four_dimensions(out), stats, grad, needs)
-    return *(None if x is None else as_given(x, q.dim()) for x in grads), dbias
+    *tensors, out, stats = saved
+    call = _call(*tensors, ctx.operand.handle, *ctx.options[:3])
+    needs = tuple(ctx.needs_input_grad[:4])
+    *grads, dbias = run(call, four_dimensions(out), stats, four_dimensions(settled(grad)), needs)
+    return *(None if x is None else _as_given(x, tensors[0].dim()) for x in grads), dbias
 
 
-# The registered operators. An operator can't return None, so gradients that are not needed are empty tensors.
+def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    operators.attention(*arguments[:6], arguments[7])
+    return run_forward(_call(*arguments))
 
 
-def _run(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
-    operand: int, scale: float, dropout_p: float, is_causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    operators.attention(q, k, v, bias, seed, operand, dropout_p)
-    return run_forward(_call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal))
-
-
-def _fake(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
-    operand: int, scale: float, dropout_p: float, is_causal: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    operators.attention(q, k, v, bias, seed, operand, dropout_p)
+def _fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    operators.attention(*arguments[:6], arguments[7])
+    q, v = arguments[0], arguments[2]
     return empty_heads(q, v.shape[-1]), q.new_empty((*q.shape[:3], 2), dtype=torch.float32)
 
 
-def _run_grad(
+def _checked_grad(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
     stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
+) -> tuple[AttentionCall, tuple[Any, ...]]:  # fmt: skip
+    """Return the arguments of `run_backward` of those of the operator."""
     operators.attention_grad(q, k, v, bias, out, stats, grad, seed, operand, dropout_p, needs)
     call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
-    wanted: Any = tuple(needs)
-    return tuple(q.new_empty(0) if g is None else g for g in run_backward(call, out, stats, grad, wanted))
+    return call, (out, stats, grad, tuple(needs))
 
 
-def _fake_grad(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
-    dropout_p: float, is_causal: bool, needs: list[bool],
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    operators.attention_grad(q, k, v, bias, out, stats, grad, seed, operand, dropout_p, needs)
-    grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in zip((q, k, v), needs, strict=False)]
-    grads.append(bias.new_empty(bias.shape) if bias is not None and needs[3] else None)
-    return tuple(q.new_empty(0) if g is None else g for g in grads)
+def _run_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    call, others = _checked_grad(*arguments)
+    return _or_empty(run_backward(call, *others), call.q)
+
+
+def _fake_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    call, (*_, needs) = _checked_grad(*arguments)
+    inputs = zip((call.q, call.k, call.v), needs, strict=False)
+    grads = [empty_heads(x, x.shape[-1]) if need else None for x, need in inputs]
+    grads.append(call.bias.new_empty(call.bias.shape) if call.bias is not None and needs[3] else None)
+    return _or_empty(grads, call.q)
 
 
 def _registered_backward(
@@ -146,17 +225,13 @@ def _registered_backward(
     return tuple(g if need else None for g, need in zip(grads, needs, strict=True))
 
 
-def _registered_grads(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-    return *_grads(ctx, ctx.saved_tensors, grad, _registered_backward), None, None, None, None, None
-
-
 register(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? seed, int operand, float scale, "
     "float dropout_p, bool is_causal) -> (Tensor, Tensor)",
     _run,
     _fake,
     _setup,
-    _registered_grads,
+    lambda ctx, grad, _: (*_grads(ctx, ctx.saved_tensors, grad, _registered_backward), *(None,) * 5),
 )
 register(
     "attention_grad(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor stats, Tensor grad, "
@@ -167,114 +242,226 @@ register(
 )
 
 
-# Eager calls.
-
-
-def _grads_with_graph(ctx: Any, tensors: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    """Computes gradients through the differentiable chain, for second derivatives and inside transforms."""
-    *saved, seed = alive(tensors[:5])
-    needs = ctx.needs_input_grad[:4]
-
-    def output(*wanted: torch.Tensor) -> torch.Tensor:
-        given = iter(wanted)
-        q, k, v, bias = (next(given) if need else x for x, need in zip(saved, needs, strict=True))
-        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
-        return chain.chain(call, "auto")[0]
-
-    _, pull, *_ = torch.func.vjp(output, *(x for x, need in zip(saved, needs, strict=True) if need))
-    found = iter(pull(four_dimensions(grad)))
-    return tuple(next(found) if need else None for need in needs)
-
-
 class _Attention(torch.autograd.Function):
     """Attention of arguments with two to four dimensions; views made outside would be nodes of autograd."""
 
     @staticmethod
-    def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
-        plan: Plan | None,
-    ) -> Any:  # fmt: skip
-        out, stats = run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
-        return as_given(out, q.dim()), stats
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def forward(ctx: Any, *inputs: Any) -> Any:
+        out, stats = run_forward(_call(*inputs[:-1]), inputs[-1])
+        output = _as_given(out, inputs[0].dim()), stats
         _setup(ctx, inputs, output)
-        ctx.mark_non_differentiable(output[1])
+        ctx.mark_non_differentiable(stats)
+        return output
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
         saved = ctx.saved_tensors
+        grads: Tensors
         if is_batch_of_gradients(grad):
             grads = _grads(ctx, saved, grad, _registered_backward)
-        elif not is_direct() or needs_grad(grad, *saved[:4]):
-            grads = _grads_with_graph(ctx, saved, grad)
-        else:
+        elif is_direct() and not needs_grad(grad, *saved[:4]):
             grads = _grads(ctx, saved, grad, partial(run_backward, plan=ctx.options[3]))
-        return *grads, None, None, None, None, None, None
+        else:
+            *tensors, seed = alive(saved[:5])
+
+            def compute(given: Sequence[Any]) -> Tensors:
+                call = _call(*given, seed, ctx.operand.handle, *ctx.options[:3])  # type: ignore[call-arg]
+                return unfused.by_operations(call)[:1]
+
+            needs = ctx.needs_input_grad[:4]
+            grads = _grads_with_graph(compute, tensors, needs, (four_dimensions(grad),))
+        return *grads, *(None,) * 6
 
 
 #: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, stats), recorded by autograd.
 with_grad = direct(_Attention)
 
 
-class _Transformed(torch.autograd.Function):
-    """Attention with rules for every transform; `forward` sees the tensors that are left without them."""
+# Graph attention: the choice of its kernels.
+
+_ARRAYS = len(Arrays._fields)
+#: out, mapped, stats and weights, empty where there is none or it is not wanted.
+Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def _backend(operand: SparseOperand) -> ModuleType:
+    return cuda_rows if path().takes(operand.device) else cpu
+
+
+def require_rows(operand: SparseOperand) -> None:
+    """Raise ValueError if the operand's format was asked for: the kernels here run over CSR rows."""
+    operand.kernels.require("A", "graph attention by other than scaled, biased dot products", None)
+
+
+def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
+    """Return results as an operator does."""
+    mapped, weights = _or_empty((result.mapped, weights), result.out)
+    return result.out, mapped, result.stats, weights
+
+
+def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
+    """Compute graph attention on the operand's device.
+
+    Returns:
+        The attributes of Result, and the weights after dropout, float32 [nnz, H].
+    """
+    require_rows(call.operand)
+    backend = _backend(call.operand)
+    result: Result = backend.graph_forward(call)
+    return outputs_of(result, backend.graph_weights(call, result) if wants_weights else None)
+
+
+@ranged("graph_attention_backward")
+def _graph_gradients(call: GraphCall, outputs: Tensors, grads: Tensors, needs: tuple[bool, ...]) -> Arrays:
+    """Compute the gradients of the arrays on the operand's device; those not needed are None.
+
+    Args:
+        call: the arguments of graph attention.
+        outputs: out, mapped and stats, as an operator returns them.
+        grads: gradients of out, of mapped and of the weights; None: there is none.
+        needs: which gradients are needed.
+    """
+    out, mapped, stats = outputs
+    assert out is not None
+    assert stats is not None
+    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
+    grad_out, grad_mapped, grad_weights = (None if g is None else settled(g) for g in grads)
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    found: Arrays = _backend(call.operand).graph_backward(
+        call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, needs
+    )
+    return found
+
+
+# Graph attention: its operators. Their arguments are arrays, seed, operand, wants_weights and options.
+
+
+def _graph_call(arrays: Sequence[Any], seed: Any, handle: int, options: Any) -> GraphCall:
+    return GraphCall.of(operand_of(handle), Arrays(*arrays), options, seed)
+
+
+def _run_graph(*arguments: Any) -> Outputs:
+    *arrays, seed, handle, wants_weights = arguments[: _ARRAYS + 3]
+    return run_graph(_graph_call(arrays, seed, handle, arguments[_ARRAYS + 3 :]), wants_weights)
+
+
+def _fake_graph(*arguments: Any) -> Outputs:
+    *arrays, seed, handle, wants_weights = arguments[: _ARRAYS + 3]
+    call = _graph_call(arrays, seed, handle, arguments[_ARRAYS + 3 :])
+    operand, v, mapped = call.operand, call.arrays.v, call.arrays.mapped
+    require_rows(operand)
+    rows, heads = operand.shape[0], v.shape[1]
+    return (
+        v.new_empty(rows, heads, v.shape[-1]),
+        v.new_empty((rows, heads, mapped.shape[-1]) if mapped is not None and call.to_values else 0),
+        v.new_empty(rows, heads, 2, dtype=torch.float32),
+        v.new_empty(operand.nnz, heads, dtype=torch.float32) if wants_weights else v.new_empty(0),
+    )
+
+
+def _run_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    *arrays, seed = arguments[: _ARRAYS + 1]
+    out, mapped, stats, *grads, handle, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
+    call = _graph_call(arrays, seed, handle, arguments[_ARRAYS + 9 :])
+    return _or_empty(_graph_gradients(call, (out, mapped, stats), grads, tuple(needs)), out)
+
+
+def _fake_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
+    arrays, out, needs = arguments[:_ARRAYS], arguments[_ARRAYS + 1], arguments[_ARRAYS + 8]
+    pairs = zip(arrays, needs, strict=True)
+    return _or_empty([x.new_empty(x.shape) if x is not None and need else None for x, need in pairs], out)
+
+
+def _setup_graph(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
+    """Save the arguments and results for the gradient."""
+    *tensors, handle, _ = inputs[: _ARRAYS + 3]
+    ctx.operand, ctx.options = operand_of(handle), inputs[_ARRAYS + 3 :]
+    ctx.save_for_backward(*tensors, *output[:3])
+    ctx.set_materialize_grads(False)
+
+
+def _registered_graph_grads(ctx: Any, *grads: Any) -> Any:
+    saved = ctx.saved_tensors
+    needs = list(ctx.needs_input_grad[:_ARRAYS])
+    grad_out = torch.zeros_like(saved[_ARRAYS + 1]) if grads[0] is None else grads[0]
+    found = torch.ops.gnnsparse.graph_attention_grad(
+        *saved, grad_out, grads[1], grads[3], ctx.operand.handle, needs, *ctx.options
+    )
+    given = (g if need else None for g, need in zip(found, needs, strict=True))
+    return *given, *(None,) * (3 + len(ctx.options))
+
+
+_TENSORS = (
+    "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor? bias, Tensor? features, Tensor? gate, "
+    "Tensor? mapped, Tensor? mapped_q, Tensor? seed"
+)
+_OPTIONS = (
+    "str score, float scale, float negative_slope, bool to_keys, bool to_values, float clamp, "
+    "bool normalize, bool is_causal, float dropout_p"
+)
+register(
+    f"graph_attention({_TENSORS}, int operand, bool wants_weights, {_OPTIONS}) -> "
+    "(Tensor, Tensor, Tensor, Tensor)",
+    _run_graph,
+    _fake_graph,
+    _setup_graph,
+    _registered_graph_grads,
+)
+register(
+    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor grad_out, "
+    f"Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, {_OPTIONS}) -> "
+    f"({', '.join(['Tensor'] * _ARRAYS)})",
+    _run_graph_grad,
+    _fake_graph_grad,
+)
+
+
+def _graph_inputs(call: GraphCall, wants_weights: bool) -> tuple[Any, ...]:
+    return *call.arrays, call.seed, call.operand.handle, wants_weights, *call.options
+
+
+def registered_graph(call: GraphCall, wants_weights: bool) -> Outputs:
+    """Call the operator, for torch.compile and subclasses of Tensor."""
+    found: Outputs = torch.ops.gnnsparse.graph_attention(*_graph_inputs(call, wants_weights))
+    return found
+
+
+class _GraphAttention(torch.autograd.Function):
+    """Graph attention of plain tensors outside of transforms."""
 
     @staticmethod
-    def forward(
-        q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-        seed: torch.Tensor | None, handle: int, scale: float, dropout_p: float, is_causal: bool,
-        plan: Plan | None,
-    ) -> Any:  # fmt: skip
-        q, k, v = settled(q), settled(k), settled(v)
-        bias = None if bias is None else settled(bias)
-        return run_forward(_call(q, k, v, bias, seed, handle, scale, dropout_p, is_causal), plan)
+    def forward(ctx: Any, *inputs: Any) -> Outputs:
+        output = _run_graph(*inputs)
+        _setup_graph(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[2])
+        return output
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        _setup(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:5])
-        ctx.mark_non_differentiable(output[1])
+    def backward(ctx: Any, *grads: Any) -> Any:
+        needs, rest = ctx.needs_input_grad[:_ARRAYS], (None,) * (3 + len(ctx.options))
+        wanted = grads[0], grads[1], grads[3]
+        if all(g is None for g in wanted):
+            return *(None for _ in needs), *rest
+        *arrays, seed, out, mapped, stats = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            call = _graph_call(arrays, seed, ctx.operand.handle, ctx.options)
+            return *_graph_gradients(call, (out, mapped, stats), wanted, needs), *rest
+        *arrays, seed = alive((*arrays, seed))
 
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-        return *_grads_with_graph(ctx, ctx.saved_tensors, grad), None, None, None, None, None, None
+        def compute(given: Sequence[Any]) -> Tensors:
+            call = _graph_call(given, seed, ctx.operand.handle, ctx.options)
+            result, weights = unfused.graph_forward(call)
+            return result.out, result.mapped, weights
 
-    @staticmethod
-    @enclosed
-    def jvp(ctx: Any, saved: Any, *tangents: Any) -> Any:
-        q, k, v, bias, seed = saved
-        call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
-        return chain.tangent(call, *tangents[:4]), None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[Any, ...], q: torch.Tensor, k: torch.Tensor, v: torch.Tensor,
-        bias: torch.Tensor | None, seed: torch.Tensor | None, *options: Any,
-    ) -> Any:  # fmt: skip
-        """Folds the dimension that is mapped over into the batch of attention.
-
-        With dropout the entries are computed one by one: which weights are dropped depends on the position of
-        a head, which folding changes.
-        """
-        if seed is not None:
-            one = lambda *tensors: _Transformed.apply(*tensors, *options)  # noqa: E731
-            return loop(info, in_dims[:5], one, q, k, v, bias, seed)
-
-        def first(x: torch.Tensor, dim: int | None) -> torch.Tensor:
-            return x.expand(info.batch_size, *x.shape) if dim is None else x.movedim(dim, 0)
-
-        q, k, v = (first(x, dim) for x, dim in zip((q, k, v), in_dims, strict=False))
-        if bias is not None:
-            bias = first(bias, in_dims[3])
-            bias = bias.expand(*q.shape[:2], *bias.shape[2:]).flatten(0, 1)
-        out, stats = _Transformed.apply(
-            q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), bias, None, *options
-        )
-        return (out.unflatten(0, q.shape[:2]), stats.unflatten(0, q.shape[:2])), (0, 0)
+        return *_grads_with_graph(compute, arrays, needs, wanted), *rest
 
 
-#: Takes the arguments of `with_grad`, with four dimensions, inside torch.func and forward-mode AD.
-transformed = _Transformed.apply
+_quick_graph = direct(_GraphAttention)
+
+
+def with_graph_grad(call: GraphCall, wants_weights: bool) -> Outputs:
+    """Compute graph attention, recorded by autograd if a tensor needs a gradient."""
+    if not needs_grad(*call.arrays):
+        return run_graph(call, wants_weights)
+    found: Outputs = _quick_graph(*_graph_inputs(call, wants_weights))
+    return found

@@ -21,9 +21,9 @@ from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 
 __all__ = [
-    "AttentionRates", "CsrRates", "GpuRecord", "MemoryRates", "PanelRates", "PanelRow", "PanelVariant",
-    "RecordError", "WindowRates", "load_record", "record_for", "records", "save_record", "user_folder",
-    "using",
+    "AttentionRates", "ConversionRates", "CsrRates", "GpuRecord", "MemoryRates", "PanelRates", "PanelRow",
+    "PanelVariant", "RecordError", "WindowRates", "load_record", "record_for", "records", "save_record",
+    "user_folder", "using",
 ]  # fmt: skip
 
 #: The record used for a GPU that resembles several of them equally.
@@ -189,6 +189,7 @@ class AttentionRates:
         tall_slots: tall panels are used if four times their column slots are at most this many times those
             of 16-row panels.
         tall_blocks: number of tall panels that run on a multiprocessor at a time.
+        tall_tiles: the least limit on the K tiles of a tall panel's parts, in a matrix that fills the GPU.
         fused_backward_slots: the fused backward pass is used if 16-row panels of the transpose have at least
             this many times the column slots of A's.
         partials_memory: share of the GPU's memory that the fused backward's partial sums may take.
@@ -196,16 +197,47 @@ class AttentionRates:
             at most 64 bytes, longer rows of 16-bit operands, and rows of fp32.
         csr: microseconds that the kernels over CSR rows take for a row, for a nonzero, and for 16 bytes of a
             nonzero's heads.
+        row_limit: the kernels over CSR rows divide rows with more nonzeros into parts of at most so many.
+        rows_per_warp: the most rows that a warp of theirs takes one after another: edge by edge, and over
+            tiles.
+        row_warps: warps that a multiprocessor runs at a time, about, times the rounds of work that balance
+            its load: with fewer rows for each, a warp takes fewer.
+        tile_heads: their passes run over tiles if there are more heads than this part of those that a warp
+            takes at once.
+        tile_width: forward passes do so in heads of at least so many features.
     """
 
     prefetch: int
     tall_nnz: float
     tall_slots: float
     tall_blocks: int
+    tall_tiles: int
     fused_backward_slots: float
     partials_memory: float
     slot: tuple[float, float, float]
     csr: tuple[float, float, float]
+    row_limit: int
+    rows_per_warp: tuple[int, int]
+    row_warps: int
+    tile_heads: float
+    tile_width: int
+
+
+@dataclass(frozen=True)
+class ConversionRates:
+    """Microseconds by which a call of a PyG layer decides whether to convert its graph (interop/pyg).
+
+    Attributes:
+        graph_us, edge_us: of a conversion: for each graph, for each edge.
+        saved_us, saved_edge_us, saved_feature_us: what a product with its gradient saves beside PyG's: in any
+            case, for each edge, for each edge and feature.
+    """
+
+    graph_us: float
+    edge_us: float
+    saved_us: float
+    saved_edge_us: float
+    saved_feature_us: float
 
 
 @dataclass(frozen=True)
@@ -217,7 +249,7 @@ class GpuRecord:
         capability: compute capability (major, minor).
         multiprocessors, memory_bytes, l2_bytes: number of multiprocessors, bytes of memory and of L2.
         fitted: the origin of the numbers: date, commit, versions, cases, and how far the model is off.
-        memory, csr, window, panel, attention: rates, costs and thresholds.
+        memory, csr, window, panel, attention, conversion: rates, costs and thresholds.
     """
 
     name: str
@@ -231,6 +263,7 @@ class GpuRecord:
     window: WindowRates
     panel: PanelRates
     attention: AttentionRates
+    conversion: ConversionRates
 
 
 def _reject(where: str, problem: str) -> NoReturn:
@@ -253,6 +286,10 @@ def _check(record: GpuRecord, where: str) -> GpuRecord:
         "panel.warps": record.panel.warps,
         "panel.power": record.panel.power,
         "attention.tall_blocks": record.attention.tall_blocks,
+        "attention.tall_tiles": record.attention.tall_tiles,
+        "attention.row_limit": record.attention.row_limit,
+        "attention.rows_per_warp": min(record.attention.rows_per_warp),
+        "attention.row_warps": record.attention.row_warps,
     }
     if not 0 <= record.csr.near <= 1:
         _reject(f"{where}.csr.near", f"got {record.csr.near}; accepted: from 0 to 1")

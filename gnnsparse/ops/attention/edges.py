@@ -41,7 +41,7 @@ class _Key(Key[EdgeOrder]):
 
 
 def order_of(operand: SparseOperand) -> EdgeOrder:
-    """Returns how nonzeros and edges correspond; the operand keeps it."""
+    """Return how nonzeros and edges correspond; the operand keeps it."""
 
     def make() -> EdgeOrder:
         with outside():
@@ -59,7 +59,7 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
 
 
 class _FromCoo(torch.autograd.Function):
-    """Gathers rows of edges into the operand's order; its gradient gathers too, with no atomic addition."""
+    """Gather rows of edges into the operand's order; its gradient gathers too, with no atomic addition."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder) -> torch.Tensor:
@@ -131,7 +131,7 @@ register(
 
 
 def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
-    """Reorders [edges, ...] to the operand's order [nnz, ...]; self-loops that were added get zeros.
+    """Reorder [edges, ...] to the operand's order [nnz, ...]; self-loops that were added get zeros.
 
     Raises:
         ValueError: an edge was given several times, so that its rows of `x` would belong to one nonzero.
@@ -150,7 +150,7 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
 
 
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
-    """Reorders [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
+    """Reorder [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
     if torch.compiler.is_compiling():
         found: torch.Tensor = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
         return found

@@ -1,0 +1,349 @@
+"""The arguments of both operations in the form that kernels take, their layouts, and their native forms."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.precision import Precision, round_operand
+from gnnsparse.runtime.device import VECTOR_BYTES
+from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = [
+    "Arrays", "AttentionCall", "Grads", "GraphCall", "Needs", "Result", "contiguous_edges", "edges_argument",
+    "empty_grads", "empty_heads", "four_dimensions", "grads_argument", "heads_argument", "native_attention",
+    "native_graph_attention", "nodes_argument", "of_all_heads", "padded", "result_argument", "rounded",
+    "to_edges", "to_heads", "vectorized",
+]  # fmt: skip
+
+# The arguments of attention: tensors [B, H, rows, features].
+
+#: Gradients of q, k, v and the bias, each None if it is not needed.
+Grads = tuple["torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None", "torch.Tensor | None"]
+#: Whether the gradients of q, k, v and the bias are needed.
+Needs = tuple[bool, bool, bool, bool]
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionCall:
+    """Attention over the nonzeros of an operand [L, S], for H heads in each of B batch entries.
+
+    Attributes:
+        operand: the operand, whose nonzeros are the edges.
+        q, k, v: [B, H, L, D], [B, H, S, D], [B, H, S, Dv], any strides.
+        bias: [B or 1, H or 1, nnz] in the operand's own order, or None.
+        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
+        scale: factor of the dot products.
+        dropout_p: probability with which a weight is dropped.
+        is_causal: whether edges with column > row are masked.
+    """
+
+    operand: SparseOperand
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    bias: torch.Tensor | None
+    seed: torch.Tensor | None
+    scale: float
+    dropout_p: float
+    is_causal: bool
+
+    @property
+    def heads(self) -> int:
+        """Number of heads, those of all batch entries together."""
+        return self.q.shape[0] * self.q.shape[1]
+
+    def product(self, op: str) -> Product:
+        """Return the key of the plan of the forward ("attention") or backward ("attention_grad") pass."""
+        extras = self.bias is not None or self.seed is not None or self.is_causal
+        return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras)
+
+
+def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """Broadcast `x` [..., n, d] to the leading sizes `lead`, and fold these to [B, H, n, d].
+
+    H is the last of the leading sizes, B the product of the others. The result is a view, unless more than
+    two leading dimensions have strides that can't be folded.
+    """
+    if x.shape[:-2] != lead:
+        x = x.expand(*lead, *x.shape[-2:])
+    return x.flatten(0, -4) if len(lead) > 2 else four_dimensions(x)
+
+
+def to_edges(values: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+    """Fold edge values [..., nnz] to [B or 1, H or 1, nnz], for the leading sizes `lead` of q.
+
+    Sizes of 1 are not expanded, unless they are folded into one dimension with others.
+    """
+    own = (1,) * (len(lead) + 1 - values.dim()) + tuple(values.shape)
+    values = values.view(own) if len(own) != values.dim() else values
+    if len(lead) > 2:
+        folded = own[: len(lead) - 1]
+        if folded != lead[:-1] and any(size != 1 for size in folded):
+            values = values.expand(*lead[:-1], *own[-2:])
+        return values.flatten(0, -3)
+    return values[(None,) * (2 - len(lead))] if len(lead) < 2 else values
+
+
+def four_dimensions(x: torch.Tensor) -> torch.Tensor:
+    """Return [n, d], [H, n, d] or [B, H, n, d] as a view with four dimensions; those added have size 1."""
+    return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
+
+
+def empty_heads(like: torch.Tensor, width: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Allocate [B, H, n, width] in the memory order of `like` [B, H, n, any], and in its dtype if None."""
+    batches, heads, rows = like.shape[:3]
+    if like.stride(1) < like.stride(2):
+        return like.new_empty(batches, rows, heads, width, dtype=dtype).transpose(1, 2)
+    return like.new_empty(batches, heads, rows, width, dtype=dtype)
+
+
+def empty_grads(call: AttentionCall, needs: Needs) -> list[torch.Tensor | None]:
+    """Allocate the gradients of q, k, v and the bias that are needed; that of the bias is float32 zeros."""
+    inputs = (call.q, call.k, call.v)
+    grads = [empty_heads(x, x.shape[3]) if need else None for x, need in zip(inputs, needs, strict=False)]
+    with_bias = call.bias is not None and needs[3]
+    zeros = torch.zeros(call.bias.shape, dtype=torch.float32, device=call.q.device) if with_bias else None
+    return [*grads, zeros]
+
+
+# The arguments of graph attention: tensors [rows, H, features].
+
+
+class Arrays(NamedTuple):
+    """The tensors that graph attention is differentiable in; also their gradients, None where not needed.
+
+    Attributes:
+        q, k: [L, H, D] and [S, H, D]; [L, H] and [S, H] with additive scores.
+        v: [S, H, Dv].
+        att: [H, D], of "gatv2" alone.
+        bias: [nnz, H or 1].
+        features: [nnz, H or 1, D]; [nnz, H or 1] with additive scores.
+        gate: [nnz, H or 1, D].
+        mapped: [nnz, d_e], edge features behind a linear map.
+        mapped_q: [L, H, d_e], the queries that have passed through that map; None if the features take no
+            part in the scores.
+    """
+
+    q: Any
+    k: Any
+    v: Any
+    att: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    features: torch.Tensor | None = None
+    gate: torch.Tensor | None = None
+    mapped: torch.Tensor | None = None
+    mapped_q: torch.Tensor | None = None
+
+
+class Result(NamedTuple):
+    """Results of graph attention.
+
+    Attributes:
+        out: [L, H, Dv] in the dtype of v: sums of weight * value.
+        mapped: [L, H, d_e] in the dtype of v: sums of weight * mapped features; None: there are none, or
+            they take no part in the values.
+        stats: float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a
+            GPU of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge
+            that counts; 0 and 1 without softmax.
+    """
+
+    out: torch.Tensor
+    mapped: torch.Tensor | None
+    stats: torch.Tensor
+
+    def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
+        """Multiply the results with their gradients and add up over features: float32 [L, H].
+
+        It is the sum over a row's edges of weight * its gradient through the results.
+        """
+        total = (grad_out.float() * self.out.float()).sum(-1)
+        if grad_mapped is not None and self.mapped is not None:
+            total += (grad_mapped.float() * self.mapped.float()).sum(-1)
+        return total
+
+
+class GraphCall(NamedTuple):
+    """Attention over the nonzeros of an operand [L, S] for H heads, edge tensors in the operand's order.
+
+    Attributes:
+        operand: the operand, whose nonzeros are the edges.
+        arrays: the tensors, any strides.
+        score: "dot", "additive" or "gatv2".
+        scale: factor of dot products.
+        negative_slope: slope of leaky_relu below 0.
+        to_keys, to_values: what `features` are added to. `mapped` takes part in the scores if `mapped_q` is
+            there, and in the values if `to_values`.
+        clamp: scores are clamped to [-clamp, clamp]; 0: they are not.
+        normalize: whether the weights of a row are divided by their sum.
+        is_causal: whether edges with column > row are masked.
+        dropout_p: probability with which a weight is dropped.
+        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
+    """
+
+    operand: SparseOperand
+    arrays: Arrays
+    score: str = "dot"
+    scale: float = 1.0
+    negative_slope: float = 0.2
+    to_keys: bool = True
+    to_values: bool = True
+    clamp: float = 0.0
+    normalize: bool = True
+    is_causal: bool = False
+    dropout_p: float = 0.0
+    seed: torch.Tensor | None = None
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        heads: int = self.arrays.v.shape[1]
+        return heads
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """The attributes that are neither tensors nor the operand, in their order."""
+        return self[2:-1]
+
+    @classmethod
+    def of(
+        cls, operand: SparseOperand, arrays: Arrays, options: Iterable[Any], seed: torch.Tensor | None
+    ) -> GraphCall:
+        """Make a call with the options that the attribute `options` of another has."""
+        return cls(operand, arrays, *options, seed)  # type: ignore[call-arg]
+
+    def rounded(self) -> GraphCall:
+        """Return the call with its tensors as the CPU's kernels read them.
+
+        Operands of products are rounded to the precision. Biases, `att`, and with additive scores all but the
+        values are in float32. Rows are contiguous.
+        """
+        a, precision = self.arrays, self.operand.precision
+        scored = Precision.FP32 if self.score == "additive" else precision
+        to = (scored, scored, precision, Precision.FP32, None, scored, precision, precision, precision)
+        arrays = [x if x is None or p is None else rounded(x, p) for x, p in zip(a, to, strict=True)]
+        bias = None if a.bias is None else a.bias.float()
+        return self._replace(arrays=Arrays(*arrays)._replace(bias=bias))
+
+
+def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
+    """Return gradients in the shapes and dtypes of the tensors that they belong to.
+
+    Args:
+        grads: gradients as kernels write them: of every head, and of `att` a sum for each group of rows.
+        given: the tensors. Those that heads share get the sum of the heads' gradients.
+    """
+
+    def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:
+        if grad is None or x is None:
+            return None
+        if grad.shape != x.shape:
+            grad = grad.sum(1, keepdim=True, dtype=torch.float32)
+        return grad.to(x.dtype)
+
+    att = None if grads.att is None else grads.att.sum(0)
+    return Arrays(*(one(*pair) for pair in zip(grads._replace(att=att), given, strict=True)))
+
+
+# The rows that kernels read.
+
+
+def rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Return [.., width] rounded to the precision, in its storage dtype, with contiguous rows."""
+    x = round_operand(x, precision)
+    return x if x.shape[-1] < 2 or x.stride(-1) == 1 else x.contiguous()
+
+
+def padded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Allocate the shape of `x` [.., width], with rows whose memory is padded with zeros to whole vectors."""
+    width, per_vector = x.shape[-1], VECTOR_BYTES // dtype.itemsize
+    packed = x.new_empty(*x.shape[:-1], -(-width // per_vector) * per_vector, dtype=dtype)
+    if width % per_vector:
+        packed[..., width:] = 0
+    return packed[..., :width]
+
+
+def vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return `x` [.., width] in `dtype`, each row contiguous and aligned to VECTOR_BYTES.
+
+    If that takes a copy, its rows are padded.
+    """
+    per_vector = VECTOR_BYTES // dtype.itemsize
+    steps = [x.stride(i) for i in range(x.dim() - 1) if x.shape[i] > 1]
+    is_whole = x.dtype == dtype and x.shape[-1] % per_vector == 0 and x.stride(-1) == 1
+    if is_whole and x.data_ptr() % VECTOR_BYTES == 0 and all(step % per_vector == 0 for step in steps):
+        return x
+    return padded(x, dtype).copy_(x)
+
+
+def contiguous_edges(bias: torch.Tensor | None) -> torch.Tensor | None:
+    """Return `bias` [B, H, nnz] with contiguous edges, copied if it has other strides; None for None."""
+    return bias if bias is None or bias.stride(2) == 1 else bias.contiguous()
+
+
+# Native arguments.
+
+_NO_HEADS = _native.Heads()
+_NO_EDGES = _native.EdgeValues()
+#: The numbers of the scores in native code.
+_SCORE_CODES = {"dot": 0, "additive": 1, "gatv2": 2}
+
+
+def heads_argument(x: torch.Tensor | None) -> _native.Heads:
+    """Return [B, H, n, d] with contiguous rows, or None, as a native argument."""
+    return _NO_HEADS if x is None else _native.Heads(x)
+
+
+def nodes_argument(x: torch.Tensor | None, heads: int) -> _native.Heads:
+    """Return [rows, H or 1, width] with contiguous rows, numbers [rows, H or 1], or None as an argument.
+
+    What has one head is shared by all of them.
+    """
+    return _NO_HEADS if x is None else _native.Heads.of_rows(x, heads)
+
+
+def edges_argument(x: torch.Tensor | None) -> _native.EdgeValues:
+    """Return edge values [B or 1, H or 1, nnz], contiguous along nnz, or None as a native argument."""
+    return _NO_EDGES if x is None else _native.EdgeValues(x)
+
+
+def grads_argument(grad: torch.Tensor, found: list[torch.Tensor | None]) -> _native.AttentionGrads:
+    """Return the output's gradient and the gradients to write (None: not needed) as a native argument."""
+    dq, dk, dv, dbias = found
+    return _native.AttentionGrads(*map(heads_argument, (grad, dq, dk, dv)), edges_argument(dbias))
+
+
+def native_attention(call: AttentionCall) -> _native.Attention:
+    """Return the native form of a call whose q, k and v are in the storage dtype with contiguous rows."""
+    return _native.Attention(
+        heads_argument(call.q), heads_argument(call.k), heads_argument(call.v), edges_argument(call.bias),
+        call.scale, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
+    )  # fmt: skip
+
+
+def native_graph_attention(call: GraphCall) -> _native.GraphAttention:
+    """Return the native form of a call whose tensors are as kernels read them."""
+    a, additive = call.arrays, call.score == "additive"
+    att = None if a.att is None else a.att[None]
+    mapped = None if a.mapped is None else a.mapped[:, None]
+
+    def nodes(x: torch.Tensor | None) -> _native.Heads:
+        return nodes_argument(x, call.heads)
+
+    return _native.GraphAttention(
+        nodes(a.q), nodes(a.k), nodes(a.v), nodes(att), nodes(a.bias), nodes(a.features),
+        call.to_keys or additive, call.to_values and not additive, nodes(a.gate), nodes(mapped),
+        nodes(a.mapped_q), _SCORE_CODES[call.score], call.scale, call.negative_slope, call.clamp,
+        call.normalize, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
+    )  # fmt: skip
+
+
+def result_argument(result: Result) -> _native.GraphAttentionResult:
+    """Return the results of a forward pass, whose rows are contiguous, as a native argument."""
+    heads = result.out.shape[1]
+    return _native.GraphAttentionResult(*(nodes_argument(x, heads) for x in result))

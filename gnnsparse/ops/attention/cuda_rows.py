@@ -1,0 +1,385 @@
+"""Both operations on NVIDIA GPUs by the kernels over CSR rows, in which a warp takes all heads of a row."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.ops.attention import unfused
+from gnnsparse.ops.attention.arguments import (
+    Arrays,
+    AttentionCall,
+    Grads,
+    GraphCall,
+    Needs,
+    Result,
+    empty_heads,
+    native_graph_attention,
+    nodes_argument,
+    of_all_heads,
+    result_argument,
+    vectorized,
+)
+from gnnsparse.ops.rows import row_sums
+from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
+from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
+from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
+from gnnsparse.runtime.memo import Key, cached_property
+from gnnsparse.sparse.kernel_cache import KernelCache
+
+__all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
+
+
+def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if x is None else vectorized(x, dtype)
+
+
+def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tensor:
+    """Allocate [rows, heads, width] in the dtype and the memory order of `x` [n, H, any]."""
+    if x.stride(0) < x.stride(1):
+        return x.new_empty(heads, rows, width).transpose(0, 1)
+    return x.new_empty(rows, heads, width)
+
+
+def _laid_out(call: GraphCall) -> GraphCall:
+    """Return the call with its tensors as the kernels read them."""
+    a, storage = call.arrays, call.operand.precision.storage
+    mapped = None if a.mapped is None else vectorized(a.mapped[:, None], storage)[:, 0]
+
+    def of_scores(x: torch.Tensor | None) -> torch.Tensor | None:
+        if call.score != "additive":
+            return _aligned(x, storage)
+        return None if x is None else x.float()
+
+    arrays = Arrays(
+        of_scores(a.q), of_scores(a.k), vectorized(a.v, storage), None if a.att is None else a.att.float(),
+        None if a.bias is None else a.bias.float(), of_scores(a.features), _aligned(a.gate, storage), mapped,
+        _aligned(a.mapped_q, storage),
+    )  # fmt: skip
+    return call._replace(arrays=arrays)
+
+
+def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
+    return Result(vectorized(result.out, storage), _aligned(result.mapped, storage), result.stats)
+
+
+def _fits(call: GraphCall) -> bool:
+    """Return whether the lanes of a warp hold the features of a head, and there is something to compute."""
+    a, most = call.arrays, _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES
+    widths = [x.shape[-1] for x in (a.v, a.mapped) if x is not None]
+    if call.score != "additive":
+        widths.append(a.q.shape[-1])
+    sizes = (call.operand.nnz, *call.operand.shape, call.heads, *widths)
+    if a.mapped is not None and call.heads > _native.GRAPH_MAPPED_HEADS:
+        return False
+    return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
+
+
+@dataclass(frozen=True)
+class _RatesKey(Key[AttentionRates]):
+    pass
+
+
+def _rates(kernels: KernelCache) -> AttentionRates:
+    """Return the numbers of the GPU's record by which these kernels are launched; `kernels` keeps them."""
+    return kernels.kept.get(_RatesKey(), lambda: record_for(describe_device(kernels.csr.device)).attention)
+
+
+def _can_take_tiles(call: GraphCall, forward: bool) -> bool:
+    """Return whether the kernels of tiles, which multiply on Tensor Cores, compute a pass.
+
+    They take dot products and additive scores without any other term, and forward additive scores alone.
+    """
+    a, storage = call.arrays, call.operand.precision.storage
+    width = a.v.shape[2]
+    if _native.graph_tile_heads(width) == 0:
+        return False
+    if storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
+        return False
+    if call.score == "gatv2" or (call.score == "dot" and (forward or a.q.shape[2] != width)):
+        return False
+    has_terms = any(x is not None for x in (a.bias, a.features, a.gate, a.mapped))
+    is_plain = call.normalize and call.clamp == 0 and not call.is_causal and call.seed is None
+    return is_plain and not has_terms and describe_device(call.operand.device).capability >= (8, 0)
+
+
+def _takes_tiles(call: GraphCall, forward: bool) -> bool:
+    if not _can_take_tiles(call, forward):
+        return False
+    width = call.arrays.v.shape[2]
+    at_once = _native.graph_tile_heads(width)
+    return tiles_are_faster(_rates(call.operand.kernels), call.heads, at_once, width, forward)
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """The rows of an orientation, shared out among warps.
+
+    Attributes:
+        argument: the rows as a native argument.
+        items: number of warps that take some.
+    """
+
+    argument: _native.GraphRows
+    items: int
+
+    @classmethod
+    def of(cls, kernels: KernelCache, call: GraphCall, tiles: bool) -> _Rows:
+        a, csr, rates = call.arrays, kernels.csr, _rates(kernels)
+        limit = kernels.row_limit(rates.row_limit)
+        work = kernels.row_work(limit)
+        multiprocessors = describe_device(csr.device).multiprocessors
+        per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles)
+        widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
+        floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
+        partial = None
+        if work.partials > 0:
+            size = work.partials * call.heads * floats
+            partial = torch.empty(size, dtype=torch.float32, device=csr.device)
+        rows = _native.GraphRows(csr.view, kernels.row_ids, work.view, limit, per_warp, partial, tiles)
+        return cls(rows, work.items.shape[0] + -(-csr.rows // per_warp))
+
+
+def graph_forward(call: GraphCall) -> Result:
+    """Compute the results of graph attention."""
+    if not _fits(call):
+        with torch.no_grad():
+            return unfused.graph_forward(call)[0]
+    v, rows, heads = call.arrays.v, call.operand.shape[0], call.heads
+    mapped = None
+    if call.arrays.mapped is not None and call.to_values:
+        mapped = _rows_like(v, rows, heads, call.arrays.mapped.shape[1])
+    stats = torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device)
+    result = Result(_rows_like(v, rows, heads, v.shape[2]), mapped, stats)
+    kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call, True)
+    with gpu.current(v.device):
+        call = _laid_out(call)
+        of = _Rows.of(kernels, call, tiles)
+        gpu.native.cuda_graph_attention(
+            native_graph_attention(call), of.argument, result_argument(result), kernels.streams.current()
+        )
+    return result
+
+
+def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
+    """Compute the weights after dropout, float32 [nnz, H]."""
+    if not _fits(call):
+        with torch.no_grad():
+            return unfused.graph_weights(call)
+    v = call.arrays.v
+    # The pass over rows gives the weights beside the gradients, which are not read here.
+    zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
+    inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
+    with path().current(v.device):
+        storage = call.operand.precision.storage
+        state = _Backward(
+            _laid_out(call), _laid_out_result(result, storage), vectorized(zeros, storage), None, None, inner,
+            Arrays(*(False,) * 9), tiles=False,
+        )  # fmt: skip
+        edges, _ = state.rows()
+    return edges[..., 0]
+
+
+@dataclass(frozen=True, eq=False)
+class _Backward:
+    """The arguments of the passes of a backward pass.
+
+    Attributes:
+        call: the arguments of attention, laid out for the kernels.
+        result: the results of the forward pass, laid out like v.
+        grad, grad_mapped: gradients of the results, laid out like v.
+        grad_weights: gradient of the weights, float32 [nnz, H].
+        inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
+        needs: which gradients are needed.
+        tiles: whether the kernels of tiles run.
+    """
+
+    call: GraphCall
+    result: Result
+    grad: torch.Tensor
+    grad_mapped: torch.Tensor | None
+    grad_weights: torch.Tensor | None
+    inner: torch.Tensor | None
+    needs: Arrays
+    tiles: bool
+
+    @cached_property
+    def problem(self) -> _native.GraphAttention:
+        """The native form of the call."""
+        return native_graph_attention(self.call)
+
+    def _numbers(self, rows: int, width: int) -> torch.Tensor:
+        device = self.call.operand.device
+        return torch.empty(rows, self.call.heads, width, dtype=torch.float32, device=device)
+
+    def _like(self, name: str) -> torch.Tensor | None:
+        """Allocate the gradient of a tensor [n, H or 1, D] for every head, if it is needed."""
+        x = getattr(self.call.arrays, name)
+        if x is None or not getattr(self.needs, name):
+            return None
+        if x.dim() == 2:
+            return x.new_empty(x.shape[0], self.call.heads)
+        return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
+
+    def _edges(self) -> torch.Tensor:
+        """Allocate what the pass over rows keeps of the edges: [nnz, H, 2]; of tiles for blocks of heads."""
+        if not self.tiles:
+            return self._numbers(self.call.operand.nnz, 2)
+        v = self.call.arrays.v
+        blocks = -(-self.call.heads // _native.graph_tile_heads(v.shape[2]))
+        edges: torch.Tensor = v.new_empty(blocks, self.call.operand.nnz, _native.GRAPH_TILE_NUMBERS)
+        return edges.transpose(0, 1)
+
+    def _grads(self, **tensors: torch.Tensor | None) -> _native.GraphAttentionGrads:
+        """Return tensors [n, H or 1, ..] by their names as a native argument."""
+        grads = _native.GraphAttentionGrads()
+        for name, x in tensors.items():
+            setattr(grads, name, nodes_argument(x, self.call.heads))
+        return grads
+
+    def rows(self) -> tuple[torch.Tensor, Arrays]:
+        """Run the pass over rows: what it keeps of the edges, and gradients but of k, v and mapped."""
+        call, needs, a = self.call, self.needs, self.call.arrays
+        of = _Rows.of(call.operand.kernels, call, self.tiles)
+        edges, additive = self._edges(), call.score == "additive"
+        found = Arrays(
+            self._like("q"), None, None,
+            self._numbers(of.items, a.att.shape[1]) if needs.att and a.att is not None else None,
+            self._numbers(call.operand.nnz, 1)[..., 0] if needs.bias else None,
+            None if additive else self._like("features"), self._like("gate"), None, self._like("mapped_q"),
+        )  # fmt: skip
+        grads = self._grads(
+            out=self.grad, weights=self.grad_weights, inner=self.inner, mapped=self.grad_mapped, q=found.q,
+            att=found.att, bias=found.bias, features=found.features, gate=found.gate, mapped_q=found.mapped_q,
+        )  # fmt: skip
+        grads.edges = nodes_argument(edges, edges.shape[1])
+        path().native.cuda_graph_attention_rows(
+            self.problem, of.argument, result_argument(self.result), grads,
+            call.operand.kernels.streams.current(),
+        )  # fmt: skip
+        if additive and needs.features:
+            found = found._replace(features=edges[..., 1])
+        return edges, found
+
+    def columns(self, edges: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+        """Run the pass over columns: the gradients of k and v."""
+        operand, dk, dv = self.call.operand, self._like("k"), self._like("v")
+        if dk is None and dv is None:
+            return None, None
+        grads = self._grads(out=self.grad, k=dk, v=dv)
+        grads.edges = nodes_argument(edges, edges.shape[1])
+        path().native.cuda_graph_attention_columns(
+            self.problem, _Rows.of(operand.T.kernels, self.call, self.tiles).argument, grads,
+            operand.transpose_map, operand.kernels.streams.current(),
+        )  # fmt: skip
+        return dk, dv
+
+    def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
+        """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
+        call, mapped = self.call, self.call.arrays.mapped
+        if mapped is None or not self.needs.mapped:
+            return None
+        found = mapped.new_empty(mapped.shape)
+        grads = self._grads(mapped=self.grad_mapped, edges=edges)
+        grads.of_mapped = nodes_argument(found[:, None], 1)
+        path().native.cuda_graph_attention_mapped(
+            self.problem, _Rows.of(call.operand.kernels, call, tiles=False).argument, grads,
+            call.operand.kernels.streams.current(),
+        )  # fmt: skip
+        return found
+
+
+def graph_backward(
+    call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+) -> Arrays:  # fmt: skip
+    """Compute the gradients that are needed; the others are None.
+
+    Args:
+        call: the arguments of attention.
+        result: the results of `graph_forward`.
+        grad_out, grad_mapped: gradients of the results; of `mapped` None: it is zero.
+        grad_weights: gradient of the weights after dropout, [nnz, H]; None: it is zero.
+        needs: which gradients are needed, in the order of Arrays.
+    """
+    if not _fits(call):
+        return unfused.graph_backward(call, grad_out, grad_mapped, grad_weights, needs)
+    given, storage, inner = call.arrays, call.operand.precision.storage, None
+    tiles = grad_weights is None and _takes_tiles(call, False)
+    with path().current(grad_out.device):
+        call = _laid_out(call)
+        grad_out, grad_mapped = vectorized(grad_out, storage), _aligned(grad_mapped, storage)
+        grad_weights = None if grad_weights is None else grad_weights.float()
+        # The kernels compute the inner sums themselves unless the weights have a gradient, or they would
+        # read a rounded result. Without softmax there are none.
+        if call.normalize and (grad_weights is not None or result.out.dtype != storage):
+            inner = result.times(grad_out, grad_mapped)
+            if grad_weights is not None:
+                inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
+        state = _Backward(
+            call, _laid_out_result(result, storage), grad_out, grad_mapped, grad_weights, inner,
+            Arrays(*needs), tiles,
+        )  # fmt: skip
+        edges, found = state.rows()
+        dk, dv = state.columns(edges)
+        return of_all_heads(found._replace(k=dk, v=dv, mapped=state.of_mapped(edges)), given)
+
+
+# `attention` by these kernels: batch entries and heads are heads of nodes.
+
+
+def _to_nodes(x: torch.Tensor) -> torch.Tensor:
+    """Return [B, H, n, ...] as [n, B * H, ...], a view unless the strides of batch and heads forbid it."""
+    return x.flatten(0, 1).transpose(0, 1)
+
+
+def _from_nodes(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Undo `_to_nodes` for a tensor with the batch and heads of `like`."""
+    return x.transpose(0, 1).unflatten(0, like.shape[:2])
+
+
+def _ordered(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """Return [B, H, n, d] in the dtype and memory order of `like`, a copy if it has another."""
+    in_order = (x.stride(1) < x.stride(2)) == (like.stride(1) < like.stride(2)) or 1 in x.shape[1:3]
+    return x.to(like.dtype) if in_order else empty_heads(like, x.shape[3]).copy_(x)
+
+
+def _graph_call(call: AttentionCall) -> GraphCall:
+    bias = call.bias
+    if bias is not None:
+        bias = _to_nodes(bias if bias.shape[:2] == (1, 1) else bias.expand(*call.q.shape[:2], -1))
+    arrays = Arrays(_to_nodes(call.q), _to_nodes(call.k), _to_nodes(call.v), bias=bias)
+    return GraphCall(
+        call.operand, arrays, scale=call.scale, is_causal=call.is_causal, dropout_p=call.dropout_p,
+        seed=call.seed,
+    )  # fmt: skip
+
+
+def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute attention and the statistics of each row; see `cuda_panels.forward`."""
+    result = graph_forward(_graph_call(call))
+    # Contiguous, as compiled programs expect it.
+    stats = _from_nodes(result.stats, call.q).contiguous()
+    return _ordered(_from_nodes(result.out, call.q), call.q), stats
+
+
+def backward(
+    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs
+) -> Grads:
+    """Compute the gradients of q, k, v and the bias; see `cuda_panels.backward`."""
+    result = Result(_to_nodes(out), None, _to_nodes(stats))
+    wanted = (*needs[:3], False, needs[3], *(False,) * 4)
+    found = graph_backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)
+    pairs = zip(found[:3], (call.q, call.k, call.v), strict=True)
+    dq, dk, dv = (None if g is None else _ordered(_from_nodes(g, call.q), x) for g, x in pairs)
+    if found.bias is None or call.bias is None:
+        return dq, dk, dv, None
+    sizes = call.bias.shape[:2]
+    if sizes == (1, 1):
+        return dq, dk, dv, found.bias.T[None]
+    # A bias that batch entries or heads share gets the sum of their gradients.
+    dbias = _from_nodes(found.bias, call.q)
+    shared = [i for i in (0, 1) if sizes[i] == 1 and dbias.shape[i] != 1]
+    return dq, dk, dv, (dbias.sum(shared, keepdim=True) if shared else dbias).contiguous()

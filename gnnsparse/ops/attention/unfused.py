@@ -1,0 +1,331 @@
+"""Attention that is not fused: the three operations for each head, and graph attention in torch alone.
+
+`by_operations` (sddmm, edge_softmax and spmm) and `graph_forward` (which stores a row of features for each
+edge and head) are differentiable by autograd, also inside transforms of torch.func. `forward` and `backward`
+run the three operations with the arguments and results of the fused kernels, and store weights of one head at
+a time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+
+from gnnsparse.ops.attention.arguments import (
+    Arrays,
+    AttentionCall,
+    Grads,
+    GraphCall,
+    Needs,
+    Result,
+    empty_grads,
+    empty_heads,
+)
+from gnnsparse.ops.attention.philox import keeps
+from gnnsparse.ops.attention.quantized import differentiable
+from gnnsparse.ops.common import exact_rounded
+from gnnsparse.ops.sddmm.api import sddmm
+from gnnsparse.ops.softmax.api import edge_softmax
+from gnnsparse.ops.softmax.schema import backend as softmax_backend
+from gnnsparse.ops.spmm.api import spmm
+from gnnsparse.runtime.device import path
+from gnnsparse.sparse.kernel_cache import KernelCache
+
+__all__ = ["backward", "by_operations", "forward", "graph_backward", "graph_forward", "graph_weights"]
+
+_MASKED = float("-inf")
+
+
+def _exact(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+# Attention by three operations.
+
+
+class _Head(NamedTuple):
+    """One head of one batch entry.
+
+    Attributes:
+        at: (batch entry, head).
+        of_bias: the first two indices of its bias in [B or 1, H or 1, nnz].
+        q, k, v: [L, D], [S, D], [S, Dv].
+        scores: scaled, biased and masked: float32 [nnz], float64 for float64 q.
+        factors: what dropout multiplies the weights with, [nnz]: 0 or 1 / (1 - p); None without dropout.
+    """
+
+    at: tuple[int, int]
+    of_bias: tuple[int, int]
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    scores: torch.Tensor
+    factors: torch.Tensor | None
+
+    def dropped(self, weights: torch.Tensor) -> torch.Tensor:
+        """Apply dropout to weights, or to their gradients."""
+        return weights if self.factors is None else weights * self.factors
+
+
+def _heads(call: AttentionCall, impl: str = "auto") -> Iterator[_Head]:
+    """Yield all heads of all batch entries, in order; `impl` is that of sddmm."""
+    a, bias, seed, index = call.operand.unquantized, call.bias, call.seed, None
+    if call.is_causal or seed is not None:
+        index = call.operand.indices()
+    masked = index[1] > index[0] if index is not None and call.is_causal else None
+    batches, heads = call.q.shape[:2]
+    for b in range(batches):
+        for h in range(heads):
+            q, k, v = call.q[b, h], call.k[b, h], call.v[b, h]
+            scores = sddmm(a, _exact(q), _exact(k), impl=impl) * call.scale
+            of_bias = (0, 0)
+            if bias is not None:
+                of_bias = b if bias.shape[0] > 1 else 0, h if bias.shape[1] > 1 else 0
+                scores = scores + bias[of_bias].to(scores.dtype)
+            scores = scores if masked is None else scores.masked_fill(masked, _MASKED)
+            factors = None
+            if seed is not None and index is not None:
+                kept = keeps(seed, index, b * heads + h, call.dropout_p)
+                factors = kept.to(scores.dtype) / (1 - call.dropout_p)
+            yield _Head((b, h), of_bias, q, k, v, scores, factors)
+
+
+def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute attention by the three operations, which autograd differentiates.
+
+    Args:
+        call: the arguments of attention.
+        impl: the argument `impl` of the operations.
+
+    Returns:
+        The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
+    """
+    call = differentiable(call)
+    a, q = call.operand.unquantized, call.q
+    outs, weights = [], []
+    for head in _heads(call, impl):
+        p = head.dropped(edge_softmax(a, head.scores, impl=impl))
+        outs.append(spmm(a, _exact(head.v), p, impl=impl).to(q.dtype))
+        weights.append(p.to(q.dtype))
+    shape = *q.shape[:2], a.shape[0], call.v.shape[-1]
+    if not outs:
+        return q.new_zeros(shape), q.new_zeros(*q.shape[:2], a.nnz)
+    with torch.autocast(q.device.type, enabled=False):  # which would not stack float16 on a CPU
+        return torch.stack(outs).view(shape), torch.stack(weights).view(*q.shape[:2], a.nnz)
+
+
+def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Return the statistics of each row's softmax as the kernels of the device have them, float32 [rows, 2].
+
+    They are the largest score and its weight. This takes no sum whose order could vary, so every run gives
+    equal bits. Kernels of a GPU compute powers of two, and lower exponents by whole numbers.
+    """
+
+    def largest(x: torch.Tensor) -> torch.Tensor:
+        low = _MASKED  # the value of rows without edges
+        return torch.segment_reduce(x, "max", offsets=kernels.csr.indptr, initial=low, unsafe=True)
+
+    shift, scale = largest(scores), largest(weights)
+    if path().takes(scores.device):
+        exponent = shift.double() / math.log(2)
+        shift = exponent.floor()
+        scale = scale * (shift - exponent).exp2()
+    stats = torch.stack([shift, scale], -1).float()
+    stats = stats.masked_fill(shift[:, None] == _MASKED, 0.0)
+    ids = kernels.row_ids
+    return stats if ids is None else torch.empty_like(stats).index_copy(0, ids.long(), stats)
+
+
+@torch.no_grad()
+def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute attention head by head.
+
+    Returns:
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and the statistics of each row's
+        softmax, float32 [B, H, L, 2]. Rows are in the caller's numbering.
+    """
+    a, q = call.operand.unquantized, call.q
+    out = empty_heads(q, call.v.shape[-1])
+    stats = torch.empty(*q.shape[:3], 2, dtype=torch.float32, device=q.device)
+    for head in _heads(call):
+        p = edge_softmax(a, head.scores)
+        stats[head.at] = _stats(a.kernels, head.scores, p)
+        out[head.at] = spmm(a, head.v.float(), head.dropped(p))
+    return out, stats
+
+
+@torch.no_grad()
+def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads:
+    """Compute the gradients of q, k, v and bias head by head; the softmax is computed again.
+
+    Args:
+        call: the arguments of `forward`.
+        grad_out: gradient of its output, [B, H, L, Dv], any strides.
+        needs: which gradients are needed; the others are None.
+
+    Returns:
+        Gradients in the shapes of the arguments; those of q, k and v in their dtypes and memory orders, that
+        of the bias float32.
+    """
+    a = call.operand.unquantized
+    dq, dk, dv, dbias = empty_grads(call, needs)
+    softmax_grad = softmax_backend(call.q.device).edge_softmax_grad
+    for head in _heads(call):
+        p = edge_softmax(a, head.scores)
+        grad = grad_out[head.at].float()
+        if dv is not None:
+            dv[head.at] = spmm(a.T, grad, a.transpose_values(head.dropped(p)))
+        ds = softmax_grad(a.kernels, p, head.dropped(sddmm(a, grad, head.v.float())))
+        if dq is not None:
+            dq[head.at] = spmm(a, head.k.float(), ds) * call.scale
+        if dk is not None:
+            dk[head.at] = spmm(a.T, head.q.float(), a.transpose_values(ds)) * call.scale
+        if dbias is not None:
+            dbias[head.of_bias] += ds
+    return dq, dk, dv, dbias
+
+
+# Graph attention: the readable specification, in plain torch.
+
+
+class _Edges:
+    """A call's tensors for each edge: rounded, and zero where an edge does not count.
+
+    Attributes:
+        row, column: of each edge, int64 [nnz].
+        rows: number of rows.
+        counts: whether an edge counts in a head, bool [nnz, 1 or H]; None: all do.
+    """
+
+    def __init__(self, call: GraphCall) -> None:
+        self.call, self.rows = call, call.operand.shape[0]
+        self.row, self.column = call.operand.indices()
+        self.counts: torch.Tensor | None = None
+        if call.arrays.bias is not None:
+            self.counts = call.arrays.bias.detach() > _MASKED
+        if call.is_causal:
+            below = (self.column <= self.row)[:, None]
+            self.counts = below if self.counts is None else self.counts & below
+
+    def rounded(self, x: torch.Tensor) -> torch.Tensor:
+        return exact_rounded(x, self.call.operand.precision)
+
+    def scored(self, x: torch.Tensor) -> torch.Tensor:
+        """Return a part of the scores as kernels read it: additive ones are not rounded."""
+        return _exact(x) if self.call.score == "additive" else self.rounded(x)
+
+    def without_masked(self, x: torch.Tensor) -> torch.Tensor:
+        """Return `x` [nnz, H or 1, ...] with zeros for edges that do not count, infinite as they may be."""
+        if self.counts is None:
+            return x
+        counts = self.counts.reshape(*self.counts.shape, *(1,) * (x.dim() - 2))
+        return torch.where(counts, x, 0.0)
+
+    def keys(self) -> torch.Tensor:
+        """Return the keys of edges after gate and features: [nnz, H, D], or [nnz, H] of additive scores."""
+        a = self.call.arrays
+        keys = self.scored(a.k).index_select(0, self.column)
+        if a.gate is not None:
+            keys = keys * self.rounded(a.gate)
+        if a.features is not None and self.call.to_keys:
+            keys = keys + self.scored(a.features)
+        return self.without_masked(keys)
+
+    def values(self) -> torch.Tensor:
+        """Return the values of edges after features: [nnz, H, Dv]."""
+        a = self.call.arrays
+        values = self.rounded(a.v).index_select(0, self.column)
+        if a.features is not None and self.call.to_values:
+            values = values + self.rounded(a.features)
+        return self.without_masked(values)
+
+    def mapped(self) -> torch.Tensor | None:
+        """Return the features behind a linear map, [nnz, H or 1, d_e]."""
+        mapped = self.call.arrays.mapped
+        return None if mapped is None else self.without_masked(self.rounded(mapped)[:, None])
+
+    def scores(self) -> torch.Tensor:
+        """Return the finished scores [nnz, H]; -inf for edges that do not count."""
+        call, a, keys, mapped = self.call, self.call.arrays, self.keys(), self.mapped()
+        queries = self.scored(a.q).index_select(0, self.row)
+        if call.score == "dot":
+            scores = (queries * keys).sum(-1)
+        else:
+            scores = F.leaky_relu(queries + keys, call.negative_slope)
+            scores = scores if a.att is None else (scores * _exact(a.att)).sum(-1)
+        if a.mapped_q is not None and mapped is not None:
+            scores = scores + (self.rounded(a.mapped_q).index_select(0, self.row) * mapped).sum(-1)
+        if call.score == "dot":
+            scores = scores * call.scale
+        if call.clamp:
+            scores = scores.clamp(-call.clamp, call.clamp)
+        if a.bias is not None:
+            scores = scores + self.without_masked(_exact(a.bias))
+        return scores if self.counts is None else scores.masked_fill(~self.counts, _MASKED)
+
+    def sums(self, x: torch.Tensor) -> torch.Tensor:
+        """Add up edge values [nnz, ...] over the edges of each row: [rows, ...]."""
+        return x.new_zeros(self.rows, *x.shape[1:]).index_add(0, self.row, x)
+
+    def softmax(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the weights [nnz, H] before dropout, and what made them of scores, as in `Result.stats`."""
+        scores = self.scores()
+        heads = scores.shape[1]
+        if not self.call.normalize:
+            return scores.exp(), scores.new_tensor([0.0, 1.0]).expand(self.rows, heads, 2).contiguous()
+        top = scores.new_full((self.rows, heads), _MASKED)
+        top = top.scatter_reduce(0, self.row[:, None].expand_as(scores), scores.detach(), "amax")
+        top = torch.where(top == _MASKED, 0.0, top)
+        exponentials = (scores - top[self.row]).exp()
+        total = self.sums(exponentials)
+        weights = exponentials / torch.where(total == 0, 1.0, total)[self.row]
+        return weights, torch.stack([top, torch.where(total == 0, 0.0, 1 / total)], -1).detach()
+
+    def dropped(self, weights: torch.Tensor) -> torch.Tensor:
+        """Apply dropout to weights [nnz, H]."""
+        seed, p = self.call.seed, self.call.dropout_p
+        if seed is None:
+            return weights
+        index = torch.stack([self.row, self.column])
+        kept = torch.stack([keeps(seed, index, h, p) for h in range(weights.shape[1])], 1)
+        return torch.where(kept, weights / (1 - p), 0.0)
+
+
+def graph_forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
+    """Compute the results, and the weights after dropout, float32 or float64 [nnz, H]."""
+    edges = _Edges(call)
+    weights, stats = edges.softmax()
+    weights = edges.dropped(weights)
+    dtype = call.arrays.v.dtype
+    out = edges.sums(weights[..., None] * edges.values()).to(dtype)
+    features, mapped = edges.mapped(), None
+    if features is not None and call.to_values:
+        mapped = edges.sums(weights[..., None] * features).to(dtype)
+    return Result(out, mapped, stats), weights
+
+
+def graph_weights(call: GraphCall) -> torch.Tensor:
+    """Compute the weights after dropout, float32 or float64 [nnz, H]."""
+    edges = _Edges(call)
+    return edges.dropped(edges.softmax()[0])
+
+
+def graph_backward(
+    call: GraphCall, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
+    grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
+) -> Arrays:  # fmt: skip
+    """Compute the gradients that are needed; the others are None."""
+    with torch.enable_grad():
+        pairs = zip(call.arrays, needs, strict=True)
+        leaves = Arrays(*(None if x is None else x.detach().requires_grad_(need) for x, need in pairs))
+        again, dropped = graph_forward(call._replace(arrays=leaves))
+    results = [(again.out, grad_out), (again.mapped, grad_mapped), (dropped, grad_weights)]
+    outputs = [y for y, g in results if y is not None and g is not None]
+    given = [g for _, g in results if g is not None]
+    wanted = [x for x in leaves if x is not None and x.requires_grad]
+    found = iter(torch.autograd.grad(outputs, wanted, given, allow_unused=True))
+    return Arrays(*(next(found) if need else None for need in needs))
