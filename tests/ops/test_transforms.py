@@ -246,7 +246,7 @@ def test_vmap_of_spmm_over_x_is_one_product(operand: SparseOperand, device: str)
 
 @pytest.mark.parametrize("batches", [(), (2,), (2, 3), (2, 3, 2)])
 @pytest.mark.parametrize("shared_bias", [False, True])
-def test_vmap_of_attention_folds_into_its_batch(
+def test_vmap_of_attention_is_attention_of_each_entry(
     operand: SparseOperand, device: str, batches: tuple[int, ...], shared_bias: bool
 ) -> None:
     q, k, v = (torch.randn(4, *batches, n, WIDTH, device=device) for n in (ROWS, COLS, COLS))
@@ -255,8 +255,18 @@ def test_vmap_of_attention_folds_into_its_batch(
     def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
         return gnnsparse.attention(operand, q, k, v, bias=bias)
 
+    def exact(*arguments: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, *arguments[:3], bias=arguments[3], impl="reference")
+
     got = torch.vmap(f, (0, 0, 0, None if shared_bias else 0))(q, k, v, bias)
-    assert torch.equal(got, f(q, k, v, bias))
+    wide = [x.double() for x in (q, k, v, bias)]
+    assert_all_accurate([got], [exact(q, k, v, bias)], [exact(*wide)])
+
+
+def test_no_fused_kernel_is_promised_inside_a_transform(operand: SparseOperand, device: str) -> None:
+    q, k, v = (torch.randn(2, n, WIDTH, device=device) for n in (ROWS, COLS, COLS))
+    with pytest.raises(ValueError, match="fused: got True inside a transform"):
+        torch.vmap(lambda q, k, v: gnnsparse.attention(operand, q, k, v, fused=True))(q, k, v)
 
 
 @pytest.mark.parametrize("randomness", ["same", "different"])
