@@ -172,7 +172,7 @@ def count_accesses(
     return Accesses(vectors, mma, operands, results, vectors * width * element)
 
 
-# The share of Tensor Core work that is spent on nonzeros, by format.
+# The fraction of Tensor Core work that is spent on nonzeros, by format.
 
 
 def tile_utilisation(

@@ -70,8 +70,8 @@ def table_2(session: Session) -> Outcome:
         outcome.missing.append(Missing(what, "sparse.tamu.edu; put .mtx files into the folder of --data"))
         return outcome
     for name in SYNERGY:
-        share, paper = 100 * counts[name] / len(found), 100 * _CLASSES[name] / sum(_CLASSES.values())
-        outcome.add(f"{name} synergy", f"{len(found)} matrices", "subset", share, paper, "%")
+        percent, paper = 100 * counts[name] / len(found), 100 * _CLASSES[name] / sum(_CLASSES.values())
+        outcome.add(f"{name} synergy", f"{len(found)} matrices", "subset", percent, paper, "%")
     return outcome
 
 

@@ -51,8 +51,8 @@ def figure_13(session: Session) -> Outcome:
         name: [footprint(m.csr, name, 0) / footprint(m.csr, "coo", 0) for m in found] for name in formats
     }
     for number, matrix in enumerate(found):
-        share = 100 * over_coo["rs-tile"][number]
-        outcome.add("rs-tile, of COO", matrix.name, matrix.origin, share, unit="%")
+        percent = 100 * over_coo["rs-tile"][number]
+        outcome.add("rs-tile, of COO", matrix.name, matrix.origin, percent, unit="%")
     if found:
         where = f"{len(found)} matrices"
         for name in formats:
@@ -89,8 +89,8 @@ def figure_14(session: Session) -> Outcome:
                     grown = None if paper is None else paper / papers[unit, 0]
                     outcome.add(f"{what}: {unit} over threshold 0", where, "subset", gain, grown, "x")
             kept_out = zip(parts, found, strict=True)
-            share = 100 * mean(part.residual_nnz / m.csr.nnz for part, m in kept_out)
-            outcome.add(f"{what}: nonzeros on CUDA cores", where, "subset", share, unit="%")
+            percent = 100 * mean(part.residual_nnz / m.csr.nnz for part, m in kept_out)
+            outcome.add(f"{what}: nonzeros on CUDA cores", where, "subset", percent, unit="%")
     outcome.notes.append(
         "The paper contradicts itself on the second rule (papers.analysis.partition_rows): algorithm 1 "
         "keeps out short rows that add few columns, its text those with weak overlap, which add the most."

@@ -9,11 +9,10 @@ from statistics import geometric_mean
 from typing import Any
 
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.check import Reference, Sample
 from gnnsparse.bench.kernels import Bench, Settings, prepare_subject, release
 from gnnsparse.bench.kernels_report import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.workload import Workload
+from gnnsparse.bench.workload import Reference, Sample, Workload
 from gnnsparse.formats import PRESETS
 from gnnsparse.plan import Plan
 from gnnsparse.sparse.graph import SparseGraph

@@ -35,7 +35,7 @@ def _groups(session: Session, outcome: Outcome) -> list[tuple[float, list[Pruned
     return list(by_sparsity(matrices))
 
 
-@PAPER.figure("figure-8", "share of Tensor Core work on nonzeros, by format")
+@PAPER.figure("figure-8", "fraction of Tensor Core work on nonzeros, by format")
 def figure_8(session: Session) -> Outcome:
     """Compute the utilisation of SR-BCRS, of unprocessed matrices and of tiles of 8 x 16."""
     outcome = Outcome()

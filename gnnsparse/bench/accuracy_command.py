@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gnnsparse.bench.accuracy.effects import accumulation_rows, overflow_rows, scaling_rows
-from gnnsparse.bench.accuracy.operations import OPERATIONS, RANGES, ROUNDING, operation_rows
+from gnnsparse.bench.accuracy_effects import accumulation_rows, overflow_rows, scaling_rows
+from gnnsparse.bench.accuracy_operations import OPERATIONS, RANGES, ROUNDING, operation_rows
 from gnnsparse.bench.arguments import device_option, file_option, plot_option, seed_option
 from gnnsparse.bench.figures import form_of, plot_accuracy
 from gnnsparse.precision import ROUNDED_PRECISIONS
@@ -161,7 +161,7 @@ def _error(value: float | None) -> str:
     return "inf" if value is None else f"{value:.1e}"
 
 
-def _share(value: float) -> str:
+def _percent(value: float) -> str:
     percent = 100 * value
     return f"{percent:.3g} %" if percent >= 0.01 else "< 0.01 %"
 
@@ -196,7 +196,7 @@ def _operation_cell(row: Row) -> Text:
         return Text(
             "FAILED" if row["problem"] else "no finite element", style="red" if row["problem"] else ""
         )
-    notes = [f"{_share(row['lost'])} lost"] if row["lost"] else []
+    notes = [f"{_percent(row['lost'])} lost"] if row["lost"] else []
     notes += [f"{row['infinite']} infinite"] if row["infinite"] else []
     text = f"{_error(row['error'])} ({_error(row['elements'])})" + "".join(f", {note}" for note in notes)
     return Text(text) if row["ok"] else Text(f"WRONG {text}", style="red")
@@ -227,7 +227,7 @@ def _scaling_tables(rows: list[Row]) -> Iterable[Table]:
         cells = []
         for precision, way in ways:
             row = of[precision, way, magnitude]
-            lost = f", {_share(row['lost'])} lost" if row["lost"] else ""
+            lost = f", {_percent(row['lost'])} lost" if row["lost"] else ""
             scale = f" at 2^{math.log2(row['scale']):g}" if way == "dynamic" else ""
             cells.append(f"{_error(row['error'])}{lost}{scale}" + ("" if row["ok"] else " WRONG"))
         table.add_row(f"2^{magnitude}", *cells)

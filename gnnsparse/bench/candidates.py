@@ -36,10 +36,10 @@ class UnsupportedError(UnavailableError):
 
 @dataclass(frozen=True, eq=False)
 class Variant:
-    """One of the ways in which a candidate can compute a workload, such as one algorithm of a library.
+    """One of the variants of a candidate, such as one algorithm of a library.
 
     Attributes:
-        name: name of the way.
+        name: its name.
         make: prepares it, and returns the function to time and the milliseconds that the preparation took.
             Raises UnavailableError if it can't run.
     """
@@ -61,7 +61,7 @@ class Candidate:
         in_caller_order: converts what `call` returns to rows or nonzeros in the caller's order.
         columns: int32 [gathered], the indices of the rows that are read, in about the order of reading; None:
             unknown.
-        variant: name of the way in which it computes the workload, if it has several; else "".
+        variant: name of the variant, if it has several; else "".
         preprocess_ms: milliseconds that the preparation of the matrix took, before the first call; None:
             unknown.
     """
@@ -93,7 +93,7 @@ KERNEL_DEVICES: dict[str, tuple[str, ...]] = {
 
 
 def our_variants(work: Workload) -> tuple[str, ...]:
-    """Return the variants in which each kernel of this package is measured; ("",) if there is one way."""
+    """Return the variants in which each kernel of this package is measured; ("",) if there is one."""
     return (X_STORED, X_ROUNDED) if work.op == "spmm" and work.precision.quantizes else ("",)
 
 

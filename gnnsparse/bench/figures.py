@@ -64,9 +64,9 @@ def colors_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _name(row: dict[str, Any]) -> str:
-    """Return the name of a kernel, of ours with the way that it is given its operands."""
-    way = row.get("variant") if row["ours"] else ""
-    return f"{row['kernel']} ({way})" if way else str(row["kernel"])
+    """Return the name of a kernel, of ours with the variant that says how it is given its operands."""
+    variant = row.get("variant") if row["ours"] else ""
+    return f"{row['kernel']} ({variant})" if variant else str(row["kernel"])
 
 
 def _panel(row: dict[str, Any]) -> tuple[str, str]:

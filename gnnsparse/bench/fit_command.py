@@ -14,8 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gnnsparse.bench.arguments import device_option, file_option, matrices_option
-from gnnsparse.bench.fit.measure import Case, measure_cases, measure_memory, read_cases, write_cases
-from gnnsparse.bench.fit.solve import Fit, Quality, fit_record
+from gnnsparse.bench.fit_measure import Case, measure_cases, measure_memory, read_cases, write_cases
+from gnnsparse.bench.fit_solve import Fit, Quality, fit_record
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
 from gnnsparse.runtime.device import Device, describe_device

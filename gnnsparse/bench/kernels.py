@@ -23,12 +23,21 @@ from gnnsparse.bench.candidates import (
     our_variants,
     same_run,
 )
-from gnnsparse.bench.check import KERNEL_FACTOR, PEER_FACTOR, Reference, Sample, Verdict, poisoned_call
 from gnnsparse.bench.counters import Run, count, find_ncu
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.noise import NoiseMeter, spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
-from gnnsparse.bench.workload import Subject, Workload, make_subject
+from gnnsparse.bench.workload import (
+    KERNEL_FACTOR,
+    PEER_FACTOR,
+    Reference,
+    Sample,
+    Subject,
+    Verdict,
+    Workload,
+    make_subject,
+    poisoned_call,
+)
 from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
 from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
 from gnnsparse.plan import Plan, WindowPlan

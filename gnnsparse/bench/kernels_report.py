@@ -35,10 +35,10 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def _in_precision(row: Row) -> tuple[Any, ...]:
-    return *_case(row), row["precision"], _way(row)
+    return *_case(row), row["precision"], _variant_of(row)
 
 
-def _way(row: Row) -> str:
+def _variant_of(row: Row) -> str:
     """Return the variant of a kernel of ours: each is compared by itself. Peers' fastest one is in rows."""
     return str(row.get("variant", "")) if row["ours"] else ""
 
@@ -82,14 +82,14 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
     groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["kernel"] == "auto" and row["ok"] and row["over_baseline"] is not None:
-            groups[row["op"], row["precision"], _way(row), row["baseline"]].append(row)
+            groups[row["op"], row["precision"], _variant_of(row), row["baseline"]].append(row)
     return [
         {
-            "op": op, "precision": precision, "variant": way, "baseline": baseline, "cases": len(group),
+            "op": op, "precision": precision, "variant": variant, "baseline": baseline, "cases": len(group),
             "matrices": len({row["graph"] for row in group}),
             "mean": statistics.geometric_mean(row["over_baseline"] for row in group),
         }
-        for (op, precision, way, baseline), group in groups.items()
+        for (op, precision, variant, baseline), group in groups.items()
     ]  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
             continue
         keys = ("graph", "op", "values", "precision", "width", "ms")
         lost.append({
-            **{key: row[key] for key in keys}, "variant": _way(row), "best": _full_name(best),
+            **{key: row[key] for key in keys}, "variant": _variant_of(row), "best": _full_name(best),
             "best_ms": best["ms"], "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
             "noisy": is_noise(row, best, drift),
         })  # fmt: skip
@@ -151,7 +151,7 @@ def _competes(rival: Row, row: Row) -> bool:
     """Return whether a candidate's row is in the precision that rows like `row` are compared with."""
     precision = Precision(row["precision"])
     if rival["ours"]:
-        return rival["precision"] == row["precision"] and _way(rival) == _way(row)
+        return rival["precision"] == row["precision"] and _variant_of(rival) == _variant_of(row)
     wanted = peer_precision(rival["kernel"], precision)
     return rival["precision"] == wanted.value or _is_baseline_of(rival, row)
 
@@ -336,8 +336,9 @@ def _uncaptured_lines(rows: list[Row]) -> list[str]:
 
 
 def _where(row: Row) -> str:
-    way = f", {row['variant']}" if row.get("variant") else ""
-    return f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}{way}"
+    variant = f", {row['variant']}" if row.get("variant") else ""
+    case = f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}"
+    return case + variant
 
 
 def _skipped_lines(skipped: list[Skipped]) -> list[str]:

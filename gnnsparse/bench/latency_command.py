@@ -17,8 +17,8 @@ from rich.table import Table
 from gnnsparse.bench.arguments import at_least_one, device_option, file_option, number_option, plot_option
 from gnnsparse.bench.figures import plot_latencies
 from gnnsparse.bench.kernels_report import no_losses
-from gnnsparse.bench.latency.run import LatencyBench, SkippedLatency
-from gnnsparse.bench.latency.tasks import (
+from gnnsparse.bench.latency_run import LatencyBench, SkippedLatency
+from gnnsparse.bench.latency_tasks import (
     BACKENDS,
     CACHES,
     CORA_LIKE,

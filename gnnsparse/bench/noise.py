@@ -16,7 +16,7 @@ from gnnsparse.runtime.timing import Timing, measure
 
 __all__ = ["DRIFT_LIMIT", "SPREAD_LIMIT", "NoiseMeter", "is_noise", "noise_lines", "spread_of"]
 
-#: The share by which the reference may change between begin and end, and by which quartiles may lie apart.
+#: The fraction by which the reference may change between begin and end, and by which quartiles may lie apart.
 DRIFT_LIMIT, SPREAD_LIMIT = 0.05, 0.10
 #: Rows of the reference's square matrices by type of device: about 0.1 ms on a GPU and 1 ms on a core.
 _SIZES = {"cuda": 4096, "cpu": 384}
@@ -24,7 +24,7 @@ _REPEATS = 20
 
 
 def spread_of(lower_quartile: float, median: float, upper_quartile: float) -> float:
-    """Return how far the quartiles lie apart, as a share of the median."""
+    """Return how far the quartiles lie apart, as a fraction of the median."""
     return (upper_quartile - lower_quartile) / median if median > 0 else 0.0
 
 
@@ -75,7 +75,7 @@ class NoiseMeter:
 
     @property
     def drift(self) -> float:
-        """The largest change of the reference's median, as a share of the smallest; 0 before two readings."""
+        """The largest change of the reference's median, as a fraction of the smallest; 0 at first."""
         medians = self.medians
         return max(medians) / min(medians) - 1 if medians else 0.0
 
@@ -86,7 +86,7 @@ class NoiseMeter:
 
     @property
     def spread(self) -> float:
-        """How far the quartiles of the reference lay apart in its worst reading, as a share of the median."""
+        """How far the quartiles of the worst reading lay apart, as a fraction of the median."""
         spreads = [spread_of(r.lower_quartile, r.median, r.upper_quartile) for r in self.readings]
         return max(spreads, default=0.0)
 

@@ -1,22 +1,31 @@
-"""The workloads of a benchmark: a matrix with weights, and dense operands.
+"""The workloads of a benchmark, and what a result of them has to be.
 
-Weights are computed here by their definition, not by the package's own preparation, so that results of the
+Weights are computed here by their definition, not by the preparation of the package, so that results of the
 package can be checked against them.
 """
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
-from gnnsparse.precision import Precision
+from gnnsparse.ops.quantization import fake_quantized
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.testing import measure_errors
 
-__all__ = ["OPS", "VALUES", "Subject", "Workload", "make_subject"]
+__all__ = [
+    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "Verdict",
+    "Workload", "make_subject", "poisoned_call",
+]  # fmt: skip
 
 #: Products that are measured.
 OPS = ("spmm", "sddmm")
@@ -141,3 +150,208 @@ class Workload:
         """The shape of the result: [rows, width] for spmm, [nnz] for sddmm."""
         csr = self.subject.csr
         return (csr.rows, self.width) if self.op == "spmm" else (csr.nnz,)
+
+
+# Checks of results: sampled rows are compared with float64, and elements that nothing wrote are found.
+
+#: The error that a result may have, in units of the error of a plain run. For this package's kernels it is
+#: the rule of gnnsparse.testing. Peers get more, since they may round partial sums to the storage dtype
+#: (cuSPARSE has 2.6 to 8.4 times the error in fp16 on a graph of Reddit's size).
+KERNEL_FACTOR, PEER_FACTOR = 2.0, 12.0
+#: Numbers of rows that are checked: random ones, and the longest.
+_RANDOM_ROWS, _LONGEST_ROWS = 500, 20
+#: Most float64 elements that a check gathers at a time, which bounds its scratch memory to a few 0.1 GB.
+_CHUNK = 2**24
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome of a check.
+
+    Attributes:
+        ok: whether the result is right.
+        error: relative error of the checked rows in the Frobenius norm; None if it is not finite.
+        allowed: the largest error allowed.
+        problem: what is wrong, or "".
+    """
+
+    ok: bool
+    error: float | None
+    allowed: float
+    problem: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """The nonzeros of sampled rows of a matrix.
+
+    Attributes:
+        subject: the matrix.
+        chosen: the sampled rows, int64 [samples].
+        local: for each nonzero of these rows the position of its row in `chosen`, int64 [n].
+        nnz_index: for each nonzero of these rows its index in the matrix, int64 [n].
+    """
+
+    subject: Subject
+    chosen: torch.Tensor
+    local: torch.Tensor
+    nnz_index: torch.Tensor
+
+    @classmethod
+    def of(cls, subject: Subject) -> Sample:
+        """Sample 500 random rows and the 20 longest, or all rows of a matrix with no more than that."""
+        csr = subject.csr
+        chosen = _choose_rows(csr)
+        counts = csr.degrees[chosen]
+        local = torch.repeat_interleave(torch.arange(chosen.numel(), device=csr.device), counts)
+        start = csr.indptr[chosen] - (counts.cumsum(0) - counts)
+        return cls(subject, chosen, local, torch.arange(local.numel(), device=csr.device) + start[local])
+
+    def parts(self, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Yield (local, nnz_index, rows, columns) of a part of the nonzeros at a time.
+
+        Args:
+            width: features that the caller gathers for each nonzero, by which the size of a part is chosen.
+        """
+        size = max(1, _CHUNK // max(width, 1))
+        for local, nnz_index in zip(self.local.split(size), self.nnz_index.split(size), strict=True):
+            yield local, nnz_index, self.chosen[local], self.subject.csr.indices[nnz_index].long()
+
+
+def _choose_rows(csr: Csr) -> torch.Tensor:
+    if csr.rows <= _RANDOM_ROWS + _LONGEST_ROWS:
+        return torch.arange(csr.rows, device=csr.device)
+    drawn = torch.randperm(csr.rows, generator=torch.Generator().manual_seed(0))[:_RANDOM_ROWS]
+    return torch.cat([csr.degrees.topk(_LONGEST_ROWS).indices, drawn.to(csr.device)]).unique()
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The exact result of a workload at sampled rows, and the result of a plain run.
+
+    Attributes:
+        work: the workload.
+        sample: the sampled rows of its matrix.
+    """
+
+    work: Workload
+    sample: Sample
+
+    @cached_property
+    def results(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """The pair (exact, plain): in float64 from the operands; with rounded operands and float32 sums."""
+        make = _spmm_rows if self.work.op == "spmm" else _sddmm_nonzeros
+        return make(self.work, self.sample)
+
+    def judge(self, result: torch.Tensor, factor: float) -> Verdict:
+        """Compare a result with the exact one.
+
+        Args:
+            result: `Workload.output_shape`, any dtype, rows or nonzeros in the caller's order.
+            factor: the error allowed, in units of the plain run's error.
+        """
+        exact, plain = self.results
+        if tuple(result.shape) != self.work.output_shape:
+            problem = f"has shape {tuple(result.shape)}, not {self.work.output_shape}"
+            return Verdict(False, None, 0.0, problem)
+        checked = result[self.sample.chosen if self.work.op == "spmm" else self.sample.nnz_index]
+        # A plain run of a small matrix can be exact by luck, so an error of two roundings is always allowed.
+        floor = max(torch.finfo(plain.dtype).eps, 1e-6)
+        errors = measure_errors(checked, plain, exact, factor, floor)
+        error, allowed = errors.actual[0], errors.allowed[0]
+        finite = error if error == error and error != float("inf") else None
+        # Inputs are finite, so a NaN anywhere in the result is memory that nothing wrote.
+        if missing := int(result.isnan().sum()):
+            return Verdict(False, finite, allowed, f"{missing} elements are NaN or were not written")
+        if errors.ok:
+            return Verdict(True, finite, allowed)
+        named = zip(("Frobenius", "largest"), errors.actual, errors.allowed, strict=True)
+        wrong = [f"{norm} error {e:.1e}, accepted {limit:.1e}" for norm, e, limit in named if not e <= limit]
+        return Verdict(False, finite, allowed, "; ".join(wrong))
+
+
+def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
+    (x,) = work.dense
+    exact = torch.zeros(sample.chosen.numel(), work.width, dtype=torch.float64, device=x.device)
+    plain = exact.float()
+    quantized = _quantized(work, x) if work.precision.quantizes else None
+    scale = sample.subject.scale
+    for local, nnz_index, rows, columns in sample.parts(work.width):
+        weights, gathered = sample.subject.weights(nnz_index, rows, columns), x[columns]
+        rounded = round_operand(gathered, work.precision).float() if quantized is None else quantized[columns]
+        gathered = gathered.double()
+        if weights is not None:
+            gathered = gathered * weights[:, None]
+            if quantized is None or scale is None:
+                factors = round_operand(weights.float(), work.precision).float()
+            else:
+                factors = scale[rows].float()  # those of columns are in X already
+            rounded = rounded * factors[:, None]
+        exact.index_add_(0, local, gathered)
+        plain.index_add_(0, local, rounded)
+    return exact, plain.to(x.dtype)
+
+
+def _quantized(work: Workload, x: torch.Tensor) -> torch.Tensor:
+    """Return what 8 bits hold of X: features have a scale for the whole X, which has the column weights.
+
+    A row with a large weight decides the step of its features for all rows. Where those have smaller weights
+    by far, the error of single elements is a multiple of that of an X which is rounded by itself.
+    """
+    scale = work.subject.scale
+    weighted = x.float() if scale is None else x.float() * scale.float()[:, None]
+    return fake_quantized(weighted, work.precision)
+
+
+def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k = work.dense
+    exact, plain = [q.new_empty(0, dtype=torch.float64)], [q.new_empty(0)]
+    for _, _, rows, columns in sample.parts(2 * work.width):
+        left, right = q[rows], k[columns]
+        exact.append((left.double() * right.double()).sum(1))
+        rounded = [round_operand(t, work.precision).float() for t in (left, right)]
+        plain.append((rounded[0] * rounded[1]).sum(1).to(q.dtype))
+    return torch.cat(exact), torch.cat(plain)
+
+
+def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bool) -> torch.Tensor:
+    """Call a function with new memory full of NaN, so that elements which it does not write are found.
+
+    Args:
+        call: computes the workload.
+        work: the workload.
+        fill_all: True: torch fills all new memory. Its deterministic mode is then on, in which torch may
+            choose other kernels of its own. False: for peers on a GPU, whose timed kernels have to be the
+            ones that are checked, some blocks of the output's size are filled and freed before, which the
+            caching allocator then hands out.
+
+    Returns:
+        The result of the call.
+    """
+    if not fill_all and work.device.type == "cuda":
+        shape, dtype = work.output_shape, work.dense[0].dtype
+        # Several blocks, because a call may allocate memory of the output's size before the output.
+        blocks = [torch.full(shape, float("nan"), dtype=dtype, device=work.device) for _ in range(3)]
+        del blocks
+        return call()
+    with _filled_memory():
+        return call()
+
+
+@contextlib.contextmanager
+def _filled_memory() -> Iterator[None]:
+    utils: Any = torch.utils.deterministic  # torch's type stubs lack fill_uninitialized_memory
+    mode, warn = (
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+    )
+    fill = utils.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    utils.fill_uninitialized_memory = True
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of operations without a deterministic form
+            yield
+    finally:
+        utils.fill_uninitialized_memory = fill
+        torch.use_deterministic_algorithms(mode, warn_only=warn)

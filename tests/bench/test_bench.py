@@ -20,12 +20,19 @@ import torch
 import gnnsparse
 from gnnsparse.bench import candidates, peers
 from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
-from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample, poisoned_call
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_report import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer, peer_candidates
-from gnnsparse.bench.workload import VALUES, Workload, make_subject
+from gnnsparse.bench.workload import (
+    PEER_FACTOR,
+    VALUES,
+    Reference,
+    Sample,
+    Workload,
+    make_subject,
+    poisoned_call,
+)
 from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision

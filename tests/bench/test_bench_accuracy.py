@@ -11,8 +11,9 @@ import torch
 
 from gnnsparse import spmm
 from gnnsparse.bench import accuracy_command as command
-from gnnsparse.bench.accuracy.effects import accumulation_rows, half_sums, overflow_rows, scaling_rows
-from gnnsparse.bench.accuracy.operations import (
+from gnnsparse.bench.accuracy_command import problems
+from gnnsparse.bench.accuracy_effects import accumulation_rows, half_sums, overflow_rows, scaling_rows
+from gnnsparse.bench.accuracy_operations import (
     OPERATIONS,
     RANGES,
     ROUNDING,
@@ -21,7 +22,6 @@ from gnnsparse.bench.accuracy.operations import (
     make_operands,
     operation_rows,
 )
-from gnnsparse.bench.accuracy_command import problems
 from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.helpers import dense_matrix

@@ -15,12 +15,11 @@ import torch
 
 from gnnsparse.bench import cusparse
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
-from gnnsparse.bench.check import PEER_FACTOR, Reference, Sample
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_report import add_ratios, as_json, print_report
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer
-from gnnsparse.bench.workload import Workload, make_subject
+from gnnsparse.bench.workload import PEER_FACTOR, Reference, Sample, Workload, make_subject
 from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph

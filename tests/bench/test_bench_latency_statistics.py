@@ -7,9 +7,9 @@ import time
 import pytest
 import torch
 
-from gnnsparse.bench.latency import measure
-from gnnsparse.bench.latency.measure import Latency, collect, percentile, warm_up
+from gnnsparse.bench import latency_measure as measure
 from gnnsparse.bench.latency_command import add_ratios, break_even, lost_cases
+from gnnsparse.bench.latency_measure import Latency, collect, percentile, warm_up
 from tests.latencies import latency_row as row
 
 CPU = torch.device("cpu")

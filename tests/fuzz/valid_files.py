@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from gnnsparse.bench.fit.measure import read_cases, write_cases
+from gnnsparse.bench.fit_measure import read_cases, write_cases
 from gnnsparse.data import load_dataset, load_matrix, load_sequences
 from gnnsparse.plan.gpu_records.record import load_record, records, save_record
 from tests.data_folder import data_folder as published_folder

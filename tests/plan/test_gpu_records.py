@@ -13,9 +13,9 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.bench.fit import measure as fit_cases
-from gnnsparse.bench.fit.measure import Case, _resident_bytes, measure_cases, read_cases, write_cases
-from gnnsparse.bench.fit.solve import Table, fit_record, quality_of
+from gnnsparse.bench import fit_measure as fit_cases
+from gnnsparse.bench.fit_measure import Case, _resident_bytes, measure_cases, read_cases, write_cases
+from gnnsparse.bench.fit_solve import Table, fit_record, quality_of
 from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.bench.check import PEER_FACTOR, Verdict
-from gnnsparse.bench.latency.tasks import GraphStack, Task
+from gnnsparse.bench.latency_tasks import GraphStack, Task
+from gnnsparse.bench.workload import PEER_FACTOR, Verdict
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import measure_errors

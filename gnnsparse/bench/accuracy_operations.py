@@ -348,7 +348,7 @@ def judge(
     some = bool(finite.any())
     measure = functools.partial(torch.masked_select, mask=finite)
     kept, right, terms = measure(actual), measure(exact), measure(sizes)
-    # Two roundings are always allowed, as in gnnsparse.bench.check.
+    # Two roundings are always allowed, as in gnnsparse.bench.workload.
     floor = max(torch.finfo(actual.dtype).eps, 1e-6, truncation)
     errors = measure_errors(kept, measure(plain), right, floor=floor, scale=terms)
     scale = float(terms.norm()) or 1.0

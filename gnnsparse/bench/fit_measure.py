@@ -195,7 +195,7 @@ def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
 _SIZES = (4e6, 15e6, 30e6, 45e6, 60e6, 90e6, 120e6, 240e6, 640e6)
 #: Number of rows that are read, bytes of the large copy, and bytes of X in the two passes.
 _GATHERED, _COPY, _PASSES = 2**24, 2**30, (2**20, 2**28)
-#: A slice of X counts as resident in L2 if its rows are read at this share of the rate of a small one.
+#: A slice of X counts as resident in L2 if its rows are read at this fraction of the rate of a small one.
 _RESIDENT = 0.92
 #: Features of a slice of 16-bit rows.
 _FEATURES = SLICE_BYTES // 2

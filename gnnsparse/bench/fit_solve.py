@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from gnnsparse.bench.fit.measure import Case
+from gnnsparse.bench.fit_measure import Case
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
 from gnnsparse.plan.csr import CSR
@@ -37,7 +37,7 @@ _ERROR, _DISTANCE = 0.5, 2e-4
 _SOFTNESS = (0.1, 0.03, 0.01)
 #: The largest factor by which a number may differ from the one it starts from.
 _REACH = 8.0
-#: A choice is lost if its speed is below this share of the best plan's.
+#: A choice is lost if its speed is below this fraction of the best plan's.
 LOST = 0.97
 #: The exponent of a case's time in its weight, and the factor for SpMM on the graphs of the benchmarks.
 _WEIGHT, _BENCHMARK_WEIGHT = 0.15, 8.0
@@ -117,8 +117,8 @@ class Table:
         """
         error = np.abs(modelled - self.log_times)
         huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
-        share = np.exp(-self.regret)
-        return float((share * huber).sum() / share.sum())
+        fraction = np.exp(-self.regret)
+        return float((fraction * huber).sum() / fraction.sum())
 
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
         """Compute the regret of the softened choice of each case, float64 [cases].
@@ -129,9 +129,9 @@ class Table:
         """
         least = np.full(self.cases, np.inf)
         np.minimum.at(least, self.case, modelled)
-        share = np.exp(-(modelled - least[self.case]) / softness)
-        total = np.bincount(self.case, share, self.cases)
-        return np.bincount(self.case, share * self.regret, self.cases) / np.maximum(total, 1e-300)
+        fraction = np.exp(-(modelled - least[self.case]) / softness)
+        total = np.bincount(self.case, fraction, self.cases)
+        return np.bincount(self.case, fraction * self.regret, self.cases) / np.maximum(total, 1e-300)
 
     def chosen_regret(self, modelled: np.ndarray) -> np.ndarray:
         """Compute the regret of the choice of each case, float64 [cases], from the result of `model`."""

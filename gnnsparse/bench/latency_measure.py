@@ -1,4 +1,4 @@
-"""Latencies of single calls: warm-up until stable, percentiles, throughput, and the GPU's share."""
+"""Latencies of single calls: warm-up until stable, percentiles, throughput, and the GPU's part."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import torch
 
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.check import Verdict
-from gnnsparse.bench.latency.backends import Backend, backend, variants_of
-from gnnsparse.bench.latency.reference import Answers, answers_of, judge
-from gnnsparse.bench.latency.tasks import LatencySettings, Task, tiny_task
+from gnnsparse.bench.latency_backends import Backend, backend, variants_of
+from gnnsparse.bench.latency_reference import Answers, answers_of, judge
+from gnnsparse.bench.latency_tasks import LatencySettings, Task, tiny_task
 from gnnsparse.bench.noise import spread_of
+from gnnsparse.bench.workload import Verdict
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
@@ -30,7 +30,7 @@ __all__ = [
 
 #: The fewest calls of a measurement, however slow they are.
 LEAST_CALLS = 5
-#: Calls of a window of the warm-up, and the share by which the medians of two windows may differ at its end.
+#: Calls of a window of the warm-up, and the fraction by which the medians of two may differ at its end.
 _WINDOW, _STABLE = 10, 0.02
 #: Most windows of the warm-up.
 _WINDOWS = 20
@@ -42,14 +42,14 @@ _GPU_CALLS, _HEAD_START = 20, 2.0
 _MOST_HELD_MS = 20.0
 
 
-def percentile(samples: list[float], share: float) -> float:
-    """Return the smallest sample that at least `share` of the samples do not exceed (the nearest rank).
+def percentile(samples: list[float], fraction: float) -> float:
+    """Return the smallest sample that at least `fraction` of the samples do not exceed (the nearest rank).
 
     Args:
         samples: one or more numbers.
-        share: in (0, 1].
+        fraction: in (0, 1].
     """
-    return sorted(samples)[max(math.ceil(share * len(samples)), 1) - 1]
+    return sorted(samples)[max(math.ceil(fraction * len(samples)), 1) - 1]
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Latency:
     Attributes:
         p50, p90, p99, max, min, mean: percentiles by the nearest rank, the extremes and the mean.
         calls: number of timed calls.
-        spread: how far the quartiles lie apart, as a share of the median.
+        spread: how far the quartiles lie apart, as a fraction of the median.
     """
 
     p50: float
@@ -74,7 +74,7 @@ class Latency:
     @classmethod
     def of(cls, samples: list[float]) -> Latency:
         """Compute the statistics of one or more samples, in milliseconds."""
-        p25, p50, p75, p90, p99 = (percentile(samples, share) for share in (0.25, 0.5, 0.75, 0.9, 0.99))
+        p25, p50, p75, p90, p99 = (percentile(samples, fraction) for fraction in (0.25, 0.5, 0.75, 0.9, 0.99))
         mean = statistics.fmean(samples)
         spread = spread_of(p25, p50, p75)
         return cls(p50, p90, p99, max(samples), min(samples), mean, len(samples), spread)

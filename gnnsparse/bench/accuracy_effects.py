@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse import SparseGraph, SparseOperand, prepare, spmm
-from gnnsparse.bench.accuracy.operations import outputs_of
+from gnnsparse.bench.accuracy_operations import outputs_of
 from gnnsparse.precision import Precision
 from gnnsparse.testing import measure_errors, random_graph
 
@@ -174,7 +174,7 @@ def _gradient_row(
     }
 
 
-def _settled(case: _Case, gradient: torch.Tensor) -> tuple[float, int]:
+def _dynamic_scale(case: _Case, gradient: torch.Tensor) -> tuple[float, int]:
     """The factor that GradScaler arrives at, and the steps that it skips before: the largest that is finite.
 
     From its first factor it is halved after each step that overflows, and doubled after 2,000 that do not.
@@ -224,8 +224,8 @@ def scaling_rows(
             exact = case.transposed(gradient.double(), case.values.double())
             ways, skipped = {"unscaled": 1.0}, 0
             if precision is Precision.FP16:  # the range of bfloat16 is that of float32
-                settled, skipped = _settled(case, gradient)
-                ways |= {"scaled": INITIAL_SCALE, "dynamic": settled}
+                dynamic, skipped = _dynamic_scale(case, gradient)
+                ways |= {"scaled": INITIAL_SCALE, "dynamic": dynamic}
             for way, scale in ways.items():
                 found, plain = (make(case, gradient, scale) for make in (_gradient, _plain))
                 yield {

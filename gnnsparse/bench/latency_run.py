@@ -15,9 +15,9 @@ from typing import Any
 import torch
 
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency.measure import COMPILED, Measured, matmul_precision, measure_backend, release
-from gnnsparse.bench.latency.reference import Answers, answers_of
-from gnnsparse.bench.latency.tasks import (
+from gnnsparse.bench.latency_measure import COMPILED, Measured, matmul_precision, measure_backend, release
+from gnnsparse.bench.latency_reference import Answers, answers_of
+from gnnsparse.bench.latency_tasks import (
     GRAPH_MODELS,
     LatencySettings,
     Task,
@@ -178,7 +178,7 @@ def measure_isolated(
     """
     with tempfile.TemporaryDirectory(prefix="gnnsparse-latency-") as folder:
         torch.save(_packed(name, task, settings, answers), Path(folder) / _GIVEN)
-        command = [sys.executable, "-m", "gnnsparse.bench.latency.run", folder]
+        command = [sys.executable, "-m", "gnnsparse.bench.latency_run", folder]
         try:
             done = subprocess.run(
                 command, capture_output=True, text=True, timeout=settings.timeout, errors="replace"

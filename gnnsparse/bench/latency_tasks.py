@@ -52,10 +52,10 @@ class LatencySettings:
         heads: heads of the GAT and of the transformer.
         batches: numbers of sequences that the transformer is given at a time.
         seq_len: tokens of a sequence.
-        sparsity: share of the pairs of tokens that the pattern leaves out.
+        sparsity: fraction of the pairs of tokens that the pattern leaves out.
         vector: rows of a vector of the pattern.
         root: a folder with the files of data sets, or with a folder for each; None: they are downloaded.
-        scale: size of generated data sets, as a share of the full one.
+        scale: size of generated data sets, as a fraction of the full one.
         features: features of a node of cora_like and of generated graphs; None: those of the graph that each
             stands for.
         calls: number of timed calls.

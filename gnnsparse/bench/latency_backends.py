@@ -1,4 +1,4 @@
-"""Who runs a model: this package, and torch with a dense matrix. PyG's are in `pyg`."""
+"""Who runs a model: this package, torch with a dense matrix, and PyG."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency.tasks import BACKENDS, FEED_FORWARD, GraphStack, Task
-from gnnsparse.bench.peers import free_bytes
+from gnnsparse.bench.latency_tasks import BACKENDS, FEED_FORWARD, GraphStack, Task
+from gnnsparse.bench.peers import check_memory_of, free_bytes
 from gnnsparse.errors import check_choice
 
 __all__ = ["Backend", "backend", "variants_of"]
@@ -71,10 +71,10 @@ def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
     if name == "dense":
         return _dense(task)
     try:
-        from gnnsparse.bench.latency.pyg import pyg_backend
+        import torch_geometric  # noqa: F401
     except ImportError as error:
         raise UnavailableError(f"not installed: {error}") from error
-    return [lambda: pyg_backend(name, task)]
+    return [lambda: _pyg_backend(name, task)]
 
 
 def backend(name: str, task: Task) -> Backend:
@@ -211,3 +211,78 @@ class _PlainEncoder(torch.nn.Module):
             x = layer.norm1(x + attention.out_proj(out))
             x = layer.norm2(x + layer.linear2(F.gelu(layer.linear1(x))))
         return x
+
+
+# PyG's layers with the weights of a task, as its users run full graphs. What depends on the graph alone is
+# prepared ahead for them too: the GCN keeps its normalised weights (`cached=True`), and the attention layers
+# get edges with self-loops, so that they need not add them in each call.
+
+
+def _pyg_layers() -> dict[str, Callable[[Any], torch.nn.Module]]:
+    """Return what makes PyG's layer of ours, by model; "gcn of a matrix" takes a weighted adjacency."""
+    from torch_geometric import nn
+
+    return {
+        "gcn": lambda conv: nn.GCNConv(conv.in_channels, conv.out_channels, cached=True),
+        "gcn of a matrix": lambda conv: nn.GCNConv(conv.in_channels, conv.out_channels, normalize=False),
+        "agnn": lambda conv: nn.AGNNConv(add_self_loops=False),
+        "gat": lambda conv: nn.GATConv(
+            conv.in_channels, conv.out_channels, heads=conv.heads, add_self_loops=False
+        ),
+    }
+
+
+def _pyg_stack(task: Task, twin: Callable[[Any], torch.nn.Module]) -> GraphStack:
+    ours = task.module
+    assert isinstance(ours, GraphStack)
+    convs = []
+    with torch.random.fork_rng(devices=[]):  # what PyG draws is replaced
+        for conv in ours.convs:
+            made = twin(conv)
+            made.load_state_dict(conv.state_dict())
+            convs.append(made)
+    stack = GraphStack(task.model, convs, copy.deepcopy(ours.before), copy.deepcopy(ours.after))
+    return stack.to(task.device, task.precision.storage).eval()
+
+
+def _pyg_backend(name: str, task: Task) -> Backend:
+    """Make the backend "pyg" (edge_index), "pyg-csr" (torch CSR adjacency) or "pyg-compile" for a task.
+
+    Raises:
+        UnavailableError: PyG does not have the model in that way, or it needs more memory than is free.
+    """
+    from torch_geometric.utils import add_remaining_self_loops
+
+    layers = _pyg_layers()
+    if task.model not in layers:
+        raise UnavailableError(f"PyG has no {task.model}")
+    if name == "pyg-csr":
+        if task.model != "gcn":
+            raise UnavailableError(f"PyG's {task.model.upper()} has no product with a CSR adjacency")
+        return Backend(name, _pyg_stack(task, layers["gcn of a matrix"]), lambda: _csr_adjacency(task))
+    width = max(p.shape[0] for p in task.module.parameters())
+    check_memory_of(task.csr.nnz, width * task.precision.storage.itemsize, task.csr.rows, task.device)
+    stack, edge_index, nodes = _pyg_stack(task, layers[task.model]), task.edge_index, task.csr.rows
+
+    def prepare() -> torch.Tensor:
+        if task.model == "gcn":
+            # Its layers normalise the edges in the first call and keep the result. They do it here, where the
+            # preprocessing is timed, and before a compiler sees it.
+            with torch.no_grad():
+                stack(task.x, edge_index)
+            return edge_index
+        edges: torch.Tensor = add_remaining_self_loops(edge_index, num_nodes=nodes)[0]
+        return edges
+
+    if name == "pyg":
+        return Backend(name, stack, prepare)
+    # Adapts to a CPU, where there are no CUDA graphs.
+    compiled: Any = torch.compile(stack, mode="reduce-overhead", dynamic=False)
+    return Backend(name, compiled, prepare, "reduce-overhead")
+
+
+def _csr_adjacency(task: Task) -> torch.Tensor:
+    csr, _ = task.csr.add_self_loops()
+    scale = csr.degrees.float().rsqrt()
+    values = (scale[csr.row_index()] * scale[csr.indices.long()]).to(task.precision.storage)
+    return torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, values, (csr.rows, csr.cols))

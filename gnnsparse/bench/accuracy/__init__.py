@@ -1,1 +1,0 @@
-"""`gnnsparse bench accuracy`: what each precision does to results, measured against float64."""
