@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ import torch
 from gnnsparse.errors import bad_type
 from gnnsparse.precision import PRECISIONS, Precision
 
-__all__ = ["check_model", "give_class_back", "precision_of"]
+__all__ = ["aligned", "check_model", "give_class_back", "precision_of"]
 
 
 def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
@@ -46,3 +46,13 @@ def check_model(model: Any) -> None:
     """Raises a TypeError unless the argument `model` is a torch.nn.Module."""
     if not isinstance(model, torch.nn.Module):
         bad_type("model", model, "a torch.nn.Module")
+
+
+def aligned(lines: Sequence[tuple[str, str, str]]) -> str:
+    """Returns lines of three cells as text whose columns are aligned.
+
+    Args:
+        lines: the lines, the first of which is the header.
+    """
+    widths = [max(len(line[i]) for line in lines) for i in range(2)]
+    return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in lines)

@@ -24,12 +24,7 @@ from gnnsparse.ops import attention
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "Sequences",
-    "SparseAttention",
-    "edge_bias",
-    "is_nested",
-]
+__all__ = ["Sequences", "SparseAttention", "edge_bias", "is_nested"]
 
 
 def is_nested(x: Any) -> bool:

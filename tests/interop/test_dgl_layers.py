@@ -405,7 +405,7 @@ assert torch.equal(layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x), right)
 print(type(layer).__module__)
 """
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "gnnsparse.interop.dgl.accelerated", done.stderr
+    assert done.stdout.strip() == "gnnsparse.interop.dgl.layers", done.stderr
 
 
 @pytest.mark.parametrize("function", [accelerate, restore, report])

@@ -21,7 +21,7 @@ from gnnsparse.precision import Precision
 from tests.interop.pyg_cases import pyg
 
 interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
-from gnnsparse.interop.pyg import graphs, normalize  # noqa: E402
+from gnnsparse.interop.pyg import functions, graphs  # noqa: E402
 from gnnsparse.interop.pyg.policy import Lifetimes, Settings, decide  # noqa: E402
 
 NODES = 50
@@ -106,15 +106,15 @@ def test_changes_of_weights_are_noticed() -> None:
 
 def test_results_that_somebody_changes_are_made_again() -> None:
     edges = edges_of()
-    kept = normalize._KEEPING[normalize.gcn_norm]
+    kept = functions._KEEPING[functions.gcn_norm]
     index, weight = kept(edges, None, NODES)
     assert kept(edges, None, NODES)[1] is weight
     weight.mul_(3)
-    assert torch.equal(kept(edges, None, NODES)[1], normalize.gcn_norm(edges, None, NODES)[1])
-    assert not normalize.is_gcn_weight(index, weight, NODES)
+    assert torch.equal(kept(edges, None, NODES)[1], functions.gcn_norm(edges, None, NODES)[1])
+    assert not graphs.memo.graph(index).is_gcn(weight, NODES)
     index, weight = kept(edges, None, NODES)
-    assert normalize.is_gcn_weight(index, weight, NODES)
-    assert not normalize.is_gcn_weight(index, weight, NODES + 1)  # which would have more self-loops
+    assert graphs.memo.graph(index).is_gcn(weight, NODES)
+    assert not graphs.memo.graph(index).is_gcn(weight, NODES + 1)  # which would have more self-loops
 
 
 def test_tensors_of_inference_mode() -> None:
@@ -151,7 +151,6 @@ def test_a_thousand_graphs_leave_nothing(name: str) -> None:
     del edges, known
     gc.collect()
     assert len(graphs.memo._graphs) == 0
-    assert not normalize._gcn_weights
     assert all(ref() is None for ref in operands)
 
 

@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse import masks
 from gnnsparse.interop.transformers import sparsify
-from gnnsparse.interop.transformers.patterns import MOST_KEPT
+from gnnsparse.patterns.operands import MOST_KEPT
 from tests.sparsified import HEADS, WIDTH, allowed, assert_same, twins
 
 pytestmark = [

@@ -22,8 +22,8 @@ from torch.utils.checkpoint import checkpoint
 import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse.interop.transformers import Report, report, restore, sparsify
-from gnnsparse.interop.transformers.multihead import SparsifiedMultiheadAttention
-from gnnsparse.interop.transformers.patterns import MOST_KEPT, Patterns
+from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
+from gnnsparse.patterns.operands import MOST_KEPT, Patterns
 from gnnsparse.testing import with_gradients
 from tests.sparsified import HEADS, WIDTH, allowed
 from tests.together import run_together

@@ -1,7 +1,6 @@
 """DGL's graphs and models on our kernels. DGL need not be installed to import this package."""
 
-from gnnsparse.interop.dgl.graphs import from_dgl
-from gnnsparse.interop.dgl.shim import import_dgl
-from gnnsparse.interop.dgl.swap import Report, ReportRow, accelerate, report, restore
+from gnnsparse.interop.dgl.graphs import from_dgl, import_dgl
+from gnnsparse.interop.dgl.layers import Report, ReportRow, accelerate, report, restore
 
 __all__ = ["Report", "ReportRow", "accelerate", "from_dgl", "import_dgl", "report", "restore"]

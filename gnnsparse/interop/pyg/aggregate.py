@@ -1,4 +1,8 @@
-"""`propagate` of an accelerated layer: messages that are recognised are one sparse product."""
+"""`propagate` of an accelerated layer: messages that are recognised are one sparse product.
+
+What is compiled has no tensor at hand to make an operand of, so that an operator of torch.library gets the
+edges themselves, and finds the operand when it runs.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg import compiled
-from gnnsparse.interop.pyg.graphs import Graph, LeftError, NotYetError, memo, raw
+from gnnsparse.interop.pyg.graphs import LeftError, NotYetError, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
     Form,
@@ -22,19 +25,27 @@ from gnnsparse.interop.pyg.message import (
     form_of,
     read_message,
 )
-from gnnsparse.interop.pyg.normalize import is_gcn_weight
 from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.nn.adjacency import GcnRecipe
-from gnnsparse.nn.aggregation import Aggregation
+from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.inputs import is_watched
-from gnnsparse.ops import spmm
-from gnnsparse.precision import PRECISIONS
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.ops import sddmm, spmm
+from gnnsparse.ops.library import register
+from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.runtime.functorch import alive, is_direct
 
 __all__ = [
-    "NOTHING", "NO_PRODUCT", "LayerState", "has_code", "is_plain_compiled", "probe", "propagate",
-    "propagate_compiled", "unsuitable", "watched",
-]  # fmt: skip
+    "NOTHING",
+    "NO_PRODUCT",
+    "LayerState",
+    "has_code",
+    "is_plain_compiled",
+    "probe",
+    "propagate",
+    "propagate_compiled",
+    "unsuitable",
+    "watched",
+]
 
 #: Aggregations that a product computes.
 REDUCTIONS = {
@@ -302,9 +313,9 @@ def _product(
         x = x.to(cast)
     recipe: Any = Aggregation(reduce, precision)
     usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
-    if usual and is_gcn_weight(edges, given[str(found.weight)], counts[0]):
+    graph = memo.graph(edges)
+    if usual and graph.is_gcn(given[str(found.weight)], counts[0]):
         recipe, weight = GcnRecipe(True, 1.0, precision), None
-    graph: Graph = memo.graph(edges)
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
     kept = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
     try:
@@ -402,4 +413,95 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
         if cast is None and weight.dtype != x.dtype and not _under_autocast(x):
             x = x.to(torch.promote_types(x.dtype, weight.dtype))
     x = x if cast is None else x.to(cast)
-    return compiled.aggregate(x, edges, weight, sizes, reduce, precision.value)
+    return _aggregated(x, edges, weight, sizes, reduce, precision.value)
+
+
+def _adjacency(
+    edges: torch.Tensor, weighted: bool, sources: int, targets: int, reduce: str, precision: str
+) -> Neighbours:
+    return memo.adjacency(
+        edges, Aggregation(reduce, Precision.parse(precision)), (sources, targets), weighted
+    )
+
+
+def _run(
+    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int, targets: int,
+    reduce: str, precision: str,
+) -> torch.Tensor:  # fmt: skip
+    made = _adjacency(edge_index, weight is not None, sources, targets, reduce, precision)
+    return spmm(made.operand, x, made.values(weight))
+
+
+def _fake(
+    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int, targets: int,
+    reduce: str, precision: str,
+) -> torch.Tensor:  # fmt: skip
+    return x.new_empty((targets, *x.shape[1:]))
+
+
+def _run_grad(
+    grad: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int,
+    targets: int, reduce: str, precision: str, of_x: bool, of_weight: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    made = _adjacency(edge_index, weight is not None, sources, targets, reduce, precision)
+    operand, values = made.operand.unquantized, made.values(weight)
+    grad = grad.contiguous()
+    grad_x, grad_weight = x.new_empty(0), x.new_empty(0)
+    if of_x:
+        turned = None if values is None else operand.transpose_values(values)
+        grad_x = spmm(operand.T, grad, turned).to(x.dtype)
+    if of_weight and weight is not None:
+        grad_weight = made.values_grad(sddmm(operand, grad, x)).to(weight.dtype)
+    return grad_x, grad_weight
+
+
+def _fake_grad(
+    grad: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int,
+    targets: int, reduce: str, precision: str, of_x: bool, of_weight: bool,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    grad_x = torch.empty_like(x, memory_format=torch.contiguous_format) if of_x else x.new_empty(0)
+    has = of_weight and weight is not None
+    return grad_x, weight.new_empty(weight.shape) if has and weight is not None else x.new_empty(0)
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    x, edges, weight, *ctx.how = inputs
+    ctx.save_for_backward(x, edges, weight)
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
+    x, edges, weight = alive(ctx.saved_tensors)
+    of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
+    found = torch.ops.gnnsparse.pyg_aggregate_grad(grad, x, edges, weight, *ctx.how, of_x, of_weight)
+    return (found[0] if of_x else None, None, found[1] if of_weight else None, None, None, None, None)
+
+
+_ARGUMENTS = (
+    "Tensor x, Tensor edge_index, Tensor? weight, SymInt sources, SymInt targets, str reduce, str precision"
+)
+register(f"pyg_aggregate({_ARGUMENTS}) -> Tensor", _run, _fake, _setup, _backward)
+register(
+    f"pyg_aggregate_grad(Tensor grad, {_ARGUMENTS}, bool of_x, bool of_weight) -> (Tensor, Tensor)",
+    _run_grad,
+    _fake_grad,
+)
+
+
+def _aggregated(
+    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, size: tuple[int, int],
+    reduce: str, precision: str,
+) -> torch.Tensor:  # fmt: skip
+    """Sums or averages the features of neighbours, weighted or not, by an operator. Differentiable once.
+
+    Args:
+        x: [sources, features] or [sources, heads, features].
+        edge_index: int64 or int32 [2, edges].
+        weight: [edges], or [edges, heads], or None.
+        size: (sources, targets).
+        reduce: "sum" or "mean".
+        precision: precision of the operand.
+
+    Returns:
+        [targets, ...] in the dtype of x.
+    """
+    return torch.ops.gnnsparse.pyg_aggregate(x, edge_index, weight, *size, reduce, precision)

@@ -14,14 +14,14 @@ from gnnsparse.interop.pyg.policy import Decision, Lifetimes, Settings, conversi
 from gnnsparse.nn.adjacency import Adjacency, Preparation, Recipe
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.hashing import digest
+from gnnsparse.runtime.hashing import digest, fingerprint
 from gnnsparse.runtime.memo import ForkLock
 
-__all__ = ["Graph", "LeftError", "NotYetError", "graph_of", "kept_graphs", "memo"]
+__all__ = ["Graph", "LeftError", "NotYetError", "kept_graphs", "memo"]
 
 _Made = TypeVar("_Made", bound=Adjacency)
-#: The most graphs, adjacencies of a graph, and results of functions of a graph that are kept.
-_MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_RESULTS = 4096, 8, 8
+#: The most graphs, adjacencies of a graph, and adjacencies by content that are cached.
+_MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_CONTENTS = 4096, 8, 8
 
 
 class LeftError(Exception):
@@ -60,6 +60,10 @@ def stamp_of(tensor: torch.Tensor) -> Any:
     if tensor.layout != torch.strided:
         return tensor._version, tensor.shape, *(part.data_ptr() for part in parts_of(tensor))
     return tensor._version, tensor.data_ptr(), tensor.shape
+
+
+#: A weight, its stamp, and the number of nodes.
+_Gcn = tuple[weakref.ref[torch.Tensor], Any, int | None]
 
 
 class _Value:
@@ -112,6 +116,7 @@ class Graph:
         self._kept: dict[Any, _Kept] = {}
         self._problems: dict[Any, str] = {}
         self.results: OrderedDict[Any, Any] = OrderedDict()
+        self._gcn: _Gcn | None = None
 
     def is_of(self, edges: Any) -> bool:
         """Returns whether it is that of `edges` as they are now."""
@@ -159,6 +164,21 @@ class Graph:
             raise LeftError("a CUDA graph is captured, and this graph is not known: run the model before")
         return self._made(key, plain, decision)
 
+    def note_gcn(self, weight: torch.Tensor, nodes: int | None) -> None:
+        """Note that a weight is D^-1/2 (A + I) D^-1/2 of edges without weights, which an operand can compute.
+
+        Args:
+            weight: what gcn_norm returned with these edges.
+            nodes: the number of nodes that it was given.
+        """
+        self._gcn = weakref.ref(weight), stamp_of(weight), nodes
+
+    def is_gcn(self, weight: torch.Tensor, nodes: int) -> bool:
+        """Return whether a weight is what `note_gcn` noted, unchanged and for as many nodes."""
+        if self._gcn is None or self._gcn[0]() is not weight:
+            return False
+        return self._gcn[1:] == (stamp_of(weight), nodes)
+
     def find(self, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
         """Returns the adjacency that was made by a recipe, whatever the preparation; None: there is none."""
         for (known, *form, _), kept in list(self._kept.items()):
@@ -190,7 +210,9 @@ class Graph:
 
 
 class Memo:
-    """The graphs that the process has seen, by the identity of their edge_index.
+    """What was made of the graphs of the process, by the identity of their edge_index.
+
+    Compiled code may make its edges anew in each call: there they are known by their content too.
 
     Attributes:
         lock: held while something is made.
@@ -201,6 +223,7 @@ class Memo:
         self.lock = ForkLock()
         self.lifetimes = Lifetimes()
         self._graphs: dict[int, Graph] = {}
+        self._by_content: OrderedDict[Any, tuple[torch.Tensor | None, Any]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._graphs)
@@ -216,6 +239,31 @@ class Memo:
         """Returns what is kept of an edge_index, or None."""
         known = self._graphs.get(id(edges))
         return known if known is not None and known.is_of(edges) else None
+
+    def adjacency(
+        self, edges: torch.Tensor, recipe: Recipe[Any], size: tuple[int, int], weighted: bool
+    ) -> Any:
+        """Return what a recipe makes of edges: by their identity if they are known, else by their content.
+
+        On the CPU the content is told by a hash, on a GPU edges are compared with copies of those before.
+        """
+        graph = self.known(edges)
+        if graph is not None and (made := graph.find(recipe, size, weighted)) is not None:
+            return made
+        on_cpu = edges.device.type == "cpu"
+        content = fingerprint([edges]) if on_cpu else None
+        key = recipe, size, weighted, edges.device, edges.shape, edges.dtype, content
+        with self.lock:
+            copy, made = self._by_content.get(key, (None, None))
+            if made is not None and (copy is None or torch.equal(copy, edges)):
+                self._by_content.move_to_end(key)
+                return made
+            with outside():
+                made = recipe.make(edges.detach(), size, weighted)
+                self._by_content[key] = None if on_cpu else edges.detach().clone(), made
+            while len(self._by_content) > _MOST_CONTENTS:
+                self._by_content.popitem(last=False)
+            return made
 
     def check(self, edges: Any) -> None:
         """Raise NotYetError, and count the call, if one with an edge_index is left to PyG."""
@@ -245,16 +293,12 @@ class Memo:
         """Forgets all graphs and their lifetimes."""
         with self.lock:
             self._graphs.clear()
+            self._by_content.clear()
             self.lifetimes = Lifetimes()
 
 
 #: The process's only one.
 memo = Memo()
-
-
-def graph_of(edges: Any) -> Graph:
-    """Returns what is kept of an edge_index."""
-    return memo.graph(edges)
 
 
 def kept_graphs() -> int:

@@ -1,4 +1,4 @@
-"""PygSampler: PyG's NodeLoader draws with NeighborSampler, without pyg-lib and torch-sparse."""
+"""PygSampler: PyG's NodeLoader draws with NeighborSampler. Alone: nothing here is of accelerated models."""
 
 from __future__ import annotations
 
