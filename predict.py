@@ -13,7 +13,7 @@ from startup import import_task
 
 if TYPE_CHECKING:
     from gnnsparse.train import RunFolder
-    from gnnsparse.train.recipe import ModelRecipe
+    from gnnsparse.train.trained import ModelRecipe
 
 __all__ = ["predict"]
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     import torch
 
     from gnnsparse.train import FitResult, PreparedData, TaskModule
-    from gnnsparse.train.recipe import ModelRecipe
-    from gnnsparse.train.task import RunOptions, Task
+    from gnnsparse.train.tasks import RunOptions, Task
+    from gnnsparse.train.trained import ModelRecipe
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
 
@@ -157,8 +157,8 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
 def read_settings(cfg: DictConfig) -> RunOptions:
     """Checks all options that can be checked without data, and returns them."""
     from gnnsparse.train import resolve_device
-    from gnnsparse.train.config import SECTIONS
-    from gnnsparse.train.task import RunOptions
+    from gnnsparse.train.settings import SECTIONS
+    from gnnsparse.train.tasks import RunOptions
     from models import MODELS
 
     task_name(cfg)
@@ -181,7 +181,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
 
 def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
     """Returns the values that a run and the run whose checkpoint it resumes must share."""
-    from gnnsparse.train.task import text_of
+    from gnnsparse.train.tasks import text_of
 
     data = {key: value for key, value in options_of(cfg.dataset).items() if key not in ("root", "path")}
     identity = {"model": text_of(cfg.model), "dataset": cfg.dataset.name, **data, "precision": cfg.precision}
@@ -191,7 +191,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 
 def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
     """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
-    from gnnsparse.train.recipe import ModelRecipe
+    from gnnsparse.train.trained import ModelRecipe
     from models.registry import REGISTRY
 
     inputs, outputs = task.model_sizes(dataset)

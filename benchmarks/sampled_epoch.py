@@ -1,7 +1,7 @@
 """Epochs of GraphSAGE on sampled neighbours, for benchmarks.sampling: what they take, and what steps spend.
 
 Steps take the way that they take in `train.py sampler=neighbor`: gnnsparse.train.sampled.NodeBatches draws
-neighbours in a thread and, on a GPU, on a stream of its own, and gnnsparse.train.blocks.Steps makes the
+neighbours in a thread and, on a GPU, on a stream of its own, and gnnsparse.train.steps.Steps makes the
 steps, captured in a CUDA graph or launched one by one. Lightning, which takes its time once for a block of
 captured steps and once for each of those that are launched one by one, is left out.
 """
@@ -27,13 +27,12 @@ from lightning.pytorch.plugins.precision import Precision as PrecisionPlugin
 from gnnsparse import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler, Sample
-from gnnsparse.train.blocks import Blocks, Steps
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History
-from gnnsparse.train.capture import Recorder
-from gnnsparse.train.config import OptimizerConfig, SamplerConfig
+from gnnsparse.train.data import Feed, StepInput
 from gnnsparse.train.device import matmul_precision
-from gnnsparse.train.feeds import Feed, StepInput
 from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
+from gnnsparse.train.settings import OptimizerConfig, SamplerConfig
+from gnnsparse.train.steps import Blocks, Recorder, Steps
 from gnnsparse.train.tasks.node import NodeClassifier
 from models import GraphSAGE
 

@@ -28,9 +28,9 @@ from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.train import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.train.capture import obstacle
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.task import RunOptions
+from gnnsparse.train.steps import obstacle
+from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import FullGraphData, NodeTask
 from models import MODELS
 

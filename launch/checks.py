@@ -25,7 +25,7 @@ def choices() -> dict[str, Sequence[str]]:
     """Returns the options that accept names, with these names, as the library defines them."""
     from gnnsparse import Precision
     from gnnsparse.runtime.environment import DEVICES
-    from gnnsparse.train.config import SECTIONS, choices_of
+    from gnnsparse.train.settings import SECTIONS, choices_of
 
     found: dict[str, Sequence[str]] = {"precision": Precision.names(), "device": DEVICES, "mode": MODES}
     found["resume_data"] = RESUME_DATA
@@ -36,7 +36,7 @@ def choices() -> dict[str, Sequence[str]]:
 
 def counts() -> dict[str, int]:
     """Returns the options that are integers, with the least value of each."""
-    from gnnsparse.train.config import SECTIONS, counts_of
+    from gnnsparse.train.settings import SECTIONS, counts_of
 
     found = {"seed": 0}
     for section, kind in SECTIONS.items():
@@ -69,7 +69,7 @@ def check_quickly(cfg: DictConfig) -> None:
     Raises:
         ValueError: an option is missing, of another type, or out of range.
     """
-    from gnnsparse.train.config import SECTIONS
+    from gnnsparse.train.settings import SECTIONS
 
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     check_references(cfg, "", content)

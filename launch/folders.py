@@ -16,7 +16,7 @@ from launch.sweeps import Sweep
 if TYPE_CHECKING:
     from gnnsparse.train import RunFolder
 
-__all__ = ["RunFolders", "claimed", "resume_of"]
+__all__ = ["claimed", "resume_of"]
 
 #: The folders that RunFolders has claimed for runs that have not begun.
 claimed: dict[Path, RunFolder] = {}

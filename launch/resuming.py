@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from launch.words import key_of
 
-__all__ = ["LAST", "ONCE", "SWEEP", "checkpoint_of", "go_on", "is_begun", "is_sweep", "mark_of", "quoted"]
+__all__ = ["ONCE", "checkpoint_of", "go_on", "is_begun", "is_sweep", "mark_of", "quoted"]
 
 #: Where a run has its checkpoint, and by what a sweep is known.
 LAST, SWEEP = Path("checkpoints", "last.ckpt"), "multirun.yaml"

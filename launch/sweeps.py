@@ -25,7 +25,7 @@ from launch.refusing import RefusedError
 from launch.resuming import ONCE
 from launch.words import key_of
 
-__all__ = ["Group", "Job", "Sweep", "groups_of"]
+__all__ = ["Sweep"]
 
 #: Characters of a line if the output is no terminal; in a narrower table numbers would be cut.
 _WIDTH = 160

@@ -24,8 +24,8 @@ _COMMANDS = {
         "gnnsparse.bench.accuracy_command:run",
     ),
     "predict": (
-        "gnnsparse.inference.predict.options:add_arguments",
-        "gnnsparse.inference.predict.command:run_predict",
+        "gnnsparse.inference.predict:add_arguments",
+        "gnnsparse.inference.predict:run_predict",
     ),
     "report": ("gnnsparse.bench.report_command:add_arguments", "gnnsparse.bench.report_command:run"),
     "doctor": ("gnnsparse.cli.doctor:add_arguments", "gnnsparse.cli.doctor:run"),

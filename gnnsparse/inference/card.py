@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.runtime.environment import write_text
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.trained import ModelRecipe
 
-__all__ = ["CARD", "card_text", "write_card"]
+__all__ = ["card_text", "write_card"]
 
 #: The name of a card's file, which hubs of models show.
 CARD = "README.md"

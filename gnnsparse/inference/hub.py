@@ -17,10 +17,9 @@ import torch
 from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel, LoadError, load
 from gnnsparse.inference.card import card_text, write_card
-from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported, write_exported
-from gnnsparse.inference.loading import make_model
+from gnnsparse.inference.loading import CONFIG, WEIGHTS, make_model, read_exported, write_exported
 from gnnsparse.train.device import resolve_device
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.trained import ModelRecipe
 
 try:
     from huggingface_hub import ModelCard, ModelHubMixin, hf_hub_download

@@ -2,199 +2,68 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
-from gnnsparse.errors import bad_type, bad_value, check_tensor
-from gnnsparse.inference.edges import EdgeModel
-from gnnsparse.inference.exported import CONFIG, WEIGHTS, read_exported
-from gnnsparse.precision import Precision
-from gnnsparse.preprocess.api import prepare
-from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.train.checkpoint import MODEL, CheckpointError, read_trained
-from gnnsparse.train.device import numerics, resolve_device
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.device import resolve_device
+from gnnsparse.train.trained import EdgeModel, LoadedModel, ModelRecipe
 
-__all__ = ["LoadError", "LoadedModel", "Prediction", "arrays_of", "load", "make_model"]
+__all__ = ["CONFIG", "WEIGHTS", "LoadError", "load", "make_model", "read_exported", "write_exported"]
 
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_INTEGERS = (torch.int16, torch.int32, torch.int64)
+
+#: The names of the files, which are those of the Hugging Face Hub.
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def write_exported(
+    folder: Path, recipe: ModelRecipe, module: torch.nn.Module, result: Mapping[str, Any]
+) -> None:
+    """Writes the weights and the recipe of a model, and the result of its run, to a folder.
+
+    Raises:
+        OSError: a file can't be written.
+    """
+    model = module.model if isinstance(module, EdgeModel) else module
+    weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
+    save_file(weights, folder / WEIGHTS, {"format": "pt"})
+    write_json(folder / CONFIG, {"gnnsparse": recipe.plain(), "result": dict(result)})
+
+
+def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
+    """Reads what `write_exported` has written.
+
+    Args:
+        config: the file with the recipe.
+        weights: the file with the weights.
+
+    Returns:
+        The recipe, the state dict, and the result, which is empty if there is none.
+
+    Raises:
+        OSError: a file is missing.
+        ValueError: a file is of something else, or damaged.
+    """
+    try:
+        content = json.loads(config.read_text())
+        recipe, state = ModelRecipe.read(content["gnnsparse"]), load_file(weights)
+    except (KeyError, TypeError, SafetensorError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from error
+    result = content.get("result")
+    return recipe, state, result if isinstance(result, dict) else {}
 
 
 class LoadError(ValueError):
     """A model can't be made from a checkpoint; the message says why."""
-
-
-@dataclass(frozen=True, eq=False)
-class Prediction:
-    """What a model says of N nodes or sequences.
-
-    Attributes:
-        logits: float32 [N, C], for C classes or labels; of a model that predicts numbers the numbers.
-        several_labels: whether a node can have several labels.
-        regression: whether the model predicts numbers; there are no probabilities and no classes then.
-    """
-
-    logits: torch.Tensor
-    several_labels: bool = False
-    regression: bool = False
-
-    @property
-    def values(self) -> torch.Tensor:
-        """float32 [N, C], the numbers that a model of a regression predicts.
-
-        Raises:
-            ValueError: the model predicts classes.
-        """
-        if not self.regression:
-            bad_value("values", "the model predicts classes; accepted: .probabilities, .classes, .logits")
-        return self.logits
-
-    @property
-    def probabilities(self) -> torch.Tensor:
-        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself.
-
-        Raises:
-            ValueError: the model predicts numbers.
-        """
-        self._check_classes("probabilities")
-        return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
-
-    @property
-    def classes(self) -> torch.Tensor:
-        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half.
-
-        Raises:
-            ValueError: the model predicts numbers.
-        """
-        self._check_classes("classes")
-        return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
-
-    def _check_classes(self, name: str) -> None:
-        if self.regression:
-            bad_value(name, "the model predicts numbers; accepted: .values")
-
-
-def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
-    """Returns the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
-    if prediction.regression:
-        return {"values": prediction.values.cpu()}
-    return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
-
-
-class LoadedModel:
-    """A trained model on a device, in evaluation mode, with what it is called with.
-
-    Args:
-        recipe: what the model is made of.
-        module: the model, with its weights, on the device.
-        device: the device.
-
-    Attributes:
-        recipe, module, device: the arguments.
-    """
-
-    def __init__(self, recipe: ModelRecipe, module: torch.nn.Module, device: torch.device) -> None:
-        self.recipe, self.module, self.device = recipe, module, device
-
-    def prepare(self, graph: Any, **options: Any) -> SparseOperand:
-        """Prepares a graph or a pattern with the weights and the precision that the model needs.
-
-        Args:
-            graph: what `gnnsparse.prepare` takes.
-            options: options of `gnnsparse.prepare`, such as `num_nodes`.
-
-        Returns:
-            The operand, on the model's device.
-        """
-        options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
-        return prepare(graph, **options).to(self.device)
-
-    def inputs(
-        self,
-        x: Any,
-        graph: Any,
-        padding: torch.Tensor | None = None,
-        graph_ptr: torch.Tensor | None = None,
-    ) -> tuple[Any, ...]:
-        """Checks the arguments of `predict`, and returns those of the model, on its device."""
-        if isinstance(self.module, EdgeModel) and _is_edge_index(graph):
-            check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
-            return x.to(self.device, self._storage()), graph.to(self.device)
-        adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
-        if adj.device != self.device:
-            bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
-        if self.recipe.task == "sequence":
-            return self._sequences(x, adj, padding)
-        if self.recipe.task not in ("node", "graph"):
-            bad_value(
-                "task",
-                f"{self.recipe.task!r} is unknown here; accepted: node, graph, sequence (or call .module)",
-            )
-        if padding is not None:
-            bad_value("padding", "goes with models of sequences; accepted: None")
-        if graph_ptr is not None and self.recipe.task != "graph":
-            bad_value("graph_ptr", "goes with models of graphs; accepted: None")
-        check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
-        dtype = self._storage()
-        if self.recipe.task == "node":
-            return x.to(self.device, dtype), adj
-        if graph_ptr is None:
-            graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
-        check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
-        return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
-
-    def _storage(self) -> torch.dtype:
-        """Returns the dtype of features: on a GPU that of the precision, as in training."""
-        on_gpu = self.device.type == "cuda"
-        return Precision.parse(self.recipe.precision).storage if on_gpu else torch.float32
-
-    def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
-        check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
-        if tokens.numel():
-            low, high = (int(bound) for bound in tokens.aminmax())
-            if low < 0 or high >= self.recipe.in_channels:
-                accepted = f"tokens from 0 to {self.recipe.in_channels - 1}"
-                bad_value("x", f"has tokens from {low} to {high}; accepted: {accepted}")
-        if padding is None:
-            padding = tokens == 0
-            padding = padding if bool(padding.any()) else None
-        else:
-            check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
-        return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
-
-    def predict(
-        self,
-        x: Any,
-        graph: Any,
-        padding: torch.Tensor | None = None,
-        graph_ptr: torch.Tensor | None = None,
-    ) -> Prediction:
-        """Computes logits, probabilities and classes, without gradients, in the precision of the training.
-
-        Args:
-            x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
-                length], of a model of sequences. On any device.
-            graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
-                takes.
-            padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
-            graph_ptr: of a model of graphs: int64 [graphs + 1], the first node of each graph, and the number
-                of nodes, where `graph` is block-diagonal; None: it is one graph.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node",
-                "graph" nor "sequence".
-        """
-        inputs = self.inputs(x, graph, padding, graph_ptr)
-        with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
-            logits = self.module(*inputs).float()
-        return Prediction(logits, self.recipe.several_labels, self.recipe.regression)
 
 
 def load(
@@ -282,11 +151,6 @@ def make_model(
         module = model
     module.load_state_dict(weights)
     return module if tuple(recipe.inputs) == ("operand",) else EdgeModel(module, recipe.inputs)
-
-
-def _is_edge_index(graph: Any) -> bool:
-    """Returns whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
-    return isinstance(graph, torch.Tensor) and graph.layout == torch.strided and graph.dtype == torch.int64
 
 
 def _file(source: Any) -> Path:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice
-from gnnsparse.inference.loading import LoadedModel
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.config import CAPTURES
 from gnnsparse.train.device import numerics
+from gnnsparse.train.settings import CAPTURES
+from gnnsparse.train.trained import LoadedModel
 
 __all__ = ["Predictor"]
 

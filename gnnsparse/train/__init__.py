@@ -10,17 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gnnsparse.registry import lazy_names
-from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 from gnnsparse.train.device import resolve_device
+from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 
 if TYPE_CHECKING:
-    from gnnsparse.train.capture import UncapturableError
     from gnnsparse.train.checkpoint import CheckpointError, check_checkpoint
     from gnnsparse.train.data import PreparedData, RepeatedBatch
     from gnnsparse.train.fitting import FitResult, fit
     from gnnsparse.train.folders import RunFolder, RunFolderError, RunFolderWarning
     from gnnsparse.train.interruption import StopRequest, TrainingInterrupted
     from gnnsparse.train.module import TaskModule
+    from gnnsparse.train.steps import UncapturableError
     from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier, Part
     from gnnsparse.train.tasks.sequence import SequenceBatch, SequenceClassifier, SequenceData
 
@@ -57,7 +57,7 @@ __getattr__ = lazy_names(
     {
         "gnnsparse.train.tasks.node": ("FullGraphData", "GraphBatch", "NodeClassifier", "Part"),
         "gnnsparse.train.tasks.sequence": ("SequenceBatch", "SequenceClassifier", "SequenceData"),
-        "gnnsparse.train.capture": ("UncapturableError",),
+        "gnnsparse.train.steps": ("UncapturableError",),
         "gnnsparse.train.checkpoint": ("CheckpointError", "check_checkpoint"),
         "gnnsparse.train.data": ("PreparedData", "RepeatedBatch"),
         "gnnsparse.train.fitting": ("FitResult", "fit"),

@@ -21,11 +21,10 @@ from gnnsparse.registry import MADE_OF
 
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
-    from gnnsparse.inference import Prediction
     from gnnsparse.sparse.operand import SparseOperand
-    from gnnsparse.train.recipe import ModelRecipe
+    from gnnsparse.train.trained import ModelRecipe, Prediction
 
-__all__ = ["INPUTS", "Fitted", "fit"]
+__all__ = ["Fitted", "fit"]
 
 #: What a model can be called with beside the features.
 INPUTS = ("auto", "operand", "edge_index", "none")
@@ -80,7 +79,7 @@ class Fitted:
             TypeError: `data` is of another type.
             ValueError: it has no features, or others than the model takes.
         """
-        from gnnsparse.inference import Prediction
+        from gnnsparse.train.trained import Prediction
 
         x, graph = self._caller.inputs(self.dataset if data is None else data)
         wanted = self.dataset.num_features
@@ -444,7 +443,7 @@ def _make(
 
 def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed: int | None) -> ModelRecipe:
     """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
-    from gnnsparse.train.recipe import ModelRecipe
+    from gnnsparse.train.trained import ModelRecipe
 
     inputs = {"operand": ("operand",), "none": (), "edge_index": ("edge_index", *caller.arguments)}
     if caller.kind == "edge_index" and caller.fixed is not None:  # of those that it can take, which it got

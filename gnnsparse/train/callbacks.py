@@ -1,21 +1,23 @@
 """Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing.
 
 In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
-brings them to the host. Where steps run in blocks (gnnsparse.train.blocks), a block validates and tells
+brings them to the host. Where steps run in blocks (gnnsparse.train.steps), a block validates and tells
 History, BestEpoch and EpochTimer itself, and the other callbacks see a block as one step.
 """
 
 from __future__ import annotations
 
 import contextlib
+import csv
 import functools
+import io
 import itertools
 import math
 import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,14 +25,23 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers.csv_logs import ExperimentWriter
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
+from gnnsparse.runtime.environment import without_pipe, write_text
+from gnnsparse.runtime.profiler import Recorder, print_profile, wide_console
 from gnnsparse.train.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
-from gnnsparse.train.folders import RunFolderWarning
+from gnnsparse.train.folders import RunFolder, RunFolderWarning
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.settings import TrainerConfig
+from gnnsparse.train.trained import ModelRecipe
 
 __all__ = [
-    "BestEpoch", "Checkpoints", "EpochTimer", "History", "StepRows", "Validation", "validate",
+    "BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressReport", "StepProfiler", "StepRows",
+    "Validation", "make_loggers", "validate",
 ]  # fmt: skip
 
 
@@ -476,3 +487,254 @@ class EpochTimer(Callback):
             (1e3 * (end - start) if isinstance(start, float) else start.elapsed_time(end)) / (after - before)
             for (before, start), (after, end) in itertools.pairwise(self._marks)
         )
+
+
+def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> list[Logger]:
+    """Returns the loggers of a run.
+
+    Args:
+        config: settings of the training loop.
+        folder: the run's folder; None: there are no loggers.
+        done: the steps that a resumed run has done. What was logged of later ones, before the run was killed,
+            is dropped, because they are trained again.
+    """
+    loggers: list[Logger] = []
+    if folder is None or config.logger == "none":
+        return loggers
+    where = folder.path / "logs"
+    for name in ("csv", "tensorboard"):
+        if config.logger not in (name, "both"):
+            continue
+        folder.make(f"logs/{name}")  # the logger warns if it is missing
+        if name == "csv":
+            loggers.append(_CsvLogger(where, done))
+        else:
+            loggers.append(TensorBoardLogger(where, name=name, version=0, purge_step=done + 1))
+    return loggers
+
+
+class _CsvLogger(CSVLogger):
+    """Lightning's logger, which does not begin its file anew if it has rows of steps up to `done`."""
+
+    def __init__(self, where: Path, done: int) -> None:
+        super().__init__(where, name="csv", version=0)
+        self._done = done
+
+    @property
+    def experiment(self) -> Any:
+        """Returns what writes the file."""
+        if self._experiment is None:
+            os.makedirs(self.root_dir, exist_ok=True)
+            self._experiment = _Writer(self.log_dir, self._done)
+        return self._experiment
+
+
+class _Writer(ExperimentWriter):
+    """Lightning's writer of metrics.csv, which keeps the rows of steps up to `done`."""
+
+    def __init__(self, log_dir: str, done: int) -> None:
+        self._done = done
+        super().__init__(log_dir)
+
+    def _check_log_dir_exists(self) -> None:
+        """Keeps the rows of the run before, in place of Lightning's warning that they will be deleted."""
+        file = Path(self.metrics_file_path)
+        if not file.is_file():
+            return
+        with file.open(newline="", encoding="utf-8", errors="replace") as source:
+            reader = csv.DictReader(source, restkey="more")
+            rows = [row for row in reader if self._is_kept(row)]
+            columns = list(reader.fieldnames or [])
+        if not rows:
+            file.unlink()
+            return
+        self.metrics_keys = columns
+        kept = io.StringIO(newline="")
+        writer = csv.DictWriter(kept, columns, extrasaction="ignore")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(file, kept.getvalue())
+
+    def _is_kept(self, row: dict[str, str]) -> bool:
+        """Returns whether a row is of a step that was done; a row that a kill has cut is none."""
+        step = row.get("step") or ""
+        return step.isdecimal() and int(step) <= self._done and None not in row.values()
+
+
+#: Steps before those that are profiled: kernels are loaded, plans made and memory allocated in the first
+#: ones.
+_BEFORE = 5
+
+
+class StepProfiler(Callback):
+    """Profiles a few steps after the first ones, writes their trace and prints what they cost.
+
+    A run with fewer steps than that is profiled from its first step on. If Lightning's step is a block of
+    steps, whole blocks are profiled.
+
+    Args:
+        steps: number of steps to profile.
+        device: the device of the run.
+        trace: the file of the trace. If it can't be written, a RunFolderWarning says so.
+    """
+
+    def __init__(self, steps: int, device: torch.device, trace: Path) -> None:
+        self._steps, self._trace = steps, trace
+        self._recorder = Recorder(device)
+        self._begin = 0
+        self._first: int | None = None
+        self._done = False
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Notes the step that the run begins with, which is not 0 if it resumes another."""
+        self._begin = trainer.global_step
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
+        """Begins to record once the first steps are over."""
+        if self._first is not None or self._done:
+            return
+        step = trainer.global_step
+        if step - self._begin >= _BEFORE or trainer.max_steps - step <= self._steps:
+            self._first = step
+            self._recorder.start()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Ends the recording after the last of the steps."""
+        if self._first is not None and trainer.global_step - self._first >= self._steps:
+            self._finish(trainer.global_step - self._first)
+
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Ends the recording of a run that stopped early."""
+        if self._first is not None:
+            self._finish(max(trainer.global_step - self._first, 1))
+        elif not self._done:
+            warnings.warn(
+                "trainer.profile: the run ended before it could be profiled; give it more epochs",
+                RunFolderWarning,
+                stacklevel=2,
+            )
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        """Ends the recording without a result."""
+        if self._first is not None:
+            self._first, self._done = None, True
+            self._recorder.abandon()
+
+    def _finish(self, steps: int) -> None:
+        self._first, self._done = None, True
+        try:
+            profile = self._recorder.stop(steps, trace=self._trace)
+        except OSError as error:
+            problem = f"trainer.profile: {self._trace} can't be written ({error})"
+            warnings.warn(problem, RunFolderWarning, stacklevel=2)
+            return
+        print_profile(profile, wide_console())
+
+
+class _Bar(Progress):
+    """A bar with a second line, of values, which has as many lines as it needs: no number is cut."""
+
+    values = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        """Yields the bar and the values."""
+        yield from super().get_renderables()
+        yield Text(self.values, overflow="fold")
+
+
+class ProgressReport(Callback):
+    """Reports how far the training is, with the latest loss and scores.
+
+    On a terminal it is a bar; elsewhere a line every few seconds, which is flushed at once, so that a log
+    file can be watched. A run that takes less prints none. For the report the history is written to the
+    loggers, which waits for a GPU, every few seconds.
+
+    Args:
+        history: the callback that has the losses and scores.
+        steps: optimiser steps of an epoch.
+        seconds: least time from one line to the next.
+        redraw: least time from one drawing of the bar to the next.
+        console: the console; None: the standard output.
+    """
+
+    def __init__(
+        self,
+        history: History,
+        steps: int,
+        *,
+        seconds: float = 5.0,
+        redraw: float = 0.25,
+        console: Console | None = None,
+    ) -> None:
+        self._history, self._steps, self._seconds, self._redraw = history, steps, seconds, redraw
+        self._console = console
+        self._bar: _Bar | None = None
+        self._quiet = False
+        self._told = self._drawn = self._began = 0.0
+        self._first = 0
+
+    def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
+        """Shows the bar if the output is a terminal."""
+        console = self._console or Console()
+        self._told = self._began = time.monotonic()
+        self._first = trainer.global_step
+        if not console.is_terminal or console.is_dumb_terminal:
+            return
+        columns = (
+            TextColumn("epoch" if self._steps == 1 else "step"),
+            MofNCompleteColumn(), BarColumn(20), TimeRemainingColumn(),
+        )  # fmt: skip
+        self._bar = _Bar(*columns, console=console, auto_refresh=False, transient=True)
+        self._bar.add_task("", total=trainer.max_steps, completed=trainer.global_step)
+        self._bar.start()
+
+    def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
+        """Draws the bar or prints a line if enough time has passed."""
+        now = time.monotonic()
+        if self._quiet or now - self._drawn < self._redraw:
+            return
+        self._drawn = now
+        if due := now - self._told >= self._seconds:
+            self._told = now
+            self._history.flush(trainer)
+        if self._bar is not None:
+            self._bar.values = self._values()
+            self._bar.update(self._bar.task_ids[0], completed=trainer.global_step, refresh=True)
+        elif due:
+            self._say(f"{self._place(trainer)}: {self._values()}; {self._left(trainer, now)} left")
+
+    def _place(self, trainer: pl.Trainer) -> str:
+        """Returns the epoch, or epoch and step, that were trained last."""
+        steps, done = self._steps, trainer.global_step
+        place = f"epoch {-(-done // steps)} of {trainer.max_steps // steps}"
+        return place if steps == 1 else f"{place}, step {done} of {trainer.max_steps}"
+
+    def _values(self) -> str:
+        return ", ".join(f"{name} {value:.4g}" for name, value in self._history.latest.items())
+
+    def _left(self, trainer: pl.Trainer, now: float) -> str:
+        done = trainer.global_step - self._first
+        seconds = round((now - self._began) / done * (trainer.max_steps - trainer.global_step))
+        hours, minutes = seconds // 3600, seconds // 60 % 60
+        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+
+    def _say(self, line: str) -> None:
+        console = self._console or Console()
+        try:
+            console.file.write(f"{line}\n")
+            console.file.flush()
+        except OSError:  # the reader of a pipe has gone, or a disk is full
+            self._quiet = True
+            without_pipe()
+
+    def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
+        """Removes the bar."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
+        """Removes the bar, so that the error is readable."""
+        self.on_train_end(trainer, module)

@@ -12,7 +12,7 @@ import torch
 
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.train.config import TrainerConfig
+from gnnsparse.train.settings import TrainerConfig
 
 if TYPE_CHECKING:
     from gnnsparse.train.module import TaskModule

@@ -21,33 +21,29 @@ from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.errors import is_out_of_memory
 from gnnsparse.precision import Precision
-from gnnsparse.train.blocks import Blocks, BlockStrategy
 from gnnsparse.train.callbacks import (
     BestEpoch,
     Checkpoints,
     EpochTimer,
     History,
+    ProgressReport,
+    StepProfiler,
     Validation,
+    make_loggers,
 )
-from gnnsparse.train.capture import Recorder, UncapturableError, obstacle
 from gnnsparse.train.checkpoint import CheckpointError, check_checkpoint, check_fits, is_complete
-from gnnsparse.train.config import TrainerConfig
 from gnnsparse.train.data import PreparedData
 from gnnsparse.train.device import matmul_precision
 from gnnsparse.train.folders import RunFolder, RunFolderError
 from gnnsparse.train.interruption import StopAtRequest, StopRequest, TrainingInterrupted
-from gnnsparse.train.logs import make_loggers
-from gnnsparse.train.module import TaskModule
-from gnnsparse.train.parallel import AgreedRecorder, AgreedStop, agreed_problem
+from gnnsparse.train.module import StepTrainer, TaskModule
 from gnnsparse.train.plots import Curves, write_plots
-from gnnsparse.train.profile import StepProfiler
-from gnnsparse.train.progress import ProgressReport
-from gnnsparse.train.recipe import ModelRecipe
-from gnnsparse.train.trainers import StepTrainer
+from gnnsparse.train.ranks import AgreedRecorder, AgreedStop, agreed_problem
+from gnnsparse.train.settings import TrainerConfig
+from gnnsparse.train.steps import Blocks, BlockStrategy, Recorder, UncapturableError, obstacle
+from gnnsparse.train.trained import ModelRecipe
 
-__all__ = [
-    "CheckpointError", "FitResult", "TrainingInterrupted", "UncapturableError", "check_checkpoint", "fit",
-]  # fmt: skip
+__all__ = ["FitResult", "fit"]
 
 _log = logging.getLogger("gnnsparse.train")
 

@@ -1,3 +1,4 @@
+# A module of its own, because importing torch.distributed.optim takes half a second.
 """An optimiser whose state is divided among ranks (ZeRO, stage 1), and the checkpoints of such a run."""
 
 from __future__ import annotations

@@ -12,10 +12,7 @@ import numpy as np
 
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = [
-    "LEAST_PAIRS", "PairedComparison", "Summary", "compare_paired", "cross_validated", "holm",
-    "smallest_p_value", "summarize",
-]  # fmt: skip
+__all__ = ["LEAST_PAIRS", "compare_paired", "cross_validated", "holm", "smallest_p_value", "summarize"]
 
 #: Pairs of scores below which nothing is said of significance.
 LEAST_PAIRS = 5

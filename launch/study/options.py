@@ -20,7 +20,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from launch.study.peers import PEERS
 
-__all__ = ["EXPERIMENTS", "REFERENCE", "StudyOptions", "experiments", "names_experiment", "read_options"]
+__all__ = ["REFERENCE", "StudyOptions", "experiments", "names_experiment", "read_options"]
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "configs" / "experiment"
 #: The precision that the others are compared with.

@@ -20,8 +20,7 @@ from gnnsparse.data import DatasetUnavailableError
 from gnnsparse.errors import bad_value
 from gnnsparse.train import PreparedData, fit
 from gnnsparse.train.metrics import make_scores
-from gnnsparse.train.task import RunOptions, Task
-from gnnsparse.train.tasks import TASKS
+from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from launch.checks import check_quickly
 from launch.study.options import REFERENCE, StudyOptions
 from launch.study.peer_layers import LAYERS, PeerData
@@ -29,7 +28,7 @@ from launch.study.peers import PEERS
 from launch.study.places import find_root
 from launch.study.store import Run
 
-__all__ = ["DataError", "Trainer", "compose_all", "reset_peak_memory", "runs_of"]
+__all__ = ["DataError", "Trainer", "compose_all", "runs_of"]
 
 #: Options of every run: nothing is written by it, and the study has the progress bar.
 _QUIET = ("trainer.progress=false", "trainer.checkpoint=false", "trainer.logger=none")

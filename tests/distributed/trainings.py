@@ -12,10 +12,10 @@ import torch.distributed as dist
 from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.train.capture import UncapturableError
-from gnnsparse.train.parallel import AgreedRecorder, agreed_problem
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.tasks._node_shared import SharedGraphData, SharedNodeClassifier
+from gnnsparse.train.ranks import AgreedRecorder, agreed_problem
+from gnnsparse.train.steps import UncapturableError
+from gnnsparse.train.tasks.node import SharedGraphData, SharedNodeClassifier
 from models import GCN
 from tests.tasks import PlainRecorder, toy_task
 
@@ -119,7 +119,7 @@ def failed_captures(group: dist.ProcessGroup) -> list[str]:
     def call() -> None:
         said.append("called")
 
-    with mock.patch("gnnsparse.train.capture.capture", capture):
+    with mock.patch("gnnsparse.train.steps.capture", capture):
         recorder = AgreedRecorder(torch.device("cpu"), False, peers)
         recorder.record(call, lambda: undone.append(1))()
         said.append(str(recorder.problem))
@@ -128,7 +128,7 @@ def failed_captures(group: dist.ProcessGroup) -> list[str]:
         except UncapturableError as error:
             said.append(str(error))
     assert undone == [1, 2]
-    with mock.patch("gnnsparse.train.capture.capture", lambda call, calls, stream: call):
+    with mock.patch("gnnsparse.train.steps.capture", lambda call, calls, stream: call):
         AgreedRecorder(torch.device("cpu"), True, peers).record(call, lambda: None)()
     return said
 

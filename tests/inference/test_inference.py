@@ -27,7 +27,7 @@ from gnnsparse.train import (
     fit,
 )
 from gnnsparse.train.checkpoint import MODEL, SUM, best_sum
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.trained import ModelRecipe
 from models import GCN, MODELS, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import toy_sequences, toy_task

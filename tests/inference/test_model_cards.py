@@ -33,7 +33,7 @@ from gnnsparse.train import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.train.trained import ModelRecipe
 from models import GCN, MODELS
 from tests.tasks import toy_task
 

@@ -13,9 +13,8 @@ import torch
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, load_custom
-from gnnsparse.inference.predict import predict_run
-from gnnsparse.inference.predict.predict import match_features
-from gnnsparse.train.recipe import ModelRecipe
+from gnnsparse.inference.predict import match_features, predict_run
+from gnnsparse.train.trained import ModelRecipe
 from models import GCN
 from tests.own_graphs import arrays, write_tables
 

@@ -121,7 +121,7 @@ def test_one_that_is_there_stays() -> None:
 
 def test_the_library_is_imported_without_what_only_several_processes_or_samples_need() -> None:
     found = python("import gnnsparse, sys; print(*sys.modules)").split()
-    assert "gnnsparse.train.config" in found
+    assert "gnnsparse.train.settings" in found
     parts = {"api", "cost", "exchange", "operand", "partition", "shard"}
     assert not {f"gnnsparse.distributed.{part}" for part in parts} & set(found)
     assert not {f"gnnsparse.sampling.{part}" for part in ("blocks", "draws", "sampler")} & set(found)

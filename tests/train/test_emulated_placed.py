@@ -12,7 +12,7 @@ from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.blocks import ROW_LIMIT
-from gnnsparse.train.placed import PlacedBlocks, bounds_of
+from gnnsparse.train.sampled import PlacedBlocks, bounds_of
 from models import MODELS
 from tests import emulated
 

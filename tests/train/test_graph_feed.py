@@ -18,11 +18,10 @@ from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.runtime.device import use
 from gnnsparse.runtime.padding import Padding, padded
 from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.train.capture import obstacle
-from gnnsparse.train.feeds import StepInput
+from gnnsparse.train.data import StepInput
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.tasks._graph_feed import bound_of
-from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
+from gnnsparse.train.steps import obstacle
+from gnnsparse.train.tasks.graph import GraphData, GraphPredictor, bound_of
 from models import MODELS
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
@@ -272,8 +271,8 @@ def test_a_batch_without_room_is_launched_by_itself(
     in_blocks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, of_single = run(capture="off")
-    monkeypatch.setattr("gnnsparse.train.tasks._graph_feed._DEVIATIONS", 0)
-    monkeypatch.setattr("gnnsparse.train.tasks._graph_feed._MULTIPLE", 1)
+    monkeypatch.setattr("gnnsparse.train.tasks.graph._DEVIATIONS", 0)
+    monkeypatch.setattr("gnnsparse.train.tasks.graph._MULTIPLE", 1)
     with caplog.at_level(logging.INFO, "gnnsparse.train"):
         blocks, of_blocks = run()
     assert blocks.capture == "on"

@@ -17,10 +17,9 @@ from gnnsparse.formats.csr import Csr
 from gnnsparse.runtime.device import use
 from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.data import StepInput
 from gnnsparse.train.device import numerics
-from gnnsparse.train.feeds import StepInput
-from gnnsparse.train.placed import bounds_of
-from gnnsparse.train.sampled import NodeBatch
+from gnnsparse.train.sampled import NodeBatch, bounds_of
 from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
 from tests.gpu_paths import RecordingPath
@@ -320,7 +319,7 @@ def test_a_sample_without_room_is_launched_by_itself(
     in_blocks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     _, of_single = run(capture="off")
-    for name, value in (("placed._DEVIATIONS", 0), ("placed._MORE", 0), ("placed._MULTIPLE", 4)):
+    for name, value in (("sampled._DEVIATIONS", 0), ("sampled._MORE", 0), ("sampled._MULTIPLE", 4)):
         monkeypatch.setattr(f"gnnsparse.train.{name}", value)
     monkeypatch.setattr("gnnsparse.train.sampled._LOOKED_AT", 2)
     with caplog.at_level(logging.INFO, "gnnsparse.train"):
@@ -411,8 +410,7 @@ def _drawn_of(step: StepInput) -> Any:
 
 def _placed_on_gpu(data: FullGraphData, drawn: list[StepInput]) -> Any:
     """Places for samples that were drawn on the CPU: the stand-in for a GPU draws nothing."""
-    from gnnsparse.train.placed import PlacedBlocks
-    from gnnsparse.train.sampled import PlacedBatch
+    from gnnsparse.train.sampled import PlacedBatch, PlacedBlocks
 
     samples, own = [_drawn_of(step).blocks for step in drawn], data._samples
     assert own is not None

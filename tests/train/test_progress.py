@@ -13,8 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from gnnsparse.train.callbacks import History
-from gnnsparse.train.progress import ProgressReport
+from gnnsparse.train.callbacks import History, ProgressReport
 
 #: More scores than a task has, with long names.
 SCORES = {"loss": 0.9877, "accuracy": 0.87654, "micro_f1": 0.76543, "roc_auc": 0.65432}

@@ -14,9 +14,9 @@ import torch
 from gnnsparse.data import GraphDataset
 from gnnsparse.inference import load
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.train.recipe import ModelRecipe
 from gnnsparse.train.tasks import TASKS, RunOptions
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
+from gnnsparse.train.trained import ModelRecipe
 from models import MODELS
 from tests.tu_files import graph_dataset
 

@@ -19,7 +19,6 @@ from gnnsparse.data.datasets import edge_keys, has_edges
 from gnnsparse.data.ddi import load_ddi
 from gnnsparse.inference import load
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.train.recipe import ModelRecipe
 from gnnsparse.train.tasks import TASKS
 from gnnsparse.train.tasks.link import (
     LinkData,
@@ -28,6 +27,7 @@ from gnnsparse.train.tasks.link import (
     mean_reciprocal_rank,
     sample_negatives,
 )
+from gnnsparse.train.trained import ModelRecipe
 from models import MODELS
 from tests.data_folder import data_file, requires_data
 

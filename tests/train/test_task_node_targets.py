@@ -19,8 +19,8 @@ from gnnsparse.train import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.train.recipe import ModelRecipe
 from gnnsparse.train.tasks import TASKS
+from gnnsparse.train.trained import ModelRecipe
 from models import GCN
 from tests.tasks import toy_task
 

@@ -26,10 +26,9 @@ from gnnsparse.train import (
     UncapturableError,
     fit,
 )
-from gnnsparse.train.blocks import Blocks
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows
-from gnnsparse.train.capture import Program, Recorder, obstacle
 from gnnsparse.train.data import PreparedData
+from gnnsparse.train.steps import Blocks, Program, Recorder, obstacle
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import PlainRecorder, run_in_blocks, toy_sequences, toy_task

@@ -2,12 +2,173 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+import numpy as np
+import torch
+
+from gnnsparse.data.catalog import load_entry
+from gnnsparse.distributed.training import Peers
+from gnnsparse.errors import bad_value
 from gnnsparse.registry import Registry
-from gnnsparse.train.task import RunOptions, Task
+from gnnsparse.train.metrics import shown_score
+from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
 
-__all__ = ["TASKS", "RunOptions", "Task", "register_task"]
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from gnnsparse.train.data import PreparedData
+    from gnnsparse.train.module import TaskModule
+
+__all__ = ["TASKS", "RunOptions", "Task", "register_task", "text_of"]
+
+Dataset = TypeVar("Dataset")
+Data = TypeVar("Data", bound="PreparedData")
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """The options of a run, after all checks.
+
+    Attributes:
+        device: the device to train on.
+        precision: precision of sparse products, and on a GPU of dense layers.
+        seed: seed of the weights and of dropout.
+        values: weights of the operand that the model needs: "gcn", "mean" or None.
+        trainer, optimizer, preprocess, sampler: settings of the groups that every task has.
+        groups: options of other groups by the group's name, as in {"pattern": {"name": "bigbird", ...}}.
+        peers: the ranks that train together; None: this process trains alone.
+    """
+
+    device: torch.device
+    precision: str = "fp32"
+    seed: int = 0
+    values: str | None = None
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    preprocess: PreprocessConfig = field(default_factory=PreprocessConfig)
+    sampler: SamplerConfig = field(default_factory=SamplerConfig)
+    groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    peers: Peers | None = None
+
+
+class Task(Generic[Dataset, Data]):
+    """A training task. Models and data sets name the task that they are for.
+
+    Attributes:
+        name: name of the task, and of the file that registers it.
+        prepared: what reports call the prepared operand.
+        groups: the groups of options that the task has beside those that every task has.
+        shared: whether several devices can train together.
+        steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
+        samples: whether training steps can take sampled neighbours.
+    """
+
+    name: ClassVar[str]
+    prepared: ClassVar[str] = "graph"
+    groups: ClassVar[tuple[str, ...]] = ()
+    shared: ClassVar[bool] = False
+    steps_per_epoch: ClassVar[int | None] = None
+    samples: ClassVar[bool] = False
+
+    def check(self, run: RunOptions) -> None:
+        """Raises TypeError or ValueError if options do not suit the task; called before data is loaded."""
+        if run.sampler.draws and not self.samples:
+            bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
+
+    def known_steps(self, run: RunOptions) -> int | None:
+        """Returns the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
+        return self.steps_per_epoch
+
+    def identity(self, run: RunOptions) -> dict[str, Any]:
+        """Returns the task's own values that a run and the run whose checkpoint it resumes must share."""
+        return {}
+
+    def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
+        """Loads a data set of the catalog.
+
+        Args:
+            name: name of the data set.
+            options: options of its loader.
+        """
+        dataset: Dataset = load_entry(name, options)
+        return dataset
+
+    def model_sizes(self, dataset: Dataset) -> tuple[int, int]:
+        """Returns the arguments `in_channels` and `out_channels` of the model."""
+        raise NotImplementedError
+
+    def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
+        """Makes the data module, with everything that the steps need, prepared and on the run's device."""
+        raise NotImplementedError
+
+    def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
+        """Makes the Lightning module, whose steps train and score the model."""
+        raise NotImplementedError
+
+    def several_labels(self, dataset: Dataset) -> bool:
+        """Returns whether what is classified can have several labels."""
+        return False
+
+    def regression(self, dataset: Dataset) -> bool:
+        """Returns whether the model predicts numbers, not classes."""
+        return False
+
+    def names(self, dataset: Dataset) -> dict[str, np.ndarray]:
+        """Returns what numbers in predictions are called in the user's files, arrays of texts by name."""
+        return {}
+
+    def feature_names(self, dataset: Dataset) -> tuple[str, ...] | None:
+        """Return the names of the features, for the recipe of a model; None: they have none."""
+        return None
+
+    def found_options(self, dataset: Dataset) -> dict[str, Any]:
+        """Returns options of a data set that loading it has decided, for the recipe of a model.
+
+        They make sure that other data that the model is used on are read in the same way.
+        """
+        return {}
+
+    def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+        """Computes the predictions of a trained model on prepared data.
+
+        Args:
+            model: what `gnnsparse.load` returned.
+            data: the data, on the model's device.
+
+        Returns:
+            The arrays of predictions.npz, on the CPU, and scores as `FitResult.metrics` has them.
+        """
+        raise NotImplementedError
+
+    def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:
+        """Returns the size of the problem for result.json, plain values by name."""
+        return {"nonzeros": data.adj.nnz}
+
+    def table(self, result: Mapping[str, Any]) -> Table:
+        """Makes the table that is printed at the end of a run.
+
+        Args:
+            result: the content of result.json.
+        """
+        from rich.table import Table
+
+        title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**result)
+        table = Table(title=title, title_justify="left")
+        table.add_column("best epoch {best_epoch} of {epochs}".format(**result))
+        for part in result["metrics"]:
+            table.add_column(part, justify="right")
+        for score in result["metrics"]["test"]:
+            table.add_row(score, *(shown_score(score, of[score]) for of in result["metrics"].values()))
+        return table
+
+
+def text_of(group: Mapping[Any, Any]) -> str:
+    """Returns a group of options as one line of text, to compare it with the group of another run."""
+    return ",".join(f"{key!s}={value}" for key, value in group.items())
+
 
 #: The tasks by name. A task's file is imported when the task is first asked for, because importing Lightning
 #: takes seconds.

@@ -12,27 +12,18 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.data.datasets import LinkDataset, edge_keys, has_edges
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_integer
-from gnnsparse.inference import LoadedModel
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig
 from gnnsparse.train.data import MiniBatchData
 from gnnsparse.train.device import numerics
 from gnnsparse.train.module import TaskModule
 from gnnsparse.train.sampled import check_blocks, make_sampler, sampler_identity
-from gnnsparse.train.task import RunOptions, Task
-from gnnsparse.train.tasks import register_task
+from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
+from gnnsparse.train.tasks import RunOptions, Task, register_task
+from gnnsparse.train.trained import LoadedModel
 
-__all__ = [
-    "LinkBatch",
-    "LinkData",
-    "LinkPredictor",
-    "LinkTask",
-    "hits_at",
-    "mean_reciprocal_rank",
-    "sample_negatives",
-]
+__all__ = ["LinkData", "LinkPredictor", "hits_at", "mean_reciprocal_rank", "sample_negatives"]
 
 #: Pairs that are scored at a time.
 _CHUNK = 2**16

@@ -11,23 +11,25 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 
 from gnnsparse.data import NodeDataset, load_dataset
-from gnnsparse.distributed import DistributedOperand
+from gnnsparse.distributed import DistributedOperand, distribute, share_batch_norm
+from gnnsparse.distributed.exchange import total_of
+from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_gradients
 from gnnsparse.errors import bad_value
-from gnnsparse.inference import LoadedModel
-from gnnsparse.inference.loading import arrays_of
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler
+from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.config import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.train.data import PreparedData, RepeatedBatch
-from gnnsparse.train.feeds import Feed
+from gnnsparse.train.data import Feed, PreparedData, RepeatedBatch
 from gnnsparse.train.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.train.module import TaskModule
+from gnnsparse.train.module import TaskModule, counts_steps, makes_blocks
 from gnnsparse.train.plots import confusion_matrix
+from gnnsparse.train.ranks import holds_everywhere
 from gnnsparse.train.sampled import (
+    DrawnBatch,
     NodeBatch,
     NodeBatches,
     check_blocks,
@@ -35,11 +37,14 @@ from gnnsparse.train.sampled import (
     make_store,
     sampler_identity,
 )
-from gnnsparse.train.task import RunOptions, Task
-from gnnsparse.train.tasks import register_task
-from gnnsparse.train.trainers import counts_steps, makes_blocks
+from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
+from gnnsparse.train.tasks import RunOptions, Task, register_task
+from gnnsparse.train.trained import LoadedModel, arrays_of
 
-__all__ = ["FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part"]
+__all__ = [
+    "FullGraphData", "GraphBatch", "NodeClassifier", "NodeTask", "Part", "SharedGraphData",
+    "SharedNodeClassifier",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -332,10 +337,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is None:
             return FullGraphData(dataset, sampler=run.sampler, seed=run.seed, **common)
         if run.sampler.draws:
-            from gnnsparse.train.tasks._node_samples import SampledNodeData
-
             return SampledNodeData(dataset, peers=run.peers, sampler=run.sampler, seed=run.seed, **common)
-        from gnnsparse.train.tasks._node_shared import SharedGraphData
 
         way, parts = run.trainer.way, run.trainer.parts
         return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **common)
@@ -394,8 +396,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         if run.peers is not None:
-            from gnnsparse.train.tasks._node_samples import SampledNodeClassifier
-            from gnnsparse.train.tasks._node_shared import SharedNodeClassifier
+            from gnnsparse.train.tasks.node import SharedNodeClassifier
 
             kind = SampledNodeClassifier if run.sampler.draws else SharedNodeClassifier
             return kind(
@@ -436,3 +437,296 @@ def _check_classes(dataset: NodeDataset) -> None:
 
 
 register_task(NodeTask())
+
+
+@dataclass(frozen=True, eq=False)
+class SharedPart(Part):
+    """The nodes of one part of a split of which a rank has some.
+
+    Attributes:
+        nodes: int64 [n], rows of the rank's own nodes of which a target is known.
+        y: [n] or [n, ..], targets of these.
+        share: of the numbers that the part's loss is a mean over, the share that this rank has.
+        all_y: on rank 0 the targets of the part's nodes of all ranks, in the order of the graph; else None.
+        gather: brings rows of these nodes to rank 0 in this order.
+    """
+
+    share: float
+    all_y: torch.Tensor | None
+    gather: RowGather
+
+
+class SharedGraphData(FullGraphData):
+    """The data module of one rank: its nodes of a graph, prepared and put on a device when it is made.
+
+    Args:
+        dataset: the whole graph with its features, labels and split, the same on all ranks.
+        peers: the ranks.
+        way, parts: how they share products and nodes, see `gnnsparse.distributed.distribute`.
+        values, precision, device, preprocess: see FullGraphData.
+
+    Attributes:
+        peers: the ranks.
+    """
+
+    adj: DistributedOperand
+    peers: Peers
+
+    def __init__(
+        self,
+        dataset: NodeDataset,
+        *,
+        peers: Peers,
+        way: str = "auto",
+        parts: str = "auto",
+        values: str | None = "gcn",
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
+    ) -> None:
+        self._way, self._parts, self.peers = way, parts, peers
+        super().__init__(dataset, values=values, precision=precision, device=device, preprocess=preprocess)
+
+    def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
+        if preprocess.reorder != "none":
+            instead = "none, and an order of nodes by trainer.parts"
+            bad_value(
+                "preprocess.reorder", f"got {preprocess.reorder!r} on several devices; accepted: {instead}"
+            )
+        if preprocess.balance != "auto":
+            bad_value("preprocess.balance", f"got {preprocess.balance!r} on several devices; accepted: auto")
+        return distribute(
+            graph, self.peers.group, values=values, precision=self.precision, format=preprocess.format,
+            device=self.device, way=self._way, parts=self._parts, cache=preprocess.cache,
+        )  # fmt: skip
+
+    def _on_device(self, adj: SparseOperand) -> GraphBatch:
+        assert isinstance(adj, DistributedOperand)
+        dataset, own = self.dataset, adj.nodes
+
+        def part(mask: torch.Tensor) -> SharedPart:
+            everyone = known_items(mask.nonzero().flatten(), dataset.y)
+            rows = torch.isin(own, everyone).nonzero().flatten()
+            y, all_y = dataset.y[own[rows]], dataset.y[everyone]
+            gather = RowGather(own[rows].to(self.device), self.peers.group)
+            share = _counted(y) / max(_counted(all_y), 1)
+            of_all = all_y.to(self.device) if self.peers.rank == 0 else None
+            return SharedPart(rows.to(self.device), y.to(self.device), share, of_all, gather)
+
+        dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
+        parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
+        return GraphBatch(dataset.x[own].to(self.device, dtype), adj, *parts)
+
+
+def _counted(y: torch.Tensor) -> int:
+    """Returns how many numbers a loss of targets is a mean over."""
+    return int((~y.isnan()).sum()) if y.is_floating_point() else y.shape[0]
+
+
+class SharedNodeClassifier(NodeClassifier):
+    """Trains one model on the nodes of all ranks; each rank has a copy of it, and all copies stay equal.
+
+    The loss is that of one process. Gradients are added up in the order of ranks. Rank 0 computes the scores
+    from the logits of all ranks, in the order of the graph, and tells the others. In each step a rank draws
+    random numbers of its own, which depend on the seed, the step and the number of ranks alone.
+
+    Args:
+        model, dataset, optimizer, max_steps: see NodeClassifier.
+        peers: the ranks.
+        seed: seed of dropout.
+        shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
+
+    Attributes:
+        nodes_vary: whether the number of a rank's nodes differs from step to step.
+    """
+
+    nodes_vary = False
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        dataset: NodeDataset,
+        optimizer: OptimizerConfig,
+        max_steps: int,
+        peers: Peers,
+        seed: int,
+        shards_optimizer: bool = False,
+    ) -> None:
+        super().__init__(model, dataset, optimizer, max_steps)
+        share_batch_norm(model, peers.group, nodes_vary=self.nodes_vary)
+        self._peers, self._seed, self.shards_optimizer = peers, seed, shards_optimizer
+
+    def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+        """Makes Adam, of which each rank has the whole or a part."""
+        if not self.shards_optimizer:
+            return super().make_optimizer(groups)
+        from gnnsparse.train.sharded_optimizer import ShardedOptimizer
+
+        return ShardedOptimizer(groups, self._peers, lr=self._optimizer.lr, fused=self.fused)
+
+    def begin_step(self, step: int) -> None:
+        """Seeds the random numbers of the step, which a CUDA graph takes from torch's generator too."""
+        torch.manual_seed(step_seed(self._seed, step, self._peers.rank))
+
+    def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
+        """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
+        assert isinstance(batch, GraphBatch)
+        part, logits = batch.train, self._logits(batch, batch.train)
+        assert isinstance(part, SharedPart)
+        # A rank without training nodes takes part in the backward pass: others need its gradients.
+        own = self._loss(logits, part.y) * part.share if part.share else logits.float().sum() * 0.0
+        return total_of(own, self._peers.group)
+
+    def share_gradients(self) -> None:
+        """Adds up the gradients of all ranks."""
+        sum_gradients(self.model.parameters(), self._peers.group)
+
+    def _told(self, values: dict[str, torch.Tensor] | None, names: list[str]) -> dict[str, torch.Tensor]:
+        """Returns what rank 0 has computed, by name, the same bits on each rank."""
+        numbers = torch.zeros(len(names), dtype=torch.float32, device=self.device)
+        if values is not None:
+            numbers = torch.stack([values[name].float() for name in names])
+        dist.broadcast(numbers, src=0, group=self._peers.group)
+        return dict(zip(names, numbers.unbind(), strict=True))
+
+    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
+        assert isinstance(batch, GraphBatch)
+        part, found = batch.val, None
+        assert isinstance(part, SharedPart)
+        logits = part.gather(self._logits(batch, part))
+        if logits is not None and part.all_y is not None:
+            scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
+            found = {"loss": self._loss(logits, part.all_y), **scores}
+        # All ranks choose their best epoch by these, so that the last bit must not differ.
+        return self._told(found, ["loss", *self._scores])
+
+    def test_step(self, batch: GraphBatch) -> None:
+        """Logs the scores of all parts of the split as "part/score"."""
+        outputs = self.outputs(batch)
+        for name, part in batch.parts.items():
+            assert isinstance(part, SharedPart)
+            logits, found = part.gather(outputs.index_select(0, part.nodes)), None
+            if logits is not None and part.all_y is not None:
+                found = {key: score(logits, part.all_y) for key, score in self._scores.items()}
+                if name == "test":
+                    self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
+            scores = self._told(found, list(self._scores))
+            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})
+
+
+class _SharedNodeBatches(NodeBatches):
+    """A loader of a rank's shares of the batches that one process would take.
+
+    Which nodes a step takes does not depend on the number of ranks, and neither does which neighbours are
+    drawn for a node: the draws of all ranks have one seed. A rank that no node is left for takes the first
+    one of the step with a share of 0, since its gradients are exchanged like those of the others.
+
+    Args:
+        data, sampler, config, store, nodes, y, seed: see NodeBatches; all ranks have the same.
+        peers: the ranks.
+    """
+
+    def __init__(
+        self,
+        data: FullGraphData,
+        sampler: NeighborSampler,
+        config: SamplerConfig,
+        store: FeatureStore,
+        nodes: torch.Tensor,
+        y: torch.Tensor,
+        seed: int,
+        peers: Peers,
+    ) -> None:
+        super().__init__(data, sampler, config, store, nodes, y, seed)
+        is_known = ~y.isnan() if y.is_floating_point() else torch.ones_like(y, dtype=torch.bool)
+        # How many known numbers the target of each node has.
+        self._known, self._peers = is_known[:, None].flatten(1).sum(dim=1).cpu(), peers
+
+    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
+        part = ids.tensor_split(self._peers.ranks)[self._peers.rank]
+        share = int(self._known[part].sum()) / int(self._known[ids].sum())
+        return (part if part.numel() else ids[:1]), share
+
+    def _fits(self, drawn: DrawnBatch) -> bool:
+        """Returns whether each rank has room for what it has drawn: all replay a step, or none does."""
+        return holds_everywhere(super()._fits(drawn), self._peers)
+
+
+class SampledNodeData(FullGraphData):
+    """The data module of one rank whose training steps take samples; each rank has the whole graph.
+
+    Args:
+        dataset, values, precision, device, preprocess, sampler, seed: see FullGraphData. `sampler.batch_size`
+            is the number of nodes that all ranks together take in a step.
+        peers: the ranks.
+
+    Attributes:
+        peers: the ranks.
+    """
+
+    peers: Peers
+
+    def __init__(
+        self,
+        dataset: NodeDataset,
+        *,
+        peers: Peers,
+        sampler: SamplerConfig,
+        values: str | None = "gcn",
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
+        seed: int = 0,
+    ) -> None:
+        self.peers = peers
+        super().__init__(
+            dataset, values=values, precision=precision, device=device, preprocess=preprocess,
+            sampler=sampler, seed=seed,
+        )  # fmt: skip
+
+    def _batches(
+        self, draw: NeighborSampler, sampler: SamplerConfig, store: FeatureStore, train: Part, seed: int
+    ) -> NodeBatches:
+        return _SharedNodeBatches(self, draw, sampler, store, train.nodes, train.y, seed, self.peers)
+
+    def _module_of_samples(self) -> type[NodeClassifier]:
+        return SampledNodeClassifier
+
+
+class SampledNodeClassifier(SharedNodeClassifier):
+    """Trains one model on the samples of all ranks; each rank has a copy of it, and all copies stay equal.
+
+    The loss of a step is the mean over the nodes of all ranks, as if one process had taken them. Gradients
+    are added up in the order of ranks. Rank 0 alone computes scores, on the whole graph, and the others get
+    them from it. Batch normalisation takes its statistics over the rows of all ranks' samples, in which a
+    node that two ranks have reached is counted twice.
+
+    Args: see SharedNodeClassifier.
+    """
+
+    nodes_vary = True
+
+    def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
+        """Returns the mean loss of the step's nodes, with the gradient of those of this rank."""
+        assert isinstance(batch, NodeBatch)
+        return total_of(self._sample_loss(batch) * batch.share, self._peers.group)
+
+    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
+        """Returns "loss" and scores of the validation nodes, the same bits on each rank."""
+        leads = self._peers.rank == 0
+        found = NodeClassifier.validation_step(self, batch) if leads else None
+        return self._told(found, ["loss", *self._scores])
+
+    def test_step(self, batch: GraphBatch) -> None:
+        """Logs the scores of all parts of the split as "part/score"."""
+        outputs = self.outputs(batch) if self._peers.rank == 0 else None
+        for name, part in batch.parts.items():
+            found = None
+            if outputs is not None:
+                logits, y = self._scored(outputs, part)
+                found = {key: score(logits, y) for key, score in self._scores.items()}
+                if name == "test":
+                    self.confusion = confusion_matrix(self._dataset, logits, y)
+            scores = self._told(found, list(self._scores))
+            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})

@@ -11,19 +11,17 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.data import SequenceDataset, SequencePart, load_sequences
 from gnnsparse.errors import bad_value, check_choice, naming
-from gnnsparse.inference import LoadedModel
-from gnnsparse.inference.loading import arrays_of
 from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.config import OptimizerConfig, PreprocessConfig
 from gnnsparse.train.data import MiniBatchData
 from gnnsparse.train.module import TaskModule
-from gnnsparse.train.task import RunOptions, Task, text_of
-from gnnsparse.train.tasks import register_task
+from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig
+from gnnsparse.train.tasks import RunOptions, Task, register_task, text_of
+from gnnsparse.train.trained import LoadedModel, arrays_of
 
-__all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "SequenceTask", "make_pattern"]
+__all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "make_pattern"]
 
 
 @dataclass(frozen=True, eq=False)

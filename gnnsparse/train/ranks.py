@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.training import Peers
-from gnnsparse.train.capture import Recorder
 from gnnsparse.train.interruption import StopAtRequest, StopRequest
+from gnnsparse.train.steps import Recorder
 
 __all__ = ["AgreedRecorder", "AgreedStop", "agreed_problem", "holds_everywhere"]
 

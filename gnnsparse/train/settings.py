@@ -17,25 +17,13 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
-from gnnsparse.runtime.environment import DEVICES
 from gnnsparse.sampling.features import PLACEMENTS
 from gnnsparse.sampling.sampler import check_fanouts
 
 __all__ = [
-    "CAPTURES",
-    "DECAYS",
-    "DEVICES",
-    "LOGGERS",
-    "SAMPLERS",
-    "SCHEDULES",
-    "SECTIONS",
-    "OptimizerConfig",
-    "PreprocessConfig",
-    "SamplerConfig",
-    "TrainerConfig",
-    "choices_of",
-    "counts_of",
-]
+    "CAPTURES", "SECTIONS", "OptimizerConfig", "PreprocessConfig", "SamplerConfig", "TrainerConfig",
+    "choices_of", "counts_of",
+]  # fmt: skip
 
 #: Values of `optimizer.decay`.
 DECAYS = ("first", "all")

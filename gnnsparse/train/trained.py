@@ -1,0 +1,414 @@
+"""A trained model: what it is made of and called with, as plain values, and what it says of data."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
+from gnnsparse.preprocess.normalize import NORMALIZATIONS
+from gnnsparse.registry import Registry
+from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.train.device import numerics
+
+__all__ = ["EdgeModel", "LoadedModel", "ModelRecipe", "Prediction", "arrays_of"]
+
+_REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
+_LARGEST = 2**31 - 1
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_INTEGERS = (torch.int16, torch.int32, torch.int64)
+#: What models of nodes can take beside the features.
+_INPUTS = (("operand",), (), ("edge_index",), ("edge_index", "edge_weight"), ("edge_index", "edge_attr"),
+           ("edge_index", "edge_weight", "edge_attr"))  # fmt: skip
+#: Attributes that files of earlier versions do not have.
+_LATER: dict[str, Any] = {"regression": False, "inputs": ["operand"], "feature_names": None}
+
+
+@dataclass(frozen=True)
+class ModelRecipe:
+    """What a model is made of, and what it is called with, as plain values.
+
+    Attributes:
+        registry: where the model is registered, as "MODULE:NAME": a Registry in a module that can be
+            imported, whose entries have a method `build(in_channels, out_channels=..., **options)`, or for
+            several tasks a method `for_task(task)` that returns such an entry. None: it is in no registry,
+            and has to be given to load it.
+        name: the model's name in the registry, or of its class.
+        options: the options of `build`.
+        in_channels: features of a node, or size of a vocabulary.
+        out_channels: number of classes or labels.
+        task: the task that the model is for, a name in gnnsparse.train.tasks.
+        values: weights of the operand that the model needs: "gcn", "mean" or None.
+        precision: the precision that it was trained in, a name in gnnsparse.Precision.
+        several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers, not classes.
+        inputs: what a model of nodes takes beside the features: ("operand",), ("edge_index",) and after it
+            "edge_weight" and "edge_attr" by name, or ().
+        feature_names: the names of the features, in_channels different texts in the order in which the model
+            takes them; None: they have none.
+        run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
+
+    Raises:
+        ValueError: an attribute is of another type or out of range; the message names it.
+    """
+
+    registry: str | None
+    name: str
+    options: Mapping[str, Any]
+    in_channels: int
+    out_channels: int
+    task: str = "node"
+    values: str | None = None
+    precision: str = "fp32"
+    several_labels: bool = False
+    regression: bool = False
+    inputs: Sequence[str] = ("operand",)
+    feature_names: Sequence[str] | None = None
+    run: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.registry is not None and not (
+            isinstance(self.registry, str) and _REGISTRY.fullmatch(self.registry)
+        ):
+            bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME', or None")
+        if not isinstance(self.inputs, (list, tuple)) or tuple(self.inputs) not in _INPUTS:
+            bad_value("inputs", f"got {_short(self.inputs)}; accepted: {', '.join(map(str, _INPUTS))}")
+        choices: dict[str, tuple[Any, ...]] = {
+            "values": (None, *NORMALIZATIONS),
+            "precision": tuple(Precision.names()),
+            "several_labels": (False, True),
+            "regression": (False, True),
+        }
+        for name, accepted in choices.items():
+            value = getattr(self, name)
+            if not any(type(value) is type(one) and value == one for one in accepted):
+                bad_value(name, f"got {_short(value)}; accepted: {', '.join(map(str, accepted))}")
+        for name in ("in_channels", "out_channels"):
+            count = getattr(self, name)
+            if type(count) is not int or not 0 <= count <= _LARGEST:
+                bad_value(name, f"got {_short(count)}; accepted: an integer from 0 to {_LARGEST}")
+        features = self.feature_names
+        if features is not None and not (
+            isinstance(features, (list, tuple))
+            and all(isinstance(feature, str) for feature in features)
+            and len(set(features)) == len(features) == self.in_channels
+        ):
+            problem = f"got {_short(features)}; accepted: {self.in_channels} different texts, or None"
+            bad_value("feature_names", problem)
+        for name, what in (("name", "model"), ("task", "task")):
+            if not isinstance(text := getattr(self, name), str) or not text:
+                bad_value(name, f"got {_short(text)}; accepted: the name of a {what}")
+        for name in ("options", "run"):
+            _check_plain(name, getattr(self, name), 0)
+
+    def plain(self) -> dict[str, Any]:
+        """Returns the attributes as plain values by name, for a checkpoint."""
+        return {item.name: _copy(getattr(self, item.name)) for item in dataclasses.fields(self)}
+
+    @classmethod
+    def read(cls, content: Any) -> ModelRecipe:
+        """Makes a recipe of what `plain` returned.
+
+        Raises:
+            ValueError: a value is missing, unknown, of another type or out of range.
+        """
+        names = [item.name for item in dataclasses.fields(cls)]
+        given = {**_LATER, **content} if isinstance(content, dict) else {}
+        if set(given) != set(names):
+            got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
+            bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")
+        for name in ("inputs", "feature_names"):
+            if isinstance(given[name], list):
+                given[name] = tuple(given[name])
+        return cls(**given)
+
+    def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:
+        """Makes the model, with initial weights.
+
+        Args:
+            registry: the registry to look the model up in; None: the one that the recipe names, whose module
+                is imported.
+
+        Raises:
+            ValueError: the registry can't be imported or is none, it has no such model, or the options are
+                not those of the model; or the model is in no registry.
+        """
+        if self.registry is None:
+            accepted = "gnnsparse.load(..., model=...) in Python, with one made as it was for the training"
+            bad_value("model", f"is a {self.name}, which is in no registry; accepted: {accepted}")
+        models = self._find(self.registry) if registry is None else registry
+        if self.name not in models:
+            bad_value("name", f"got {_short(self.name)}; accepted by {self.registry}: {', '.join(models)}")
+        try:
+            entry = models[self.name]
+            if hasattr(entry, "for_task"):  # one model may be for several tasks
+                entry = entry.for_task(self.task)
+            return entry.build(self.in_channels, out_channels=self.out_channels, **_copy(self.options))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"options of {self.name}: {error}") from error
+
+    @staticmethod
+    def _find(registry: str) -> Mapping[str, Any]:
+        module, _, name = registry.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), name, None)
+        except ImportError as error:
+            raise ValueError(
+                f"registry: {module} can't be imported ({error}); accepted: a module on sys.path (run in the "
+                "folder of train.py, or set PYTHONPATH to it), or the argument registry="
+            ) from error
+        if not isinstance(found, Registry):
+            bad_value("registry", f"{registry} is no Registry; accepted: one of gnnsparse.registry")
+        return found
+
+
+def _short(value: Any) -> str:
+    return repr(value)[:100]
+
+
+def _copy(value: Any) -> Any:
+    """Returns a value with mappings as dicts."""
+    if isinstance(value, Mapping):
+        return {key: _copy(item) for key, item in value.items()}
+    return [_copy(item) for item in value] if isinstance(value, (list, tuple)) else value
+
+
+def _check_plain(name: str, value: Any, depth: int) -> None:
+    """Raises ValueError unless a value is a dict of names, down to texts, finite numbers, flags and None."""
+    accepted = "texts, numbers, true, false, null, and lists and dicts of them"
+    if depth > 8:
+        bad_value(name, f"is nested too deeply; accepted: {accepted}")
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if not isinstance(key, str):
+                bad_value(name, f"has the key {_short(key)}; accepted: texts")
+            _check_plain(f"{name}.{key}"[:100], item, depth + 1)
+    elif depth == 0:
+        bad_value(name, f"got {_short(value)}; accepted: a dict")
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            _check_plain(name, item, depth + 1)
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            bad_value(name, f"got {value}; accepted: finite numbers")
+    elif value is not None and type(value) not in (str, int, bool):
+        bad_value(name, f"got {_short(value)}; accepted: {accepted}")
+
+
+class EdgeModel(torch.nn.Module):
+    """A model of an `edge_index`, as PyG's are, or of the features alone, which is called with an operand.
+
+    Args:
+        model: the model.
+        inputs: what its `forward` takes beside the features, see `ModelRecipe.inputs`.
+
+    Attributes:
+        model, inputs: the arguments.
+    """
+
+    def __init__(self, model: torch.nn.Module, inputs: Sequence[str]) -> None:
+        super().__init__()
+        self.model, self.inputs = model, tuple(inputs)
+
+    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
+        """Computes what the model does.
+
+        Args:
+            x: features [nodes, F].
+            adj: an operand with the weights of the graph's edges; or an `edge_index`, which is passed on.
+
+        Raises:
+            ValueError: the model was trained with features of edges, which an operand does not have.
+        """
+        if not self.inputs:
+            return self.model(x)
+        if "edge_attr" in self.inputs:
+            bad_value("graph", "has no edge_attr, which the model was trained with; accepted: .module.model, "
+                      "called as it was in training")  # fmt: skip
+        if isinstance(adj, torch.Tensor):
+            return self.model(x, adj)
+        matrix = adj.to_torch_sparse("coo")
+        edge_index = matrix.indices().flip(0)  # row v collects what arrives at v
+        more = {"edge_weight": matrix.values()} if "edge_weight" in self.inputs else {}
+        return self.model(x, edge_index, **more)
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a model says of N nodes or sequences.
+
+    Attributes:
+        logits: float32 [N, C], for C classes or labels; of a model that predicts numbers the numbers.
+        several_labels: whether a node can have several labels.
+        regression: whether the model predicts numbers; there are no probabilities and no classes then.
+    """
+
+    logits: torch.Tensor
+    several_labels: bool = False
+    regression: bool = False
+
+    @property
+    def values(self) -> torch.Tensor:
+        """float32 [N, C], the numbers that a model of a regression predicts.
+
+        Raises:
+            ValueError: the model predicts classes.
+        """
+        if not self.regression:
+            bad_value("values", "the model predicts classes; accepted: .probabilities, .classes, .logits")
+        return self.logits
+
+    @property
+    def probabilities(self) -> torch.Tensor:
+        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("probabilities")
+        return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
+
+    @property
+    def classes(self) -> torch.Tensor:
+        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half.
+
+        Raises:
+            ValueError: the model predicts numbers.
+        """
+        self._check_classes("classes")
+        return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
+
+    def _check_classes(self, name: str) -> None:
+        if self.regression:
+            bad_value(name, "the model predicts numbers; accepted: .values")
+
+
+def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
+    """Returns the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
+    if prediction.regression:
+        return {"values": prediction.values.cpu()}
+    return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
+
+
+class LoadedModel:
+    """A trained model on a device, in evaluation mode, with what it is called with.
+
+    Args:
+        recipe: what the model is made of.
+        module: the model, with its weights, on the device.
+        device: the device.
+
+    Attributes:
+        recipe, module, device: the arguments.
+    """
+
+    def __init__(self, recipe: ModelRecipe, module: torch.nn.Module, device: torch.device) -> None:
+        self.recipe, self.module, self.device = recipe, module, device
+
+    def prepare(self, graph: Any, **options: Any) -> SparseOperand:
+        """Prepares a graph or a pattern with the weights and the precision that the model needs.
+
+        Args:
+            graph: what `gnnsparse.prepare` takes.
+            options: options of `gnnsparse.prepare`, such as `num_nodes`.
+
+        Returns:
+            The operand, on the model's device.
+        """
+        options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
+        return prepare(graph, **options).to(self.device)
+
+    def inputs(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> tuple[Any, ...]:
+        """Checks the arguments of `predict`, and returns those of the model, on its device."""
+        if isinstance(self.module, EdgeModel) and _is_edge_index(graph):
+            check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
+            return x.to(self.device, self._storage()), graph.to(self.device)
+        adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
+        if adj.device != self.device:
+            bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
+        if self.recipe.task == "sequence":
+            return self._sequences(x, adj, padding)
+        if self.recipe.task not in ("node", "graph"):
+            bad_value(
+                "task",
+                f"{self.recipe.task!r} is unknown here; accepted: node, graph, sequence (or call .module)",
+            )
+        if padding is not None:
+            bad_value("padding", "goes with models of sequences; accepted: None")
+        if graph_ptr is not None and self.recipe.task != "graph":
+            bad_value("graph_ptr", "goes with models of graphs; accepted: None")
+        check_tensor("x", x, dtypes=_FLOATS, shape=(adj.shape[1], self.recipe.in_channels))
+        dtype = self._storage()
+        if self.recipe.task == "node":
+            return x.to(self.device, dtype), adj
+        if graph_ptr is None:
+            graph_ptr = torch.tensor([0, adj.shape[0]], dtype=torch.int64, device=self.device)
+        check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
+        return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
+
+    def _storage(self) -> torch.dtype:
+        """Returns the dtype of features: on a GPU that of the precision, as in training."""
+        on_gpu = self.device.type == "cuda"
+        return Precision.parse(self.recipe.precision).storage if on_gpu else torch.float32
+
+    def _sequences(self, tokens: Any, adj: SparseOperand, padding: torch.Tensor | None) -> Any:
+        check_tensor("x", tokens, dtypes=_INTEGERS, shape=(None, adj.shape[1]))
+        if tokens.numel():
+            low, high = (int(bound) for bound in tokens.aminmax())
+            if low < 0 or high >= self.recipe.in_channels:
+                accepted = f"tokens from 0 to {self.recipe.in_channels - 1}"
+                bad_value("x", f"has tokens from {low} to {high}; accepted: {accepted}")
+        if padding is None:
+            padding = tokens == 0
+            padding = padding if bool(padding.any()) else None
+        else:
+            check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
+        return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
+
+    def predict(
+        self,
+        x: Any,
+        graph: Any,
+        padding: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> Prediction:
+        """Computes logits, probabilities and classes, without gradients, in the precision of the training.
+
+        Args:
+            x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
+                length], of a model of sequences. On any device.
+            graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
+                takes.
+            padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
+            graph_ptr: of a model of graphs: int64 [graphs + 1], the first node of each graph, and the number
+                of nodes, where `graph` is block-diagonal; None: it is one graph.
+
+        Raises:
+            TypeError: an argument is of another type or dtype.
+            ValueError: a shape, a token or a device does not fit the model, or its task is neither "node",
+                "graph" nor "sequence".
+        """
+        inputs = self.inputs(x, graph, padding, graph_ptr)
+        with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
+            logits = self.module(*inputs).float()
+        return Prediction(logits, self.recipe.several_labels, self.recipe.regression)
+
+
+def _is_edge_index(graph: Any) -> bool:
+    """Returns whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
+    return isinstance(graph, torch.Tensor) and graph.layout == torch.strided and graph.dtype == torch.int64
