@@ -35,16 +35,17 @@ FIGURE = ROOT / "docs" / "speed.svg"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
     "precision-operations": ROOT / "docs" / "numerics.md",
-    "scaling": ROOT / "docs" / "scaling.md",
     **dict.fromkeys(
         ("papers-mechanisms", "papers-numbers", "papers-presets", "papers-sparsities"),
         ROOT / "notes" / "papers.md",
     ),
     **dict.fromkeys(
         (
-            "accuracy-agnn", "accuracy-agnn-trained", "accuracy-layers", "accuracy-sampled", "agnn-step",
-            "cusparse-best", "graph-attention", "host", "precision-8bit", "precision-scaling",
-            "precision-study", "precision-sums", "precision-table8", "published-levels", "real",
+            "accuracy-accelerated", "accuracy-agnn", "accuracy-agnn-trained",
+            "accuracy-layers", "accuracy-sampled", "agnn-step",
+            "cusparse-best", "graph-attention", "host", "latency", "layer-steps", "precision-8bit",
+            "precision-scaling",
+            "precision-study", "precision-sums", "precision-table8", "published-levels", "real", "scaling",
             "scaling-before", "spmm-8bit", "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
         ),
         ROOT / "notes" / "measurements.md",
