@@ -8,8 +8,8 @@ from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
-from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.kernels import Bench, Settings, prepare_subject, release
+from gnnsparse.bench.candidates import UnavailableError, release
+from gnnsparse.bench.kernels import Bench, Settings, prepare_subject
 from gnnsparse.bench.kernels_report import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.workload import Reference, Sample, Workload

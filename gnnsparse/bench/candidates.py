@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +19,8 @@ from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError",
-    "UnsupportedError", "Variant", "our_kernel", "our_variants", "same_run", "swept",
+    "UnsupportedError", "Variant", "first_line", "our_kernel", "our_variants", "release", "same_run",
+    "swept",
 ]  # fmt: skip
 
 #: Variants of this package's SpMM in 8 bits: X is stored before, as 16-bit kernels are given X in 16 bits, or
@@ -161,3 +163,18 @@ def same_run(a: Plan, b: Plan, device: torch.device) -> bool:
     if device.type == "cpu":  # its one kernel ignores all parameters
         return a.kernel == b.kernel
     return replace(a, reasons=()) == replace(b, reasons=())
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, 200 characters at most."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return "out of memory"
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:200]
+
+
+def release() -> None:
+    """Free a GPU's cached memory, so that what one candidate copied does not leave the next without."""
+    if torch.cuda.is_initialized():
+        gc.collect()
+        torch.cuda.empty_cache()

@@ -16,9 +16,12 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
+import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.matrices import MatrixSpec
+from gnnsparse.bench.workload import Workload, make_subject
 from gnnsparse.plan import Plan
+from gnnsparse.precision import Precision
 
 __all__ = ["METRICS", "Run", "count", "find_ncu", "run_once"]
 
@@ -120,10 +123,6 @@ def _read(text: str) -> list[dict[str, int]]:
 
 def run_once(run: Run) -> None:
     """Prepare the format and run each plan once: what ncu profiles."""
-    import gnnsparse
-    from gnnsparse.bench.workload import Workload, make_subject
-    from gnnsparse.precision import Precision
-
     device, precision = "cuda", Precision(run.precision)
     subject = make_subject(run.matrix.name, run.matrix.load(device), run.kind)
     a = gnnsparse.prepare(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import warnings
 from collections.abc import Callable
@@ -19,8 +18,10 @@ from gnnsparse.bench.candidates import (
     Candidate,
     UnavailableError,
     UnsupportedError,
+    first_line,
     our_kernel,
     our_variants,
+    release,
     same_run,
 )
 from gnnsparse.bench.counters import Run, count, find_ncu
@@ -53,7 +54,7 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = [
     "TALL", "Bench", "ModelledCounts", "Rates", "Settings", "Skipped", "details", "floor_measured",
     "floor_model", "format_plans", "has_tall", "modelled_counts", "prepare_subject", "rates_of",
-    "release", "tall_plans",
+    "tall_plans",
 ]  # fmt: skip
 
 
@@ -357,7 +358,7 @@ class Bench:
             graph = spec.load(self.settings.device)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             # The message begins with the whole path, which must not get into published results.
-            reason = _line(error).removeprefix(f"{spec.path}: ")
+            reason = first_line(error).removeprefix(f"{spec.path}: ")
             self.skipped.append(Skipped(spec.name, reason, failed=True))
             return
         self.tell(f"{spec.name}: {graph.num_rows} x {graph.num_cols}, {graph.nnz} nonzeros")
@@ -376,7 +377,7 @@ class Bench:
             sample = Sample.of(subject)
         except (ValueError, RuntimeError, MemoryError) as error:
             limit = isinstance(error, ValueError)
-            self.skipped.append(Skipped(name, _line(error), op, kind, ours=True, failed=not limit))
+            self.skipped.append(Skipped(name, first_line(error), op, kind, ours=True, failed=not limit))
             return
         measured: set[tuple[str, Precision, int]] = set()
         for precision in map(Precision, self.settings.precisions):
@@ -384,7 +385,9 @@ class Bench:
                 a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder)
             except (ValueError, RuntimeError, MemoryError) as error:
                 limit = isinstance(error, ValueError)  # for example, "rcm" needs a square matrix
-                case = Skipped(name, _line(error), op, kind, precision.value, ours=True, failed=not limit)
+                case = Skipped(
+                    name, first_line(error), op, kind, precision.value, ours=True, failed=not limit
+                )
                 self.skipped.append(case)
                 continue
             for width in self.settings.widths:
@@ -407,7 +410,9 @@ class Bench:
                 a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder, name, panel)
             except (ValueError, RuntimeError, MemoryError) as error:
                 limit = isinstance(error, ValueError)  # a paper may not have the precision
-                case = Skipped(subject.name, _line(error), op, subject.kind, precision.value, 0, name, True)
+                case = Skipped(
+                    subject.name, first_line(error), op, subject.kind, precision.value, 0, name, True
+                )
                 self.skipped.append(replace(case, failed=not limit))
                 return
             for width in self.settings.widths:
@@ -416,7 +421,7 @@ class Bench:
                     plans = format_plans(a, op, width, ablate) if panel is None else tall_plans(a, width)
                 except (UnavailableError, ValueError) as error:
                     where = (op, subject.kind, precision.value, width, name, True)
-                    self.skipped.append(Skipped(subject.name, _line(error), *where))
+                    self.skipped.append(Skipped(subject.name, first_line(error), *where))
                     continue
                 rows = []
                 for label, plan in plans.items():
@@ -439,7 +444,7 @@ class Bench:
         try:
             counts = count(run, find_ncu())
         except UnavailableError as error:
-            self.profiler_problem = _line(error)
+            self.profiler_problem = first_line(error)
             return
         for (row, _), counted in zip(rows, counts, strict=True):
             row["counted"] = counted
@@ -533,13 +538,13 @@ class Bench:
                 warnings.simplefilter("ignore")
                 row = measured()
         except UnavailableError as error:
-            self.skipped.append(replace(skipped, reason=_line(error)))
+            self.skipped.append(replace(skipped, reason=first_line(error)))
             if isinstance(error, UnsupportedError):
                 raise
             return None
         # Other libraries raise errors of any type; the run goes on, and the report lists them.
         except Exception as error:
-            reason = f"{type(error).__name__}: {_line(error)}"
+            reason = f"{type(error).__name__}: {first_line(error)}"
             self.skipped.append(replace(skipped, reason=reason, failed=True))
             return None
         self.rows.append(row)
@@ -601,16 +606,3 @@ def prepare_subject(
     )  # fmt: skip
     wait()
     return a, 1e3 * (time.perf_counter() - begin)
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of an error's message, 200 characters at most."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
-
-
-def release() -> None:
-    """Free a GPU's cached memory, so that copies made by one candidate do not leave the next without."""
-    if torch.cuda.is_initialized():
-        gc.collect()
-        torch.cuda.empty_cache()

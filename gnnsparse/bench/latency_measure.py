@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import math
 import statistics
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.bench.candidates import UnavailableError
+from gnnsparse.bench.candidates import UnavailableError, first_line, release
 from gnnsparse.bench.latency_backends import Backend, backend, variants_of
 from gnnsparse.bench.latency_reference import Answers, answers_of, judge
 from gnnsparse.bench.latency_tasks import LatencySettings, Task, tiny_task
@@ -25,7 +24,7 @@ from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = [
     "COMPILED", "LEAST_CALLS", "Latency", "Measured", "collect", "gpu_time", "matmul_precision",
-    "measure_backend", "percentile", "release", "throughput", "wait_for", "warm_up",
+    "measure_backend", "percentile", "throughput", "wait_for", "warm_up",
 ]  # fmt: skip
 
 #: The fewest calls of a measurement, however slow they are.
@@ -228,13 +227,6 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def release() -> None:
-    """Free a GPU's memory that is not used any more, so that a peak belongs to what is measured."""
-    if torch.cuda.is_initialized():
-        gc.collect()
-        torch.cuda.empty_cache()
-
-
 def measure_backend(
     name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers] | None = None
 ) -> Measured:
@@ -300,7 +292,7 @@ def _fastest(
                 call = partial(who.module, task.x, adjacency)
                 time_of = collect(call, task.device, calls=_TRIALS, seconds=1.0)
         except RuntimeError as error:  # a kernel of attention that does not take these inputs
-            tried.append({"name": who.variant, "p50_ms": None, "ok": None, "problem": _line(error)})
+            tried.append({"name": who.variant, "p50_ms": None, "ok": None, "problem": first_line(error)})
             continue
         finally:
             release()
@@ -313,11 +305,6 @@ def _fastest(
     if best is None:
         raise UnavailableError("; ".join(dict.fromkeys(str(t["problem"]) for t in tried)))
     return [best[1]], tried
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
 
 
 class _Run:

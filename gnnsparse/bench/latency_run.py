@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency_measure import COMPILED, Measured, matmul_precision, measure_backend, release
+from gnnsparse.bench.candidates import UnavailableError, first_line, release
+from gnnsparse.bench.latency_measure import COMPILED, Measured, matmul_precision, measure_backend
 from gnnsparse.bench.latency_reference import Answers, answers_of
 from gnnsparse.bench.latency_tasks import (
     GRAPH_MODELS,
@@ -93,7 +93,7 @@ class LatencyBench:
             try:
                 graph = load_graph(name, settings)
             except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
-                reason = _line(error).replace(str(settings.root), "ROOT")  # results are published
+                reason = first_line(error).replace(str(settings.root), "ROOT")  # results are published
                 self.skipped.append(SkippedLatency("", name, "", "", 0, reason, failed=True))
                 continue
             for model in models:
@@ -113,7 +113,7 @@ class LatencyBench:
             answers[False] = answers_of(task)
         except (RuntimeError, MemoryError) as error:
             # Without the right result nothing could be compared, so nothing is measured.
-            self._skip(task, "", f"the right result could not be computed: {_line(error)}", failed=True)
+            self._skip(task, "", f"the right result could not be computed: {first_line(error)}", failed=True)
             return
         finally:
             release()
@@ -121,9 +121,9 @@ class LatencyBench:
             try:
                 found = self._measure(name, task, answers)
             except UnavailableError as error:
-                self._skip(task, name, _line(error))
+                self._skip(task, name, first_line(error))
             except Exception as error:  # other libraries raise errors of any type; the run goes on
-                self._skip(task, name, f"{type(error).__name__}: {_line(error)}", failed=True)
+                self._skip(task, name, f"{type(error).__name__}: {first_line(error)}", failed=True)
             else:
                 self.rows += found.rows
                 for problem in found.problems:
@@ -147,14 +147,6 @@ class LatencyBench:
                 task.model, task.dataset, task.precision.value, backend, task.batch, reason, failed
             )
         )
-
-
-def _line(error: BaseException) -> str:
-    """Return the first line of an error's message, 200 characters at most."""
-    if isinstance(error, torch.OutOfMemoryError):
-        return "out of memory"
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]
 
 
 # Measures a backend in a process of its own, so that its failure does not take a run down.

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from gnnsparse.bench.render.pages import as_html, as_markdown, draw
 from gnnsparse.bench.render.results import (
+    OURS,
+    PEER,
     Bar,
     Bars,
     Curves,
@@ -474,3 +476,36 @@ def test_charts_of_any_numbers_are_well_formed(values: list[float], log: bool) -
         svg = draw(chart)
         assert not re.search(r'="(nan|-?inf)', svg)
         Page(svg)
+
+
+# Charts mark what is lost
+
+
+def kinds(chart: Bars) -> list[str]:
+    """The classes of the bars, from the top."""
+    return re.findall(r'<rect [^>]*class="(\w+)"', draw(chart))
+
+
+@pytest.mark.parametrize(
+    ("times", "marked"),
+    [
+        ([(OURS, 1.0), (PEER, 2.0)], []),
+        ([(OURS, 3.0), (PEER, 2.0)], [0]),
+        ([(OURS, 3.0), (OURS, 2.5), (PEER, 2.0), (PEER, 9.0)], [1]),  # the fastest of ours
+        ([(OURS, 3.0), (PEER, None)], []),
+        ([(OURS, None), (PEER, 2.0)], []),
+        ([(OURS, 3.0), (OURS, 1.0)], []),
+    ],
+)
+def test_times_where_another_is_faster_are_marked(
+    times: list[tuple[str, float | None]], marked: list[int]
+) -> None:
+    bars = tuple(Bar(f"case {n}", value, str(value), kind) for n, (kind, value) in enumerate(times))
+    drawn = [number for number, (_, value) in enumerate(times) if value is not None]
+    found = dict(zip(drawn, kinds(Bars("times, ms", bars)), strict=True))
+    assert [number for number in drawn if found[number] == "lost"] == marked
+
+
+def test_speeds_below_the_line_are_marked() -> None:
+    bars = tuple(Bar(str(speed), speed, str(speed)) for speed in (0.5, 1.0, 2.0))
+    assert kinds(Bars("speed", bars, line=1.0)) == ["lost", OURS, OURS]

@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import jinja2
+from markupsafe import Markup  # of jinja2
+
 from gnnsparse.bench.render.results import (
     OURS,
     PEER,
@@ -67,8 +70,6 @@ def _by_file(parts: list[tuple[str, Part]]) -> list[tuple[str, list[tuple[str, s
 
 @functools.cache
 def _environment() -> Any:
-    import jinja2  # with torch, which needs it; not when the commands start
-
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -100,8 +101,6 @@ def draw(chart: Bars | Intervals | Curves, width: int | None = None, style: str 
         width: the width in pixels of a file of its own; None: the element stands in a page.
         style: the style of such a file.
     """
-    from markupsafe import Markup  # of jinja2
-
     templates = _environment().get_template("charts.jinja").module
     if isinstance(chart, Curves):
         return _draw_curves(chart, templates.curves)

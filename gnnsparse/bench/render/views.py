@@ -157,11 +157,11 @@ def show_times(
             if 1 < len(bars) <= _BARS:
                 charts.append(Bars(f"{words or file}, ms", bars))
     header, cells = as_cells(rows)
-    kept = [n for n, key in enumerate(header) if any(_shown(row[n]) for row in cells)]
+    used = [n for n, key in enumerate(header) if any(_shown(row[n]) for row in cells)]
     table = Table(
         "Measurements" + (f": {about}" if about else ""),
-        tuple(header[n] for n in kept),
-        tuple(tuple(row[n] for n in kept) for row in cells),
+        tuple(header[n] for n in used),
+        tuple(tuple(row[n] for n in used) for row in cells),
         len(cells) > _UNFOLDED,
     )
     return [*charts, table], comparisons
@@ -246,11 +246,6 @@ def _kernel_words(case: Case) -> str:
     return f"{graph}, {op}{weights}, N = {width}"
 
 
-def _at_least(precision: str) -> tuple[str, ...]:
-    """Return the precisions of peers that a result may be compared with: its own, and fp32."""
-    return tuple(dict.fromkeys((precision, "fp32")))
-
-
 @dataclass(frozen=True)
 class _Compared:
     """A comparison with the case and the precision that it is of."""
@@ -260,10 +255,10 @@ class _Compared:
     precision: str
 
 
-def _check_times(rows: list[Row]) -> None:
+def _check_times(rows: list[Row], key: str) -> None:
     for row in rows:
-        if not is_number(row["ms"]) or row["ms"] <= 0:
-            raise ValueError(f"ms: got {row['ms']!r}; accepted: a number above 0")
+        if not is_number(row[key]) or row[key] <= 0:
+            raise ValueError(f"{key}: got {row[key]!r}; accepted: a number above 0")
 
 
 def show_kernels(file: str, rows: list[Row]) -> tuple[list[Part], list[Comparison]]:
@@ -274,7 +269,7 @@ def show_kernels(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
     Raises:
         KeyError, TypeError, ValueError: rows lack a key, or a value is of another type.
     """
-    _check_times(rows)
+    _check_times(rows, "ms")
     peers: dict[tuple[Case, str], list[Row]] = defaultdict(list)
     for row in rows:
         if not row["ours"] and row["ok"]:
@@ -282,7 +277,8 @@ def show_kernels(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
     compared, cells = list[_Compared](), []
     for row in (row for row in rows if row["kernel"] == "auto"):
         case, precision = _kernel_case(row), row["precision"]
-        against = [peer for p in _at_least(precision) for peer in peers[case, p]]
+        # In its own precision, or in fp32.
+        against = [peer for p in dict.fromkeys((precision, "fp32")) for peer in peers[case, p]]
         best = min(against, key=lambda peer: peer["ms"], default=None)
         name = other = None
         if best is not None:
@@ -293,11 +289,11 @@ def show_kernels(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
                 f"{_kernel_words(case)}, {precision}",
             )
             times = float(row["ms"]), other, float(row["ms"])
-            found = Comparison("kernels", file, words, ours, name, *times)
-            compared.append(_Compared(found, case, precision))
+            compared.append(
+                _Compared(Comparison("kernels", file, words, ours, name, *times), case, precision)
+            )
         speed = None if other is None else other / row["ms"]
-        error = row.get("error") if row["ok"] else f"WRONG: {row.get('problem', '')}"
-        cells.append((*case, precision, row["ms"], name, other, speed, row.get("of_floor"), error))
+        cells.append((*case, precision, row["ms"], name, other, speed, row.get("of_floor"), _verdict(row)))
     parts: list[Part] = [*_means(compared), *_charts(compared)]
     header = (
         "graph", "op", "values", "width", "precision", "ours_ms", "best other", "other_ms", "speed",
@@ -403,9 +399,8 @@ def show_latency(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
         KeyError, TypeError, ValueError: rows lack a key, or a value is of another type.
     """
     groups: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
+    _check_times(rows, "p50_ms")
     for row in rows:
-        if not is_number(row["p50_ms"]) or row["p50_ms"] <= 0:
-            raise ValueError(f"p50_ms: got {row['p50_ms']!r}; accepted: a number above 0")
         groups[_latency_case(row)].append(row)
     charts: list[Part] = []
     comparisons, speeds = [], dict[int, float]()
@@ -431,14 +426,14 @@ def show_latency(file: str, rows: list[Row]) -> tuple[list[Part], list[Compariso
             Bars(f"{_latency_words(case)}: p50 (line: to p99), ms", tuple(map(_latency_bar, group)))
         )
     shown = [row | {"speed": speeds.get(id(row)), "error": _verdict(row)} for row in rows]
-    used = [key for key in _LATENCY_COLUMNS if any(row.get(key) is not None for row in shown)]
-    cells = tuple(tuple(row.get(key) for key in used) for row in shown)
     every = Table("Every value", *as_cells(rows), folded=True)
-    return [
-        *charts,
-        Table(_TITLE, tuple(used), cells),
-        every,
-    ], comparisons
+    return [*charts, _columns_of(shown, _LATENCY_COLUMNS, _TITLE), every], comparisons
+
+
+def _columns_of(rows: list[Row], columns: tuple[str, ...], title: str) -> Table:
+    """Return a table of those columns in which a row has a value."""
+    used = tuple(key for key in columns if any(row.get(key) is not None for row in rows))
+    return Table(title, used, tuple(tuple(row.get(key) for key in used) for row in rows))
 
 
 def _verdict(row: Row) -> Any:
@@ -462,9 +457,9 @@ def show_preparation(rows: list[Row]) -> list[Part]:
     ]
     if not found:
         return []
-    used = [key for key in _PREPARATION if any(row.get(key) is not None for row in found)]
-    cells = tuple(tuple(row.get(key) for key in used) for row in found)
-    return [Table("Preparing, and inferences after which ours is ahead (break even)", tuple(used), cells)]
+    return [
+        _columns_of(found, _PREPARATION, "Preparing, and inferences after which ours is ahead (break even)")
+    ]
 
 
 # The views of scores of trained models, of single runs of train.py, and of loss curves.
@@ -506,11 +501,11 @@ def show_scores(rows: list[Row]) -> list[Part]:
         for title, bars in groups.items()
     ]
     header, cells = as_cells(rows)
-    kept = [n for n, key in enumerate(header) if key in _SCORE_COLUMNS]
+    used = [n for n, key in enumerate(header) if key in _SCORE_COLUMNS]
     table = Table(
         "Scores: mean and deviation over the seeds, per cent",
-        tuple(header[n] for n in kept),
-        tuple(tuple(row[n] for n in kept) for row in cells),
+        tuple(header[n] for n in used),
+        tuple(tuple(row[n] for n in used) for row in cells),
     )
     return [*charts, table, Table("Every value", header, cells, folded=True)]
 
@@ -551,13 +546,8 @@ def run_rows(content: dict[str, Any]) -> tuple[list[Row], list[Row], list[Row]]:
         return [], [], []
     what = {key: content.get(key) for key in ("model", "dataset", "precision", "seed")}
     training = (
-        "epochs",
-        "best_epoch",
-        "epoch_milliseconds",
-        "fit_seconds",
-        "peak_memory_bytes",
-        "parameters",
-    )
+        "epochs", "best_epoch", "epoch_milliseconds", "fit_seconds", "peak_memory_bytes", "parameters",
+    )  # fmt: skip
     scores = {
         f"{part} {name}": value
         for part, found in content["metrics"].items()
