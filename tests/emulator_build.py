@@ -58,9 +58,9 @@ UNITS: list[tuple[str, ...]] = [
         "spmm/csr_spmm", "spmm/narrow_spmm", "spmm/heads_spmm", "spmm/extreme_spmm", "sddmm/heads_sddmm",
         "sddmm/window_sddmm", "sddmm/csr_sddmm", "attention/panel_attention", "attention/quantized_attention",
         "graph_attention/graph_attention",
-        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "spmm/policy_spmm", "spmm/packed_spmm",
+        "spmm/panel_spmm", "sddmm/panel_sddmm", "spmm/window_spmm", "papers/policy_spmm", "spmm/packed_spmm",
         "spmm/quantized_spmm", "common/quantize", "sampling/gather_rows",
-        "sddmm/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
+        "papers/block_sddmm", "sampling/neighbors", "softmax", "common/pack", "common/reduce")),
     *((f"emulator/{name}.cpp",) for name in ("mma", "block", "faults", "fiber")),
 ]  # fmt: skip
 #: The emulator's headers come before those of cuda/ that they stand in for.

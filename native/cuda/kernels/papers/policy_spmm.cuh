@@ -9,9 +9,9 @@
 
 #include "device/launch.cuh"
 #include "device/mma.cuh"
-#include "kernels/spmm/policy_rows.cuh"
-#include "kernels/spmm/policy_store.cuh"
-#include "kernels/spmm/policy_values.cuh"
+#include "kernels/papers/policy_rows.cuh"
+#include "kernels/papers/policy_store.cuh"
+#include "kernels/papers/policy_values.cuh"
 #include "kernels/units.cuh"
 
 namespace gnnsparse::cuda {
