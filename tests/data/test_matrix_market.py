@@ -1,4 +1,4 @@
-"""Matrix Market files of every form are read as SciPy reads them; others are refused."""
+"""Matrix Market files of every form are read as SciPy reads them; others are refused before it sees them."""
 
 from __future__ import annotations
 
@@ -65,33 +65,28 @@ SYMMETRIC = "%%MatrixMarket matrix coordinate real symmetric\n"
 SKEW = "%%MatrixMarket matrix coordinate real skew-symmetric\n"
 ARRAY = "%%MatrixMarket matrix array real general\n"
 GARBLED = {
-    "row 0": (COORDINATE + "2 2 1\n0 1 1.0\n", "elements: Line 3: Row index out of bounds"),
-    "row 3": (COORDINATE + "2 2 2\n1 1 1.0\n3 1 1.0\n", "elements: Line 4: Row index out of bounds"),
-    "column": (COORDINATE + "2 2 1\n1 -5 1.0\n", "elements: Line 3: Column index out of bounds"),
-    "column beyond int64": (COORDINATE + f"2 2 1\n1 {10**30} 1.0\n", "Integer out of range"),
-    "fraction": (COORDINATE + "2 2 1\n1.5 1 1.0\n", "Invalid integer value"),
-    "too few values": (COORDINATE + "2 2 2\n1 1 1.0\n1 2\n", "Line 4: Invalid floating-point value"),
-    "fewer": (COORDINATE + "2 2 3\n1 1 1.0\n1 2 1.0\n", "Truncated file"),
-    "more": (COORDINATE + "2 2 1\n1 1 1.0\n1 2 1.0\n", "file too long"),
-    "nothing": (COORDINATE + "2 2 1\n", "Truncated file"),
+    "row 0": (COORDINATE + "2 2 1\n0 1 1.0\n", "row of element 0 is 0; accepted: 1 to 2"),
+    "row 3": (COORDINATE + "2 2 2\n1 1 1.0\n3 1 1.0\n", "row of element 1 is 3; accepted: 1 to 2"),
+    "column": (COORDINATE + "2 2 1\n1 -5 1.0\n", "column of element 0 is -5"),
+    "column beyond int64": (COORDINATE + f"2 2 1\n1 {10**30} 1.0\n", "something else than numbers"),
+    "fraction": (COORDINATE + "2 2 1\n1.5 1 1.0\n", "something else than numbers"),
+    "too few values": (COORDINATE + "2 2 2\n1 1 1.0\n1 2\n", "elements: .*row 2"),
+    "too many values": (COORDINATE + "2 2 2\n1 1 1.0\n1 2 3 4\n", "elements: .*row 2"),
+    "fewer": (COORDINATE + "2 2 3\n1 1 1.0\n1 2 1.0\n", "2 rows; accepted: 3"),
+    "more": (COORDINATE + "2 2 1\n1 1 1.0\n1 2 1.0\n", "more rows; accepted: 1"),
+    "nothing": (COORDINATE + "2 2 1\n", "sizes: promise|0 rows"),
     "nan": (COORDINATE + "2 2 1\n1 1 nan\n", "nan; accepted: finite"),
-    "zero byte": (COORDINATE + "2 2 1\n1 1\x00 1\n", "Invalid floating-point value"),
-    "10^18 elements": (
-        COORDINATE + f"2 2 {10**18}\n1 1 1.0\n",
-        f"sizes: promise {10**18} elements in",
-    ),
-    "10^30 elements": (COORDINATE + f"2 2 {10**30}\n1 1 1.0\n", "banner: Integer out of range"),
+    "zero byte": (COORDINATE + "2 2 1\n1 1\x00 1\n", "something else than numbers"),
+    "10^18 elements": (COORDINATE + f"2 2 {10**18}\n1 1 1.0\n", f"sizes: promise {10**18} lines in at most"),
+    "10^30 elements": (COORDINATE + f"2 2 {10**30}\n1 1 1.0\n", "sizes: got"),
     "2^31 rows": (COORDINATE + f"{2**31} 2 1\n1 1 1.0\n", "below 2\\^31"),
-    "negative": (COORDINATE + "-2 2 1\n1 1 1.0\n", "dimensions can't be negative"),
+    "negative": (COORDINATE + "-2 2 1\n1 1 1.0\n", "sizes: got '-2 2 1'"),
     "large array": (ARRAY + "1000000 1000000\n1.0\n", "sizes: promise"),
     "not square": (SYMMETRIC + "2 3 1\n1 1 1.0\n", "accepted: a square one"),
     "skew diagonal": (SKEW + "2 2 1\n1 1 1.0\n", "accepted: 0 in a skew-symmetric matrix"),
-    "banner": ("%%MatrixMarket vector coordinate real general\n2 2 1\n1 1 1\n", "banner: "),
-    "pattern array": (
-        "%%MatrixMarket matrix array pattern general\n2 2\n",
-        "matrices may not be pattern",
-    ),
-    "long line": ("%" * 3_000_000, "Not a Matrix Market file"),
+    "banner": ("%%MatrixMarket vector coordinate real general\n2 2 1\n1 1 1\n", "banner: got"),
+    "pattern array": ("%%MatrixMarket matrix array pattern general\n2 2\n", "banner: got"),
+    "long line": ("%" * 3_000_000, "line of more than"),
 }
 
 
@@ -133,5 +128,5 @@ def test_weights_of_a_pattern_are_left_out(tmp_path: Path) -> None:
 def test_a_text_that_unpacks_to_more_than_its_matrix_needs_is_refused(tmp_path: Path) -> None:
     text = COORDINATE.encode() + b"2 2 1\n1 1 1.0\n" + b"% a comment\n" * 200_000
     (tmp_path / "bomb.mtx.gz").write_bytes(gzip.compress(text))
-    with pytest.raises(ValueError, match=r"bomb\.mtx\.gz: elements: .*File too long"):
+    with pytest.raises(ValueError, match=r"bomb\.mtx\.gz: has more than \d+ bytes for 1 rows"):
         load_matrix(tmp_path / "bomb.mtx.gz")

@@ -425,7 +425,7 @@ def read_matrix(path: Path, labels: str | None) -> Content:
         MemoryError: the matrix does not fit into memory.
         OSError: a file can't be read.
     """
-    found, has_values = read_mtx(path)
+    found = read_mtx(path)
     rows, cols = found.shape
     with reading(path):
         if rows != cols:
@@ -439,7 +439,7 @@ def read_matrix(path: Path, labels: str | None) -> Content:
             "labels", f"there is no file {labels!r} in {path.parent}; accepted: the name of a file there"
         )
     y = None if file is None else _labels(file, rows)
-    return Content(rows, edges, found.data if has_values else None, y=y, named=True)
+    return Content(rows, edges, found.values, y=y, named=True)
 
 
 def _labels(path: Path, nodes: int) -> np.ndarray:
