@@ -7,7 +7,7 @@ import importlib.resources
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
@@ -19,12 +19,6 @@ __all__ = ["Choice", "Rates", "choose_way", "known_rates", "slices_of"]
 
 #: Features of a chunk are a multiple of this, so that its rows begin at addresses that vector loads need.
 _CHUNK_MULTIPLE = 8
-#: Most nonzeros outside the own columns, as a share, that are taken to cost twice their share of a product:
-#: rows have fewer of these columns in common. By the kernels' model .17 of reddit-like's and .22 of
-#: products-like's nonzeros take .42 of the time.
-_SCATTERED = 0.25
-#: How much longer a copy of chosen rows takes than one of all rows (H200: 3.5 and 4.3 TB/s).
-_SELECT = 1.2
 #: Most chunks in which features travel.
 _MOST_CHUNKS = 4
 
@@ -41,6 +35,9 @@ class Rates:
         copy_bytes: bytes that are copied in a second.
         add_passes: how often a rank's results are read or written to add a second product to the first,
             beyond writing both: 3 where that is an operation of its own, 1 where kernels add to memory.
+        select: how much longer a copy of chosen rows takes than one of all rows.
+        scattered: most nonzeros outside the own columns, as a fraction, that are taken to cost twice their
+            fraction of a product: rows have fewer of these columns in common.
         about: where the numbers come from.
 
     Raises:
@@ -54,10 +51,12 @@ class Rates:
     narrow_bytes: float
     copy_bytes: float
     add_passes: float = 3.0
+    select: float = 1.2
+    scattered: float = 0.25
     about: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("link_bytes", "latency", "product_bytes", "narrow_bytes", "copy_bytes", "add_passes"):
+        for name in (field.name for field in fields(self) if field.name != "about"):
             if check_number(f"rates.{name}", getattr(self, name)) <= 0:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
 
@@ -169,11 +168,11 @@ class _Model:
         received = (facts.ranks - 1) * facts.most_rows if gathers else facts.halo[rank]
         # A gather packs the own rows into its result. A halo packs what others need, about what they send;
         # in one product the own rows have to be beside it.
-        packed = rows if gathers else _SELECT * facts.halo[rank] + (0 if split else rows)
+        packed = rows if gathers else self.rates.select * facts.halo[rank] + (0 if split else rows)
         if not received:
             packed = 0
         outside = facts.outside[rank] / max(nnz, 1)
-        own = nnz * (1 - max(outside, min(2 * outside, 2 * _SCATTERED))) if split else 0.0
+        own = nnz * (1 - max(outside, min(2 * outside, 2 * self.rates.scattered))) if split else 0.0
         now = self.copy(packed) + (self.product(own, self.width) if split else 0.0)
         arrived, transfer, waits = self.copy(packed) * widths[0] / self.width, 0.0, 0.0
         for width in widths:

@@ -104,7 +104,7 @@ def test_both_orders_and_returned_weights_agree(device: str, score: str) -> None
     if score == "additive":
         q, k = q[..., 0], k[..., 0]
     att = torch.randn(H, D, device=device) if score == "gatv2" else None
-    bias = torch.randn(edges.shape[1], H, device=device)
+    bias = torch.randn(edges.shape[1], H, device=device, requires_grad=True)
     out, weights = gnnsparse.graph_attention(a, q, k, v, score=score, att=att, bias=bias, return_weights=True)
     own, other = gnnsparse.graph_attention(
         a,
@@ -123,6 +123,9 @@ def test_both_orders_and_returned_weights_agree(device: str, score: str) -> None
     assert torch.allclose(sums[edges[0]], torch.ones(()), atol=1e-5)
     again = gnnsparse.graph_attention(a, q, k, v, score=score, att=att, bias=bias)
     assert torch.allclose(again, out, atol=1e-5)
+    # With dot products this one is scaled dot-product attention, by other kernels.
+    (got,), (wanted,) = (torch.autograd.grad(x.sin().sum(), bias) for x in (again, out))
+    assert torch.allclose(got, wanted, atol=1e-5)
 
 
 def test_weights_have_gradients(device: str) -> None:

@@ -107,9 +107,9 @@ def empty_grads(call: AttentionCall, needs: Needs) -> list[torch.Tensor | None]:
     """Allocate the gradients of q, k, v and the bias that are needed; that of the bias is float32 zeros."""
     inputs = (call.q, call.k, call.v)
     grads = [empty_heads(x, x.shape[3]) if need else None for x, need in zip(inputs, needs, strict=False)]
-    with_bias = call.bias is not None and needs[3]
-    zeros = torch.zeros(call.bias.shape, dtype=torch.float32, device=call.q.device) if with_bias else None
-    return [*grads, zeros]
+    if call.bias is None or not needs[3]:
+        return [*grads, None]
+    return [*grads, torch.zeros(call.bias.shape, dtype=torch.float32, device=call.q.device)]
 
 
 # The arguments of graph attention: tensors [rows, H, features].
@@ -314,8 +314,8 @@ def edges_argument(x: torch.Tensor | None) -> _native.EdgeValues:
 
 def grads_argument(grad: torch.Tensor, found: list[torch.Tensor | None]) -> _native.AttentionGrads:
     """Return the output's gradient and the gradients to write (None: not needed) as a native argument."""
-    dq, dk, dv, dbias = found
-    return _native.AttentionGrads(*map(heads_argument, (grad, dq, dk, dv)), edges_argument(dbias))
+    dq, dk, dv = map(heads_argument, found[:3])
+    return _native.AttentionGrads(heads_argument(grad), dq, dk, dv, edges_argument(found[3]))
 
 
 def native_attention(call: AttentionCall) -> _native.Attention:

@@ -176,7 +176,7 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
         storage = call.operand.precision.storage
         state = _Backward(
             _laid_out(call), _laid_out_result(result, storage), vectorized(zeros, storage), None, None, inner,
-            Arrays(*(False,) * 9), tiles=False,
+            (False,) * 9, tiles=False,
         )  # fmt: skip
         edges, _ = state.rows()
     return edges[..., 0]
@@ -192,7 +192,7 @@ class _Backward:
         grad, grad_mapped: gradients of the results, laid out like v.
         grad_weights: gradient of the weights, float32 [nnz, H].
         inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
-        needs: which gradients are needed.
+        needs: which gradients are needed, in the order of Arrays.
         tiles: whether the kernels of tiles run.
     """
 
@@ -202,7 +202,7 @@ class _Backward:
     grad_mapped: torch.Tensor | None
     grad_weights: torch.Tensor | None
     inner: torch.Tensor | None
-    needs: Arrays
+    needs: tuple[bool, ...]
     tiles: bool
 
     @cached_property
@@ -214,10 +214,13 @@ class _Backward:
         device = self.call.operand.device
         return torch.empty(rows, self.call.heads, width, dtype=torch.float32, device=device)
 
+    def _needs(self, name: str) -> bool:
+        return self.needs[Arrays._fields.index(name)]
+
     def _like(self, name: str) -> torch.Tensor | None:
         """Allocate the gradient of a tensor [n, H or 1, D] for every head, if it is needed."""
         x = getattr(self.call.arrays, name)
-        if x is None or not getattr(self.needs, name):
+        if x is None or not self._needs(name):
             return None
         if x.dim() == 2:
             return x.new_empty(x.shape[0], self.call.heads)
@@ -241,13 +244,13 @@ class _Backward:
 
     def rows(self) -> tuple[torch.Tensor, Arrays]:
         """Run the pass over rows: what it keeps of the edges, and gradients but of k, v and mapped."""
-        call, needs, a = self.call, self.needs, self.call.arrays
+        call, a = self.call, self.call.arrays
         of = _Rows.of(call.operand.kernels, call, self.tiles)
         edges, additive = self._edges(), call.score == "additive"
         found = Arrays(
             self._like("q"), None, None,
-            self._numbers(of.items, a.att.shape[1]) if needs.att and a.att is not None else None,
-            self._numbers(call.operand.nnz, 1)[..., 0] if needs.bias else None,
+            self._numbers(of.items, a.att.shape[1]) if a.att is not None and self._needs("att") else None,
+            self._numbers(call.operand.nnz, 1)[..., 0] if self._needs("bias") else None,
             None if additive else self._like("features"), self._like("gate"), None, self._like("mapped_q"),
         )  # fmt: skip
         grads = self._grads(
@@ -259,7 +262,7 @@ class _Backward:
             self.problem, of.argument, result_argument(self.result), grads,
             call.operand.kernels.streams.current(),
         )  # fmt: skip
-        if additive and needs.features:
+        if additive and self._needs("features"):
             found = found._replace(features=edges[..., 1])
         return edges, found
 
@@ -279,7 +282,7 @@ class _Backward:
     def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
         """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
         call, mapped = self.call, self.call.arrays.mapped
-        if mapped is None or not self.needs.mapped:
+        if mapped is None or not self._needs("mapped"):
             return None
         found = mapped.new_empty(mapped.shape)
         grads = self._grads(mapped=self.grad_mapped, edges=edges)
@@ -320,7 +323,7 @@ def graph_backward(
                 inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
         state = _Backward(
             call, _laid_out_result(result, storage), grad_out, grad_mapped, grad_weights, inner,
-            Arrays(*needs), tiles,
+            needs, tiles,
         )  # fmt: skip
         edges, found = state.rows()
         dk, dv = state.columns(edges)

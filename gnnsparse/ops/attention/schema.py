@@ -173,20 +173,25 @@ def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: Callable[..., Grads]) 
 
     `saved` are the saved tensors. Checkpointing computes them again, and lets them be read one time only.
     """
-    *tensors, out, stats = saved
-    call = _call(*tensors, ctx.operand.handle, *ctx.options[:3])
+    q, k, v, bias, seed, out, stats = saved
+    call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
     needs = tuple(ctx.needs_input_grad[:4])
     *grads, dbias = run(call, four_dimensions(out), stats, four_dimensions(settled(grad)), needs)
-    return *(None if x is None else _as_given(x, tensors[0].dim()) for x in grads), dbias
+    return *(None if x is None else _as_given(x, q.dim()) for x in grads), dbias
+
+
+def _check(*arguments: Any) -> None:
+    q, k, v, bias, seed, operand, _, dropout_p, _ = arguments
+    operators.attention(q, k, v, bias, seed, operand, dropout_p)
 
 
 def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    operators.attention(*arguments[:6], arguments[7])
+    _check(*arguments)
     return run_forward(_call(*arguments))
 
 
 def _fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    operators.attention(*arguments[:6], arguments[7])
+    _check(*arguments)
     q, v = arguments[0], arguments[2]
     return empty_heads(q, v.shape[-1]), q.new_empty((*q.shape[:3], 2), dtype=torch.float32)
 
