@@ -28,7 +28,7 @@ from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.timing import measure
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 ROW_LIMITS = (64, 128, 256, 1024)

@@ -14,7 +14,7 @@ from gnnsparse.ops.attention.philox import draw_seed, keeps
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand
 from gnnsparse.runtime import device as device_module
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from tests.gpu_paths import StandInPath
 from tests.helpers import ROUNDING
 

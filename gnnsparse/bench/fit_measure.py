@@ -26,8 +26,7 @@ from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.runtime.timing import measure
-from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
 __all__ = ["SUITE", "Case", "measure_cases", "measure_memory", "read_cases", "write_cases"]
 

@@ -48,7 +48,7 @@ from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, VECTOR_BYTES, WINDOW_K_
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from gnnsparse.data.generated import unpack_generated
 from gnnsparse.distributed.shard import unpack_shard
-from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import GraphCache
+from gnnsparse.sparse.saved import check_file
 from gnnsparse_cli import add_cache_arguments, check_folder
 
 __all__ = ["add_arguments", "check_cached", "run"]

@@ -20,7 +20,7 @@ from gnnsparse import _native
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph, with_gradients
 

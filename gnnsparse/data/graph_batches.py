@@ -16,15 +16,12 @@ from gnnsparse.data.datasets import check_graph_ptr
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
 from gnnsparse.formats.csr import Csr, PaddedCsr, index_dtype
 from gnnsparse.plan import CsrPlan, Plan, choose_plan
-from gnnsparse.preprocess.prepare import Prepared, transpose_of
 from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.sparse.operand_core import OperandCore
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.sparse.prepared import Prepared, assemble
 
 __all__ = [
     "BatchPlans", "BlockBatch", "BlockBatches", "PackedBatches", "PaddedBlocks", "PaddingSource",
@@ -198,7 +195,7 @@ class PaddingSource:
         matrix = prepared.forward
         self.values, self.row_scale, self.col_scale = (
             None if t is None else _with_end(t, 0)
-            for t in (matrix.values, matrix.row_scale, matrix.col_scale)
+            for t in (matrix.given_values, matrix.given_row_scale, matrix.given_col_scale)
         )
 
 
@@ -260,21 +257,19 @@ class PaddedBlocks:
         self._structures = forward, forward if source.sides[0] is source.sides[1] else structure()
         self._index = torch.arange(edges, dtype=index_dtype(edges), device=device)
         scales = array(source.row_scale, nodes), array(source.col_scale, nodes)
-        self._matrix = Oriented(forward, None, None, array(source.values, edges), None, *scales)
-        self._core = self._make_core(plans)
-        self.adj = SparseOperand(self._core)
+        self._matrix = KernelCache(forward, None, None, array(source.values, edges), None, *scales)
+        self._prepared = self._prepare(plans)
+        self.adj = SparseOperand(self._prepared)
 
-    def _make_core(self, plans: list[BatchPlans]) -> OperandCore:
+    def _prepare(self, plans: list[BatchPlans]) -> Prepared:
         whole, matrix = self._source.whole.prepared, self._matrix
-        backward = transpose_of(matrix, self._structures[1], None, self._index)
-        report = {**whole.report, "edges": matrix.csr.nnz, "seconds": 0.0}
-        made = whole.normalization, whole.added_loops
-        prepared = Prepared(matrix, backward, self._index, None, report, *made)
-        precision = self._source.whole.precision
-        core = OperandCore(prepared, precision, False, False, one_stream=True, renewable=True)
-        for cache, own in zip(core.caches, plans, strict=True):
+        prepared = assemble(
+            matrix, self._structures[1], self._index, whole.report, normalization=whole.normalization,
+            added_loops=whole.added_loops, precision=whole.precision, one_stream=True, renewable=True,
+        )  # fmt: skip
+        for cache, own in zip(prepared.caches, plans, strict=True):
             cache.longest_row, cache.tuner, cache.keeps_rows_whole = own.longest_row, own, True
-        return core
+        return prepared
 
     def assemble(self) -> None:
         """Writes the arrays of the blocks in `chosen`, which have at most `capacity` nodes and nonzeros."""
@@ -297,13 +292,13 @@ class PaddedBlocks:
         self._index.copy_(torch.where(in_blocks, index, self._edge_places))
         self.rows = nodes[:-1]
         for own, all_of, at in (
-            (self._matrix.values, source.values, edges),
-            (self._matrix.row_scale, source.row_scale, self.rows),
-            (self._matrix.col_scale, source.col_scale, self.rows),
+            (self._matrix.given_values, source.values, edges),
+            (self._matrix.given_row_scale, source.row_scale, self.rows),
+            (self._matrix.given_col_scale, source.col_scale, self.rows),
         ):
             if own is not None and all_of is not None:
                 own.copy_(all_of[at])
-        self._core.renew()
+        self._prepared.renew()
         self.padding = Padding.of(node_ends[-1], self.rows.numel())
 
 
@@ -500,27 +495,27 @@ class BlockBatches:
         backward = forward if shared else packed.structures(self._whole.backward.csr)
         indices = packed.indices(self._index)
         matrix, nodes, pointers = self._whole.forward, packed.nodes(), packed.pointers()
-        values = _parts(packed.of_edges, matrix.values, len(sizes))
+        values = _parts(packed.of_edges, matrix.given_values, len(sizes))
         scales = [
-            _parts(packed.of_nodes, scale, len(sizes)) for scale in (matrix.row_scale, matrix.col_scale)
+            _parts(packed.of_nodes, scale, len(sizes))
+            for scale in (matrix.given_row_scale, matrix.given_col_scale)
         ]
         found = []
         for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
-            own = Oriented(csr, None, None, values[n], None, scales[0][n], scales[1][n])
+            own = KernelCache(csr, None, None, values[n], None, scales[0][n], scales[1][n])
             adj = self._operand_of(own, transposed, index)
             found.append(BlockBatch(adj, nodes[n], pointers[n]))
         return found
 
-    def _operand_of(self, forward: Oriented, transposed: Csr, index: torch.Tensor) -> SparseOperand:
+    def _operand_of(self, forward: KernelCache, transposed: Csr, index: torch.Tensor) -> SparseOperand:
         whole = self._whole
-        report = {**whole.report, "edges": forward.csr.nnz, "seconds": 0.0}
-        made = whole.normalization, whole.added_loops
-        backward = transpose_of(forward, transposed, None, index)
-        prepared = Prepared(forward, backward, index, None, report, *made)
-        core = OperandCore(prepared, self._operand.precision, False, False, one_stream=True)
-        for cache, plans in zip(core.caches, self._plans, strict=True):
+        prepared = assemble(
+            forward, transposed, index, whole.report, normalization=whole.normalization,
+            added_loops=whole.added_loops, precision=whole.precision, one_stream=True,
+        )  # fmt: skip
+        for cache, plans in zip(prepared.caches, self._plans, strict=True):
             cache.longest_row, cache.tuner = plans.longest_row, plans
-        return SparseOperand(core)
+        return SparseOperand(prepared)
 
 
 def _parts(

@@ -35,7 +35,6 @@ from gnnsparse.ops import spmm
 from gnnsparse.ops.common import check_operand
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import outside
@@ -43,6 +42,7 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.prepared import NORMALIZATIONS
 
 __all__ = ["distribute", "group_of", "measure_rates"]
 

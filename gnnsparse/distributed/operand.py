@@ -102,7 +102,7 @@ class DistributedOperand(SparseOperand):
 
     # What follows replaces what a SparseOperand knows from its arrays; its other methods read these.
 
-    _core: Any = _OfOneProcess()
+    _prepared: Any = _OfOneProcess()
     _kernels: Any = _OfOneProcess()
     _handle: Any = _OfOneProcess()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 import torch
@@ -28,12 +28,13 @@ from gnnsparse.ops.common import FLOATS, check_features
 from gnnsparse.ops.spmm.into import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
-from gnnsparse.preprocess.prepare import Prepared, Recipe, assemble, prepare_weighted, with_format
+from gnnsparse.preprocess.prepare import Recipe, prepare_weighted
 from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.sparse.prepared import Prepared, assemble
 
 __all__ = ["FeatureOperations", "Layout", "RowOperations", "RowProduct", "global_columns", "refuse_plan"]
 
@@ -83,9 +84,7 @@ class Layout:
             auto = self.format == "auto"
             recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
             prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
-            return SparseOperand.from_prepared(
-                prepared, self.precision, self.device, auto_format=auto, cache_hit=False
-            )
+            return SparseOperand.on(replace(prepared, auto_format=auto), self.device)
 
     def whole(self, *, transposes: bool = True) -> SparseOperand:
         """Makes the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
@@ -130,11 +129,11 @@ def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
     """Prepares a matrix by which nothing but products are computed: its transpose is left empty."""
     graph = weights.graph
     csr, device = graph.csr, graph.device
-    matrix = Oriented(csr, None, None, graph.values, None, weights.row_scale, weights.col_scale)
+    matrix = KernelCache(csr, None, None, graph.values, None, weights.row_scale, weights.col_scale)
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
     none = torch.zeros(0, dtype=torch.int32, device=device)
     empty = Csr(torch.zeros(csr.cols + 1, dtype=torch.int64, device=device), none, csr.rows)
-    return assemble(with_format(matrix, recipe.precision, spec), empty, none)
+    return assemble(matrix.in_format(recipe.precision, spec), empty, none, precision=recipe.precision)
 
 
 def _scattered(scale: torch.Tensor | None, place: torch.Tensor, columns: int) -> torch.Tensor | None:

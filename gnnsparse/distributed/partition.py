@@ -13,10 +13,10 @@ import torch
 from gnnsparse.distributed.names import PARTITIONS
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.formats.csr import Csr
-from gnnsparse.preprocess.prepare import inverse
 from gnnsparse.preprocess.reorder import METHODS
 from gnnsparse.preprocess.reorder.registry import undirected
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.prepared import inverse
 
 __all__ = [
     "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows", "ranges_along",

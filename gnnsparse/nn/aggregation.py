@@ -155,7 +155,7 @@ def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bo
             f"an operand prepared with {has}, whose weights aggr={reduce!r} has no use for; accepted: "
             "values=None, or an edge_index",
         )
-    if reduce != "sum" and not weighted and adj.kernels.matrix.values is not None:
+    if reduce != "sum" and not weighted and adj.kernels.given_values is not None:
         bad_value(
             "adj",
             f"an operand with weights or repeated edges, and aggr={reduce!r} has none; accepted: an operand "

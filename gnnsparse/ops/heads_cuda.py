@@ -20,8 +20,7 @@ from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
 from gnnsparse.runtime.memo import Key
-from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
 __all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
 

@@ -16,9 +16,8 @@ from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import measure
-from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.kernel_keys import Product
-from gnnsparse.sparse.operand_core import bind_tuner
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
+from gnnsparse.sparse.prepared import bind_tuner
 
 __all__ = ["milliseconds", "runner", "tune"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,14 +14,13 @@ from gnnsparse.formats import FORMAT_NAMES, PRESETS, check_precision, format_spe
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.normalize import NORMALIZATIONS
-from gnnsparse.preprocess.prepare import Recipe, check_size
+from gnnsparse.preprocess.prepare import Recipe, check_size, prepare_arrays
 from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
 from gnnsparse.preprocess.source import read_source
-from gnnsparse.preprocess.stored import prepare_arrays
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.prepared import NORMALIZATIONS
 
 __all__ = ["prepare"]
 
@@ -125,20 +125,13 @@ def prepare(
         check_size(num_nodes, recipe)
     folder = None if isinstance(cache, bool) else cache
     store = None if cache is False else GraphCache(folder)
-    prepared, hit = prepare_arrays(source, recipe, store)
-    _check_range(prepared.forward.values, precision)
+    prepared = prepare_arrays(source, recipe, store)
+    _check_range(prepared.forward.given_values, precision)
     plans = None
     if autotune:
         plans = PlanStore("" if store is None else recipe.key(source), store)
-    return SparseOperand.from_prepared(
-        prepared,
-        precision,
-        _device_of(source.arrays),
-        auto_format=format == "auto",
-        cache_hit=hit,
-        plans=plans,
-        balance=balance,
-    )
+    prepared = replace(prepared, auto_format=format == "auto", plans=plans, balance=balance)
+    return SparseOperand.on(prepared, _device_of(source.arrays))
 
 
 def _check_range(values: torch.Tensor | None, precision: Precision) -> None:

@@ -8,13 +8,9 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
-from gnnsparse.precision import Precision, round_operand
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["NORMALIZATIONS", "Weighted", "explicit_values", "normalize", "symmetric_scales"]
-
-#: Names that `values=` accepts besides a tensor.
-NORMALIZATIONS = ("gcn", "mean")
+__all__ = ["Weighted", "normalize", "symmetric_scales"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,33 +104,3 @@ def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
     if row is None and col is None:
         return True
     return row is not None and col is not None and csr.rows == csr.cols and torch.equal(row, col)
-
-
-def explicit_values(
-    csr: Csr,
-    row_ids: torch.Tensor | None,
-    values: torch.Tensor | None,
-    scales: tuple[torch.Tensor | None, torch.Tensor | None],
-    precision: Precision,
-) -> torch.Tensor:
-    """Computes the value of each nonzero, rounded to a precision.
-
-    Args:
-        csr: the matrix in its stored row order.
-        row_ids: the index in `scales[0]` of each stored row, int [rows]; None: they are equal.
-        values: [nnz]; None: 1 each.
-        scales: row and column weights, each None for 1.
-        precision: the precision.
-
-    Returns:
-        [nnz] in the storage dtype.
-    """
-    if values is None:
-        values = torch.ones(csr.nnz, dtype=torch.float32, device=csr.device)
-    row_scale, col_scale = scales
-    if row_scale is not None:
-        by_row = row_scale if row_ids is None else row_scale[row_ids.long()]
-        values = values * by_row[csr.row_index()]
-    if col_scale is not None:
-        values = values * col_scale[csr.indices.long()]
-    return round_operand(values, precision)

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
-from gnnsparse.errors import check_memory
+from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats import FormatSpec, format_spec
-from gnnsparse.formats.convert import convert
 from gnnsparse.formats.csr import Csr, index_dtype
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.normalize import Weighted, explicit_values, normalize, symmetric_scales
+from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
 from gnnsparse.preprocess.reorder import METHODS, Reordering, reorder
 from gnnsparse.preprocess.source import Source
-from gnnsparse.runtime.cache import CACHE_VERSION
+from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.prepared import Prepared, inverse
+from gnnsparse.sparse.saved import is_finite, pack, plain_format, unpack
 
 __all__ = [
-    "Prepared", "Recipe", "assemble", "build", "check_size", "inverse", "prepare_weighted",
-    "transpose_of", "with_format",
+    "Recipe", "build", "check_size", "prepare_arrays", "prepare_weighted",
 ]  # fmt: skip
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
@@ -61,6 +61,13 @@ class Recipe:
         """Weight of the self-loops that nodes without one get; None: none are added."""
         return self.self_loop_weight if self.normalization == "gcn" else None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Attributes of Prepared that a recipe stands for."""
+        return {
+            "normalization": self.normalization, "added_loops": self.added_loops, "precision": self.precision,
+        }  # fmt: skip
+
     def spec(self, density: float) -> FormatSpec | None:
         """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
         if self.format == "csr":
@@ -77,60 +84,8 @@ class Recipe:
         return fingerprint(source.arrays, *parts, *(() if spec is None else (spec,)))
 
 
-@dataclass(frozen=True, eq=False)
-class Prepared:
-    """A prepared graph, from which operands of any device and precision are made.
-
-    Attributes:
-        forward, backward: A and its transpose, which share arrays if their structures are equal.
-        transpose_map: for each nonzero of `backward` its index in `forward`, int32 or int64 [nnz].
-        edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64 [edges]; None:
-            edge e is nonzero e.
-        report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
-        normalization: name of the weights that were computed, "gcn" or "mean"; None: they were given.
-        added_loops: weight of the self-loops that nodes without one got; None: none were added.
-        is_part: whether rows of a prepared graph were chosen, so that added loops need not be its diagonal.
-    """
-
-    forward: Oriented
-    backward: Oriented
-    transpose_map: torch.Tensor
-    edge_map: torch.Tensor | None = None
-    report: dict[str, Any] = field(default_factory=dict)
-    normalization: str | None = None
-    added_loops: float | None = None
-    is_part: bool = False
-
-
-def inverse(permutation: torch.Tensor) -> torch.Tensor:
-    """Returns the inverse of a permutation, of its dtype."""
-    places = torch.arange(permutation.numel(), dtype=permutation.dtype, device=permutation.device)
-    undo = torch.empty_like(permutation)
-    if permutation.is_cuda:  # an assignment by index takes the host several times as long
-        return undo.scatter_(0, permutation.long(), places)
-    undo[permutation.long()] = places  # by all threads
-    return undo
-
-
 def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor | None]:
     return (csr, None) if order is None else csr.permute_rows(order)
-
-
-def with_format(matrix: Oriented, precision: Precision, spec: FormatSpec | None) -> Oriented:
-    """Returns the matrix with its blocked form, which includes the values if the format stores them.
-
-    Args:
-        matrix: one orientation.
-        precision: precision that stored values are rounded to.
-        spec: the format; None: the matrix is returned as it is.
-    """
-    if spec is None:
-        return matrix
-    stored = None
-    if spec.stores_values:
-        scales = (matrix.row_scale, matrix.col_scale)
-        stored = explicit_values(matrix.csr, matrix.row_ids, matrix.own_values(), scales, precision)
-    return matrix.with_blocked(convert(matrix.csr, spec, stored))
 
 
 def _order_options(recipe: Recipe, spec: FormatSpec | None) -> dict[str, Any]:
@@ -171,7 +126,7 @@ class _Ordered:
         edge_map: for each input edge the index of its nonzero, or None.
     """
 
-    matrix: Oriented
+    matrix: KernelCache
     ordering: Reordering | None
     from_given: torch.Tensor | None
     to_own: torch.Tensor | None
@@ -188,13 +143,13 @@ def _forward(weights: Weighted, recipe: Recipe, spec: FormatSpec | None) -> _Ord
         to_own = inverse(from_given)
         values = None if values is None else values[from_given.long()]
         edge_map = to_own if edge_map is None else to_own[edge_map.long()]
-    matrix = Oriented(csr, order, None, values, None, weights.row_scale, weights.col_scale)
+    matrix = KernelCache(csr, order, None, values, None, weights.row_scale, weights.col_scale)
     return _Ordered(matrix, ordering, from_given, to_own, edge_map)
 
 
 def _backward(
     weights: Weighted, forward: _Ordered, recipe: Recipe, spec: FormatSpec | None
-) -> tuple[Oriented, torch.Tensor, bool]:
+) -> tuple[KernelCache, torch.Tensor, bool]:
     """Returns the transpose, the index in `forward` of each of its nonzeros, and whether A is symmetric.
 
     A counts as symmetric if its structure is, whatever its values.
@@ -215,45 +170,7 @@ def _backward(
     index = index if from_given is None else index[from_given.long()]
     index = index if forward.to_own is None else forward.to_own[index.long()]
     index = index.to(index_dtype(stored.nnz))
-    return transpose_of(matrix, stored, order, index), index, symmetric
-
-
-def transpose_of(forward: Oriented, csr: Csr, row_ids: torch.Tensor | None, index: torch.Tensor) -> Oriented:
-    """Makes the transpose of a matrix.
-
-    Args:
-        forward: the matrix.
-        csr: structure of the transpose, in its own row order.
-        row_ids: row order of the transpose, or None.
-        index: for each nonzero of the transpose its index in `forward`.
-    """
-    value_index = None if forward.values is None else index
-    return Oriented(csr, row_ids, None, forward.values, value_index, forward.col_scale, forward.row_scale)
-
-
-def assemble(
-    forward: Oriented,
-    transposed: Csr,
-    transpose_map: torch.Tensor,
-    *,
-    normalization: str | None = None,
-    added_loops: float | None = None,
-) -> Prepared:
-    """Makes a prepared graph of arrays that are right by construction: nothing is checked, hashed or stored.
-
-    For operands that are made in each step of training, such as sampled blocks and batches of graphs.
-    `SparseOperand.from_prepared` makes an operand of it, with auto_format=False one for the csr kernel.
-
-    Args:
-        forward: A in the caller's row order, without a blocked form.
-        transposed: structure of the transpose.
-        transpose_map: for each nonzero of the transpose its index in A, int32 or int64 [nnz].
-        normalization: name of the weights, "gcn" or "mean"; None: they are what they are.
-        added_loops: weight of the self-loops that nodes without one got; None: none were added.
-    """
-    report = {"symmetric": False, "reorder": {"method": "none"}, "seconds": 0.0, "edges": forward.csr.nnz}
-    backward = transpose_of(forward, transposed, None, transpose_map)
-    return Prepared(forward, backward, transpose_map, None, report, normalization, added_loops)
+    return matrix.transposed(stored, order, index), index, symmetric
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:
@@ -296,24 +213,71 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
     ordered = _forward(weights, recipe, spec)
-    forward = with_format(ordered.matrix, recipe.precision, spec)
+    forward = ordered.matrix.in_format(recipe.precision, spec)
     backward, index, symmetric = _backward(weights, ordered, recipe, spec)
     if symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward)):
         backward = backward.with_blocked(forward.blocked)
     else:
-        backward = with_format(backward, recipe.precision, spec)
+        backward = backward.in_format(recipe.precision, spec)
     report = {
         "symmetric": symmetric,
         "reorder": {"method": "none"} if ordered.ordering is None else ordered.ordering.report(),
         "seconds": time.perf_counter() - start,
         "edges": graph.num_edges,
     }
-    made = recipe.normalization, recipe.added_loops
-    return Prepared(forward, backward, index, ordered.edge_map, report, *made)
+    return Prepared(forward, backward, index, ordered.edge_map, report, **recipe.settings)
 
 
-def _same_values(weights: Weighted, backward: Oriented) -> bool:
+def _same_values(weights: Weighted, backward: KernelCache) -> bool:
     """Returns whether the values of a matrix with symmetric structure are symmetric."""
-    values = backward.values
+    values = backward.given_values
     same = values is None or torch.equal(values, values[backward.value_index.long()])  # type: ignore[union-attr]
     return same and symmetric_scales(weights, backward.csr)
+
+
+def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
+    def read(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepared:
+        # The key stands for the recipe, so that the file need not hold its settings.
+        prepared = unpack(tensors, metadata, cache_hit=True, **recipe.settings)
+        csr = prepared.forward.csr
+        spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
+        if not _same_format(metadata["format"], plain_format(spec, recipe.precision.storage), spec):
+            bad_value("metadata.format", f"is not that of {recipe.format} in {recipe.precision.value}")
+        return prepared
+
+    return cache.load(key, read)
+
+
+def _same_format(found: Any, wanted: Any, spec: FormatSpec | None) -> bool:
+    """Returns whether two plain formats are equal; the dtype counts if the format stores values."""
+    if spec is None or found is None:
+        return found is wanted
+    return found["spec"] == wanted["spec"] and (found == wanted or not spec.stores_values)
+
+
+def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> Prepared:
+    """Reads a prepared graph from the cache, or builds it and stores it there.
+
+    Args:
+        source: the input of `prepare`.
+        recipe: the recipe.
+        cache: the cache; None: the graph is built.
+
+    Returns:
+        The prepared graph, whose `cache_hit` says whether it was read from the cache.
+    """
+    if cache is None:
+        return build(source, recipe)
+    cache.check_folder()
+    key = recipe.key(source)
+    if (prepared := _load(cache, key, recipe)) is not None:
+        return prepared
+    with cache.lock(key) as locked:
+        # Another process may have built it while this one waited for the lock.
+        if locked and (prepared := _load(cache, key, recipe)) is not None:
+            return prepared
+        prepared = build(source, recipe)
+        # Values that are not finite, as sums of large ones may be, are refused by `prepare` in any precision.
+        if locked and is_finite(prepared.forward.given_values):
+            cache.store(key, *pack(prepared, recipe.precision.storage))
+    return prepared

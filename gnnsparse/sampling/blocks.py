@@ -12,21 +12,28 @@ from gnnsparse import _native
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.prepare import assemble, inverse
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sampling.draws import Drawn, Numbering, draw_edges, launch, refuse_repeat
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sparse.graph import check_range
-from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.sparse.operand_core import OperandCore
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.sparse.prepared import Prepared, assemble, inverse
 
 __all__ = [
-    "ROW_LIMIT", "Block", "BlockArrays", "BlockPlans", "Layer", "LayerDraw", "arrange", "draw_at_once",
-    "draw_in_turn", "make_block", "make_core", "plan_blocks",
+    "ROW_LIMIT",
+    "Block",
+    "BlockArrays",
+    "BlockPlans",
+    "Layer",
+    "LayerDraw",
+    "arrange",
+    "draw_at_once",
+    "draw_in_turn",
+    "make_block",
+    "plan_blocks",
+    "prepare_block",
 ]  # fmt: skip
 
 #: Edges of a layer for which there may be room at once. Of more the number is waited for, which takes less
@@ -358,33 +365,33 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
     )
 
 
-def make_core(
+def prepare_block(
     arrays: BlockArrays, normalization: str | None, precision: Precision, *, renewable: bool = False
-) -> OperandCore:
+) -> Prepared:
     """Makes the state of a block's operand.
 
     Args:
         arrays: its arrays.
         normalization: how its weights were made, "gcn", "mean" or None.
         precision: precision of the operand.
-        renewable: whether the arrays will be overwritten, see OperandCore.
+        renewable: whether the arrays will be overwritten, see Prepared.
     """
-    prepared = assemble(
-        Oriented(arrays.csr, values=arrays.values, row_scale=arrays.row_scale),
+    # On a GPU it is used on the stream on which it is made, or on one that waits for it.
+    return assemble(
+        KernelCache(arrays.csr, given_values=arrays.values, given_row_scale=arrays.row_scale),
         arrays.transposed,
         arrays.index,
         normalization=normalization,
         added_loops=1.0 if normalization == "gcn" else None,
-    )
-    # On a GPU it is used on the stream on which it is made, or on one that waits for it.
-    return OperandCore(
-        prepared, precision, auto_format=False, cache_hit=False, one_stream=True, renewable=renewable
+        precision=precision,
+        one_stream=True,
+        renewable=renewable,
     )
 
 
 def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
-    """Makes a block of its arrays, see `make_core`."""
-    adj = SparseOperand(make_core(arrays, normalization, precision))
+    """Makes a block of its arrays, see `prepare_block`."""
+    adj = SparseOperand(prepare_block(arrays, normalization, precision))
     return Block(adj, arrays.targets.long(), arrays.sources.long(), arrays.edge_ids)
 
 

@@ -13,7 +13,6 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import runs_outside
@@ -33,6 +32,7 @@ from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sparse.graph import SparseGraph, check_range, index_tensor
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.prepared import NORMALIZATIONS
 
 __all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph", "check_fanouts"]
 

@@ -1,4 +1,4 @@
-"""What kernels derive from one orientation of an operand: weights, formats, work lists, plans and calls."""
+"""One orientation of a matrix, A or its transpose: its arrays, and all that kernels derive from these."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.formats import BlockedMatrix, exclusive_preset, format_spec, require_operation
+from gnnsparse.formats import BlockedMatrix, FormatSpec, exclusive_preset, format_spec, require_operation
 from gnnsparse.formats.convert import convert, count_slots, value_places
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_plan
@@ -17,27 +17,162 @@ from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.plan.panel import HEIGHTS, takes
 from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
-from gnnsparse.runtime.memo import Accepted, Kept, Streams
-from gnnsparse.sparse.kernel_keys import (
-    ArrayKey,
-    BoundCall,
-    CountsKey,
-    NearKey,
-    PanelsKey,
-    PanelWorkKey,
-    PlanKey,
-    Product,
-    RowGroupsKey,
-    RowWorkKey,
-    SlotScaleKey,
-    ViewKey,
-    WindowWorkKey,
-)
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.runtime.memo import Accepted, ForkLock, Kept, Key, Streams
 
-__all__ = ["KernelCache", "SddmmCall", "SpmmCall"]
+__all__ = [
+    "ArrayKey",
+    "BoundCall",
+    "CountsKey",
+    "KernelCache",
+    "NearKey",
+    "PanelWorkKey",
+    "PanelsKey",
+    "PlanKey",
+    "Product",
+    "RowGroupsKey",
+    "RowWorkKey",
+    "SddmmCall",
+    "SlotScaleKey",
+    "SpmmCall",
+    "StoredCall",
+    "ViewKey",
+    "WindowWorkKey",
+    "explicit_values",
+]
+
+
+@dataclass(frozen=True)
+class Product:
+    """What an operation is asked to compute.
+
+    Attributes:
+        op: "spmm", "sddmm", "attention" or "attention_grad".
+        width: columns of X, or the feature dimension of q and k in SDDMM and attention.
+        edge_values: whether edge values are given in the call.
+        value_width, heads, has_score_terms: fields of an AttentionProblem.
+    """
+
+    op: str
+    width: int
+    edge_values: bool = False
+    value_width: int = 0
+    heads: int = 1
+    has_score_terms: bool = False
+
+
+@dataclass(frozen=True)
+class PlanKey(Key[Plan]):
+    """The plan of an operation. An operand whose X has 8 bits (`quantization`) has another one for it."""
+
+    product: Product
+    quantization: Precision | None
+
+
+@dataclass(frozen=True)
+class ArrayKey(Key[Any]):
+    """Weights, or another array that the operand has once."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class RowWorkKey(Key[WorkList]):
+    """The work list of rows with more than `limit` nonzeros."""
+
+    limit: int
+    residual: bool = False
+
+
+@dataclass(frozen=True)
+class RowGroupsKey(Key[torch.Tensor]):
+    """Neighbouring rows in groups of about `size` nonzeros."""
+
+    size: int
+    limit: int
+
+
+@dataclass(frozen=True)
+class WindowWorkKey(Key[WorkList]):
+    """The work list of windows."""
+
+    limit: int
+    for_scores: bool = False
+    balance: str = "auto"
+    concurrent: int = 0
+
+
+@dataclass(frozen=True)
+class PanelsKey(Key[BlockedMatrix]):
+    """A format with panels of a height."""
+
+    preset: str
+    height: int
+
+
+@dataclass(frozen=True)
+class CountsKey(Key[PanelCounts]):
+    """What panels of a height would hold."""
+
+    height: int
+
+
+@dataclass(frozen=True)
+class NearKey(Key[int]):
+    """The number of nonzeros near the diagonal."""
+
+
+@dataclass(frozen=True)
+class PanelWorkKey(Key[WorkList]):
+    """The work list of panels."""
+
+    height: int
+    limit: int
+    longest_first: bool
+    concurrent_panels: int = 0
+    for_scores: bool = False
+
+
+@dataclass(frozen=True)
+class SlotScaleKey(Key["torch.Tensor | None"]):
+    """The column weight of each slot of a format."""
+
+    preset: str
+    height: int
+
+
+@dataclass(frozen=True)
+class ViewKey(Key[Any]):
+    """The handle of a format for native functions."""
+
+    preset: str
+    height: int
+    weighted: bool
+
+
+@dataclass(frozen=True)
+class BoundCall(Key[Any]):
+    """Key of a product with all arguments but the dense operands bound.
+
+    Attributes:
+        product: the product.
+        dtype: dtype of the dense operands.
+        plan: the plan given by the caller, or None.
+        mean: whether SpMM divides a row's sum by its number of nonzeros.
+        quantization: the precision of 8 bits in which X is stored, or None.
+    """
+
+    product: Product
+    dtype: torch.dtype
+    plan: Plan | None
+    mean: bool = False
+    quantization: Precision | None = None
+
+
+@dataclass(frozen=True)
+class StoredCall(BoundCall):
+    """Key of a product with an X that has 8 bits already, for results of a dtype."""
+
 
 #: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
 #: with a third argument, the memory of y; (q, k) -> scores.
@@ -45,17 +180,55 @@ SpmmCall = Callable[..., torch.Tensor]
 SddmmCall = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
+def explicit_values(
+    csr: Csr,
+    row_ids: torch.Tensor | None,
+    values: torch.Tensor | None,
+    scales: tuple[torch.Tensor | None, torch.Tensor | None],
+    precision: Precision,
+) -> torch.Tensor:
+    """Compute the value of each nonzero, rounded to a precision.
+
+    Args:
+        csr: the matrix in its stored row order.
+        row_ids: the index in `scales[0]` of each stored row, int [rows]; None: they are equal.
+        values: [nnz]; None: 1 each.
+        scales: row and column weights, each None for 1.
+        precision: the precision.
+
+    Returns:
+        [nnz] in the storage dtype.
+    """
+    if values is None:
+        values = torch.ones(csr.nnz, dtype=torch.float32, device=csr.device)
+    row_scale, col_scale = scales
+    if row_scale is not None:
+        by_row = row_scale if row_ids is None else row_scale[row_ids.long()]
+        values = values * by_row[csr.row_index()]
+    if col_scale is not None:
+        values = values * col_scale[csr.indices.long()]
+    return round_operand(values, precision)
+
+
 @dataclass(eq=False)
 class KernelCache:
-    """What kernels derive from A, or from its transpose, at a precision; each part is made once and kept.
+    """One orientation of a matrix, and what kernels derive from it at a precision; each part is made once.
 
-    It may be used from several threads and CUDA streams at a time.
+    The value of nonzero (i, j) is given_values[value_index] * given_row_scale[i] * given_col_scale[j];
+    factors that are None are 1. It may be used from several threads and CUDA streams at a time.
 
     Attributes:
-        matrix: structure and weights.
+        csr: the structure, rows in stored order.
+        row_ids: int32 [rows], the matrix row of each stored row; None: stored row i is matrix row i.
+        blocked: the structure in the blocked format that the matrix was prepared in, or None.
+        given_values: float32 [nnz], values in the nonzero order of A, or None.
+        value_index: int32 or int64 [nnz], the place in `given_values` of each nonzero's value; None: nonzero
+            e has given_values[e]. It may be on another device.
+        given_row_scale: float32 [rows] by matrix row, or None.
+        given_col_scale: float32 [cols] by matrix column, or None.
         precision: arithmetic of the products.
         allows_panels: whether a plan may convert to panels; False if the user asked for another format.
-        kept: the parts made so far.
+        kept: the parts made so far; None: those of a matrix of its own, which is none yet.
         tuner: measures plans; None: plans are chosen by the model.
         streams: the CUDA streams on which the parts are read.
         balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
@@ -67,35 +240,82 @@ class KernelCache:
         accepted: for each form of arguments that has passed all checks, the call that ran it.
     """
 
-    matrix: Oriented
-    precision: Precision
-    allows_panels: bool
-    kept: Kept
-    streams: Streams
+    csr: Csr
+    row_ids: torch.Tensor | None = None
+    blocked: BlockedMatrix | None = None
+    given_values: torch.Tensor | None = None
+    value_index: torch.Tensor | None = None
+    given_row_scale: torch.Tensor | None = None
+    given_col_scale: torch.Tensor | None = None
+    precision: Precision = Precision.FP32
+    allows_panels: bool = True
+    kept: Kept = None  # type: ignore[assignment]
+    streams: Streams = None  # type: ignore[assignment]
     tuner: Callable[[KernelCache, Product], Plan] | None = None
     balance: str = "auto"
     longest_row: int | None = None
     keeps_rows_whole: bool = False
     quantization: Precision | None = None
-    accepted: Accepted = field(init=False)
+    accepted: Accepted = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.kept is None:
+            self.kept = Kept(ForkLock(), self.csr.device)
+        if self.streams is None:
+            self.streams = Streams(self.csr.device)
         self.accepted = Accepted(self.kept)
 
-    @property
-    def csr(self) -> Csr:
-        """The structure, rows in stored order."""
-        return self.matrix.csr
+    def with_blocked(self, blocked: BlockedMatrix | None) -> KernelCache:
+        """Return this orientation with another blocked form, or with none, and no parts made yet."""
+        return replace(self, blocked=blocked, kept=Kept(ForkLock(), self.csr.device))
 
-    @property
-    def row_ids(self) -> torch.Tensor | None:
-        """The matrix row of each stored row, int32 [rows], or None if they are equal."""
-        return self.matrix.row_ids
+    def in_format(self, precision: Precision, spec: FormatSpec | None) -> KernelCache:
+        """Return this orientation with a blocked form, which has the values if the format stores them.
 
-    @property
-    def blocked(self) -> BlockedMatrix | None:
-        """The format that the operand was prepared in, or None."""
-        return self.matrix.blocked
+        Args:
+            precision: precision that stored values are rounded to.
+            spec: the format; None: this object is returned as it is.
+        """
+        if spec is None:
+            return self
+        stored = None
+        if spec.stores_values:
+            scales = self.given_row_scale, self.given_col_scale
+            stored = explicit_values(self.csr, self.row_ids, self.own_values(), scales, precision)
+        return self.with_blocked(convert(self.csr, spec, stored))
+
+    def to(self, device: torch.device) -> KernelCache:
+        """Return this orientation on a device; `value_index` is moved when a call first needs it."""
+        ids, values, row, col = (
+            None if t is None else t.to(device)
+            for t in (self.row_ids, self.given_values, self.given_row_scale, self.given_col_scale)
+        )
+        blocked = None if self.blocked is None else self.blocked.to(device)
+        return KernelCache(self.csr.to(device), ids, blocked, values, self.value_index, row, col)
+
+    def transposed(self, csr: Csr, row_ids: torch.Tensor | None, index: torch.Tensor) -> KernelCache:
+        """Return the transpose of this orientation, without a blocked form.
+
+        Args:
+            csr: structure of the transpose, in its own row order.
+            row_ids: row order of the transpose, or None.
+            index: for each nonzero of the transpose its index in this orientation.
+        """
+        value_index = None if self.given_values is None else index
+        scales = self.given_col_scale, self.given_row_scale
+        return KernelCache(csr, row_ids, None, self.given_values, value_index, *scales)
+
+    def own_values(self) -> torch.Tensor | None:
+        """Return `given_values` in the order of this orientation's nonzeros, float32 [nnz], or None.
+
+        Values of a transpose are gathered anew in each call.
+        """
+        values, index = self.given_values, self.value_index
+        return values if values is None or index is None else values.index_select(0, index.to(values.device))
+
+    def shares_structure(self, other: KernelCache) -> bool:
+        """Return whether both orientations have the very arrays of the structure in common."""
+        return self.csr is other.csr and self.blocked is other.blocked
 
     # Weights, rounded to the precision.
 
@@ -104,7 +324,7 @@ class KernelCache:
         """The matrix's own values, [nnz] in the storage dtype; None if the matrix is rank-1."""
 
         def make() -> torch.Tensor | None:
-            values = self.matrix.own_values()
+            values = self.own_values()
             return None if values is None else round_operand(values, self.precision)
 
         return self.kept.get(ArrayKey("values"), make)
@@ -118,14 +338,19 @@ class KernelCache:
     @property
     def row_scale(self) -> torch.Tensor | None:
         """Row weights of a rank-1 matrix by stored row, float32 [rows], or None."""
-        return self.kept.get(ArrayKey("row_scale"), self.matrix.stored_row_scale)
+
+        def make() -> torch.Tensor | None:
+            scale, ids = self.given_row_scale, self.row_ids
+            return scale if scale is None or ids is None else scale[ids.long()]
+
+        return self.kept.get(ArrayKey("row_scale"), make)
 
     @property
     def col_scale(self) -> torch.Tensor | None:
         """Column weights of a rank-1 matrix, float32 [cols], rounded to the precision, or None."""
 
         def make() -> torch.Tensor | None:
-            scale = self.matrix.col_scale
+            scale = self.given_col_scale
             return None if scale is None else round_operand(scale, self.precision).float()
 
         return self.kept.get(ArrayKey("col_scale"), make)
@@ -398,7 +623,7 @@ class KernelCache:
             name, slots = blocked.spec.name, blocked.slots
             slot_rows, groups = blocked.spec.panel, blocked.panels
         common = (op, device, self.precision, csr.rows, csr.cols, csr.nnz, product.width, name, slots)
-        weighted = self.matrix.values is not None
+        weighted = self.given_values is not None
         if op in ("spmm", "sddmm"):
             near = self._near() if panels else 0
             bytewise = op == "spmm" and not product.edge_values

@@ -3,44 +3,122 @@
 from __future__ import annotations
 
 import operator
+import secrets
+import time
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 
-from gnnsparse.errors import check_choice, check_integer, device_of
-from gnnsparse.formats.csr import Csr, send_by_value
+from gnnsparse.errors import (
+    bad_type,
+    bad_value,
+    check_array,
+    check_choice,
+    check_device,
+    check_integer,
+    device_of,
+)
+from gnnsparse.formats import PRESETS, BlockedMatrix, operations
+from gnnsparse.formats.csr import Csr, index_dtype, send_by_value
 from gnnsparse.plan import Plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.prepare import Prepared
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import outside, runs_outside
-from gnnsparse.sparse import handles
-from gnnsparse.sparse.graph import Exported
+from gnnsparse.runtime.functorch import outside, runs_outside, unwrapped
+from gnnsparse.runtime.memo import ForkLock
+from gnnsparse.sparse.graph import Exported, check_range, index_tensor
 from gnnsparse.sparse.kernel_cache import KernelCache
-from gnnsparse.sparse.operand_core import PRODUCTS, OperandCore, check_product, place
-from gnnsparse.sparse.operand_core import tune as tune_product
-from gnnsparse.sparse.operand_edges import EdgeOrders
-from gnnsparse.sparse.operand_rows import row_numbers, select_rows
-from gnnsparse.sparse.operand_stats import operand_stats
-from gnnsparse.sparse.pickling import pack_core, unpack_core
+from gnnsparse.sparse.prepared import PRODUCTS, Prepared, check_product, inverse, tune
+from gnnsparse.sparse.saved import pack_operand, unpack_operand
 
 __all__ = ["SparseOperand", "bind_matmul", "operand_of", "restore_operand"]
 
+#: The operands of this process by their handles, the integers that stand for them in custom ops and in
+#: programs that are saved.
+_operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()
+_lock = ForkLock()
+
+
+def _register(operand: SparseOperand, wanted: int | None) -> int:
+    """Give an operand a handle that no operand has, here or in another process, and return it.
+
+    A saved program may carry a handle into another process. There it must not stand for another operand,
+    which handles counted from 0 would do. `wanted` is the handle that the operand had in the process that
+    pickled it. It gets it back unless another operand has it, which is the same one on another device.
+    """
+    with _lock:
+        handle = secrets.randbits(63) if wanted is None else wanted
+        while handle in _operands:
+            handle = secrets.randbits(63)
+        _operands[handle] = operand
+    return handle
+
 
 def operand_of(handle: int) -> SparseOperand:
-    """Returns the operand of a handle, the integer that custom ops carry in its place.
+    """Return the operand of a handle, the integer that custom ops carry in its place.
 
     Raises:
         RuntimeError: the operand no longer exists, or is one of another process.
     """
-    found: SparseOperand = handles.find(handle)
-    return found
+    try:
+        return _operands[handle]
+    except KeyError:
+        raise RuntimeError(
+            f"operand {handle} no longer exists, or was made in another process; accepted: an operand of "
+            "which a reference is kept, or that was read from a pickle of the one that was traced"
+        ) from None
 
 
-class SparseOperand(EdgeOrders, Exported):
+_ACCEPTED = (
+    "a slice, row numbers (int32 or int64 [k]) or a mask (bool [rows]); one row is A[i : i + 1], and columns "
+    "are A.T[columns].T"
+)
+_MOST_ROWS = 2**31 - 1
+
+
+def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Returns the numbers of chosen rows, int64 [k] on `device`.
+
+    Args:
+        rows: a slice; row numbers from -count to count - 1, in any order, with repeats or without; or a bool
+            mask [count]. Numbers and masks are tensors, arrays or lists.
+        count: number of rows to choose from.
+        device: the device of the matrix.
+
+    Raises:
+        TypeError: `rows` is of another type or dtype.
+        ValueError: a number is out of range, a shape is wrong, or there are more than 2^31 - 1 rows.
+    """
+    if isinstance(rows, slice):
+        try:
+            chosen = range(*rows.indices(count))
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"rows: {error}; accepted: {_ACCEPTED}") from None
+        return chosen.start + chosen.step * torch.arange(len(chosen), dtype=torch.int64, device=device)
+    if isinstance(rows, (list, np.ndarray)):
+        array = check_array("rows", rows, _ACCEPTED)
+        rows = torch.from_numpy(array.astype(np.int64) if array.size == 0 and array.ndim == 1 else array)
+    if not isinstance(rows, torch.Tensor):
+        bad_type("rows", rows, _ACCEPTED)
+    if rows.dtype == torch.bool and rows.layout == torch.strided:
+        if check_device("rows", rows).shape != (count,):
+            bad_value("rows", f"is a mask of shape {tuple(rows.shape)}; accepted: ({count},)")
+        return unwrapped("rows", rows).to(device).nonzero().flatten()
+    if rows.dtype not in (torch.int32, torch.int64):
+        bad_type("rows", rows, _ACCEPTED)
+    numbers = index_tensor("rows", rows).to(device, torch.int64)
+    if numbers.numel() > _MOST_ROWS:
+        bad_value("rows", f"has {numbers.numel()} elements; accepted: at most 2^31 - 1")
+    wrapped = torch.where(numbers < 0, numbers + count, numbers)
+    check_range("rows", wrapped, count, f"A has {count} rows: with negative numbers counted from its end, it")
+    return wrapped
+
+
+class SparseOperand(Exported):
     """A sparse matrix prepared for products: `A @ X`, `gnnsparse.spmm`, `sddmm`, `edge_softmax`, `attention`.
 
     Made by `gnnsparse.prepare`; immutable. `A @ X` takes X [..., columns, n], as torch.matmul does. `A[rows]`
@@ -54,47 +132,26 @@ class SparseOperand(EdgeOrders, Exported):
 
     def __init__(
         self,
-        core: OperandCore,
+        prepared: Prepared,
         which: int = 0,
         partner: SparseOperand | None = None,
         had: tuple[int, int] | tuple[None, None] = (None, None),
     ) -> None:
-        self._core = core
+        self._prepared = prepared
         self._which = which
-        self._kernels = core.caches[which]
-        self._handle = handles.register(self, had[which])
+        self._kernels = prepared.caches[which]
+        self._handle = _register(self, had[which])
         self._unquantized: SparseOperand | None = None
         # A holds a strong reference to its transpose, whose handle compiled code carries; the transpose holds
         # a weak one to A, so that the pair is freed with A.
-        self._transpose = SparseOperand(core, 1 - which, self, had) if partner is None else None
+        self._transpose = SparseOperand(prepared, 1 - which, self, had) if partner is None else None
         self._partner = None if partner is None else weakref.ref(partner)
 
     @classmethod
-    def from_prepared(
-        cls,
-        prepared: Prepared,
-        precision: Precision,
-        device: torch.device,
-        *,
-        auto_format: bool,
-        cache_hit: bool,
-        plans: PlanStore | None = None,
-        balance: str = "auto",
-    ) -> SparseOperand:
-        """Makes an operand of a prepared graph on `device`.
-
-        Args:
-            prepared: the arrays.
-            precision: arithmetic of the products.
-            device: a CPU or GPU.
-            auto_format: whether the format is chosen by the device.
-            cache_hit: whether the arrays were read from the cache.
-            plans: where measured plans are stored; None: plans are chosen by the model.
-            balance: how windows are cut into parts, one of gnnsparse.plan.window.BALANCES.
-        """
+    def on(cls, prepared: Prepared, device: torch.device) -> SparseOperand:
+        """Make an operand on a device, in the format that the device chooses if it does (`Prepared.on`)."""
         with outside():
-            prepared = place(prepared, device, precision, auto_format)
-        return cls(OperandCore(prepared, precision, auto_format, cache_hit, plans, balance))
+            return cls(prepared.on(device))
 
     # An operand is immutable: copies of a model share it. Where it does not exist, unpickling makes it with
     # its handle, so that a program that was traced with it runs in another process.
@@ -106,7 +163,7 @@ class SparseOperand(EdgeOrders, Exported):
 
     def __reduce__(self) -> Any:
         pair = (self, self.T)[:: -1 if self._which else 1]
-        return restore_operand, pack_core(self._core, self._which, (pair[0].handle, pair[1].handle))
+        return restore_operand, pack_operand(self._prepared, self._which, (pair[0].handle, pair[1].handle))
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -124,7 +181,7 @@ class SparseOperand(EdgeOrders, Exported):
     @property
     def precision(self) -> Precision:
         """Arithmetic of the products."""
-        return self._core.precision
+        return self._prepared.precision
 
     @property
     def normalization(self) -> str | None:
@@ -132,12 +189,12 @@ class SparseOperand(EdgeOrders, Exported):
 
         The transpose has the weights of the operand, and thus this name.
         """
-        return self._core.prepared.normalization
+        return self._prepared.normalization
 
     @property
     def added_loops(self) -> float | None:
         """Weight of the self-loops that `prepare` added to nodes without one; None: it added none."""
-        return self._core.prepared.added_loops
+        return self._prepared.added_loops
 
     @property
     def has_self_loops(self) -> bool:
@@ -146,18 +203,18 @@ class SparseOperand(EdgeOrders, Exported):
         Where `prepare` added self-loops this is known, and of a sampled block, which has fewer rows than
         columns. Else the first call reads all indices.
         """
-        known = self._core.has_self_loops
-        return self._core.find_self_loops() if known is None else known
+        known = self._prepared.has_self_loops
+        return self._prepared.find_self_loops() if known is None else known
 
     @property
     def cache_hit(self) -> bool:
         """Whether `prepare` found the prepared graph in its cache."""
-        return self._core.cache_hit
+        return self._prepared.cache_hit
 
     @property
     def device(self) -> torch.device:
         """The device of the arrays."""
-        return self._core.device
+        return self._prepared.device
 
     @property
     def merges_edges(self) -> bool:
@@ -167,7 +224,7 @@ class SparseOperand(EdgeOrders, Exported):
     @property
     def prepared(self) -> Prepared:
         """The arrays of A and of its transpose, in the orientation in which they were prepared."""
-        return self._core.prepared
+        return self._prepared
 
     @property
     def handle(self) -> int:
@@ -201,17 +258,94 @@ class SparseOperand(EdgeOrders, Exported):
             return self
         if self._which == 1:
             return self.T.unquantized.T
-        with self._core.lock:
+        with self._prepared.lock:
             if self._unquantized is None:
-                self._unquantized = SparseOperand(self._core.unquantized())
+                self._unquantized = SparseOperand(self._prepared.unquantized())
             return self._unquantized
 
     def _new_transpose(self) -> SparseOperand:
         """Makes another A.T for an operand that is a transpose itself and whose original was freed."""
-        with self._core.lock:
+        with self._prepared.lock:
             if self._transpose is None:
-                self._transpose, self._partner = SparseOperand(self._core, 1 - self._which, self), None
+                self._transpose, self._partner = SparseOperand(self._prepared, 1 - self._which, self), None
             return self._transpose
+
+    # The orders of edges: the operand's own, that of its transpose, and that in which edges were given.
+
+    @property
+    def nnz(self) -> int:
+        """Number of nonzeros, self-loops that were added included."""
+        return self._kernels.csr.nnz
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges given to `prepare`, repeats included."""
+        return int(self._prepared.report["edges"])
+
+    def indices(self) -> torch.Tensor:
+        """Returns (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
+        rows = self._kernels.csr.row_index()
+        if self._kernels.row_ids is not None:
+            rows = self._kernels.row_ids.long()[rows]
+        return torch.stack([rows, self._kernels.csr.indices.long()])
+
+    @property
+    def transpose_map(self) -> torch.Tensor:
+        """For each nonzero of the transpose its index in this operand, int32 or int64 [nnz]."""
+        return self._prepared.map_of_transpose(self._which)
+
+    def transpose_values(self, values: torch.Tensor) -> torch.Tensor:
+        """Reorders edge values from this operand's order to that of `A.T`. Differentiable.
+
+        Args:
+            values: [nnz, ...] in this operand's order.
+
+        Returns:
+            [nnz, ...] in the order of `A.T`.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
+        """
+        self._check_edges("values", values, self.nnz)
+        return values.index_select(0, self.transpose_map)
+
+    def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
+        """Reorders edge values to the order of the edges given to `prepare`. Differentiable.
+
+        Args:
+            values: [nnz, ...] in the operand's order.
+
+        Returns:
+            [edges, ...]; repeats of an edge all get the value of the nonzero they were merged into; values
+            of self-loops that were added are left out.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not nnz, or it is on another device.
+        """
+        self._check_edges("values", values, self.nnz)
+        edges = self._prepared.map_of_edges(self._which)
+        return values.clone() if edges is None else values.index_select(0, edges)
+
+    def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
+        """Reorders values of the edges given to `prepare` to the operand's order. Differentiable.
+
+        Args:
+            values: [edges, ...] in the order of the edges given to `prepare`.
+
+        Returns:
+            [nnz, ...]; values of repeats are summed, self-loops that were added get 0.
+
+        Raises:
+            TypeError: `values` is no tensor with at least one dimension.
+            ValueError: its first size is not the number of edges, or it is on another device.
+        """
+        self._check_edges("values", values, self.num_edges)
+        edges = self._prepared.map_of_edges(self._which)
+        if edges is None:
+            return values.clone()
+        return values.new_zeros((self.nnz, *values.shape[1:])).index_add(0, edges, values)
 
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
         """Returns the matrix in the order of its rows, and its weights, rounded to the precision."""
@@ -232,16 +366,7 @@ class SparseOperand(EdgeOrders, Exported):
         device = device_of("device", device)
         if device == self.device:
             return self
-        core = self._core
-        moved = SparseOperand.from_prepared(
-            core.prepared,
-            core.precision,
-            device,
-            auto_format=core.auto_format,
-            cache_hit=core.cache_hit,
-            plans=core.plans,
-            balance=core.balance,
-        )
+        moved = SparseOperand.on(self._prepared, device)
         return moved if self._which == 0 else moved.T
 
     def cuda(self) -> SparseOperand:
@@ -280,16 +405,31 @@ class SparseOperand(EdgeOrders, Exported):
 
     @runs_outside
     def _rows(self, rows: Any) -> SparseOperand:
-        core, numbers = self._core, row_numbers(rows, self.shape[0], self.device)
-        return SparseOperand.from_prepared(
-            select_rows(core, self._which, numbers),
-            core.precision,
-            core.device,
-            auto_format=core.auto_format,
-            cache_hit=False,
-            plans=None if core.plans is None else PlanStore("", None),
-            balance=core.balance,
+        prepared, start = self._prepared, time.perf_counter()
+        whole, numbers = self._kernels, row_numbers(rows, self.shape[0], self.device)
+        stored = numbers if whole.row_ids is None else inverse(whole.row_ids)[numbers].long()
+        csr, source = whole.csr.select_rows(stored)
+        values, row_scale = whole.own_values(), whole.given_row_scale
+        forward = KernelCache(
+            csr,
+            given_values=None if values is None else values[source],
+            given_row_scale=None if row_scale is None else row_scale[numbers],
+            given_col_scale=whole.given_col_scale,
         )
+        transposed, index = csr.transpose()
+        index = index.to(index_dtype(csr.nnz))
+        backward = forward.transposed(transposed, None, index)
+        spec = None if prepared.auto_format or whole.blocked is None else whole.blocked.spec
+        forward, backward = (side.in_format(self.precision, spec) for side in (forward, backward))
+        report = {"symmetric": False, "reorder": {"method": "none"}, "edges": csr.nnz}
+        report["seconds"] = time.perf_counter() - start
+        plans = None if prepared.plans is None else PlanStore("", None)
+        chosen = replace(
+            prepared, forward=forward, backward=backward, transpose_map=index, edge_map=None, report=report,
+            is_part=True, cache_hit=False, plans=plans,
+            one_stream=False, renewable=False,
+        )  # fmt: skip
+        return SparseOperand.on(chosen, self.device)
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         """Returns A X for X [..., k, n] or [k], as torch.matmul does. Differentiable.
@@ -391,8 +531,8 @@ class SparseOperand(EdgeOrders, Exported):
         product = check_product(op, width, edge_values)
         if path().takes(self.device) and path().is_capturing():
             raise RuntimeError("a plan can't be measured while a CUDA graph is captured: tune before")
-        store = self._core.plans or PlanStore("", None)
-        plan = tune_product(self._kernels, product, store, self._core.direction(self._which))
+        store = self._prepared.plans or PlanStore("", None)
+        plan = tune(self._kernels, product, store, self._prepared.direction(self._which))
         self._kernels.use_plan(product, plan)
         return plan
 
@@ -415,7 +555,67 @@ class SparseOperand(EdgeOrders, Exported):
             ValueError: `width` is below 1.
         """
         check_integer("width", width)
-        return operand_stats(self._core, self._kernels, width)
+        prepared, own = self._prepared, self._kernels
+        blocked = own.blocked
+        report, values = prepared.report, own.values
+        chosen = {op: _kernel_report(own, op, width) for op in operations(own.format_name)}
+        rows, cols, nnz = own.csr.rows, own.csr.cols, own.csr.nnz
+        stored, inside = rows * cols, nnz
+        if blocked is not None:
+            kept_out = 0 if blocked.residual is None else blocked.residual.nnz
+            stored, inside = blocked.slots * blocked.spec.panel, nnz - kept_out
+        sizes = {
+            "csr": own.csr.nbytes,
+            "blocked": blocked.nbytes if blocked else 0,
+            "panels": own.panel_bytes,
+            "values": values.nbytes if values is not None else 0,
+            "transpose": 0 if prepared.is_shared else prepared.backward.csr.nbytes,
+            "maps": sum(t.nbytes for t in (prepared.transpose_map, prepared.edge_map) if t is not None),
+        }
+        return {
+            "rows": rows,
+            "cols": cols,
+            "nnz": nnz,
+            "edges": self.num_edges,
+            "precision": self.precision.value,
+            "device": str(self.device),
+            "symmetric": report["symmetric"],
+            "format": blocked.spec.name if blocked else "csr",
+            "windows": blocked.panels * (blocked.spec.panel // blocked.spec.window) if blocked else None,
+            "columns": blocked.slots if blocked else None,
+            "density": inside / max(stored, 1),
+            "bytes": sizes,
+            "format_bytes": None if blocked is None else _format_bytes(blocked),
+            "reorder": report["reorder"],
+            "balance": prepared.balance,
+            "prepare_seconds": report["seconds"],
+            "cache_hit": self.cache_hit,
+            "kernel": chosen,
+        }
+
+    def _check_edges(self, name: str, values: Any, count: int) -> None:
+        if not isinstance(values, torch.Tensor) or values.layout != torch.strided or values.dim() < 1:
+            bad_type(name, values, f"a tensor [{count}, ...]")
+        if values.shape[0] != count:
+            bad_value(name, f"has {values.shape[0]} elements; accepted: {count}, one for each edge")
+        if values.device != self.device:
+            bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
+
+
+def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
+    """Returns the name of the kernel that runs a product, or None, and the reasons."""
+    try:
+        plan = kernels.plan(op, width)
+    except ValueError as error:  # the device has no kernel of the format that was asked for
+        return {"name": None, "why": [str(error)]}
+    return {"name": plan.kernel, "why": list(plan.reasons)}
+
+
+def _format_bytes(blocked: BlockedMatrix) -> dict[str, int | None]:
+    """Returns the bytes of a format's arrays, and those of the formula of its paper, or None."""
+    preset = PRESETS.get(blocked.spec.name)
+    formula = None if preset is None else preset.paper_bytes
+    return {"stored": blocked.nbytes, "paper": None if formula is None else formula(blocked)}
 
 
 send_by_value(SparseOperand)
@@ -436,7 +636,7 @@ def bind_matmul(
 
 
 def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:
-    """Makes an operand of what was saved of one (gnnsparse.sparse.pickling), and checks it.
+    """Makes an operand of what was saved of one (gnnsparse.sparse.saved), and checks it.
 
     In a process that has the operand, on the device that is asked for, that one is returned.
 
@@ -444,11 +644,11 @@ def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> Sparse
         TypeError, ValueError: the arguments are not those of an operand.
     """
     with outside():
-        core, read = unpack_core(tensors, facts, state, device)
-    known: SparseOperand | None = handles.held(read.handles[int(read.transposed)])
-    if known is not None and known.device == core.device:
+        prepared, read = unpack_operand(tensors, facts, state, device)
+    known = _operands.get(read.handles[int(read.transposed)])
+    if known is not None and known.device == prepared.device:
         return known
-    operand = SparseOperand(core, had=read.handles)
+    operand = SparseOperand(prepared, had=read.handles)
     return operand.T if read.transposed else operand
 
 

@@ -15,9 +15,9 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
+from gnnsparse.sparse.prepared import NORMALIZATIONS
 
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset

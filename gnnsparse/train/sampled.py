@@ -23,9 +23,9 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import cached_property
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sampling import FeatureStore, NeighborSampler, prefetch
-from gnnsparse.sampling.blocks import BlockArrays, make_core
+from gnnsparse.sampling.blocks import BlockArrays, prepare_block
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.sparse.operand_core import OperandCore
+from gnnsparse.sparse.prepared import Prepared
 from gnnsparse.train.data import StepInput, shuffled_epochs
 from gnnsparse.train.settings import SamplerConfig
 from gnnsparse.train.tasks import text_of
@@ -185,12 +185,12 @@ class PlacedBlocks:
         self._counts = torch.zeros(counts, dtype=torch.int32, device=device)
         self._loaded: deque[torch.cuda.Event] = deque()
         made = zip(bounds, sampler.most_edges, strict=True)
-        self._cores = [self._core(at, sampler, *both) for at, both in enumerate(made)]
-        self.adjs = [SparseOperand(core) for core in self._cores]
+        self._prepared = [self._prepare(at, sampler, *both) for at, both in enumerate(made)]
+        self.adjs = [SparseOperand(prepared) for prepared in self._prepared]
 
-    def _core(
+    def _prepare(
         self, at: int, sampler: NeighborSampler, bound: BlockBound, most: tuple[int, int]
-    ) -> OperandCore:
+    ) -> Prepared:
         """Makes the state of a block's operand over its places."""
         sides = []
         for side, cols in enumerate((bound.cols, bound.rows)):
@@ -205,11 +205,11 @@ class PlacedBlocks:
             self.nodes[: bound.rows], self.nodes[: bound.cols], sides[0], sides[1], index,
             weights if self._has_values else None, weights if self._has_scale else None,
         )  # fmt: skip
-        core = make_core(arrays, sampler.normalization, sampler.precision, renewable=True)
+        prepared = prepare_block(arrays, sampler.normalization, sampler.precision, renewable=True)
         limits = most[0], min(most[1], bound.rows)  # a column has one edge to each row at most
-        for cache, longest in zip(core.caches, limits, strict=True):
+        for cache, longest in zip(prepared.caches, limits, strict=True):
             cache.longest_row, cache.tuner, cache.keeps_rows_whole = longest, BatchPlans(longest), True
-        return core
+        return prepared
 
     def takes(self, blocks: Sequence[BlockArrays]) -> bool:
         """Returns whether there is room for a sample."""
@@ -253,8 +253,8 @@ class PlacedBlocks:
         torch.where(is_own, offsets, last.index_select(0, self._of_offset), out=offsets)
         is_own = self._map_places < mapped.index_select(0, self._of_map)
         torch.where(is_own, maps, self._behind, out=maps)
-        for core in self._cores:
-            core.renew()
+        for prepared in self._prepared:
+            prepared.renew()
         rows = [self._bounds[0].cols, *(bound.rows for bound in self._bounds)]
         self.paddings = tuple(Padding.of(count, size) for count, size in zip(nodes, rows, strict=True))
 

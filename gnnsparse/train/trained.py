@@ -15,9 +15,9 @@ import torch
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.preprocess.normalize import NORMALIZATIONS
 from gnnsparse.registry import Registry
 from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.sparse.prepared import NORMALIZATIONS
 from gnnsparse.train.device import numerics
 
 __all__ = ["EdgeModel", "LoadedModel", "ModelRecipe", "Prediction", "arrays_of"]

@@ -55,7 +55,7 @@ def test_windows_of_16_rows_for_comparison() -> None:
     assert not has_tall("hrpb")
     graph = random_graph(40, 30, 0.3)
     a = gnnsparse.prepare(graph, precision="fp16", format="me-bcrs", panel=16, cache=False)
-    a.kernels.use_plan(gnnsparse.sparse.kernel_keys.Product("spmm", 64), Plan("window"))
+    a.kernels.use_plan(gnnsparse.sparse.kernel_cache.Product("spmm", 64), Plan("window"))
     plans = tall_plans(a, 64)
     assert [plan.policy.swapped for plan in plans.values()] == [True, False]  # type: ignore[attr-defined]
 
@@ -63,7 +63,7 @@ def test_windows_of_16_rows_for_comparison() -> None:
 def test_an_ablation_changes_one_switch_at_a_time() -> None:
     a = dense_windows(8)
     policy = WindowPolicy(k=8, x_load="coalesced", shuffle=False)
-    a.kernels.use_plan(gnnsparse.sparse.kernel_keys.Product("spmm", 64), Plan("window", policy=policy))
+    a.kernels.use_plan(gnnsparse.sparse.kernel_cache.Product("spmm", 64), Plan("window", policy=policy))
     assert list(format_plans(a, "spmm", 64, ablate=False)) == ["me-bcrs"]
     names = set(format_plans(a, "spmm", 64, ablate=True))
     assert names == {

@@ -116,7 +116,13 @@ def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:
     """Every array of a batch, in both orientations."""
     found = [batch.nodes, batch.graph_ptr, batch.adj.prepared.transpose_map]
     for matrix in (batch.adj.prepared.forward, batch.adj.prepared.backward):
-        parts = matrix.csr.indptr, matrix.csr.indices, matrix.own_values(), matrix.row_scale, matrix.col_scale
+        parts = (
+            matrix.csr.indptr,
+            matrix.csr.indices,
+            matrix.own_values(),
+            matrix.given_row_scale,
+            matrix.given_col_scale,
+        )
         found += [part for part in parts if part is not None]
     return found
 

@@ -26,8 +26,8 @@ import torch
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.formats import operations
-from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
+from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file

@@ -23,7 +23,7 @@ from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view
 from gnnsparse.runtime.device import path
 from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMATS, cut_at, has_precision
 

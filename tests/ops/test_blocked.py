@@ -49,9 +49,8 @@ def operand(name: str, panel: int | None = None) -> SparseOperand:
 
 
 def with_blocked(a: SparseOperand, blocked: BlockedMatrix) -> SparseOperand:
-    core = a._core
-    prepared = replace(core.prepared, forward=core.prepared.forward.with_blocked(blocked))
-    return SparseOperand.from_prepared(prepared, core.precision, a.device, auto_format=False, cache_hit=False)
+    forward = a.prepared.forward.with_blocked(blocked)
+    return SparseOperand(replace(a.prepared, forward=forward))
 
 
 def moved_offset(step: Callable[[BlockedMatrix], int]) -> Callable[[torch.Tensor, BlockedMatrix], None]:

@@ -20,7 +20,7 @@ from gnnsparse.ops.spmm import cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.runtime.device import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath

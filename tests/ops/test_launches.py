@@ -23,7 +23,7 @@ from gnnsparse.nn import GCNConv
 from gnnsparse.ops.spmm import schema
 from gnnsparse.plan import Plan
 from gnnsparse.plan.work import WorkList
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath

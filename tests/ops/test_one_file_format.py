@@ -56,12 +56,9 @@ def test_a_format_in_one_file(device: str, precision: str, tmp_path: Path) -> No
         for width in (1, 40, 128):
             check(a, dense_matrix(graph, None), torch.randn(110, width))
             check(a.T, dense_matrix(graph, None).T, torch.randn(150, width))
-        core, x = a._core, torch.randn(110, 16, device=device)
-        doubled = core.prepared.forward.with_blocked(replace(blocked, values=2 * blocked.values))
-        other = gnnsparse.SparseOperand.from_prepared(
-            replace(core.prepared, forward=doubled), core.precision, a.device, auto_format=False,
-            cache_hit=False,
-        )  # fmt: skip
+        prepared, x = a.prepared, torch.randn(110, 16, device=device)
+        doubled = prepared.forward.with_blocked(replace(blocked, values=2 * blocked.values))
+        other = gnnsparse.SparseOperand(replace(prepared, forward=doubled))
         assert torch.equal(other @ x, 2 * (a @ x)), "the product is that of the format's own values"
         with pytest.raises(ValueError, match=r"precision: got 'bf16' .* whose paper has tf32"):
             gnnsparse.prepare(graph, format="tc-blocks", precision="bf16", cache=False)

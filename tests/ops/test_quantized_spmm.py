@@ -33,7 +33,7 @@ def parts_of(a: gnnsparse.SparseOperand) -> tuple[torch.Tensor, torch.Tensor, to
     values = a.kernels.values
     matrix[row, col] = torch.ones(a.nnz).double() if values is None else values.double().cpu()
     by_row = torch.ones(rows) if a.kernels.row_scale is None else a.kernels.row_scale.cpu()
-    weights = a.kernels.matrix.col_scale
+    weights = a.kernels.given_col_scale
     return matrix, by_row, torch.ones(cols) if weights is None else weights.cpu()
 
 

@@ -16,7 +16,7 @@ from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
 from gnnsparse.runtime.memo import Launchable
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, make

@@ -21,7 +21,7 @@ from gnnsparse.plan import Device, Problem, candidates, choose_plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.timing import Timing
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import panel_counts

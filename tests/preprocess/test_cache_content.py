@@ -14,9 +14,9 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.cli.main import main
-from gnnsparse.preprocess.stored import check_file
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.runtime.cache_files import opened, write_file
+from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import FormatSpec
-from gnnsparse.preprocess.stored import pack, unpack
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.hashing import fingerprint
+from gnnsparse.sparse.saved import pack, unpack
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS
 
@@ -94,7 +94,7 @@ def test_a_number_in_a_file_of_the_cache(
     data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """The file has right checksums, and is set aside."""
-    tensors, facts = pack(OPERANDS[name]._core.prepared, OPERANDS[name].precision.storage)
+    tensors, facts = pack(OPERANDS[name].prepared, OPERANDS[name].precision.storage)
     path = data.draw(st.sampled_from(list(paths(facts))))
     value = data.draw(st.sampled_from([v for v in FORGED if not isinstance(v, torch.Tensor)]))
     cache, key = GraphCache(tmp_path_factory.mktemp("cache")), fingerprint([], "forged")

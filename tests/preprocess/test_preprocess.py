@@ -22,7 +22,7 @@ from gnnsparse.plan.work import cut_rows, cut_windows, group_rows, window_tiles
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.runtime import device as device_module
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import StandInPath
 from tests.helpers import panel_counts, precision_for

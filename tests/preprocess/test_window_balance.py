@@ -19,7 +19,7 @@ from gnnsparse.formats.convert import convert
 from gnnsparse.plan.window import BALANCES, WINDOW
 from gnnsparse.plan.work import adaptive_parts, cut_windows, limited_parts, wave_parts, window_tiles
 from gnnsparse.runtime import device as device_module
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
 

@@ -22,7 +22,7 @@ from gnnsparse.formats import operations
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.plan import CsrPlan
 from gnnsparse.plan.store import PlanStore
-from gnnsparse.sparse import handles
+from gnnsparse.sparse import operand as operands
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS, PRECISIONS
 from tests.together import in_two_processes
@@ -198,12 +198,12 @@ def test_an_operand_is_loaded_where_map_location_says(options: dict[str, Any], t
 @contextlib.contextmanager
 def forgotten() -> Iterator[None]:
     """No operand is known in here, as in another process."""
-    known = dict(handles._held)
-    handles._held.clear()
+    known = dict(operands._operands)
+    operands._operands.clear()
     try:
         yield
     finally:
-        handles._held.update(known)
+        operands._operands.update(known)
 
 
 def test_an_operand_that_exists_is_not_made_again() -> None:

@@ -19,7 +19,7 @@ from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Kept, Key
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS

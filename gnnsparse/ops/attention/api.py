@@ -37,7 +37,7 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_direct, settled
 from gnnsparse.runtime.memo import Key
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "check_bias", "graph_attention"]

@@ -11,7 +11,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import VECTOR_BYTES
-from gnnsparse.sparse.kernel_keys import Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [

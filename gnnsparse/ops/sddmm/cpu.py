@@ -7,8 +7,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.plan import Plan
-from gnnsparse.sparse.kernel_cache import KernelCache, SddmmCall
-from gnnsparse.sparse.kernel_keys import BoundCall, Product
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
 
 __all__ = ["bind"]
 

@@ -12,8 +12,7 @@ from gnnsparse.ops.dense import CudaLoader, on_its_device
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
-from gnnsparse.sparse.kernel_cache import KernelCache, SddmmCall
-from gnnsparse.sparse.kernel_keys import BoundCall, Product
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
 
 __all__ = ["bind"]
 

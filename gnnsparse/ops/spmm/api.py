@@ -26,9 +26,9 @@ from gnnsparse.ops.spmm.stored import StoredFeatures, multiply_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.normalize import explicit_values
 from gnnsparse.runtime.functorch import is_direct, outside
 from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_cache import explicit_values
 from gnnsparse.sparse.operand import SparseOperand, bind_matmul
 
 __all__ = ["spmm"]
@@ -67,7 +67,7 @@ def _quantized_reference(
     if values is not None:
         weights = exact_rounded(values, a.precision)
     else:
-        columns = kernels.matrix.col_scale
+        columns = kernels.given_col_scale
         wide = wide if columns is None else wide * columns.reshape(-1, *[1] * (x.dim() - 1))
         own = kernels.values
         scales = kernels.row_scale, None

@@ -12,8 +12,7 @@ from gnnsparse.ops.dense import cpu_loader
 from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
-from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.sparse.kernel_keys import BoundCall, Product
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 
 __all__ = ["bind"]
 

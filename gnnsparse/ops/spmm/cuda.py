@@ -31,8 +31,7 @@ from gnnsparse.runtime.device import (
     path,
 )
 from gnnsparse.runtime.memo import Launchable
-from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.sparse.kernel_keys import BoundCall, Product
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 
 __all__ = ["bind"]
 

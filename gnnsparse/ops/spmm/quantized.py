@@ -19,8 +19,7 @@ from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.memo import Kept
-from gnnsparse.sparse.kernel_cache import KernelCache, SpmmCall
-from gnnsparse.sparse.kernel_keys import BoundCall, Product, StoredCall
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
 
 __all__ = ["bind", "bind_stored"]
 
@@ -55,7 +54,7 @@ def bind(
     if x.dim() == 3:
         return _by_head(kernels, precision, on_gpu, plan, mean, seed)
     width, edge_values = x.shape[1], values is not None
-    weights = None if edge_values else kernels.matrix.col_scale
+    weights = None if edge_values else kernels.given_col_scale
 
     def make() -> SpmmCall:
         multiply = bind_stored(kernels, width, x.dtype, edge_values, plan, mean)
@@ -162,10 +161,10 @@ def _converted(
 
 def _without_column_weights(kernels: KernelCache) -> KernelCache:
     """Returns kernels of the matrix without the weights that were multiplied into X already."""
-    if kernels.matrix.col_scale is None:
+    if kernels.given_col_scale is None:
         return kernels
     kept = Kept(kernels.kept.lock, kernels.csr.device)
-    return replace(kernels, matrix=replace(kernels.matrix, col_scale=None), kept=kept)
+    return replace(kernels, given_col_scale=None, kept=kept)
 
 
 def _by_head(

@@ -127,7 +127,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
     x = check_dense("x", x, A, A.shape[1], kind)
     if x.requires_grad and torch.is_grad_enabled():
         bad_value("x", "requires a gradient, which stored features do not pass on; accepted: x.detach()")
-    weights = A.kernels.matrix.col_scale
+    weights = A.kernels.given_col_scale
     with torch.no_grad(), _current(x.device):
         stored = store(x, precision, weights, seed)
     return StoredFeatures(stored, (x.shape[0], x.shape[1]), x.dtype, precision, weights)
@@ -158,7 +158,7 @@ def multiply_stored(
         bad_value("x", f"has shape {tuple(stored.shape)}; accepted: ({operand.shape[1]}, any)")
     if stored.device != operand.device:
         bad_value("x", f"is on {stored.device}; accepted: {operand.device}, where the operand is")
-    if kernels.matrix.col_scale is not stored._weights:
+    if kernels.given_col_scale is not stored._weights:
         bad_value(
             "x", "was stored with other column weights; accepted: gnnsparse.store_features(A, x) of this A"
         )

@@ -1,7 +1,8 @@
-"""Prepared graphs in the cache: conversion to the tensors and metadata of a file, and back.
+"""Prepared matrices and operands as plain values and tensors: files of the cache, and pickles.
 
-What comes back is checked: every array by its dtype, its length and, where native code reads memory by it,
-its content. Values have checksums alone.
+A file may hold anything. What comes back is checked: every array by its dtype, its length and, where native
+code reads memory by it, its content. Values have checksums alone. So kernels that run on it stay inside its
+arrays. torch.save and torch.load with weights_only take what an operand is packed into.
 """
 
 from __future__ import annotations
@@ -11,18 +12,18 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_value
-from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked
-from gnnsparse.formats.csr import Csr, check_csr, check_host_array, check_indices, check_permutation
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
+from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, FormatSpec, check_blocked, format_spec
+from gnnsparse.formats.csr import Csr, Locality, check_csr, check_host_array, check_indices, check_permutation
 from gnnsparse.plan import plan_from_plain
-from gnnsparse.preprocess.prepare import Prepared, Recipe, build, transpose_of
-from gnnsparse.preprocess.reorder import Locality
-from gnnsparse.preprocess.source import Source
-from gnnsparse.runtime.cache import GraphCache
+from gnnsparse.plan.store import PlanStore
+from gnnsparse.plan.window import BALANCES
+from gnnsparse.precision import Precision
 from gnnsparse.runtime.serialization import from_plain, to_plain
-from gnnsparse.sparse.oriented import Oriented
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.prepared import NORMALIZATIONS, Prepared
 
-__all__ = ["check_file", "pack", "prepare_arrays", "unpack"]
+__all__ = ["check_file", "is_finite", "pack", "pack_operand", "plain_format", "unpack", "unpack_operand"]
 
 _SHARED = ("transpose_map", "edge_map", "values", "row_scale", "col_scale")
 _INDEX_DTYPES = (torch.int32, torch.int64)
@@ -63,7 +64,7 @@ class _Order:
     details: Any
 
 
-def _pack_oriented(prefix: str, matrix: Oriented) -> dict[str, torch.Tensor]:
+def _pack_oriented(prefix: str, matrix: KernelCache) -> dict[str, torch.Tensor]:
     tensors = {"indptr": matrix.csr.indptr, "indices": matrix.csr.indices}
     if matrix.row_ids is not None:
         tensors["row_ids"] = matrix.row_ids
@@ -72,7 +73,7 @@ def _pack_oriented(prefix: str, matrix: Oriented) -> dict[str, torch.Tensor]:
     return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
-def _plain_format(spec: FormatSpec | None, storage: torch.dtype) -> Any:
+def plain_format(spec: FormatSpec | None, storage: torch.dtype) -> Any:
     """Returns the format as plain values; None for "csr"."""
     return None if spec is None else to_plain(_Format(spec, str(storage).removeprefix("torch.")))
 
@@ -86,10 +87,11 @@ def pack(prepared: Prepared, storage: torch.dtype) -> tuple[dict[str, torch.Tens
     """
     forward = prepared.forward
     tensors = _pack_oriented("forward", forward)
-    if not prepared.backward.shares_structure(forward):
+    if not prepared.is_shared:
         tensors.update(_pack_oriented("backward", prepared.backward))
     shared = (
-        prepared.transpose_map, prepared.edge_map, forward.values, forward.row_scale, forward.col_scale
+        prepared.transpose_map, prepared.edge_map, forward.given_values,
+        forward.given_row_scale, forward.given_col_scale
     )  # fmt: skip
     for name, tensor in zip(_SHARED, shared, strict=True):
         if tensor is not None:
@@ -98,7 +100,7 @@ def pack(prepared: Prepared, storage: torch.dtype) -> tuple[dict[str, torch.Tens
         **prepared.report,
         "cols": forward.csr.cols,
         "rows": forward.csr.rows,
-        "format": _plain_format(None if forward.blocked is None else forward.blocked.spec, storage),
+        "format": plain_format(None if forward.blocked is None else forward.blocked.spec, storage),
     }
     return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, facts
 
@@ -153,7 +155,8 @@ def _unpack_structure(
     return csr, row_ids, blocked
 
 
-def _is_finite(values: torch.Tensor | None) -> bool:
+def is_finite(values: torch.Tensor | None) -> bool:
+    """Return whether there are no values, or all are finite."""
     if values is None or values.numel() == 0:
         return True
     return all(bool(bound.isfinite()) for bound in values.aminmax())  # both are NaN if a value is
@@ -169,18 +172,18 @@ def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> N
     for name, count in (("values", nnz), ("row_scale", facts.rows), ("col_scale", facts.cols)):
         if name in shared:
             check_host_array(name, shared[name], (torch.float32,), count)
-    if not _is_finite(shared.get("values")):
+    if not is_finite(shared.get("values")):
         bad_value("values", "are not finite")
 
 
-def _places(matrix: Oriented, nonzeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _places(matrix: KernelCache, nonzeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the rows and columns of some nonzeros."""
     rows = torch.searchsorted(matrix.csr.indptr, nonzeros, right=True) - 1
     ids = rows if matrix.row_ids is None else matrix.row_ids[rows].long()
     return ids, matrix.csr.indices[nonzeros].long()
 
 
-def _check_transpose(forward: Oriented, backward: Oriented, index: torch.Tensor) -> None:
+def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.Tensor) -> None:
     """Checks the index map of the transpose: that it is a permutation, and some of its elements."""
     nnz = forward.csr.nnz
     if backward.csr.nnz != nnz:
@@ -193,15 +196,15 @@ def _check_transpose(forward: Oriented, backward: Oriented, index: torch.Tensor)
         bad_value("transpose_map", "leads to other elements than the transpose has")
 
 
-def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepared:
-    """Restores the prepared graph that `pack` made tensors and plain values of, all but how its values arose.
+def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
+    """Restore the prepared graph that `pack` made tensors and plain values of.
 
-    `normalization` and `added_loops` are None: they are known from the recipe.
     Everything is checked. Native code and kernels that run on the result stay inside its arrays, whatever
     the tensors and plain values hold.
 
     Args:
         tensors, metadata: the results of `pack`.
+        settings: attributes of Prepared that they do not hold: how its values arose, and how it is used.
 
     Raises:
         ValueError: an array or a value is missing, of another type or out of range.
@@ -213,18 +216,18 @@ def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepar
     csr, row_ids, blocked = _unpack_structure(tensors, "forward", facts.rows, facts.cols, form)
     _check_shared(shared, facts, csr.nnz)
     values, row_scale, col_scale = (shared.get(name) for name in _SHARED[2:])
-    forward = Oriented(csr, row_ids, blocked, values, None, row_scale, col_scale)
+    forward = KernelCache(csr, row_ids, blocked, values, None, row_scale, col_scale)
     if "backward.indptr" in tensors:
         csr, row_ids, blocked = _unpack_structure(tensors, "backward", facts.cols, facts.rows, form)
     elif facts.rows != facts.cols:
         bad_value("backward.indptr", "is missing; accepted without it: square matrices")
     for name in tensors:
         bad_value(name, "is no array of a prepared graph")
-    backward = transpose_of(forward, csr, row_ids, index).with_blocked(blocked)
+    backward = forward.transposed(csr, row_ids, index).with_blocked(blocked)
     _check_transpose(forward, backward, index)
     names = ("symmetric", "reorder", "seconds", "edges")
     report = {name: getattr(facts, name) for name in names}
-    return Prepared(forward, backward, index, shared.get("edge_map"), report)
+    return Prepared(forward, backward, index, shared.get("edge_map"), report, **settings)
 
 
 def check_file(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
@@ -235,49 +238,115 @@ def check_file(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> No
         bad_value("metadata.plan", "is no plan of this version")
 
 
-def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
-    def read(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Prepared:
-        prepared = unpack(tensors, metadata)
-        csr = prepared.forward.csr
-        spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
-        if not _same_format(metadata["format"], _plain_format(spec, recipe.precision.storage), spec):
-            bad_value("metadata.format", f"is not that of {recipe.format} in {recipe.precision.value}")
-        # The key stands for the recipe, so that the file need not hold these.
-        return replace(prepared, normalization=recipe.normalization, added_loops=recipe.added_loops)
-
-    return cache.load(key, read)
+#: Number of the layout of a saved operand.
+_VERSION = 1
 
 
-def _same_format(found: Any, wanted: Any, spec: FormatSpec | None) -> bool:
-    """Returns whether two plain formats are equal; the dtype counts if the format stores values."""
-    if spec is None or found is None:
-        return found is wanted
-    return found["spec"] == wanted["spec"] and (found == wanted or not spec.stores_values)
+@dataclass(frozen=True)
+class _State:
+    """The plain values of a saved operand, beside those of its prepared graph.
+
+    Attributes:
+        version: number of the layout.
+        precision, auto_format, cache_hit, balance, normalization, is_part: see Prepared.
+        added_loops: see Prepared, as text, which may be negative; "" for None.
+        transposed: whether it is the transpose that was saved.
+        handles: the handles of the operand and of its transpose.
+        plans: see PlanStore.to_plain; None: plans are not measured.
+    """
+
+    version: int
+    precision: str
+    auto_format: bool
+    cache_hit: bool
+    balance: str
+    normalization: str
+    is_part: bool
+    added_loops: str
+    transposed: bool
+    handles: tuple[int, int]
+    plans: Any
 
 
-def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> tuple[Prepared, bool]:
-    """Reads a prepared graph from the cache, or builds it and stores it there.
+def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tuple[Any, ...]:
+    """Returns the arguments of `unpack_operand` that restore an operand.
 
     Args:
-        source: the input of `prepare`.
-        recipe: the recipe.
-        cache: the cache; None: the graph is built.
-
-    Returns:
-        The prepared graph, and whether it was read from the cache.
+        prepared: the operand with its transpose.
+        which: 0 if the operand is saved, 1 if its transpose is.
+        handles: the handles of the operand and of its transpose.
     """
-    if cache is None:
-        return build(source, recipe), False
-    cache.check_folder()
-    key = recipe.key(source)
-    if (prepared := _load(cache, key, recipe)) is not None:
-        return prepared, True
-    with cache.lock(key) as locked:
-        # Another process may have built it while this one waited for the lock.
-        if locked and (prepared := _load(cache, key, recipe)) is not None:
-            return prepared, True
-        prepared = build(source, recipe)
-        # Values that are not finite, as sums of large ones may be, are refused by `prepare` in any precision.
-        if locked and _is_finite(prepared.forward.values):
-            cache.store(key, *pack(prepared, recipe.precision.storage))
-    return prepared, False
+    precision, device = prepared.precision, prepared.device
+    if prepared.auto_format:  # the device chooses the format, and may be another one
+        bare = prepared.forward.with_blocked(None), prepared.backward.with_blocked(None)
+        prepared = replace(prepared, forward=bare[0], backward=bare[1])
+    tensors, facts = pack(prepared, precision.storage)
+    state = _State(
+        _VERSION,
+        precision.value,
+        prepared.auto_format,
+        prepared.cache_hit,
+        prepared.balance,
+        prepared.normalization or "",
+        prepared.is_part,
+        "" if prepared.added_loops is None else repr(prepared.added_loops),
+        which == 1,
+        handles,
+        None if prepared.plans is None else prepared.plans.to_plain(),
+    )
+    return tensors, facts, to_plain(state), torch.empty(0, dtype=torch.uint8, device=device)
+
+
+def unpack_operand(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Prepared, _State]:
+    """Restores what `pack_operand` saved, and checks it.
+
+    Args:
+        tensors: arrays by name.
+        facts: plain values of the prepared graph.
+        state: plain values of the operand.
+        where: a tensor on the device of the operand, where `map_location` of torch.load may have put it.
+
+    Raises:
+        TypeError: an argument is of another type.
+        ValueError: an array or a value is missing, of another type or out of range.
+    """
+    if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
+        bad_type("tensors", tensors, "the arrays of a saved operand by name")
+    if not isinstance(where, torch.Tensor):
+        bad_type("where", where, "a tensor")
+    if not isinstance(state, dict) or type(version := state.get("version")) is not int or version != _VERSION:
+        bad_value("state", f"is no operand saved by this version; accepted: layout {_VERSION}")
+    read: _State = from_plain(_State, state, "state")
+    check_choice("state.balance", read.balance, BALANCES)
+    check_choice("state.normalization", read.normalization, ("", *NORMALIZATIONS))
+    precision = Precision.parse(read.precision, "state.precision")
+    prepared = unpack(
+        {name: t.detach().cpu().contiguous() for name, t in tensors.items()},
+        facts,
+        normalization=read.normalization or None,
+        added_loops=check_number("state.added_loops", float(read.added_loops)) if read.added_loops else None,
+        is_part=read.is_part,
+        precision=precision,
+        auto_format=read.auto_format,
+        cache_hit=read.cache_hit,
+        plans=None if read.plans is None else PlanStore.from_plain(read.plans),
+        balance=read.balance,
+    )
+    if (blocked := prepared.forward.blocked) is not None:
+        csr = prepared.forward.csr
+        _check_format(blocked.spec, precision, csr.nnz / max(csr.rows * csr.cols, 1))
+    return prepared.on(where.device), read
+
+
+def _check_format(spec: FormatSpec, precision: Precision, density: float) -> None:
+    """Raise a ValueError unless parameters are those of the preset that they name.
+
+    Kernels read a format by its name, and the arrays of some formats do not show how wide their blocks are.
+    """
+    preset = PRESETS[PRESETS.check(spec.name)]
+    given = {name: getattr(spec, name) for name in preset.options}
+    options = {name: value for name, value in given.items() if value is not None}
+    panel = spec.panel if preset.panels else None
+    wanted = format_spec(spec.name, precision, density, panel, options)
+    if spec != wanted:
+        bad_value("metadata.format.spec", f"is {spec}; accepted in {precision.value}: {wanted}")
