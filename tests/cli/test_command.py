@@ -98,12 +98,21 @@ def test_errors_are_one_line(
     assert printed.count("\n") == 1
 
 
-def test_every_command_has_options_and_a_line_of_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in gnnsparse_cli.COMMANDS:
-        with pytest.raises(SystemExit) as end:
-            cli.main([name, "--help"])
-        assert end.value.code == 0
-        assert capsys.readouterr().out.startswith(f"usage: gnnsparse {name} ")
+SUBJECTS = [f"{name} {subject}" for name, subjects in gnnsparse_cli.SUBJECTS.items() for subject in subjects]
+
+
+@pytest.mark.parametrize("name", [*gnnsparse_cli.COMMANDS, *SUBJECTS])
+def test_every_command_has_options_and_a_line_of_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main([*name.split(), "--help"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: gnnsparse {name} ")
+
+
+def test_the_table_of_commands_is_whole() -> None:
+    assert set(cli._COMMANDS) == {*(set(gnnsparse_cli.COMMANDS) - set(gnnsparse_cli.SUBJECTS)), *SUBJECTS}
+    for places in cli._COMMANDS.values():
+        assert all(callable(cli._load(place)[1]) for place in places)
 
 
 def test_the_cache_of_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
