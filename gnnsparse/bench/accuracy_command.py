@@ -17,6 +17,7 @@ from gnnsparse.bench.accuracy_effects import accumulation_rows, overflow_rows, s
 from gnnsparse.bench.accuracy_operations import OPERATIONS, RANGES, ROUNDING, operation_rows
 from gnnsparse.bench.arguments import device_option, file_option, plot_option, seed_option
 from gnnsparse.bench.figures import form_of, plot_accuracy
+from gnnsparse.bench.kernels_report import new_table
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from gnnsparse.runtime.environment import DEVICES, describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
@@ -166,13 +167,10 @@ def _percent(value: float) -> str:
     return f"{percent:.3g} %" if percent >= 0.01 else "< 0.01 %"
 
 
-def _new_table(title: str, texts: Iterable[str], numbers: Iterable[str], caption: str | None = None) -> Table:
-    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
-    for name in texts:
-        table.add_column(name)
-    for name in numbers:
-        table.add_column(name, justify="right")
-    return table
+def _left_table(
+    title: str, texts: Iterable[str], numbers: Iterable[str], caption: str | None = None
+) -> Table:
+    return new_table(title, texts, numbers, title_justify="left", caption=caption, caption_justify="left")
 
 
 def _by(rows: Iterable[Row], *keys: str) -> dict[tuple[Any, ...], Row]:
@@ -184,7 +182,7 @@ def _operation_tables(rows: list[Row]) -> Iterable[Table]:
     caption = "relative error (Frobenius norm), and in brackets that which 90 % of the elements do not exceed"
     for op in dict.fromkeys(row["op"] for row in rows):
         mine = [row for row in rows if row["op"] == op]
-        table = _new_table(f"{op}: error against float64", ["precision"], ranges, caption)
+        table = _left_table(f"{op}: error against float64", ["precision"], ranges, caption)
         for form in dict.fromkeys(map(form_of, mine)):
             of = {row["range"]: row for row in mine if form_of(row) == form}
             table.add_row(Text(form), *(_operation_cell(of[name]) for name in ranges))
@@ -204,7 +202,7 @@ def _operation_cell(row: Row) -> Text:
 
 def _accumulation_tables(rows: list[Row]) -> Iterable[Table]:
     header = ("float32, measured", "float16 in blocks of 16, emulated", "float16, emulated")
-    table = _new_table(
+    table = _left_table(
         "Sums of products of float16 operands, by accumulator: relative error", ["terms", "count"], header
     )
     for row in rows:
@@ -220,7 +218,7 @@ def _scaling_tables(rows: list[Row]) -> Iterable[Table]:
         return
     caption = "relative error, and the part of the elements that became 0"
     header = [f"{precision} {_WAYS[way]}" for precision, way in ways]
-    table = _new_table(
+    table = _left_table(
         "Gradients of a product, by their size and the scaling of the loss", ["size"], header, caption
     )
     for magnitude in dict.fromkeys(row["magnitude"] for row in rows):
@@ -239,7 +237,7 @@ def _overflow_tables(rows: list[Row]) -> Iterable[Table]:
     degrees = list(dict.fromkeys(row["degree"] for row in rows))
     header = [f"degree {degree}" for degree in degrees]
     caption = "the result of equal terms of 8; float16 ends at 65504"
-    table = _new_table("Overflow of results", ["precision", "reduce"], header, caption)
+    table = _left_table("Overflow of results", ["precision", "reduce"], header, caption)
     for form, reduce in dict.fromkeys((form, reduce) for form, reduce, _ in of):
         cells = []
         for degree in degrees:
@@ -266,17 +264,9 @@ def problems(content: dict[str, Any]) -> list[str]:
             if row["ok"]:
                 continue
             names = (
-                "op",
-                "range",
-                "series",
-                "terms",
-                "precision",
-                "output",
-                "reduce",
-                "degree",
-                "magnitude",
+                "op", "range", "series", "terms", "precision", "output", "reduce", "degree", "magnitude",
                 "way",
-            )
+            )  # fmt: skip
             where = ", ".join(str(row[name]) for name in names if name in row)
             lines.append(f"WRONG: {part}: {where}: {row.get('problem') or 'less exact than its precision'}")
     return lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -18,7 +19,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import describe_environment
 
 __all__ = [
-    "LOSS", "add_ratios", "as_json", "lost_cases", "means_of_auto", "no_losses", "print_report",
+    "LOSS", "add_ratios", "as_json", "lost_cases", "means_of_auto", "new_table", "no_losses", "print_report",
     "weight_pairs",
 ]  # fmt: skip
 
@@ -185,12 +186,19 @@ def as_json(bench: Bench) -> dict[str, Any]:
     }
 
 
-def _table(op: str, rows: list[Row]) -> Table:
-    table = Table(title=op)
-    for name in ("matrix", "values", "N", "precision", "kernel"):
+def new_table(title: str, texts: Iterable[str], numbers: Iterable[str], **options: Any) -> Table:
+    """Return a table of a terminal without rows: columns of texts, then of numbers."""
+    table = Table(title=title, **options)
+    for name in texts:
         table.add_column(name, overflow="fold")
-    for name in ("ms", "quartiles", "GFLOP/s", "floor, ms", "of floor", "x baseline", "x torch", "error"):
+    for name in numbers:
         table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def _table(op: str, rows: list[Row]) -> Table:
+    numbers = ("ms", "quartiles", "GFLOP/s", "floor, ms", "of floor", "x baseline", "x torch", "error")
+    table = new_table(op, ("matrix", "values", "N", "precision", "kernel"), numbers)
     # Sorted by case, since peers of one precision may be measured long before kernels of another.
     order = {case: number for number, case in enumerate(dict.fromkeys(map(_case, rows)))}
     for r in sorted(rows, key=lambda row: order[_case(row)]):
@@ -215,12 +223,10 @@ def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 def _ablation_table(rows: list[Row]) -> Table:
     """Rows of formats: the time beside that of the paper's policy, modelled counts, and a profiler's."""
-    table = Table(title="policies of formats: time, modelled counts and a profiler's, in millions")
-    for name in ("matrix", "values", "N", "precision", "format and change"):
-        table.add_column(name, overflow="fold")
+    title = "policies of formats: time, modelled counts and a profiler's, in millions"
     modelled = ("mma", "loads of X", "sectors of X", "gathered, GB")
-    for name in ("ms", "x its policy", "x baseline", *modelled, "DRAM sectors", "L2 sectors", "instructions"):
-        table.add_column(name, justify="right", no_wrap=True)
+    numbers = ("ms", "x its policy", "x baseline", *modelled, "DRAM sectors", "L2 sectors", "instructions")
+    table = new_table(title, ("matrix", "values", "N", "precision", "format and change"), numbers)
     own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
     for r in rows:
         counts, ms = r.get("modelled"), own.get((*_in_precision(r), r["format"]))
@@ -235,19 +241,9 @@ def _ablation_table(rows: list[Row]) -> Table:
 
 
 def _weights_table(pairs: list[tuple[Row, Row]]) -> Table:
-    table = Table(title="auto: weights of rank 1 beside stored ones")
-    for name in ("matrix", "N", "precision"):
-        table.add_column(name, overflow="fold")
-    for name in (
-        "rank 1, ms",
-        "of floor",
-        "x baseline",
-        "stored, ms",
-        "of floor",
-        "x baseline",
-        "stored / rank 1",
-    ):
-        table.add_column(name, justify="right", no_wrap=True)
+    each = ("of floor", "x baseline")
+    numbers = ("rank 1, ms", *each, "stored, ms", *each, "stored / rank 1")
+    table = new_table("auto: weights of rank 1 beside stored ones", ("matrix", "N", "precision"), numbers)
     for rank1, stored in pairs:
         cells = [
             cell

@@ -16,7 +16,7 @@ from rich.table import Table
 
 from gnnsparse.bench.arguments import at_least_one, device_option, file_option, number_option, plot_option
 from gnnsparse.bench.figures import plot_latencies
-from gnnsparse.bench.kernels_report import no_losses
+from gnnsparse.bench.kernels_report import new_table, no_losses
 from gnnsparse.bench.latency_run import LatencyBench, SkippedLatency
 from gnnsparse.bench.latency_tasks import (
     BACKENDS,
@@ -351,14 +351,11 @@ def _table(rows: list[Row]) -> Table:
     first = rows[0]
     batch = f", batch {first['batch']}" if first["model"] == "transformer" else ""
     about = f"{first['model']}, {first['dataset']}{batch}: {first['layers']} layers, hidden {first['hidden']}"
-    table = Table(title=escape(about))
-    for name in ("backend", "precision", "mode", "cache"):
-        table.add_column(name, overflow="fold")
-    for name in (
+    numbers = (
         "p50, ms", "p90", "p99", "max", "calls", "GPU, ms", "samples/s", "first, ms", "prep., ms",
         "even after", "MB", "x best peer", "x PyG", "error",
-    ):  # fmt: skip
-        table.add_column(name, justify="right", no_wrap=True)
+    )  # fmt: skip
+    table = new_table(escape(about), ("backend", "precision", "mode", "cache"), numbers)
     for r in rows:
         name = f"{r['backend']} ({r['variant']})" if r["variant"] and not r["ours"] else r["backend"]
         peak = "" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 1e6:.1f}"
