@@ -56,7 +56,7 @@ class Arrays:
         self.names = frozenset(self._members)
 
     def read(self, name: str, kinds: str, shape: Shape | None = None) -> np.ndarray:
-        """Reads an array.
+        """Read an array.
 
         Args:
             name: its name.
@@ -80,18 +80,18 @@ class Arrays:
             return _read_array(name, file, kinds, shape)
 
     def scalar(self, name: str) -> int:
-        """Reads an array of one integer, see `read`."""
+        """Read an array of one integer, see `read`."""
         return int(self.read(name, "iu", ()))
 
     def pair(self, name: str) -> tuple[int, int]:
-        """Reads an array of two integers, the shape of a matrix, see `read`."""
+        """Read an array of two integers, the shape of a matrix, see `read`."""
         rows, cols = self.read(name, "iu", (2,)).tolist()
         return rows, cols
 
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Arrays]:
-    """Opens an npz archive. Errors inside the `with` block name the file.
+    """Open an npz archive. Errors inside the `with` block name the file.
 
     Raises:
         ValueError: it is no archive, or damaged.
@@ -106,20 +106,20 @@ def open_npz(path: Path) -> Iterator[Arrays]:
 
 
 def read_npy(path: Path, kinds: str, shape: Shape) -> np.ndarray:
-    """Reads the array of an npy file; `Arrays.read` documents the arguments and errors."""
+    """Read the array of an npy file; `Arrays.read` documents the arguments and errors."""
     with open_regular(path) as file, reading(path):
         check_memory("array", os.fstat(file.fileno()).st_size, "an array")
         return _read_array("array", file, kinds, shape)
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Returns the bytes of a contiguous array, which are not copied."""
+    """Return the bytes of a contiguous array, which are not copied."""
     view: Any = array.reshape(-1).view(np.uint8)
     return memoryview(view)
 
 
 def map_npy(path: Path, dtypes: tuple[Any, ...], shape: Shape) -> np.ndarray:
-    """Maps the array of an npy file into memory, of which nothing is read but the header.
+    """Map the array of an npy file into memory, of which nothing is read but the header.
 
     The mapping goes on when the file is replaced by another one of its name. A file that is cut short while
     it is mapped ends the process at the next access to what is missing.
@@ -162,7 +162,7 @@ def _check_shape(name: str, array: np.ndarray, wanted: Shape) -> None:
 
 
 def _read_array(name: str, file: IO[bytes], kinds: str, wanted: Shape | None) -> np.ndarray:
-    """Reads an array by numpy, which loads no pickles; see `Arrays.read`."""
+    """Read an array by numpy, which loads no pickles; see `Arrays.read`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types
@@ -187,7 +187,7 @@ _LINE, _ROW = 2**20, 256
 
 
 def bounded_line(file: BinaryIO, limit: int = _LINE) -> bytes:
-    """Reads a line, which is empty at the end of the file.
+    """Read a line, which is empty at the end of the file.
 
     Raises:
         ValueError: the line has more than `limit` bytes.
@@ -199,7 +199,7 @@ def bounded_line(file: BinaryIO, limit: int = _LINE) -> bytes:
 
 
 def read_text(path: Path, factor: int) -> bytes:
-    """Returns the bytes of a text, decompressed, if memory has room for `factor` times as many.
+    """Return the bytes of a text, decompressed, if memory has room for `factor` times as many.
 
     Raises:
         ValueError: it is no regular file, or damaged.
@@ -215,7 +215,7 @@ def read_text(path: Path, factor: int) -> bytes:
 
 
 def read_lines(file: BinaryIO, rows: int) -> io.BytesIO:
-    """Reads the rest of a file, of which a table of `rows` rows and comments can have so many bytes.
+    """Read the rest of a file, of which a table of `rows` rows and comments can have so many bytes.
 
     Raises:
         ValueError: there are more bytes than that.
@@ -237,7 +237,7 @@ def parse_rows(
     columns: tuple[int, ...] | None = None,
     exact: bool = True,
 ) -> np.ndarray:
-    """Parses lines of numbers; lines without any, and what follows `%`, are left out.
+    """Parse lines of numbers; lines without any, and what follows `%`, are left out.
 
     Args:
         name: the name of the table in errors.
@@ -276,7 +276,7 @@ def parse_rows(
 
 
 def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None, exact: bool = True) -> np.ndarray:
-    """Reads a table of comma-separated numbers without a head, `.csv.gz`.
+    """Read a table of comma-separated numbers without a head, `.csv.gz`.
 
     Args:
         path: the file.

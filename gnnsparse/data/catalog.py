@@ -63,7 +63,7 @@ CATALOG: Registry[DatasetEntry] = Registry("name")
 
 
 def register_dataset(name: str, *, task: str, splits: int | None = None) -> Callable[[Loader], Loader]:
-    """Registers the decorated function as the loader of a data set.
+    """Register the decorated function as the loader of a data set.
 
     train.py offers a data set without a file in configs/dataset with the defaults of the function's
     parameters.
@@ -85,12 +85,12 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
 
 
 def names_for(task: str) -> Names:
-    """Returns the names of the data sets for a task, which include those that are registered later."""
+    """Return the names of the data sets for a task, which include those that are registered later."""
     return Names(CATALOG, where=lambda entry: entry.task == task)
 
 
 def load_entry(name: str, options: Mapping[str, Any]) -> Any:
-    """Loads a data set of the catalog. Errors of its loader are passed on.
+    """Load a data set of the catalog. Errors of its loader are passed on.
 
     Args:
         name: name of the data set.
@@ -105,7 +105,7 @@ def load_entry(name: str, options: Mapping[str, Any]) -> Any:
 
 
 def check_options(entry: DatasetEntry, options: Mapping[str, Any]) -> None:
-    """Raises a TypeError if an option is given that the data set does not have."""
+    """Raise a TypeError if an option is given that the data set does not have."""
     accepted = entry.options
     for option in options:
         if option not in accepted:
@@ -147,7 +147,7 @@ def load_dataset(
     download: bool = True,
     **options: Any,
 ) -> NodeDataset:
-    """Loads a data set of nodes by name.
+    """Load a data set of nodes by name.
 
     `custom` is your own file, which `load_custom` reads with the options that it has: `path` and others.
     `digits` is a part of scikit-learn, the names that end in `_like` are generated, and all others are
@@ -210,7 +210,7 @@ def load_dataset(
 
 
 def load_sequences(name: str, **options: Any) -> SequenceDataset:
-    """Loads a data set of sequences by name.
+    """Load a data set of sequences by name.
 
     `listops` is generated, `lra_text_bytes` reads a folder of text files.
 

@@ -29,7 +29,7 @@ def _integer(name: str, value: Any, accepted: str) -> int:
 
 
 def check_seed(value: Any) -> int:
-    """Returns `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raises."""
+    """Return `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raise."""
     accepted = "an integer from 0 to 2^63 - 1"
     if not 0 <= _integer("seed", value, accepted) <= _MAX_SEED:
         bad_value("seed", f"got {shown(value)}; accepted: {accepted}")
@@ -37,7 +37,7 @@ def check_seed(value: Any) -> int:
 
 
 def check_split(value: Any, count: int | None) -> int:
-    """Returns `value` if it is the number of a split; else raises.
+    """Return `value` if it is the number of a split; else raise.
 
     Args:
         value: the argument.
@@ -51,7 +51,7 @@ def check_split(value: Any, count: int | None) -> int:
 
 
 def check_scale(value: Any) -> float:
-    """Returns `value` if it is a number above 0 and at most 1; else raises."""
+    """Return `value` if it is a number above 0 and at most 1; else raise."""
     accepted = "a number above 0 and at most 1"
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         bad_type("scale", value, accepted)
@@ -62,7 +62,7 @@ def check_scale(value: Any) -> float:
 
 
 def check_square(graph: Any) -> int:
-    """Returns the number of nodes of `graph` if it is a square SparseGraph; else raises."""
+    """Return the number of nodes of `graph` if it is a square SparseGraph; else raise."""
     if not isinstance(graph, SparseGraph):
         bad_type("graph", graph, "a SparseGraph")
     nodes = graph.num_rows
@@ -72,7 +72,7 @@ def check_square(graph: Any) -> int:
 
 
 def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
-    """Returns `values`, float32 of any shape, if all are finite, else raises.
+    """Return `values`, float32 of any shape, if all are finite, else raise.
 
     A finite sum has finite terms; only where it is not, as large numbers can overflow it, are they looked at.
     """
@@ -86,7 +86,7 @@ def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
-    """Raises if `labels` are no labels of nodes.
+    """Raise if `labels` are no labels of nodes.
 
     Args:
         name: the argument.
@@ -108,7 +108,7 @@ def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
 
 
 def check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
-    """Raises if `targets` are no targets of nodes or graphs, of which some may be missing.
+    """Raise if `targets` are no targets of nodes or graphs, of which some may be missing.
 
     Args:
         name: the argument.
@@ -237,7 +237,7 @@ class NodeDataset(WithTargets):
                 bad_value(name, f"accepted: a tuple of {count} texts, or None")
 
     def permuted(self, order: Any) -> NodeDataset:
-        """Returns the task with renumbered nodes: new node i is node `order[i]`.
+        """Return the task with renumbered nodes: new node i is node `order[i]`.
 
         Args:
             order: int32 or int64 [N], a permutation of 0 to N - 1.
@@ -267,12 +267,12 @@ class NodeDataset(WithTargets):
         )
 
     def without_weights(self) -> NodeDataset:
-        """Returns the task with edges that have no weights, for a model that would ignore them."""
+        """Return the task with edges that have no weights, for a model that would ignore them."""
         return replace(self, graph=SparseGraph(self.graph.csr))
 
 
 def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:
-    """Raises unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
+    """Raise unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
     masks = {"train_mask": train, "val_mask": val, "test_mask": test}
     for name, mask in masks.items():
         check_tensor(name, mask, dtypes=(torch.bool,), shape=(count,))
@@ -281,7 +281,7 @@ def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, coun
 
 
 def normalize_rows(x: torch.Tensor) -> None:
-    """Divides each row of x [N, F] by the sum of its magnitudes, in place. Rows of zeros stay zero."""
+    """Divide each row of x [N, F] by the sum of its magnitudes, in place. Rows of zeros stay zero."""
     total = torch.linalg.vector_norm(x, ord=1, dim=1, keepdim=True)
     x.div_(total.where(total > 0, 1.0))
 
@@ -364,7 +364,7 @@ class GraphDataset(WithTargets):
 
 
 def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
-    """Raises unless `graph_ptr` is int64 [graphs + 1] and ascends from 0 to `nodes`, without repeats."""
+    """Raise unless `graph_ptr` is int64 [graphs + 1] and ascends from 0 to `nodes`, without repeats."""
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.numel() == 0 or int(graph_ptr[0]) != 0 or int(graph_ptr[-1]) != nodes:
         bad_value(
@@ -429,13 +429,13 @@ class LinkDataset:
 
 
 def edge_keys(graph: SparseGraph) -> torch.Tensor:
-    """Returns row * columns + column of each edge, int64 [nnz] in ascending order, on the CPU."""
+    """Return row * columns + column of each edge, int64 [nnz] in ascending order, on the CPU."""
     csr = graph.csr.to(torch.device("cpu"))
     return csr.row_index() * csr.cols + csr.indices.long()
 
 
 def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
-    """Returns for each pair of a row and a column, int64 [k, 2], whether there is such an edge, bool [k].
+    """Return for each pair of a row and a column, int64 [k, 2], whether there is such an edge, bool [k].
 
     Args:
         keys: what `edge_keys` returned.
@@ -521,7 +521,7 @@ class SequenceDataset:
 
 
 def pad_sequences(sequences: list[list[int]] | list[bytes], length: int, offset: int = 0) -> torch.Tensor:
-    """Cuts sequences, or pads them with 0, to one length.
+    """Cut sequences, or pads them with 0, to one length.
 
     Args:
         sequences: integers or bytes.

@@ -1,4 +1,7 @@
-"""The data set ogbl_ddi of the Open Graph Benchmark: interactions of drugs."""
+"""The data set ogbl_ddi of the Open Graph Benchmark: interactions of drugs.
+
+It stands alone as the example of a data set in one file, which `discover` finds.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ _ARRAYS = "indptr, indices, valid_edge, valid_edge_neg, test_edge, test_edge_neg
 
 @register_dataset("ogbl_ddi", task="link")
 def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
-    """Loads ogbl-ddi (Hu et al. 2020) with its published split, by the proteins that drugs target.
+    """Load ogbl-ddi (Hu et al. 2020) with its published split, by the proteins that drugs target.
 
     Args:
         root: the file ogbl_ddi.npz, or a folder that has it, in itself or in `graphs`. Its arrays: the CSR

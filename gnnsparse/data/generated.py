@@ -47,7 +47,7 @@ class Generated:
 
 
 def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Generated]) -> Generated:
-    """Returns the data set of a recipe: from the cache, or computed and stored there.
+    """Return the data set of a recipe: from the cache, or computed and stored there.
 
     A damaged file is reported, set aside and made anew. Where the cache can't be written, a CacheWarning says
     so, and the data set is computed. The folder is $GNNSPARSE_CACHE_DIR or the user's cache folder.
@@ -82,7 +82,7 @@ def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Gen
 
 
 def unpack_generated(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Generated:
-    """Makes the data set of a file's arrays; raises ValueError if they can't be one."""
+    """Make the data set of a file's arrays; raise ValueError if they can't be one."""
     if set(tensors) != set(_ARRAYS):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: {', '.join(_ARRAYS)}")
     indptr, indices, x, y = (tensors[name] for name in _ARRAYS)
@@ -115,7 +115,7 @@ _BRIGHTEST = 16
 
 @register_dataset("digits", task="node")
 def load_digits(split: int = 0) -> NodeDataset:
-    """Loads 1,797 images of digits with 8 x 8 pixels, each joined with its 8 nearest others by edges.
+    """Load 1,797 images of digits with 8 x 8 pixels, each joined with its 8 nearest others by edges.
 
     The graph is kept in the package's cache with the images, so that a second call does not need
     scikit-learn, whose import takes longer than training.
@@ -150,7 +150,7 @@ def _read_images() -> Generated:
 
 
 def nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
-    """Makes the symmetric graph that joins every point with its `count` nearest others.
+    """Make the symmetric graph that joins every point with its `count` nearest others.
 
     All N x N distances are held in memory, so it is for thousands of points. Among points at equal distances
     those with smaller indices are chosen. Distances between points of small integers are exact, so that every
@@ -182,7 +182,7 @@ _ROWS = 2**16
 
 @dataclass(frozen=True)
 class _Task:
-    """Numbers of classes and features, and shares of training and validation nodes, of the real data set."""
+    """Numbers of classes and features of the real data set, and fractions of its nodes for each part."""
 
     classes: int
     features: int
@@ -198,7 +198,7 @@ _TASKS = {
 
 
 def sizes_of(name: str) -> tuple[int, int]:
-    """Returns the numbers of features and classes of the graph that a generated graph stands for.
+    """Return the numbers of features and classes of the graph that a generated graph stands for.
 
     Generated graphs without such a data set have 128 features and 16 classes.
     """
@@ -207,7 +207,7 @@ def sizes_of(name: str) -> tuple[int, int]:
 
 
 def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
-    """Generates a graph with a node classification task that can be learned, on the CPU, or reads it again.
+    """Generate a graph with a node classification task that can be learned, on the CPU, or read it again.
 
     What was generated is kept in the package's cache.
 

@@ -31,24 +31,24 @@ __all__ = [
 #: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
 _CHUNK = 2**22
 #: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few
-#: nodes for its share of the edges, so the rounds must end.
+#: nodes for its fraction of the edges, so the rounds must end.
 _ROUNDS = 24
 #: The first node of a range and the node behind it, int64 [n] each, for nodes int64 [n].
 Span = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def chunks(count: int) -> list[slice]:
-    """Returns the ranges of `count` things that are worked on at a time."""
+    """Return the ranges of `count` things that are worked on at a time."""
     return [slice(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
 
 
 def pair_keys(u: torch.Tensor, v: torch.Tensor, nodes: int) -> torch.Tensor:
-    """Returns a key for each unordered pair of nodes: the smaller one times `nodes`, plus the larger one."""
+    """Return a key for each unordered pair of nodes: the smaller one times `nodes`, plus the larger one."""
     return torch.minimum(u, v) * nodes + torch.maximum(u, v)
 
 
 def distinct(keys: torch.Tensor) -> torch.Tensor:
-    """Returns the distinct keys in ascending order; may overwrite `keys`."""
+    """Return the distinct keys in ascending order; may overwrite `keys`."""
     if keys.device.type == "cpu":
         keys.numpy().sort()  # in place, and several times as fast as torch's sort on the CPU
         return torch.unique_consecutive(keys)
@@ -77,20 +77,20 @@ class Sampler:
         self.generator = torch.Generator(device=device).manual_seed(seed)
 
     def inside(self, count: int) -> list[torch.Tensor]:
-        """Draws about `count` pairs inside communities; returns keys, in chunks without common pairs."""
+        """Draw about `count` pairs inside communities; return keys, in chunks without common pairs."""
         return [
             self.fill(wanted, nodes, self.own_community) for wanted, nodes in self.inside_parts(count, _CHUNK)
         ]
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divides `count` pairs inside communities among these.
+        """Divide `count` pairs inside communities among these.
 
         Yields:
             A number of pairs, at most `most` or those of one community, and the nodes of the communities that
             they are in.
         """
-        share = self.weight_below[self._bounds_there].cpu()
-        wanted = (share / share[-1] * count).round().long()
+        weight = self.weight_below[self._bounds_there].cpu()
+        wanted = (weight / weight[-1] * count).round().long()
         first = 0
         while first < wanted.numel() - 1:
             fits = int(torch.searchsorted(wanted, wanted[first] + most, right=True)) - 1
@@ -101,26 +101,26 @@ class Sampler:
             first = last
 
     def even_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divides `count` pairs with any first ends among ranges of nodes of about equal weight.
+        """Divide `count` pairs with any first ends among ranges of nodes of about equal weight.
 
         Yields:
             A number of pairs, about `most` or less, and the nodes that their first ends are drawn from.
         """
         parts = max(1, -(-count // most))
         total = self.weight_below[-1]
-        shares = torch.arange(1, parts, dtype=torch.float64, device=self.device) / parts * total
-        ends = torch.searchsorted(self.weight_below, shares).clamp(max=self.nodes)
+        bounds_of_weight = torch.arange(1, parts, dtype=torch.float64, device=self.device) / parts * total
+        ends = torch.searchsorted(self.weight_below, bounds_of_weight).clamp(max=self.nodes)
         bounds = torch.unique(pad(pad(ends, (1, 0)), (0, 1), value=self.nodes))
         wanted = (self.weight_below[bounds] / total * count).round().long().tolist()
         for at, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
             yield wanted[at + 1] - wanted[at], slice(first, last)
 
     def outside(self, count: int, reach: int | None) -> torch.Tensor:
-        """Draws about `count` pairs of nodes of different communities; returns their keys."""
+        """Draw about `count` pairs of nodes of different communities; return their keys."""
         return self.fill(count, slice(0, self.nodes), self.span_within(reach), between=True)
 
     def span_within(self, reach: int | None) -> Span:
-        """Returns a function of nodes: the range of those whose ids differ by at most `reach`; None: all."""
+        """Return a function of nodes: the range of those whose ids differ by at most `reach`; None: all."""
 
         def span(u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
             if reach is None:
@@ -133,12 +133,12 @@ class Sampler:
         return torch.searchsorted(self._bounds_there, u, right=True)
 
     def own_community(self, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the range of the nodes of a node's community: the first ones, and those behind the last."""
+        """Return the range of the nodes of a node's community: the first ones, and those behind the last."""
         behind = self._community(u)
         return self._bounds_there[behind - 1], self._bounds_there[behind]
 
     def fill(self, count: int, nodes: slice, span: Span, between: bool = False) -> torch.Tensor:
-        """Draws until there are about `count` distinct pairs, or all rounds are used.
+        """Draw until there are about `count` distinct pairs, or all rounds are used.
 
         Args:
             count: number of pairs.
@@ -164,7 +164,7 @@ class Sampler:
         return found
 
     def _draw(self, count: int, nodes: slice, span: Span, between: bool) -> torch.Tensor:
-        """Draws `count` pairs; returns the keys of those that can be edges, with repeats."""
+        """Draw `count` pairs; return the keys of those that can be edges, with repeats."""
         u = self._pick(torch.arange(count, device=self.device), count, nodes)
         low, high = span(u)
         below, above = self.weight_below[low], self.weight_below[high]
@@ -177,7 +177,7 @@ class Sampler:
         return pair_keys(u[is_edge], v[is_edge], self.nodes)
 
     def _pick(self, stratum: torch.Tensor, strata: int, nodes: slice) -> torch.Tensor:
-        """Draws a node from each of `strata` equal parts of the summed weights.
+        """Draw a node from each of `strata` equal parts of the summed weights.
 
         Stratified draws are ascending, and the number of times that a node is drawn varies little.
         """
@@ -205,7 +205,7 @@ class BlockModel:
     Attributes:
         nodes: number of nodes.
         nnz: nonzeros of the symmetric adjacency matrix, twice the number of edges.
-        inside: share of the edges that join nodes of one community.
+        inside: fraction of the edges that join nodes of one community.
         community: mean number of nodes of a community.
         spread: standard deviation of the logarithm of the communities' sizes.
         tail: exponent of the Pareto distribution of the weights; smaller ones make degrees more skewed.
@@ -246,7 +246,7 @@ class BlockModel:
         return max(2 * self.community, 3 * self.nnz / self.nodes) / self.nodes
 
     def scaled(self, scale: float) -> tuple[int, int]:
-        """Returns the numbers of nodes and of undirected edges at `scale`."""
+        """Return the numbers of nodes and of undirected edges at `scale`."""
         return round(self.nodes * scale), round(self.nnz * scale / 2)
 
 
@@ -259,7 +259,7 @@ GENERATED_GRAPHS = Names(BLOCK_MODELS, where=lambda model: model.nnz <= _MOST_IN
 
 
 def register_block_model(name: str, model: BlockModel) -> None:
-    """Registers the parameters of a graph under a name.
+    """Register the parameters of a graph under a name.
 
     Raises:
         ValueError: the name is taken.
@@ -285,7 +285,7 @@ def graph_like(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> SparseGraph:
-    """Generates a random graph like a well-known one: symmetric, without self-loops, all values 1.
+    """Generate a random graph like a well-known one: symmetric, without self-loops, all values 1.
 
     Args:
         name: one of GENERATED_GRAPHS, or "papers100m_like" at a scale that fits into memory.
@@ -314,12 +314,12 @@ def sample_named(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
-    """Returns the graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
+    """Return the graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
     return sample_graph(BLOCK_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
 
 
 def check_scale_of(name: str, scale: float) -> float:
-    """Returns `scale` if the graph called `name` can be generated at it, else raises ValueError."""
+    """Return `scale` if the graph called `name` can be generated at it, else raise ValueError."""
     scale, model = check_scale(scale), BLOCK_MODELS[name]
     if scale < model.smallest_scale:
         bad_value("scale", f"got {scale:g}; accepted for {name}: {model.smallest_scale:.2g} to 1")
@@ -333,10 +333,10 @@ def sample_graph(
     device: torch.device | str = "cpu",
     shuffled: bool = False,
 ) -> tuple[SparseGraph, torch.Tensor]:
-    """Draws a graph from a model.
+    """Draw a graph from a model.
 
     The number of nonzeros is within a few thousandths of the model's. It is lower if communities are too
-    small for their share of the edges.
+    small for their fraction of the edges.
 
     Args:
         model: the parameters.
@@ -379,7 +379,7 @@ def sample_graph(
 
 
 def _check_size(nodes: int, edges: int, device: torch.device) -> None:
-    """Raises if a graph can't have so many nodes and edges, or if they do not fit into memory on the CPU."""
+    """Raise if a graph can't have so many nodes and edges, or if they do not fit into memory on the CPU."""
     if not 1 < nodes < 2**31:
         bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
     if not 0 <= edges <= nodes * (nodes - 1) // 2:
@@ -392,7 +392,7 @@ def _check_size(nodes: int, edges: int, device: torch.device) -> None:
 
 
 def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
-    """Draws the first node of each community, and the number of nodes as the end: int64 [communities + 1]."""
+    """Draw the first node of each community, and the number of nodes as the end: int64 [communities + 1]."""
     count = max(2, round(nodes / model.community))
     sizes = torch.exp(model.spread * torch.randn(count, generator=generator, dtype=torch.float64))
     ends = (sizes.cumsum(0) / sizes.sum() * nodes).round().long()
@@ -400,7 +400,7 @@ def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) 
 
 
 def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
-    """Returns quantiles of the Pareto distribution in random order, float64 [nodes].
+    """Return quantiles of the Pareto distribution in random order, float64 [nodes].
 
     With quantiles in place of draws the expected degrees, up to their order, do not depend on the seed.
     """
@@ -410,7 +410,7 @@ def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) ->
 
 
 def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the smaller and the larger node of each key, int32."""
+    """Return the smaller and the larger node of each key, int32."""
     small = torch.empty(keys.numel(), dtype=torch.int32, device=keys.device)
     large = torch.empty_like(small)
     for part in chunks(keys.numel()):
@@ -419,7 +419,7 @@ def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
-    """Makes the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
+    """Make the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
 
     Row i holds its smaller neighbours, then its larger ones. The larger ones are in order in the given pairs.
     A stable sort by the larger node brings the smaller ones into order. Nothing else needs sorting.
@@ -436,7 +436,7 @@ def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
 def _write_rows(
     out: torch.Tensor, row: torch.Tensor, col: torch.Tensor, start: torch.Tensor, count: torch.Tensor
 ) -> None:
-    """Writes columns to rows of a CSR array.
+    """Write columns to rows of a CSR array.
 
     Args:
         out: the array.

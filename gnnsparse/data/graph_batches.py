@@ -47,7 +47,7 @@ class BatchPlans:
         self._found: dict[Product, Plan] = {}
 
     def __call__(self, kernels: KernelCache, product: Product) -> Plan:
-        """Returns the plan of a product, as the attribute `tuner` of a KernelCache."""
+        """Return the plan of a product, as the attribute `tuner` of a KernelCache."""
         if product not in self._found:
             plan = choose_plan(kernels.problem(product))
             if isinstance(plan, CsrPlan):
@@ -113,7 +113,7 @@ class PackedBatches:
         )
 
     def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
-        """Returns for each node, offset or nonzero what its block has."""
+        """Return for each node, offset or nonzero what its block has."""
         total = sum(self._of_batch[kind])
         return torch.repeat_interleave(of_block, self._counts[kind], output_size=total)
 
@@ -123,50 +123,50 @@ class PackedBatches:
         return places + self._expand(kind, shift)
 
     def nodes(self) -> list[torch.Tensor]:
-        """Returns for each batch the rows of the whole matrix, int64 [nodes]."""
+        """Return for each batch the rows of the whole matrix, int64 [nodes]."""
         return list(self._node.split(self._of_batch["node"]))
 
     def pointers(self) -> list[torch.Tensor]:
-        """Returns for each batch the first node of each block, and the end, int64 [blocks + 1]."""
+        """Return for each batch the first node of each block, and the end, int64 [blocks + 1]."""
         return list(self._pointers.split(self._pointers_of_batch))
 
     def of_nodes(self, array: torch.Tensor) -> list[torch.Tensor]:
-        """Gathers an array [nodes] of the whole matrix for each batch."""
+        """Gather an array [nodes] of the whole matrix for each batch."""
         return [_aligned(part) for part in array[self._node].split(self._of_batch["node"])]
 
     def of_edges(self, array: torch.Tensor) -> list[torch.Tensor]:
-        """Gathers an array [nnz] of the whole matrix for each batch."""
+        """Gather an array [nnz] of the whole matrix for each batch."""
         return [_aligned(part) for part in array[self._edge].split(self._of_batch["edge"])]
 
     def structures(self, csr: Csr) -> list[Csr]:
-        """Gathers the structure of each batch, in the orientation of `csr`."""
+        """Gather the structure of each batch, in the orientation of `csr`."""
         offsets = csr.indptr[self._row] - self._expand("row", self._edge_shift)
         columns = (csr.indices[self._edge] - self._expand("edge", self._node_shift)).to(torch.int32)
         parts = offsets.split(self._of_batch["row"]), columns.split(self._of_batch["edge"])
         return [Csr(o, _aligned(c), o.numel() - 1) for o, c in zip(*parts, strict=True)]
 
     def indices(self, index: torch.Tensor) -> list[torch.Tensor]:
-        """Gathers indices of nonzeros [nnz], such as those of the transpose, for each batch."""
+        """Gather indices of nonzeros [nnz], such as those of the transpose, for each batch."""
         found = index[self._edge] - self._expand("edge", self._edge_shift)
         sizes = self._of_batch["edge"]
         return [_aligned(part.to(index_dtype(part.numel()))) for part in found.split(sizes)]
 
 
 def _placed(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Returns where each chosen block begins in the whole, its length, and where it begins when packed."""
+    """Return where each chosen block begins in the whole, its length, and where it begins when packed."""
     begin = bounds[chosen]
     count = bounds[chosen + 1] - begin
     return begin, count, count.cumsum(0) - count
 
 
 def _sums(counts: torch.Tensor, ends: torch.Tensor) -> list[int]:
-    """Returns the sums of the counts of each batch; `ends` are the numbers of blocks up to its end."""
+    """Return the sums of the counts of each batch; `ends` are the numbers of blocks up to its end."""
     totals = counts.cumsum(0)[ends - 1].tolist()
     return [after - before for before, after in itertools.pairwise([0, *totals])]
 
 
 def _aligned(part: torch.Tensor) -> torch.Tensor:
-    """Returns the part of an array, copied if kernels, which read several elements at a time, could not."""
+    """Return the part of an array, copied if kernels, which read several elements at a time, could not."""
     return part if part.data_ptr() % _ALIGNMENT == 0 else part.clone()
 
 
@@ -272,7 +272,7 @@ class PaddedBlocks:
         return prepared
 
     def assemble(self) -> None:
-        """Writes the arrays of the blocks in `chosen`, which have at most `capacity` nodes and nonzeros."""
+        """Write the arrays of the blocks in `chosen`, which have at most `capacity` nodes and nonzeros."""
         source = self._source
         node_shift, node_ends = _shifts(source.nodes, self.chosen)
         edge_shift, edge_ends = _shifts(source.edges, self.chosen)
@@ -303,7 +303,7 @@ class PaddedBlocks:
 
 
 def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns how far the place of each chosen block is from that in the whole, and where it ends."""
+    """Return how far the place of each chosen block is from that in the whole, and where it ends."""
     begin = bounds[chosen]
     counts = bounds[chosen + 1] - begin
     ends = counts.cumsum(0)
@@ -312,7 +312,7 @@ def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, t
 
 @runs_outside
 def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Tensor]:
-    """Puts graphs together as the blocks on the diagonal of one matrix.
+    """Put graphs together as the blocks on the diagonal of one matrix.
 
     Their arrays are in order already, so nothing is sorted: offsets and columns are shifted.
 
@@ -359,7 +359,7 @@ def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Te
 
 
 def _starts(sizes: list[int]) -> torch.Tensor:
-    """Returns where each of several ranges begins, and the end, int64 [ranges + 1] on the CPU."""
+    """Return where each of several ranges begins, and the end, int64 [ranges + 1] on the CPU."""
     counts = torch.tensor([0, *sizes], dtype=torch.int64, device="cpu")
     return counts.cumsum(0)
 
@@ -421,7 +421,7 @@ class BlockBatches:
         return self._nodes.numel() - 1
 
     def elements(self, graphs: torch.Tensor) -> int:
-        """Returns the number of nodes and nonzeros of some graphs, by which memory and time grow.
+        """Return the number of nodes and nonzeros of some graphs, by which memory and time grow.
 
         Args:
             graphs: int64 [k] on the CPU, the numbers of the graphs.
@@ -430,7 +430,7 @@ class BlockBatches:
         return int((bounds[graphs + 1] - bounds[graphs]).sum())
 
     def sizes(self, graphs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the numbers of nodes and of nonzeros of graphs.
+        """Return the numbers of nodes and of nonzeros of graphs.
 
         Args:
             graphs: int64 [k] on the CPU, the numbers of the graphs.
@@ -443,7 +443,7 @@ class BlockBatches:
 
     @runs_outside
     def padded(self, graphs: int, nodes: int, edges: int) -> PaddedBlocks:
-        """Returns a batch of which all sizes are fixed, so that its arrays keep their places.
+        """Return a batch of which all sizes are fixed, so that its arrays keep their places.
 
         Args:
             graphs: number of graphs.
@@ -457,7 +457,7 @@ class BlockBatches:
         return PaddedBlocks(self._source, graphs, nodes, edges, plans)
 
     def select(self, graphs: torch.Tensor) -> BlockBatch:
-        """Returns some of the graphs as a batch.
+        """Return some of the graphs as a batch.
 
         Args:
             graphs: int64 [k] on the CPU, the numbers of the graphs, in any order, with repeats or without.
@@ -471,7 +471,7 @@ class BlockBatches:
 
     @runs_outside
     def split(self, graphs: torch.Tensor, sizes: Sequence[int]) -> list[BlockBatch]:
-        """Returns several batches, which are put together at once: they share their arrays' memory.
+        """Return several batches, which are put together at once: they share their arrays' memory.
 
         Args:
             graphs: int64 [k] on the CPU, the numbers of the graphs of one batch after another.
@@ -521,5 +521,5 @@ class BlockBatches:
 def _parts(
     gather: Callable[[torch.Tensor], list[torch.Tensor]], array: torch.Tensor | None, count: int
 ) -> Sequence[torch.Tensor | None]:
-    """Returns what an array has for each of `count` batches; None for each if there is no array."""
+    """Return what an array has for each of `count` batches; None for each if there is no array."""
     return [None] * count if array is None else gather(array)

@@ -1,4 +1,7 @@
-"""Data sets of the Long Range Arena: "listops", which is generated, and "lra_text_bytes", of a folder."""
+"""Data sets of the Long Range Arena: "listops", which is generated, and "lra_text_bytes", of a folder.
+
+It stands alone because the catalog finds it by its names, as any data set.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,7 @@ def load_listops(
     val_size: int = 2_000,
     test_size: int = 2_000,
 ) -> SequenceDataset:
-    """Generates the ListOps task (Nangia and Bowman 2018) of the Long Range Arena (Tay et al. 2021).
+    """Generate the ListOps task (Nangia and Bowman 2018) of the Long Range Arena (Tay et al. 2021).
 
     The value of an expression such as `[MAX 2 9 [MIN 4 7 ] 0 ]` is one of ten digits. The operations are
     minimum, maximum, median (rounded down) and sum modulo 10 of 2 to 10 arguments. An argument is a digit or,
@@ -88,7 +91,7 @@ def load_listops(
 
 
 def _read(file: Path, count: int, length: int) -> dict[str, torch.Tensor] | None:
-    """Reads the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
+    """Read the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
     arrays = load_arrays(file, {"tokens": torch.int16, "y": torch.int8})
     if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != {
         "tokens": (count, length),
@@ -108,7 +111,7 @@ def _write(file: Path, arrays: dict[str, torch.Tensor]) -> None:
 
 
 def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[str, torch.Tensor]:
-    """Generates different expressions: tokens "tokens", int16 [count, max_length], and values "y", int8."""
+    """Generate different expressions: tokens "tokens", int16 [count, max_length], and values "y", int8."""
     generator = random.Random(seed)
     found: dict[bytes, int] = {}  # in the order of drawing
     failures = 0
@@ -131,12 +134,12 @@ def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[s
 
 
 def _below(generator: random.Random, limit: int) -> int:
-    """Returns a random integer below `limit`, made by `random()`, whose numbers no Python release changes."""
+    """Return a random integer below `limit`, made by `random()`, whose numbers no Python release changes."""
     return int(generator.random() * limit)
 
 
 def _draw(generator: random.Random, depth: int, tokens: list[int], max_length: int) -> int | None:
-    """Draws an expression and appends its tokens; returns its value, or None if it got too long."""
+    """Draw an expression and append its tokens; return its value, or None if it got too long."""
     if depth >= _MAX_DEPTH or generator.random() > _NESTED:
         digit = _below(generator, 10)
         tokens.append(1 + digit)
@@ -165,7 +168,7 @@ def _apply(operator: int, values: list[int]) -> int:
 
 
 def evaluate_listops(tokens: Any) -> int:
-    """Returns the value of an expression.
+    """Return the value of an expression.
 
     Args:
         tokens: integers, indices in LISTOPS_TOKENS; padding is skipped.
@@ -194,13 +197,13 @@ def evaluate_listops(tokens: Any) -> int:
 
 
 _LAYOUT = "folders train and test, or none of both, with a folder of text files for each class"
-#: Shares of the texts for validation, and for testing if the folder has no test part.
-_VAL_SHARE, _TEST_SHARE = 0.1, 0.1
+#: Fractions of the texts for validation, and for testing if the folder has no test part.
+_VAL_FRACTION, _TEST_FRACTION = 0.1, 0.1
 
 
 @register_dataset("lra_text_bytes", task="sequence")
 def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split: int = 0) -> SequenceDataset:
-    """Loads texts for the byte-level text classification of the Long Range Arena (Tay et al. 2021).
+    """Load texts for the byte-level text classification of the Long Range Arena (Tay et al. 2021).
 
     For the Long Range Arena's own task, the sentiment of IMDB reviews (Maas et al. 2011), `root` is the
     folder of the unpacked archive. A token is a byte plus 1.
@@ -235,9 +238,9 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
         )
     train = _read_texts(base / "train" if fixed else base, classes, max_length)
     test = _read_texts(base / "test", classes, max_length) if fixed else None
-    train, val = _share(train, _VAL_SHARE, split)
+    train, val = _divide(train, _VAL_FRACTION, split)
     if test is None:
-        train, test = _share(train, _TEST_SHARE / (1 - _VAL_SHARE), split)
+        train, test = _divide(train, _TEST_FRACTION / (1 - _VAL_FRACTION), split)
     return SequenceDataset("lra_text_bytes", train, val, test, vocabulary=257, num_classes=len(classes))
 
 
@@ -268,10 +271,10 @@ def _read_texts(folder: Path, classes: list[str], max_length: int) -> SequencePa
     return SequencePart(pad_sequences(texts, max_length, offset=1), torch.tensor(labels))
 
 
-def _share(part: SequencePart, share: float, split: int) -> tuple[SequencePart, SequencePart]:
-    """Divides a part at random into two of at least one text each, of which the second has a given share."""
+def _divide(part: SequencePart, fraction: float, split: int) -> tuple[SequencePart, SequencePart]:
+    """Divide a part at random into two of at least one text each; the second has a given fraction."""
     order = torch.randperm(len(part), generator=split_generator(split))
-    count = min(max(1, round(share * len(part))), len(part) - 1)
+    count = min(max(1, round(fraction * len(part))), len(part) - 1)
     chosen = [ids.sort().values for ids in (order[count:], order[:count])]
     rest, taken = (SequencePart(part.tokens[ids], part.y[ids]) for ids in chosen)
     return rest, taken

@@ -56,7 +56,7 @@ class _Head:
 
 
 def read_mtx(path: Path) -> Coordinates:
-    """Reads a Matrix Market file, `.mtx` or `.mtx.gz`.
+    """Read a Matrix Market file, `.mtx` or `.mtx.gz`.
 
     Coordinates and arrays of real numbers and integers, and patterns, are read; of general, symmetric and
     skew-symmetric matrices, and Hermitian ones of real numbers, which are symmetric.
@@ -77,7 +77,7 @@ def read_mtx(path: Path) -> Coordinates:
 
 
 def _read_head(file: BinaryIO, size: int) -> _Head:
-    """Reads the banner, the comments and the line of sizes, which must fit the bytes that there can be."""
+    """Read the banner, the comments and the line of sizes, which must fit the bytes that there can be."""
     banner = bounded_line(file).decode("latin1").split()
     accepted = "%%MatrixMarket matrix coordinate|array real|integer|pattern general|symmetric|skew-symmetric"
     if len(banner) != 5 or banner[0].lower() not in ("%%matrixmarket", "%matrixmarket"):
@@ -116,7 +116,7 @@ def _read_head(file: BinaryIO, size: int) -> _Head:
 
 
 def _stored(rows: int, cols: int, storage: str) -> int:
-    """Returns the number of elements that an array stores: of symmetric ones those from the diagonal down."""
+    """Return the number of elements that an array stores: of symmetric ones those from the diagonal down."""
     if storage == "general":
         return rows * cols
     return rows * (rows - 1) // 2 if storage == "skew-symmetric" else rows * (rows + 1) // 2
@@ -147,7 +147,7 @@ def _mirrored(values: np.ndarray, sign: int) -> np.ndarray:
 
 
 def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
-    """Returns indices from 0 on of those from 1 on, int32."""
+    """Return indices from 0 on of those from 1 on, int32."""
     wrong = (given < 1) | (given > limit)
     if wrong.any():
         at = int(wrong.argmax())
@@ -180,7 +180,7 @@ _DIGITS = 20
 
 
 def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
-    """Reads a sparse matrix from a file.
+    """Read a sparse matrix from a file.
 
     The ending of the name decides the format:
 
@@ -218,7 +218,7 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
 
 
 def _from_csr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, cols: int) -> SparseGraph:
-    """Makes a graph of CSR arrays, with values None if all are 1. The graph's own checks are the checks."""
+    """Make a graph of CSR arrays, with values None if all are 1. The graph's own checks are the checks."""
     offsets, columns = _integers("indptr", indptr), _integers("indices", indices)
     if data is None:
         return SparseGraph(SparseGraph.from_csr(offsets, columns, None, cols).csr)
@@ -244,7 +244,7 @@ def _check_shape(name: str, rows: int, cols: int) -> None:
 def _from_coordinates(
     shape: tuple[int, int], row: np.ndarray, col: np.ndarray, values: np.ndarray | None
 ) -> SparseGraph:
-    """Makes a graph of elements in range, of which repeated ones are summed in float64."""
+    """Make a graph of elements in range, of which repeated ones are summed in float64."""
     import scipy.sparse
 
     rows, cols = shape
@@ -307,7 +307,7 @@ def _read_npz(path: Path) -> SparseGraph:
 
 
 def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
-    """Makes a matrix of the arrays indptr, indices and shape, and data if there is one, of an archive.
+    """Make a matrix of the arrays indptr, indices and shape, and data if there is one, of an archive.
 
     Args:
         arrays: the archive.
@@ -326,7 +326,7 @@ def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
 
 
 def _from_scipy(arrays: Arrays) -> SparseGraph:
-    """Makes a matrix of what scipy.sparse.save_npz writes, by SciPy, whose own checks are the checks."""
+    """Make a matrix of what scipy.sparse.save_npz writes, by SciPy, whose own checks are the checks."""
     import scipy.sparse
 
     form: Any = arrays.read("format", "SU", ()).item()

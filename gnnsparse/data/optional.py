@@ -20,7 +20,7 @@ _PACKAGES = {
 
 
 def import_optional(module: str, needed_by: str) -> ModuleType:
-    """Imports a module of an optional package.
+    """Import a module of an optional package.
 
     Args:
         module: full name of the module.

@@ -1,6 +1,8 @@
 """The published data sets: the readers of their raw files, and their conversion to a NodeDataset.
 
 The readers make what PyG's and OGB's own readers make, from checked bytes.
+
+It stands alone because the catalog finds it by its names: nothing else imports it.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ _MAX_BYTES = 2**30
 
 
 def _features(name: str, array: np.ndarray) -> torch.Tensor:
-    """Converts features to float32, which must be finite."""
+    """Convert features to float32, which must be finite."""
     check_memory(name, 4 * array.size, f"features of shape {array.shape}")
     with np.errstate(over="ignore"):  # too large ones become infinite
         return check_finite(name, torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))
 
 
 def _edges(source: np.ndarray, target: np.ndarray, nodes: int) -> torch.Tensor:
-    """Makes edges of sources and targets, int32 [2, edges], after a check that they are nodes."""
+    """Make edges of sources and targets, int32 [2, edges], after a check that they are nodes."""
     for name, ends in (("sources", source), ("targets", target)):
         wrong = (ends < 0) | (ends >= nodes)
         if wrong.any():
@@ -76,7 +78,7 @@ def _classes(labels: np.ndarray) -> torch.Tensor:
 
 
 def _masks(nodes: int, parts: Iterable[tuple[str, np.ndarray]]) -> dict[str, torch.Tensor]:
-    """Makes masks [1, nodes] of the node ids of each part, after a check that they are nodes."""
+    """Make masks [1, nodes] of the node ids of each part, after a check that they are nodes."""
     masks = {}
     for name, ids in parts:
         if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < nodes:
@@ -93,7 +95,7 @@ def _without_loops(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, 
 
 
 def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads an npz file of Platonov et al. (2023): features, labels, edges in one direction, splits."""
+    """Read an npz file of Platonov et al. (2023): features, labels, edges in one direction, splits."""
     with open_npz(folder / files[0]) as arrays:
         x = _features("node_features", arrays.read("node_features", "iuf", (None, None)))
         nodes = x.shape[0]
@@ -107,7 +109,7 @@ def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads an npz file of Shchur et al. (2018): adjacency and features as CSR, and labels, without a split.
+    """Read an npz file of Shchur et al. (2018): adjacency and features as CSR, and labels, without a split.
 
     Features above 0 become 1, and self-loops are left out, as in PyG.
     """
@@ -127,7 +129,7 @@ def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads the two npz files of Reddit: one of features, labels and parts, one of the edges."""
+    """Read the two npz files of Reddit: one of features, labels and parts, one of the edges."""
     with open_npz(folder / files[0]) as arrays:
         x = _features("feature", arrays.read("feature", "iuf", (None, None)))
         nodes = x.shape[0]
@@ -143,7 +145,7 @@ def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads the files of GraphSAINT (Flickr, Yelp): CSR adjacency, features, classes, and roles of nodes."""
+    """Read the files of GraphSAINT (Flickr, Yelp): CSR adjacency, features, classes, and roles of nodes."""
     adjacency, feats, class_map, role = files
     x = _features(feats, read_npy(folder / feats, "iuf", (None, None)))
     nodes = x.shape[0]
@@ -168,7 +170,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _labels_of_map(labels: dict[str, Any], nodes: int) -> torch.Tensor:
-    """Makes labels of an object whose entries are the class, or the list of 0 and 1, of each node."""
+    """Make labels of an object whose entries are the class, or the list of 0 and 1, of each node."""
     accepted = f"the nodes 0 to {nodes - 1}, each with an integer, or each with as many integers"
     if len(labels) != nodes or not all(str(node) in labels for node in range(nodes)):
         bad_value("nodes", f"are {len(labels)} others; accepted: {accepted}")
@@ -185,14 +187,14 @@ def _labels_of_map(labels: dict[str, Any], nodes: int) -> torch.Tensor:
 
 
 def _ids(numbers: Any, name: str) -> np.ndarray:
-    """Makes int64 [numbers] of a list of a JSON file."""
+    """Make int64 [numbers] of a list of a JSON file."""
     if not isinstance(numbers, list) or not all(type(n) is int and abs(n) < 2**62 for n in numbers):
         bad_value(name, "is missing, or something else; accepted: a list of integers")
     return np.array(numbers, dtype=np.int64)
 
 
 def read_ogb(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads the compressed tables of OGB: numbers of nodes and edges, edges, features, classes, splits."""
+    """Read the compressed tables of OGB: numbers of nodes and edges, edges, features, classes, splits."""
     nodes = int(read_csv(folder / "raw/num-node-list.csv.gz", np.int64, 1, 1)[0, 0])
     count = int(read_csv(folder / "raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
     read = partial(_table, folder)
@@ -249,7 +251,7 @@ class _Unpickler(pickle._Unpickler):
 
 
 def _unpickled(path: Path) -> Any:
-    """Reads a pickle of an array, a sparse matrix or a dictionary of lists, without running code of it."""
+    """Read a pickle of an array, a sparse matrix or a dictionary of lists, without running code of it."""
     content = read_small(path, _MAX_BYTES)
     with reading(path):
         try:
@@ -261,7 +263,7 @@ def _unpickled(path: Path) -> Any:
 
 
 def _pickled_array(name: str, found: Any) -> np.ndarray:
-    """Returns an array of numbers of a pickle, in the byte order of this machine; raises if it is none."""
+    """Return an array of numbers of a pickle, in the byte order of this machine; raise if it is none."""
     if not isinstance(found, np.ndarray):
         bad_value(name, "is no array; accepted: an array of numbers")
     if found.dtype.kind not in "biuf":
@@ -270,7 +272,7 @@ def _pickled_array(name: str, found: Any) -> np.ndarray:
 
 
 def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Reads the pickles of Planetoid (Yang et al. 2016), of which no code runs: PyG would run it.
+    """Read the pickles of Planetoid (Yang et al. 2016), of which no code runs: PyG would run it.
 
     `allx` and `ally` are the features and one-hot classes of the first nodes, `tx` and `ty` those of the test
     nodes, which `test.index` numbers. Nodes that nothing describes have no features and class 0. The training
@@ -315,7 +317,7 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def _planetoid_index(path: Path, rows: int) -> np.ndarray:
-    """Reads the numbers of the test nodes, one a line."""
+    """Read the numbers of the test nodes, one a line."""
     with open_text(path) as (file, _):
         index = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
     if np.unique(index).size != rows:
@@ -346,7 +348,7 @@ def _planetoid_features(path: Path, name: str) -> np.ndarray:
 
 
 def _planetoid_labels(path: Path, name: str) -> np.ndarray:
-    """Reads one-hot classes, and returns the class of each row; rows of zeros have class 0."""
+    """Read one-hot classes, and return the class of each row; rows of zeros have class 0."""
     found = _unpickled(path)
     with reading(path):
         table = _pickled_array(name, found)
@@ -360,7 +362,7 @@ _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
 
 
 def register_published(source: Source) -> None:
-    """Registers a published data set.
+    """Register a published data set.
 
     Raises:
         ValueError: its name is taken.
@@ -376,7 +378,7 @@ def load_published(
     normalize_features: bool | None = None,
     download: bool = True,
 ) -> NodeDataset:
-    """Loads a published data set; `load_dataset` documents the arguments and errors."""
+    """Load a published data set; `load_dataset` documents the arguments and errors."""
     source = SOURCES[name]
     data = read_source(source, root, download)
     x = data.x
@@ -411,7 +413,7 @@ def _split_of(data: RawNodes, split: int) -> Masks:
 
 
 def _graph_of(edges: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
-    """Makes a graph of edges in range, in which repeated ones count once. Directed ones get reverse ones."""
+    """Make a graph of edges in range, in which repeated ones count once. Directed ones get reverse ones."""
     source, target = edges
     if directed:
         source, target = torch.cat([source, target]), torch.cat([target, source])

@@ -90,7 +90,7 @@ class RawNodes:
 
 
 def load_arrays(path: Path, dtypes: dict[str, torch.dtype]) -> dict[str, torch.Tensor] | None:
-    """Reads the arrays that this package has written to a safetensors file.
+    """Read the arrays that this package has written to a safetensors file.
 
     Args:
         path: the file.
@@ -113,14 +113,14 @@ def load_arrays(path: Path, dtypes: dict[str, torch.dtype]) -> dict[str, torch.T
 
 
 def save_raw(nodes: RawNodes, path: Path) -> None:
-    """Writes nodes to a safetensors file, for `load_raw`."""
+    """Write nodes to a safetensors file, for `load_raw`."""
     from safetensors.torch import save_file
 
     save_file({name: array.contiguous() for name, array in vars(nodes).items() if array is not None}, path)
 
 
 def load_raw(path: Path) -> RawNodes | None:
-    """Reads what `save_raw` wrote; None if there is no file or it holds no valid nodes."""
+    """Read what `save_raw` wrote; None if there is no file or it holds no valid nodes."""
     kinds = {"edges": torch.int32, "x": torch.float32, **dict.fromkeys(_MASKS, torch.bool)}
     for labels in (torch.int64, torch.float32):
         arrays = load_arrays(path, {**kinds, "y": labels})
@@ -168,7 +168,7 @@ SOURCES: dict[str, Source] = {}
 
 
 def import_downloader(source: Source) -> Any:
-    """Imports the class that downloads the raw files of a data set below a root, its first argument.
+    """Import the class that downloads the raw files of a data set below a root, its first argument.
 
     Raises:
         ImportError: PyG or OGB is not installed.
@@ -199,7 +199,7 @@ def _ogb_downloader(source: Source) -> Any:
 
 @contextlib.contextmanager
 def no_update_check() -> Iterator[None]:
-    """Hides the package `outdated`, by which ogb looks for a newer release of itself when it is imported.
+    """Hide the package `outdated`, by which ogb looks for a newer release of itself when it is imported.
 
     It asks the network in threads without a time limit, for which a process behind a firewall would wait.
     """
@@ -218,7 +218,7 @@ class _DownloadedError(Exception):
 
 
 def download_source(source: Source, root: Path) -> Path:
-    """Downloads the raw files of a data set below `root`, and returns their folder.
+    """Download the raw files of a data set below `root`, and return their folder.
 
     Errors of the class that downloads are passed on; they are of many types.
     """
@@ -235,7 +235,7 @@ def download_source(source: Source, root: Path) -> Path:
 
 @contextlib.contextmanager
 def _contained() -> Iterator[None]:
-    """Undoes changes that classes of PyG and OGB make to the state of the process."""
+    """Undoe changes that classes of PyG and OGB make to the state of the process."""
     with (
         contextlib.redirect_stdout(sys.stderr),  # OGB prints its progress to stdout
         warnings.catch_warnings(),
@@ -256,7 +256,7 @@ class DatasetUnavailableError(RuntimeError):
 
 
 def data_folder() -> Path:
-    """Returns the folder of downloaded and processed data sets.
+    """Return the folder of downloaded and processed data sets.
 
     It is $GNNSPARSE_DATA_DIR, or `datasets` in the user's cache folder.
     """
@@ -268,7 +268,7 @@ def data_folder() -> Path:
 
 
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
-    """Reads a published data set from its raw files.
+    """Read a published data set from its raw files.
 
     Args:
         source: the data set.
@@ -298,12 +298,12 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
 
 
 def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bool) -> Path:
-    """Returns the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
+    """Return the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
     return _downloaded(source, download) if root is None else _locate(source, root)
 
 
 def _process(source: Source, raw: Path, folder: Path) -> RawNodes:
-    """Reads the raw files and stores what they hold in `folder`, in place of what is there and is damaged."""
+    """Read the raw files and store what they hold in `folder`, in place of what is there and is damaged."""
     with locked(folder):
         if (nodes := load_raw(folder / _ARRAYS)) is not None:
             return nodes  # another process made it while this one waited for the lock
@@ -321,7 +321,7 @@ def _process(source: Source, raw: Path, folder: Path) -> RawNodes:
 
 
 def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
-    """Returns the folder in `root` that holds the raw files; raises DatasetUnavailableError if none does."""
+    """Return the folder in `root` that holds the raw files; raise DatasetUnavailableError if none does."""
     if not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = Path(root).expanduser().absolute()
@@ -347,7 +347,7 @@ def _missing(source: Source, folder: Path) -> list[str]:
 
 
 def _identity(source: Source, raw: Path) -> str:
-    """Returns a hash of the paths, sizes and times of the raw files and of the layout, 16 hex digits."""
+    """Return a hash of the paths, sizes and times of the raw files and of the layout, 16 hex digits."""
     parts: list[Any] = [_LAYOUT]
     for file in source.files:
         path = (raw / file).resolve()
@@ -357,7 +357,7 @@ def _identity(source: Source, raw: Path) -> str:
 
 
 def _downloaded(source: Source, download: bool) -> Path:
-    """Returns the folder of the downloaded raw files, and downloads them if they are missing."""
+    """Return the folder of the downloaded raw files, and downloads them if they are missing."""
     raw = data_folder() / "raw" / source.name
     if not _missing(source, raw):
         return raw
@@ -374,7 +374,7 @@ def _downloaded(source: Source, download: bool) -> Path:
 
 
 def _fetch(source: Source, staging: Path) -> Path:
-    """Downloads into `staging`, and returns the folder of the raw files there."""
+    """Download into `staging`, and return the folder of the raw files there."""
     try:
         _probe(source.site)
         with _no_endless_waits():
@@ -401,7 +401,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _looks_whole(path: Path) -> bool:
-    """Returns whether a file begins as its ending demands: sites over their quota send web pages instead."""
+    """Return whether a file begins as its ending demands: sites over their quota send web pages instead."""
     if path.suffix == ".npz":
         return zipfile.is_zipfile(path)  # looks for the archive's end, so truncated files are found
     with open(path, "rb") as file:
@@ -410,7 +410,7 @@ def _looks_whole(path: Path) -> bool:
 
 
 def _probe(site: str) -> None:
-    """Raises URLError within seconds if a site can't be reached; readers might wait for minutes."""
+    """Raise URLError within seconds if a site can't be reached; readers might wait for minutes."""
     try:
         request = urllib.request.Request(site, method="HEAD")
         urllib.request.urlopen(request, timeout=_PROBE_SECONDS).close()
@@ -423,7 +423,7 @@ def _probe(site: str) -> None:
 
 @contextlib.contextmanager
 def _no_endless_waits() -> Iterator[None]:
-    """Sets a time limit for stalled connections inside a `with` block, since readers set none."""
+    """Set a time limit for stalled connections inside a `with` block, since readers set none."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_STALL_SECONDS)
     try:
@@ -434,7 +434,7 @@ def _no_endless_waits() -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds the file lock of a folder in the data folder inside a `with` block; creates the parent folder.
+    """Hold the file lock of a folder in the data folder inside a `with` block; creates the parent folder.
 
     Raises:
         DatasetUnavailableError: the data folder can't be written.
@@ -458,7 +458,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def staged(folder: Path) -> Iterator[Path]:
-    """Yields an empty folder next to `folder`, which is removed after the `with` block unless it was renamed.
+    """Yield an empty folder next to `folder`, which is removed after the `with` block unless it was renamed.
 
     The caller holds the lock of `folder`.
     """

@@ -19,13 +19,13 @@ Masks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def split_generator(split: int, seed: int = 0) -> torch.Generator:
-    """Returns a generator for a split; different pairs (split, seed) get independent random numbers."""
+    """Return a generator for a split; different pairs (split, seed) get independent random numbers."""
     state = np.random.SeedSequence([seed, split]).generate_state(2, np.uint32)
     return torch.Generator().manual_seed(int(state[0]) << 31 | int(state[1]) >> 1)
 
 
 def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
-    """Makes masks of the ids of training and validation nodes; all other nodes are test nodes."""
+    """Make masks of the ids of training and validation nodes; all other nodes are test nodes."""
     train_mask = torch.zeros(nodes, dtype=torch.bool)
     val_mask = torch.zeros(nodes, dtype=torch.bool)
     train_mask[train] = True
@@ -34,7 +34,7 @@ def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
-    """Draws `train` training and `val` validation nodes of each class; the others are test nodes.
+    """Draw `train` training and `val` validation nodes of each class; the others are test nodes.
 
     If a class is too small for them, a third of it are test nodes, and the others are divided in the
     proportion of `train` to `val`.
@@ -58,7 +58,7 @@ def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
 
 
 def random_split(nodes: int, generator: torch.Generator, train: float, val: float) -> Masks:
-    """Draws a share `train` of the nodes for training and `val` for validation; the others are test nodes."""
+    """Draw fractions `train` and `val` of the nodes for training and validation, the others for the test."""
     order = torch.randperm(nodes, generator=generator)
     first = max(1, round(nodes * train))
     second = first + max(1, round(nodes * val))
@@ -66,13 +66,13 @@ def random_split(nodes: int, generator: torch.Generator, train: float, val: floa
 
 
 def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, val: float) -> Masks:
-    """Draws a share of the nodes of each class for each part, up to rounding.
+    """Draw a fraction of the nodes of each class for each part, up to rounding.
 
     Args:
         y: int64 [N], the classes.
         generator: of the random numbers.
-        train: share of the training nodes.
-        val: share of the validation nodes; the others are test nodes.
+        train: fraction of the training nodes.
+        val: fraction of the validation nodes; the others are test nodes.
     """
     order = torch.randperm(y.numel(), generator=generator)
     order = order[y[order].argsort(stable=True)]
@@ -86,14 +86,14 @@ def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, 
 
 
 def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
-    """Takes the earliest nodes for training, the next ones for validation, and the last ones for the test.
+    """Take the earliest nodes for training, the next ones for validation, and the last ones for the test.
 
-    Nodes of the same time are in the same part, so that the shares are met as nearly as that allows.
+    Nodes of the same time are in the same part, so that the fractions are met as nearly as that allows.
 
     Args:
         times: real [N].
-        train: share of the training nodes.
-        val: share of the validation nodes.
+        train: fraction of the training nodes.
+        val: fraction of the validation nodes.
     """
     moments, counts = times.unique(return_counts=True)
     before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # nodes before each moment

@@ -59,10 +59,10 @@ def load_tu(
     node_attributes: bool = False,
     download: bool = True,
 ) -> GraphDataset:
-    """Loads a data set of graphs and a split of ten-fold cross-validation.
+    """Load a data set of graphs and a split of ten-fold cross-validation.
 
-    The features of a node are its label, one-hot. A fold holds a tenth of the graphs, and the same share of
-    each class as the data set.
+    The features of a node are its label, one-hot. A fold holds a tenth of the graphs, and of each
+    class the same fraction as the data set.
 
     Args:
         title: the name that TU Dortmund gives it: "PROTEINS", "ENZYMES" or "DD".
@@ -73,9 +73,9 @@ def load_tu(
         fold: the fold to test on, 0 to 9.
         seed: seed of the folds; None: those of the file if it has folds, else seed 0.
         validation: by which graphs the best epoch is chosen. "holdout": by a tenth of the graphs that are not
-            tested on, drawn with equal shares of the classes, which are not trained on. "fold": by those that
-            are tested on, as Xu et al. (2019) do, so that the score of a single fold is too good. They choose
-            one epoch for all ten folds: `gnnsparse.train.statistics.cross_validated`.
+            tested on, drawn with equal fractions of the classes, which are not trained on. "fold": by those
+            that are tested on, as Xu et al. (2019) do, so that the score of a single fold is too good. They
+            choose one epoch for all ten folds: `gnnsparse.train.statistics.cross_validated`.
         node_attributes: whether the attributes of the nodes in TITLE_node_attributes.txt, as they are, are
             features before the labels.
         download: whether missing files may be downloaded.
@@ -120,7 +120,7 @@ def load_tu(
 
 
 def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
-    """Divides items into folds at random, each with about the same share of every class.
+    """Divide items into folds at random, each with about the same fraction of every class.
 
     It is scikit-learn's StratifiedKFold with `shuffle=True`.
 
@@ -147,7 +147,7 @@ def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def read_tu(title: str, root: str | os.PathLike[str] | None, download: bool = True) -> TUGraphs:
-    """Reads the files of a data set; `load_tu` documents the arguments and errors."""
+    """Read the files of a data set; `load_tu` documents the arguments and errors."""
     if root is not None and not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = None if root is None else Path(root).expanduser().absolute()
@@ -190,7 +190,7 @@ def _read_npz(file: Path) -> TUGraphs:
 
 
 def _read_text(folder: Path, title: str) -> TUGraphs:
-    """Reads the text files; nodes and graphs are counted from 1 in them."""
+    """Read the text files; nodes and graphs are counted from 1 in them."""
     pairs = _numbers(folder / f"{title}_A.txt", np.int64)
     graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
     y = _numbers(folder / f"{title}_graph_labels.txt", np.int64)[:, 0]
@@ -216,7 +216,7 @@ def _read_text(folder: Path, title: str) -> TUGraphs:
 
 
 def _numbers(file: Path, dtype: Any) -> np.ndarray:
-    """Reads a table of numbers divided by commas, [rows, columns]."""
+    """Read a table of numbers divided by commas, [rows, columns]."""
     with open_regular(file) as lines, reading(file):
         table = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2)
         if table.size == 0 or (table.dtype.kind == "f" and not np.isfinite(table).all()):
@@ -225,7 +225,7 @@ def _numbers(file: Path, dtype: Any) -> np.ndarray:
 
 
 def _ranks(labels: torch.Tensor) -> torch.Tensor:
-    """Returns for each label how many different labels are smaller."""
+    """Return for each label how many different labels are smaller."""
     return torch.unique(labels, sorted=True, return_inverse=True)[1]
 
 

@@ -48,7 +48,7 @@ __all__ = ["distribute", "group_of", "measure_rates"]
 
 
 def group_of(group: Any) -> dist.ProcessGroup | None:
-    """Returns the process group that an argument means: a group, a DeviceMesh of one dimension, or None.
+    """Return the process group that an argument means: a group, a DeviceMesh of one dimension, or None.
 
     Raises:
         TypeError: it is something else.
@@ -86,7 +86,7 @@ def distribute(
     rates: Rates | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> DistributedOperand:
-    """Divides a graph among processes, and prepares this process's part for products.
+    """Divide a graph among processes, and prepares this process's part for products.
 
     All processes of the group call it with equal arguments. The nodes are renumbered so that each process
     owns a range: `operand.nodes` are those of this process, and `x[operand.nodes]` are their features.
@@ -194,7 +194,7 @@ class _Request:
         return dist.get_rank(self.group)
 
     def check_equal(self, graph: SparseGraph, way: str) -> str:
-        """Returns the hash of the graph and the recipe, which all processes have in common.
+        """Return the hash of the graph and the recipe, which all processes have in common.
 
         The options that decide what processes exchange have to be equal too: with other ones they would wait
         for each other for ever.
@@ -214,13 +214,13 @@ class _Request:
         return content
 
     def _differs(self, content: str) -> bool:
-        """Returns whether the processes have different hashes, of 32 hexadecimal digits."""
+        """Return whether the processes have different hashes, of 32 hexadecimal digits."""
         numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
         own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
         return bool((gather_ranks(own, self.group) != own).any())
 
     def by_rows(self, graph: SparseGraph, way: str, content: str) -> DistributedOperand:
-        """Makes the operand of this process's rows, or by features if the model says so.
+        """Make the operand of this process's rows, or by features if the model says so.
 
         Args:
             graph: the graph.
@@ -248,7 +248,7 @@ class _Request:
         )
 
     def by_features(self, graph: SparseGraph, choice: Choice | None) -> DistributedOperand:
-        """Makes the operand of the whole matrix, whose rows stay in the graph's order."""
+        """Make the operand of the whole matrix, whose rows stay in the graph's order."""
         recipe = self.recipe
         partition = Partition.even(graph.num_rows, recipe.parts)
         whole = prepare(
@@ -279,7 +279,7 @@ _NARROW = 16
 
 
 def measure_rates(operand: SparseOperand, group: Any = None, *, width: int = 128, repeats: int = 5) -> Rates:
-    """Measures how fast ranks exchange features and how fast each of them multiplies.
+    """Measure how fast ranks exchange features and how fast each of them multiplies.
 
     All ranks of the group call it. It takes about a second on GPUs of one host.
 
@@ -342,7 +342,7 @@ class _Clock:
         return time.perf_counter()
 
     def seconds(self, call: Callable[[], Any]) -> float:
-        """Returns the median time of a call on the slowest rank, after one call that is not timed."""
+        """Return the median time of a call on the slowest rank, after one call that is not timed."""
         call()
         found = []
         for _ in range(self._repeats):

@@ -61,7 +61,7 @@ class Rates:
                 bad_value(f"rates.{name}", f"got {getattr(self, name)}; accepted: a number above 0")
 
     def product(self, nnz: float, row_bytes: float) -> float:
-        """Returns the seconds of a product of `nnz` nonzeros with rows of `row_bytes` bytes of features."""
+        """Return the seconds of a product of `nnz` nonzeros with rows of `row_bytes` bytes of features."""
         return nnz * max(row_bytes, self.narrow_bytes) / self.product_bytes
 
 
@@ -72,7 +72,7 @@ def _stored() -> dict[str, Rates]:
 
 
 def known_rates(backend: str) -> Rates:
-    """Returns the rates that are stored for a backend: "nccl" (H200s of one host) or "gloo" (CPUs).
+    """Return the rates that are stored for a backend: "nccl" (H200s of one host) or "gloo" (CPUs).
 
     `gnnsparse.distributed.measure_rates` measures those of another machine.
 
@@ -108,7 +108,7 @@ class Choice:
 
 
 def slices_of(width: int, itemsize: int, chunks: int) -> list[slice]:
-    """Divides features into chunks of about equal width, at most `chunks` of them.
+    """Divide features into chunks of about equal width, at most `chunks` of them.
 
     There are no more chunks than a row has slices of 128 bytes: a product of narrower rows takes nearly as
     long as one of 128 bytes. All widths but the last are multiples of 8.
@@ -161,7 +161,7 @@ class _Model:
         return 2 * rows * self.width * self.itemsize / self.rates.copy_bytes
 
     def _on_rank(self, rank: int, way: str, chunks: int, split: bool) -> _Rows:
-        """Estimates a product on a rank: chunks are packed, and each travels behind those before it."""
+        """Estimate a product on a rank: chunks are packed, and each travels behind those before it."""
         facts, widths = self.facts, self._widths(chunks)
         rows, nnz = facts.starts[rank + 1] - facts.starts[rank], facts.nnz[rank]
         gathers = way == "gather"
@@ -188,7 +188,7 @@ class _Model:
         return [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]
 
     def by_rows(self, way: str) -> _Rows:
-        """Estimates the fastest of the products by rows, with and without chunks and splitting."""
+        """Estimate the fastest of the products by rows, with and without chunks and splitting."""
         found = [
             max(
                 (self._on_rank(rank, way, chunks, split) for rank in range(self.facts.ranks)),
@@ -215,7 +215,7 @@ def choose_way(
     rates: Rates,
     ways: Sequence[str] = WAYS,
 ) -> Choice:
-    """Estimates the time of a product by each way, and returns the fastest with the reasons.
+    """Estimate the time of a product by each way, and return the fastest with the reasons.
 
     By rows, a rank multiplies all columns when the features of others have come, chunk by chunk; or the
     columns that it owns while these travel, and then the others. By features, it multiplies the whole matrix

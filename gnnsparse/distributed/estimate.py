@@ -72,7 +72,7 @@ class Machines:
 
 @functools.cache
 def default_machines() -> Machines:
-    """Returns the rates that are stored: H200s with NVLink in machines of 8, and InfiniBand between these."""
+    """Return the rates that are stored: H200s with NVLink in machines of 8, and InfiniBand between these."""
     content = json.loads(
         importlib.resources.files("gnnsparse.distributed").joinpath("network_rates.json").read_text()
     )
@@ -135,7 +135,7 @@ class Estimate:
 
 
 def random_facts(nodes: int, nonzeros: int, gpus: int) -> ShardFacts:
-    """Returns the counts of a graph whose edges join random nodes, which divisions cut alike.
+    """Return the counts of a graph whose edges join random nodes, which divisions cut alike.
 
     A rank's rows have nonzeros in the columns of others in proportion to the number of these; the number of
     different columns is that of urns that have a ball.
@@ -150,7 +150,7 @@ def random_facts(nodes: int, nonzeros: int, gpus: int) -> ShardFacts:
 
 
 def _rates(load: Workload, width: int, gpus: int, gpu: GpuRecord, machines: Machines) -> Rates:
-    """Returns the rates of a product of some width on several GPUs."""
+    """Return the rates of a product of some width on several GPUs."""
     size = load.precision.storage.itemsize
     sizes, speeds = zip(*gpu.memory.l2, strict=True)
     gathered = float(np.interp(load.nodes * width * size, sizes, speeds)) * 1e12
@@ -170,7 +170,7 @@ def _rates(load: Workload, width: int, gpus: int, gpu: GpuRecord, machines: Mach
 def product(
     load: Workload, facts: ShardFacts, width: int, gpu: GpuRecord, machines: Machines
 ) -> tuple[float, Choice | None]:
-    """Returns the seconds of a product, and how it is shared; None: by nobody."""
+    """Return the seconds of a product, and how it is shared; None: by nobody."""
     rates = _rates(load, width, facts.ranks, gpu, machines)
     size = load.precision.storage.itemsize
     if facts.ranks == 1:
@@ -180,7 +180,7 @@ def product(
 
 
 def estimate(load: Workload, facts: ShardFacts, gpu: GpuRecord, machines: Machines) -> Estimate:
-    """Estimates a training step: forward, backward and Adam.
+    """Estimate a training step: forward, backward and Adam.
 
     A layer multiplies by the matrix on the side of its linear layer that is narrower, once forward and once
     backward. Time that other ranks' features take behind a product is not counted twice.
@@ -224,7 +224,7 @@ def _nbytes(load: Workload, facts: ShardFacts, way: str, parameters: int) -> flo
 
 
 def with_network(machines: Machines, link: float | None, network: float | None, gpus: int | None) -> Machines:
-    """Returns machines with other rates where they are given."""
+    """Return machines with other rates where they are given."""
     return replace(
         machines,
         link_gbs=machines.link_gbs if link is None else link,
@@ -263,15 +263,15 @@ class StreamedCounts:
         self.nonzeros = csr.nnz + csr.rows - len(self._loops)
 
     def _nonzeros_before(self, row: int) -> int:
-        """Returns the nonzeros of the rows before one, self-loops included."""
+        """Return the nonzeros of the rows before one, self-loops included."""
         return int(self._offsets[row]) + row - int(np.searchsorted(self._loops, row))
 
     def _work_around(self, row: int) -> float:
-        """Returns the work of the rows before one and half of its own; a row's is its nonzeros and one."""
+        """Return the work of the rows before one and half of its own; a row's is its nonzeros and one."""
         return (self._nonzeros_before(row) + row + self._nonzeros_before(row + 1) + row + 1) / 2
 
     def even_ranges(self, parts: int) -> tuple[int, ...]:
-        """Cuts the rows, in their order, into ranges of about equal work, as `balanced_ranges` does.
+        """Cut the rows, in their order, into ranges of about equal work, as `balanced_ranges` does.
 
         Returns:
             The first row of each range, and the number of rows at the end.
@@ -285,7 +285,7 @@ class StreamedCounts:
         return (0, *cuts, rows)
 
     def facts(self, parts: int) -> ShardFacts:
-        """Counts what travels if ranks own ranges of consecutive nodes of about equal work."""
+        """Count what travels if ranks own ranges of consecutive nodes of about equal work."""
         starts = self.even_ranges(parts)
         touched = np.zeros(self._csr.rows, np.bool_)
         nnz, outside, halo = [], [], []
@@ -306,7 +306,7 @@ class StreamedCounts:
         )  # fmt: skip
 
     def gathers(self, height: int) -> tuple[int, int, int]:
-        """Estimates the rows of features that a product reads, the distinct columns of panels.
+        """Estimate the rows of features that a product reads, the distinct columns of panels.
 
         Args:
             height: rows of a panel.
@@ -366,7 +366,7 @@ def _speed(text: str) -> float:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("dataset", nargs="?", metavar="DATASET", help="a data set of nodes of train.py")
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
     parser.add_argument("--graph", metavar="FOLDER", help="a graph that `gnnsparse graph` has made")
@@ -403,7 +403,7 @@ def _record(name: str | None) -> GpuRecord:
 
 
 def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
-    """Counts what a division of a graph makes travel, without making the shards."""
+    """Count what a division of a graph makes travel, without making the shards."""
     nnz, outside, halo = zip(*cut_sizes(csr, partition), strict=True)
     return ShardFacts(
         0, partition.starts, nnz, outside, halo, csr.nnz, partition.method, "gcn", 1.0, True, False
@@ -447,7 +447,7 @@ def _load(
     options: argparse.Namespace, nodes: int, nonzeros: int, gathers: int, features: int = 128,
     classes: int = 64,
 ) -> Workload:  # fmt: skip
-    """Returns the workload of the options; `features` and `classes` are those that are not given."""
+    """Return the workload of the options; `features` and `classes` are those that are not given."""
     return Workload(
         nodes, nonzeros, gathers, options.features or features, options.hidden, options.classes or classes,
         options.layers, Precision.parse(options.precision),
@@ -474,7 +474,7 @@ def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimat
 
 
 def run_plan_cluster(options: argparse.Namespace) -> int:
-    """Prints the estimates for all numbers of GPUs, and returns the exit status 0.
+    """Print the estimates for all numbers of GPUs, and return the exit status 0.
 
     Raises:
         ValueError: an option does not go with another one, or there is no such data set or record.

@@ -43,12 +43,12 @@ class Pending:
         self._work, self._result, self._sent = work, result, sent
 
     def of(self, result: torch.Tensor) -> Pending:
-        """Returns this transfer as one whose result is `result`, which has what is received in it."""
+        """Return this transfer as one whose result is `result`, which has what is received in it."""
         self._result = result
         return self
 
     def wait(self) -> torch.Tensor:
-        """Returns what was received, complete for what the caller computes with it next."""
+        """Return what was received, complete for what the caller computes with it next."""
         if self._work is not None:
             self._work.wait()
             self._work = self._sent = None
@@ -62,7 +62,7 @@ def exchange_rows(
     group: dist.ProcessGroup | None,
     found: torch.Tensor | None = None,
 ) -> Pending:
-    """Begins to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it.
+    """Begin to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it.
 
     What is received goes to `found`, if that is given: contiguous, of the dtype of x.
     """
@@ -78,7 +78,7 @@ def exchange_rows(
 
 
 def _in_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Returns matrices as int64 if the rows of each are whole words of 8 bytes, else as they are.
+    """Return matrices as int64 if the rows of each are whole words of 8 bytes, else as they are.
 
     Copies of some columns go element by element, and those of 16 bits several times as slowly.
     """
@@ -91,7 +91,7 @@ def _in_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _copy_rows(out: torch.Tensor, x: torch.Tensor) -> None:
-    """Copies features, converted to the dtype of `out`."""
+    """Copy features, converted to the dtype of `out`."""
     if out.dtype == x.dtype:
         out, x = _in_words(out, x)
     out.copy_(x)
@@ -115,7 +115,7 @@ class Exchange(Protocol):
     columns: int
 
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to fetch the features of other ranks' nodes.
+        """Begin to fetch the features of other ranks' nodes.
 
         Args:
             x: features of the own nodes, [rows, ...], with any strides.
@@ -126,13 +126,13 @@ class Exchange(Protocol):
         """
 
     def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to fetch the features of all columns of `Layout.whole`, of which some are the own ones."""
+        """Begin to fetch the features of all columns of `Layout.whole`, of which some are the own ones."""
 
     def start_back(self, grad: torch.Tensor) -> Pending:
-        """Begins to send gradients of other ranks' features, [columns, ...], to their owners."""
+        """Begin to send gradients of other ranks' features, [columns, ...], to their owners."""
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
-        """Adds the gradients that other ranks sent to `total` [rows, ...], rank after rank."""
+        """Add the gradients that other ranks sent to `total` [rows, ...], rank after rank."""
 
 
 class HaloExchange:
@@ -154,12 +154,12 @@ class HaloExchange:
         self.columns = shard.halo.numel()
 
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to fetch the features of the halo columns, [columns, ...]."""
+        """Begin to fetch the features of the halo columns, [columns, ...]."""
         sent = _select_rows(x, self._rows).to(dtype or x.dtype)
         return exchange_rows(sent, self._send, self._receive, self._group)
 
     def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to fetch the features of the own nodes and the halo, [rows + columns, ...]."""
+        """Begin to fetch the features of the own nodes and the halo, [rows + columns, ...]."""
         rows, dtype = x.shape[0], dtype or x.dtype
         sent = _select_rows(x, self._rows).to(dtype)
         found = x.new_empty((rows + self.columns, *x.shape[1:]), dtype=dtype)
@@ -168,11 +168,11 @@ class HaloExchange:
         return pending.of(found)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
-        """Begins to return the gradients of the halo columns to the ranks that own them."""
+        """Begin to return the gradients of the halo columns to the ranks that own them."""
         return exchange_rows(grad, self._receive, self._send, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
-        """Adds what other ranks returned to `total`, rank after rank: a rank names a row only once."""
+        """Add what other ranks returned to `total`, rank after rank: a rank names a row only once."""
         rows, parts = self._rows.split(list(self._send)), received.split(list(self._send))
         for row, part in zip(rows, parts, strict=True):
             if row.numel():
@@ -197,7 +197,7 @@ class GatherExchange:
         self.columns = facts.ranks * facts.most_rows
 
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to gather the features of all nodes."""
+        """Begin to gather the features of all nodes."""
         most, begin = self._facts.most_rows, self._facts.rank * self._facts.most_rows
         found = x.new_empty((self.columns, *x.shape[1:]), dtype=dtype or x.dtype)
         if found.numel() == 0:
@@ -210,16 +210,16 @@ class GatherExchange:
         return Pending(_all_gather(into, out, group=self._group, async_op=True), found, own)
 
     def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begins to gather the features of all nodes, as `start` does."""
+        """Begin to gather the features of all nodes, as `start` does."""
         return self.start(x, dtype)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
-        """Begins to send the gradients of all columns to the ranks that own them."""
+        """Begin to send the gradients of all columns to the ranks that own them."""
         counts = [self._facts.most_rows] * self._facts.ranks
         return exchange_rows(grad, counts, counts, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
-        """Adds the gradients that all ranks sent to `total`, rank after rank."""
+        """Add the gradients that all ranks sent to `total`, rank after rank."""
         for part in received.split(max(self._facts.most_rows, 1)):
             total += part[: total.shape[0]].to(total.dtype)
 
@@ -237,7 +237,7 @@ class FeatureExchange:
         self._sizes, self._rank, self._group = tuple(sizes), rank, group
 
     def to_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns all rows of this rank's slice of the features.
+        """Return all rows of this rank's slice of the features.
 
         Args:
             x: the own rows, [own rows, ranks * width, ...].
@@ -251,14 +251,14 @@ class FeatureExchange:
         return exchange_rows(by_rank, [rows] * ranks, self._sizes, self._group).wait()
 
     def to_rows(self, y: torch.Tensor) -> torch.Tensor:
-        """Returns all features of the own rows: the inverse of `to_features`."""
+        """Return all features of the own rows: the inverse of `to_features`."""
         ranks, rows = len(self._sizes), self._sizes[self._rank]
         received = exchange_rows(y, self._sizes, [rows] * ranks, self._group).wait()
         return received.unflatten(0, (ranks, rows)).transpose(0, 1).flatten(1, 2).contiguous()
 
 
 def gather_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Returns the tensors of all ranks, which have one shape and dtype, [ranks, ...]."""
+    """Return the tensors of all ranks, which have one shape and dtype, [ranks, ...]."""
     ranks, flat = dist.get_world_size(group), x.detach().contiguous().reshape(-1)
     found = flat.new_empty(ranks * flat.numel())
     if found.numel():
@@ -267,7 +267,7 @@ def gather_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tens
 
 
 def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Adds the tensors of all ranks, rank after rank, so that the sum has the same bits on each of them.
+    """Add the tensors of all ranks, rank after rank, so that the sum has the same bits on each of them.
 
     Args:
         x: a tensor of one shape and dtype on all ranks, which is left as it is.
@@ -278,15 +278,15 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
         return x.detach().clone()
     if ranks == 2 or x.numel() < _SHARED_SUM:
         return _in_order(gather_ranks(x, group))
-    # Each rank adds up its share for all: what travels does not grow with the number of ranks.
-    share = -(-x.numel() // ranks)
-    padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * share - x.numel()))
-    mine = exchange_rows(padded.reshape(ranks, share), [1] * ranks, [1] * ranks, group).wait()
+    # Each rank adds up its part for all: what travels does not grow with the number of ranks.
+    part = -(-x.numel() // ranks)
+    padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * part - x.numel()))
+    mine = exchange_rows(padded.reshape(ranks, part), [1] * ranks, [1] * ranks, group).wait()
     return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
 
 
 def _in_order(parts: torch.Tensor) -> torch.Tensor:
-    """Adds up [ranks, ...], rank after rank."""
+    """Add up [ranks, ...], rank after rank."""
     total = parts[0].clone()
     for part in parts[1:]:
         total += part
@@ -297,10 +297,10 @@ class Multiplier(Protocol):
     """A product with a matrix whose rows are divided among ranks, and with its transpose."""
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A x; x has the own rows too."""
+        """Return the own rows of A x; x has the own rows too."""
 
     def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A^T grad; grad has the own rows too."""
+        """Return the own rows of A^T grad; grad has the own rows too."""
 
 
 class _Product(torch.autograd.Function):
@@ -316,7 +316,7 @@ class _Product(torch.autograd.Function):
 
 
 def multiply(matrix: Multiplier, x: torch.Tensor) -> torch.Tensor:
-    """Multiplies a matrix that is divided among ranks. Differentiable once."""
+    """Multiply a matrix that is divided among ranks. Differentiable once."""
     found: torch.Tensor = _Product.apply(x, matrix)
     return found
 
@@ -343,14 +343,14 @@ class _Extend(torch.autograd.Function):
 
 
 def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Returns the dtype in which gradients of a dtype are added up."""
+    """Return the dtype in which gradients of a dtype are added up."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def extend(
     x: torch.Tensor, exchange: Exchange, *, has_own: bool, wire: torch.dtype | None = None
 ) -> torch.Tensor:
-    """Adds the features of other ranks' nodes to those of the own. Differentiable once.
+    """Add the features of other ranks' nodes to those of the own. Differentiable once.
 
     Gradients return to the ranks that own the nodes, which add them up in the order of ranks, in float32.
 
@@ -381,13 +381,13 @@ class _Turn(torch.autograd.Function):
 
 
 def to_features(x: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-    """Returns all rows of this rank's slice of the features, see FeatureExchange. Differentiable."""
+    """Return all rows of this rank's slice of the features, see FeatureExchange. Differentiable."""
     found: torch.Tensor = _Turn.apply(x, exchange, False)
     return found
 
 
 def to_rows(y: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-    """Returns all features of the own rows, see FeatureExchange. Differentiable."""
+    """Return all features of the own rows, see FeatureExchange. Differentiable."""
     found: torch.Tensor = _Turn.apply(y, exchange, True)
     return found
 
@@ -405,7 +405,7 @@ class _SharedSum(torch.autograd.Function):
 
 
 def shared_sum(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Adds the tensors of all ranks, for a result that all of them go on computing with.
+    """Add the tensors of all ranks, for a result that all of them go on computing with.
 
     Its gradient is the sum of the gradients of all ranks.
     """
@@ -424,7 +424,7 @@ class _Total(torch.autograd.Function):
 
 
 def total_of(loss: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Adds the parts of a loss that each rank has. The gradient of a rank is that of its own part.
+    """Add the parts of a loss that each rank has. The gradient of a rank is that of its own part.
 
     Every rank calls `backward` of the result: together they compute the gradient of the one loss.
     """

@@ -25,19 +25,19 @@ class Operations(Protocol):
         """The operand that operations on edges run on."""
 
     def spmm(self, a: SparseOperand, x: Any, values: Any, reduce: str, impl: str, plan: Any) -> torch.Tensor:
-        """Computes `gnnsparse.spmm` of an x [k, n] or [k, heads, d], which that has checked."""
+        """Compute `gnnsparse.spmm` of an x [k, n] or [k, heads, d], which that has checked."""
 
     def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
-        """Computes `gnnsparse.sddmm`."""
+        """Compute `gnnsparse.sddmm`."""
 
     def edge_softmax(self, a: SparseOperand, scores: Any, impl: str) -> torch.Tensor:
-        """Computes `gnnsparse.edge_softmax`."""
+        """Compute `gnnsparse.edge_softmax`."""
 
     def attention(self, a: SparseOperand, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
-        """Computes `gnnsparse.attention`."""
+        """Compute `gnnsparse.attention`."""
 
     def graph_attention(self, a: SparseOperand, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
-        """Computes `gnnsparse.graph_attention`."""
+        """Compute `gnnsparse.graph_attention`."""
 
 
 class _OfOneProcess:
@@ -91,7 +91,7 @@ class DistributedOperand(SparseOperand):
         self._precision, self._device, self._cache_hit = precision, device, cache_hit
 
     def explain(self) -> str:
-        """Returns how ranks share products, and why; one line for each reason."""
+        """Return how ranks share products, and why; one line for each reason."""
         facts = self.facts
         sizes = ", ".join(
             f"rank {rank}: {facts.starts[rank + 1] - facts.starts[rank]} nodes, {facts.nnz[rank]} nonzeros, "
@@ -163,7 +163,7 @@ class DistributedOperand(SparseOperand):
         return self.operations.whole.kernels
 
     def indices(self) -> torch.Tensor:
-        """Returns (row, column) of each nonzero of the operand that operations on edges run on, int64."""
+        """Return (row, column) of each nonzero of the operand that operations on edges run on, int64."""
         return self.operations.whole.indices()
 
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
@@ -175,17 +175,17 @@ class DistributedOperand(SparseOperand):
         bad_value("A.T", "is not divided among the ranks; accepted: an operand of one process")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """Returns this object for its own device, and raises a ValueError for another one."""
+        """Return this object for its own device, and raises a ValueError for another one."""
         if torch.device(device) not in (self.device, torch.device(self.device.type)):
             bad_value("device", f"got {device}; accepted: {self.device}, which `distribute` was given")
         return self
 
     def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Raises a ValueError: a rank has a part of the edges that were given."""
+        """Raise a ValueError: a rank has a part of the edges that were given."""
         self._refuse_coo()
 
     def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Raises a ValueError: a rank has a part of the edges that were given."""
+        """Raise a ValueError: a rank has a part of the edges that were given."""
         self._refuse_coo()
 
     def _refuse_coo(self) -> NoReturn:

@@ -1,4 +1,7 @@
-"""The operations of gnnsparse on one rank's part of a matrix: on its rows, or on a slice of the features."""
+"""The operations of gnnsparse on one rank's part of a matrix: on its rows, or on a slice of the features.
+
+It stands alone because it computes on shards that exist; api.py divides graphs and checks options.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,14 @@ __all__ = ["FeatureOperations", "Layout", "RowOperations", "RowProduct", "global
 
 
 def global_columns(shard: Shard) -> torch.Tensor:
-    """Returns the node of each column of a shard in the new numbering, int64 [rows + halo]."""
+    """Return the node of each column of a shard in the new numbering, int64 [rows + halo]."""
     start = shard.facts.starts[shard.facts.rank]
     own = torch.arange(start, start + shard.facts.rows, dtype=torch.int64, device="cpu")
     return torch.cat([own, shard.halo])
 
 
 def _gathered_columns(shard: Shard) -> torch.Tensor:
-    """Returns the column of a GatherExchange for each column of a shard, int64 [rows + halo]."""
+    """Return the column of a GatherExchange for each column of a shard, int64 [rows + halo]."""
     facts, nodes = shard.facts, global_columns(shard)
     starts = torch.tensor(facts.starts, dtype=torch.int64, device="cpu")
     # The last range that begins at or before a node: empty ranges before it begin there too.
@@ -87,7 +90,7 @@ class Layout:
             return SparseOperand.on(replace(prepared, auto_format=auto), self.device)
 
     def whole(self, *, transposes: bool = True) -> SparseOperand:
-        """Makes the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
+        """Make the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
 
         Args:
             transposes: whether its transpose is needed, which takes as much time and memory as it does.
@@ -105,14 +108,14 @@ class Layout:
         return self._operand(csr, values, scale, transposes)
 
     def own(self, *, transposes: bool = True) -> SparseOperand:
-        """Makes the operand of the own columns, [rows, rows]; see `whole`."""
+        """Make the operand of the own columns, [rows, rows]; see `whole`."""
         shard, rows = self.shard, self.shard.facts.rows
         csr, values = _part(shard, shard.csr.indices < rows, 0, rows)
         scale = None if shard.col_scale is None else shard.col_scale[:rows]
         return self._operand(csr, values, scale, transposes)
 
     def others(self, *, transposes: bool = True) -> SparseOperand:
-        """Makes the operand of other ranks' columns: [rows, halo], or [rows, columns of the gather]."""
+        """Make the operand of other ranks' columns: [rows, halo], or [rows, columns of the gather]."""
         shard, rows = self.shard, self.shard.facts.rows
         scale = None if shard.col_scale is None else shard.col_scale[rows:]
         csr, values = _part(shard, shard.csr.indices >= rows, rows, shard.halo.numel())
@@ -126,7 +129,7 @@ class Layout:
 
 
 def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
-    """Prepares a matrix by which nothing but products are computed: its transpose is left empty."""
+    """Prepare a matrix by which nothing but products are computed: its transpose is left empty."""
     graph = weights.graph
     csr, device = graph.csr, graph.device
     matrix = KernelCache(csr, None, None, graph.values, None, weights.row_scale, weights.col_scale)
@@ -141,7 +144,7 @@ def _scattered(scale: torch.Tensor | None, place: torch.Tensor, columns: int) ->
 
 
 def _part(shard: Shard, taken: torch.Tensor, first: int, columns: int) -> tuple[Csr, torch.Tensor | None]:
-    """Returns some columns of a shard, numbered from `first` on, and their values."""
+    """Return some columns of a shard, numbered from `first` on, and their values."""
     before = torch.zeros(taken.numel() + 1, dtype=torch.int64, device="cpu")
     torch.cumsum(taken, 0, out=before[1:])
     csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, columns)
@@ -170,13 +173,13 @@ class RowProduct:
         self._wire = storage if storage.itemsize < 4 else None
 
     def _operand(self, name: str) -> SparseOperand:
-        """Returns the operand "whole", "own" or "others" without its transpose, made when first needed."""
+        """Return the operand "whole", "own" or "others" without its transpose, made when first needed."""
         if name not in self._made:
             self._made[name] = getattr(self._layout, name)(transposes=False)
         return self._made[name]
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
+        """Return the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
         width, dtype = x.shape[1], self._wire or x.dtype
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
         begin = self._exchange.start if self._choice.split else self._exchange.start_whole
@@ -193,13 +196,13 @@ class RowProduct:
 
 
 def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Pads features, so that rows of `dtype` are whole vectors: kernels would copy all of X otherwise."""
+    """Pad features, so that rows of `dtype` are whole vectors: kernels would copy all of X otherwise."""
     rest = -x.shape[1] % (VECTOR_BYTES // dtype.itemsize)
     return torch.nn.functional.pad(x, (0, rest)) if rest and x.is_cuda else x
 
 
 def refuse_plan(plan: Any) -> None:
-    """Raises a ValueError if a plan is given: each rank has operands of its own, with plans of their own."""
+    """Raise a ValueError if a plan is given: each rank has operands of its own, with plans of their own."""
     if plan is not None:
         bad_value("plan", "goes with an operand of one process; accepted with several: None")
 
@@ -251,22 +254,22 @@ class RowOperations:
         return storage if storage in (torch.float16, torch.bfloat16) else None
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A x."""
+        """Return the own rows of A x."""
         return self._product.multiply(x)
 
     def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
-        """Returns the own rows of A^T grad, which are a product of the own rows of A^T as those of A are.
+        """Return the own rows of A^T grad, which are a product of the own rows of A^T as those of A are.
 
         Nothing that was computed has to travel back and be added up.
         """
         return self._transposed.multiply(grad)
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
+        """Return the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
         return extend(x, self._exchange, has_own=self._gathered, wire=self._wire)
 
     def _extended_along(self, *tensors: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
-        """Extends several tensors in one exchange, each along its dimension of nodes."""
+        """Extend several tensors in one exchange, each along its dimension of nodes."""
         flat = [x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x[:, None] for x, dim in tensors]
         dtype = flat[0].dtype
         for one in flat[1:]:
@@ -287,7 +290,7 @@ class RowOperations:
         impl: str,
         plan: Any,
     ) -> torch.Tensor:
-        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
+        """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         refuse_plan(plan)
         if values is not None or reduce != "sum" or impl == "reference":
             extended = self.extended(x)
@@ -297,19 +300,19 @@ class RowOperations:
         return multiply(self, x)
 
     def sddmm(self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
-        """Computes dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
+        """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
         refuse_plan(plan)
         k = check_features("k", k, a, a.shape[1], impl)
         return sddmm(self.whole, q, self.extended(k), impl=impl)
 
     def edge_softmax(self, a: SparseOperand, scores: torch.Tensor, impl: str) -> torch.Tensor:
-        """Computes the softmax over the own rows' nonzeros, for which nothing has to travel."""
+        """Compute the softmax over the own rows' nonzeros, for which nothing has to travel."""
         return edge_softmax(self.whole, scores, impl=impl)
 
     def attention(
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
-        """Computes attention of the own nodes; `gnnsparse.attention` documents the arguments."""
+        """Compute attention of the own nodes; `gnnsparse.attention` documents the arguments."""
         refuse_plan(options.pop("plan"))
         _refuse_causal(options)
         for name, x in (("k", k), ("v", v)):
@@ -322,7 +325,7 @@ class RowOperations:
     def graph_attention(
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
-        """Computes attention of the own nodes; `gnnsparse.graph_attention` documents the arguments."""
+        """Compute attention of the own nodes; `gnnsparse.graph_attention` documents the arguments."""
         _refuse_causal(options)
         edge_terms = ("bias", "edge_features", "gate")
         has_terms = options["return_weights"] or any(options[name] is not None for name in edge_terms)
@@ -375,7 +378,7 @@ class FeatureOperations:
         impl: str,
         plan: Any,
     ) -> torch.Tensor:
-        """Computes the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
+        """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         refuse_plan(plan)
         if values is not None:
             self._refuse("values")
@@ -387,17 +390,17 @@ class FeatureOperations:
         return to_rows(y, self._exchange)[:, :width]
 
     def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
-        """Refuses: a sum over features would have to travel for each nonzero."""
+        """Refuse: a sum over features would have to travel for each nonzero."""
         self._refuse("sddmm")
 
     def edge_softmax(self, a: SparseOperand, scores: Any, impl: str) -> torch.Tensor:
-        """Refuses: no rank has scores of its own rows."""
+        """Refuse: no rank has scores of its own rows."""
         self._refuse("edge_softmax")
 
     def attention(
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
-        """Computes attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""
+        """Compute attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""
         refuse_plan(options.pop("plan"))
         self._check_terms(options, ("bias",))
         if not all(isinstance(x, torch.Tensor) and x.dim() == 3 for x in (q, k, v)):
@@ -410,7 +413,7 @@ class FeatureOperations:
     def graph_attention(
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
-        """Computes attention of the own nodes, each rank for a share of the heads."""
+        """Compute attention of the own nodes, each rank for a share of the heads."""
         self._check_terms(options, ("bias", "edge_features", "gate", "edge_weight", "key_padding_mask"))
         heads = v.shape[1] if isinstance(v, torch.Tensor) and v.dim() == 3 else 0
         q, k, v = (self._by_heads(name, x) for name, x in zip("qkv", (q, k, v), strict=True))
@@ -421,7 +424,7 @@ class FeatureOperations:
         return to_rows(graph_attention(self.whole, q, k, v, **options), self._exchange)
 
     def _by_heads(self, name: str, x: Any) -> torch.Tensor:
-        """Returns all rows of this rank's heads, of the own rows of all heads [rows, heads, ...]."""
+        """Return all rows of this rank's heads, of the own rows of all heads [rows, heads, ...]."""
         if not isinstance(x, torch.Tensor) or x.dim() < 2 or x.shape[1] == 0 or x.shape[1] % self._ranks:
             has = f"{x.shape[1]} heads" if isinstance(x, torch.Tensor) and x.dim() > 1 else "no heads"
             bad_value(name, f"has {has} to divide among {self._ranks} ranks; accepted: {_INSTEAD}")

@@ -60,22 +60,22 @@ class Partition:
         return tuple(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))
 
     def owned(self, rank: int) -> torch.Tensor:
-        """Returns the nodes of a rank by their numbers in the graph, int64 [n]."""
+        """Return the nodes of a rank by their numbers in the graph, int64 [n]."""
         return self.order[self.starts[rank] : self.starts[rank + 1]]
 
     def new_numbers(self) -> torch.Tensor:
-        """Returns for each node of the graph its new number, int64 [nodes]."""
+        """Return for each node of the graph its new number, int64 [nodes]."""
         return inverse(self.order)
 
     @classmethod
     def even(cls, nodes: int, parts: int) -> Partition:
-        """Divides nodes in their own order into ranges of equal sizes, up to one node."""
+        """Divide nodes in their own order into ranges of equal sizes, up to one node."""
         starts = tuple(nodes * part // parts for part in range(parts + 1))
         return cls(torch.arange(nodes, dtype=torch.int64, device="cpu"), starts, "contiguous")
 
 
 def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
-    """Cuts rows into ranges of about equal work.
+    """Cut rows into ranges of about equal work.
 
     Args:
         work: int64 [rows], the work of each row in the order in which they are cut.
@@ -87,25 +87,25 @@ def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
     total = work.cumsum(0)
     all_work = int(total[-1]) if total.numel() else 0
     # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
-    shares = torch.tensor(
+    goals = torch.tensor(
         [all_work * part / parts for part in range(1, parts)], dtype=torch.float64, device="cpu"
     )
-    cuts = torch.searchsorted((total.double() - work.double() / 2), shares, right=False)
+    cuts = torch.searchsorted((total.double() - work.double() / 2), goals, right=False)
     return (0, *cuts.tolist(), work.numel())
 
 
 def _row_work(csr: Csr) -> torch.Tensor:
-    """Returns the work of each row, int64 [rows]: its nonzeros, and one for what is done for each node."""
+    """Return the work of each row, int64 [rows]: its nonzeros, and one for what is done for each node."""
     return csr.degrees + 1
 
 
 def ranges_along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
-    """Divides nodes into ranges of about equal work along an order, int64 [nodes]."""
+    """Divide nodes into ranges of about equal work along an order, int64 [nodes]."""
     return Partition(order, balanced_ranges(_row_work(csr)[order], parts), method)
 
 
 def community_order(csr: Csr) -> torch.Tensor:
-    """Returns the nodes of a square graph community by community, int64 [nodes]."""
+    """Return the nodes of a square graph community by community, int64 [nodes]."""
     order = METHODS["community"].find(csr).order
     return torch.arange(csr.rows, dtype=torch.int64, device="cpu") if order is None else order.long()
 
@@ -120,7 +120,7 @@ def _community(csr: Csr, parts: int) -> Partition:
 
 
 def _metis(csr: Csr, parts: int) -> Partition:
-    """Divides nodes by METIS's k-way partition (Karypis and Kumar 1998) of A + A^T, rows weighted by work."""
+    """Divide nodes by METIS's k-way partition (Karypis and Kumar 1998) of A + A^T, rows weighted by work."""
     try:
         import pymetis
     except ImportError as error:
@@ -138,7 +138,7 @@ def _metis(csr: Csr, parts: int) -> Partition:
 
 
 def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
-    """Counts for each rank what a partition of a square matrix makes travel.
+    """Count for each rank what a partition of a square matrix makes travel.
 
     Args:
         csr: the matrix, on the CPU.
@@ -164,7 +164,7 @@ def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
 
 
 def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Partition:
-    """Divides the nodes of a square graph among ranks, so that each has about equal work.
+    """Divide the nodes of a square graph among ranks, so that each has about equal work.
 
     The work of a node is the number of its nonzeros plus one.
 

@@ -125,7 +125,7 @@ class _Rows:
 
 
 def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: int, new: Any) -> _Rows:
-    """Takes the rows of a rank out of a matrix and numbers their columns as `Shard` does."""
+    """Take the rows of a rank out of a matrix and numbers their columns as `Shard` does."""
     start, end = partition.starts[rank : rank + 2]
     own, nonzeros = csr.select_rows(partition.owned(rank))
     row, columns = own.row_index(), new[own.indices.long()]
@@ -142,7 +142,7 @@ def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: 
 def make_shards(
     weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
 ) -> list[Shard]:
-    """Divides a square matrix and its transpose into the shards of all ranks.
+    """Divide a square matrix and its transpose into the shards of all ranks.
 
     Args:
         weights: the matrix and its weights, on the CPU.
@@ -158,7 +158,7 @@ def make_shards(
 
 
 def _transposed(weights: Weighted) -> Weighted | None:
-    """Returns the transpose of a square matrix; None: it is the matrix itself."""
+    """Return the transpose of a square matrix; None: it is the matrix itself."""
     graph = weights.graph
     csr, index = graph.csr.transpose()
     values = None if graph.values is None else graph.values[index.long()]
@@ -172,7 +172,7 @@ def _transposed(weights: Weighted) -> Weighted | None:
 def _divided(
     weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
 ) -> list[Shard]:
-    """Divides a square matrix without its transpose, see make_shards."""
+    """Divide a square matrix without its transpose, see make_shards."""
     graph, new = weights.graph, partition.new_numbers()
     parts = [_rows_of(graph.csr, graph.values, partition, rank, new) for rank in range(partition.parts)]
     facts = ShardFacts(
@@ -236,7 +236,7 @@ class ShardRecipe:
     method: str
 
     def make(self, graph: SparseGraph) -> list[Shard]:
-        """Makes the shards of all ranks on the CPU."""
+        """Make the shards of all ranks on the CPU."""
         weights = normalize(graph.to(torch.device("cpu")), self.normalization, self.self_loop_weight)
         partition = partition_rows(weights.graph, self.parts, self.method)
         loops = self.self_loop_weight if self.normalization == "gcn" else None
@@ -258,7 +258,7 @@ def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Returns arrays and facts of a shard without its transpose."""
+    """Return arrays and facts of a shard without its transpose."""
     arrays = {
         "indptr": shard.csr.indptr, "indices": shard.csr.indices, "halo": shard.halo,
         "send_rows": shard.send_rows, "nodes": shard.nodes,
@@ -269,7 +269,7 @@ def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 
 def unpack_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
-    """Restores a shard; raises ValueError if an array or a value can't be one of a shard."""
+    """Restore a shard; raise ValueError if an array or a value can't be one of a shard."""
     own = {name: array for name, array in tensors.items() if not name.startswith(_TRANSPOSED)}
     shard, back = _unpack_one(own, metadata), metadata.get("transposed")
     of_back = {name.removeprefix(_TRANSPOSED): tensors[name] for name in tensors if name not in own}
@@ -284,7 +284,7 @@ def unpack_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> 
 
 
 def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:
-    """Restores a shard without its transpose; raises ValueError, see unpack_shard."""
+    """Restore a shard without its transpose; raise ValueError, see unpack_shard."""
     unknown = set(tensors) - {*_ARRAYS, *_OPTIONAL}
     if unknown or not set(_ARRAYS) <= set(tensors):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: those of a shard")
@@ -331,7 +331,7 @@ def _check_facts(facts: ShardFacts) -> None:
 
 
 def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
-    """Returns a hash of a graph and a recipe, 32 hexadecimal digits: equal for equal shards."""
+    """Return a hash of a graph and a recipe, 32 hexadecimal digits: equal for equal shards."""
     arrays = [graph.csr.indptr, graph.csr.indices, graph.values, graph.nnz_index_of_edge]
     return fingerprint(arrays, "shard and transpose", CACHE_VERSION, graph.num_cols, to_plain(recipe))
 
@@ -339,7 +339,7 @@ def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:
 def load_shard(
     graph: SparseGraph, recipe: ShardRecipe, rank: int, cache: GraphCache | None, content: str
 ) -> tuple[Shard, bool]:
-    """Reads a rank's shard from the cache, or makes the shards of all ranks and stores them there.
+    """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
 
     Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
     others wait for it. Without a cache, each process makes them.

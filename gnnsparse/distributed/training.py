@@ -38,7 +38,7 @@ class Peers:
 
 
 def group_options(backend: str, timeout: timedelta | None = None) -> Any:
-    """Returns `pg_options` of torch.distributed for the group that features travel in; None: the defaults.
+    """Return `pg_options` of torch.distributed for the group that features travel in; None: the defaults.
 
     NCCL exchanges on a stream of high priority. On one of equal priority a chunk's exchange would not begin
     before all blocks of threads of a product that was launched earlier have begun.
@@ -57,7 +57,7 @@ def group_options(backend: str, timeout: timedelta | None = None) -> Any:
 
 
 def sum_gradients(parameters: Iterable[torch.Tensor], group: dist.ProcessGroup | None) -> None:
-    """Replaces the gradients of replicated parameters by their sums over all ranks, in the order of ranks.
+    """Replace the gradients of replicated parameters by their sums over all ranks, in the order of ranks.
 
     All gradients of a dtype travel at once.
 
@@ -101,7 +101,7 @@ class RowGather:
         return exchange_rows(x, self._send, self._receive, self._group).wait()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Returns the rows of all ranks, [count, ...], on rank 0, and None on the others.
+        """Return the rows of all ranks, [count, ...], on rank 0, and None on the others.
 
         Args:
             x: [n, ...], the own rows. Gradients do not return to it.
@@ -111,7 +111,7 @@ class RowGather:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Returns the seed of a rank's random numbers in a step.
+    """Return the seed of a rank's random numbers in a step.
 
     Each step has its own, so that a run that is resumed draws what it would have drawn without an end.
 
@@ -146,7 +146,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
     _counted: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalises features.
+        """Normalise features.
 
         Args:
             x: [own nodes, num_features].
@@ -165,7 +165,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
             return self._normalized(x.float()).to(x.dtype)
 
     def _nodes(self, x: torch.Tensor, padding: Padding | None) -> int | torch.Tensor:
-        """Returns the number of nodes of all ranks.
+        """Return the number of nodes of all ranks.
 
         A number that stays is asked for once, since the host would wait for a GPU. One that varies is a
         tensor on the device of x, float32 [1].
@@ -199,13 +199,13 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         if self.running_mean is None or self.running_var is None or self.num_batches_tracked is None:
             return
         self.num_batches_tracked.add_(1)
-        share = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
-        self.running_mean.lerp_(mean.to(self.running_mean.dtype), share)
-        self.running_var.lerp_(variance.to(self.running_var.dtype), share)
+        weight = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+        self.running_var.lerp_(variance.to(self.running_var.dtype), weight)
 
 
 def share_batch_norm(model: torch.nn.Module, group: Any = None, *, nodes_vary: bool = False) -> int:
-    """Makes every BatchNorm1d of a model take its statistics over the nodes of all ranks, in place.
+    """Make every BatchNorm1d of a model take its statistics over the nodes of all ranks, in place.
 
     The class of the modules changes, and nothing else: parameters and the state_dict stay.
 

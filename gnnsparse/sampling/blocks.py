@@ -90,7 +90,7 @@ def draw_in_turn(
     *,
     square: bool,
 ) -> list[Layer]:
-    """Draws the layers of a sample. On a GPU the host waits several times for each.
+    """Draw the layers of a sample. On a GPU the host waits several times for each.
 
     Args:
         graph: what is drawn from.
@@ -119,7 +119,7 @@ def draw_at_once(
     *,
     square: bool,
 ) -> list[Layer] | None:
-    """Draws the layers of a sample on a GPU, into arrays that have room for the most that can be drawn.
+    """Draw the layers of a sample on a GPU, into arrays that have room for the most that can be drawn.
 
     The kernels of a layer read from the GPU's memory how much the layer before has drawn. The host waits
     once, at the end, for the sizes of all layers.
@@ -164,7 +164,7 @@ def draw_at_once(
 
 
 def _has_room(rows: int, columns: int, draws: Sequence[LayerDraw]) -> bool:
-    """Returns whether the most edges that can be drawn for some rows are few enough in each layer."""
+    """Return whether the most edges that can be drawn for some rows are few enough in each layer."""
     for layer in draws:
         if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
             return False
@@ -181,7 +181,7 @@ def _draw_layer(
     sizes: torch.Tensor,
     square: bool,
 ) -> Layer:
-    """Queues the kernels of a layer.
+    """Queue the kernels of a layer.
 
     Args:
         graph: what is drawn from.
@@ -230,7 +230,7 @@ def _draw_layer(
 
 
 def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) -> Layer:
-    """Returns the part of a layer's arrays that is used."""
+    """Return the part of a layer's arrays that is used."""
     count, drawn = sizes[_EDGES], layer.drawn
     copies = None if drawn.copies is None else drawn.copies[:count]
     return Layer(
@@ -252,7 +252,7 @@ _MOST = 512
 
 
 def _rounded(count: int) -> int:
-    """Returns a size with its leading bits alone."""
+    """Return a size with its leading bits alone."""
     shift = max(0, count.bit_length() - _BITS)
     return count >> shift << shift
 
@@ -273,7 +273,7 @@ class BlockPlans:
         return BlockPlans, ()  # each process chooses its own
 
     def __call__(self, kernels: KernelCache, product: Product) -> Plan:
-        """Returns the plan of a product."""
+        """Return the plan of a product."""
         given = kernels.problem(product)
         problem = replace(
             given, rows=_rounded(given.rows), cols=_rounded(given.cols), nnz=_rounded(given.nnz)
@@ -340,7 +340,7 @@ class BlockArrays:
 
 
 def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> BlockArrays:
-    """Makes the arrays of a block of edges that were drawn.
+    """Make the arrays of a block of edges that were drawn.
 
     The edges of a row are in the order in which they were drawn. Transposing counts them by column; what is
     transposed twice has ascending columns in every row, without any comparison.
@@ -368,7 +368,7 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
 def prepare_block(
     arrays: BlockArrays, normalization: str | None, precision: Precision, *, renewable: bool = False
 ) -> Prepared:
-    """Makes the state of a block's operand.
+    """Make the state of a block's operand.
 
     Args:
         arrays: its arrays.
@@ -390,7 +390,7 @@ def prepare_block(
 
 
 def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
-    """Makes a block of its arrays, see `prepare_block`."""
+    """Make a block of its arrays, see `prepare_block`."""
     adj = SparseOperand(prepare_block(arrays, normalization, precision))
     return Block(adj, arrays.targets.long(), arrays.sources.long(), arrays.edge_ids)
 
@@ -398,7 +398,7 @@ def make_block(arrays: BlockArrays, normalization: str | None, precision: Precis
 def plan_blocks(
     blocks: Sequence[Block], plans: BlockPlans, longest: Sequence[tuple[int, int] | None]
 ) -> None:
-    """Readies the products of blocks on a GPU, so that the host does not wait for it in a step.
+    """Ready the products of blocks on a GPU, so that the host does not wait for it in a step.
 
     It waits here, once, if the lengths of rows are not known; and more often for each block with rows that
     have to be cut.

@@ -58,7 +58,7 @@ class Drawn:
 
 
 def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
-    """Returns the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz].
+    """Return the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz].
 
     They are computed on the CPU, in the order of the edges, and moved to the device of the weights.
     """
@@ -76,7 +76,7 @@ def draw_edges(
     weights: torch.Tensor | None = None,
     running: torch.Tensor | None = None,
 ) -> Drawn:
-    """Draws edges of some rows.
+    """Draw edges of some rows.
 
     Args:
         csr: the matrix, [targets, sources].
@@ -119,7 +119,7 @@ def draw_edges(
 
 
 def launch(device: torch.device, name: str, *arguments: Any) -> None:
-    """Calls a native CUDA function on the current stream of a device."""
+    """Call a native CUDA function on the current stream of a device."""
     with path().current(device):
         getattr(path().native, name)(*arguments, path().stream(device))
 
@@ -146,7 +146,7 @@ class Numbering:
 
     @contextmanager
     def using_places(self) -> Iterator[torch.Tensor]:
-        """Gives `place` to one thread at a time, in a `with` block.
+        """Give `place` to one thread at a time, in a `with` block.
 
         The block has to free the places that it takes, and on a GPU to wait for its kernels. If it raises an
         error between taking and freeing places, such as that memory is used up, all places are freed here:
@@ -211,7 +211,7 @@ def _number_on_gpu(
 
 
 def refuse_repeat(seeds: torch.Tensor) -> None:
-    """Raises a ValueError that names the first of the seeds that was there before."""
+    """Raise a ValueError that names the first of the seeds that was there before."""
     nodes = seeds.tolist()
     first = {node: at for at, node in reversed(list(enumerate(nodes)))}
     at, node = next((at, node) for at, node in enumerate(nodes) if first[node] < at)
@@ -219,7 +219,7 @@ def refuse_repeat(seeds: torch.Tensor) -> None:
 
 
 def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tensor:
-    """Draws pairs of nodes without an edge, uniformly and with replacement.
+    """Draw pairs of nodes without an edge, uniformly and with replacement.
 
     Args:
         csr: the matrix, [targets, sources].

@@ -26,9 +26,9 @@ PLACEMENTS = ("auto", "device", "pinned", "host")
 
 #: Of a GPU's free memory, what features may take, so that a step has room; and the copies of the most used
 #: rows, where the others are in pinned memory.
-_DEVICE_SHARE, _CACHE_SHARE = 0.5, 0.25
+_DEVICE_FRACTION, _CACHE_FRACTION = 0.5, 0.25
 #: Of the host's free memory, what features may take that the system can't move to disk.
-_HOST_SHARE = 0.5
+_HOST_FRACTION = 0.5
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,13 @@ class Choice:
 
 
 def room_on(device: torch.device) -> Room:
-    """Returns the memory that is free for features of steps on a device."""
+    """Return the memory that is free for features of steps on a device."""
     on_gpu = path().takes(device)
     return Room(path().free_memory(device) if on_gpu else None, available_memory().free)
 
 
 def size(count: int) -> str:
-    """Returns a number of bytes as text."""
+    """Return a number of bytes as text."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -67,7 +67,7 @@ def size(count: int) -> str:
 
 
 def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
-    """Chooses a placement: the fastest one that leaves room for the rest.
+    """Choose a placement: the fastest one that leaves room for the rest.
 
     Args:
         rows: number of rows.
@@ -80,16 +80,16 @@ def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     if room.device is None:
         if not in_file:
             return Choice("device", f"{what} are in the memory of the device, the CPU, already")
-        fits = needed <= _HOST_SHARE * room.host
+        fits = needed <= _HOST_FRACTION * room.host
         verb, placement = ("are", "device") if fits else ("are not", "host")
-        limit = f"{_HOST_SHARE:.0%} of the {size(room.host)} that are free"
+        limit = f"{_HOST_FRACTION:.0%} of the {size(room.host)} that are free"
         return Choice(placement, f"{what} {verb} at most {limit} in memory; their file can stay on disk")
-    limit = f"{_DEVICE_SHARE:.0%} of the {size(room.device)} that are free on the GPU"
-    if needed <= _DEVICE_SHARE * room.device:
+    limit = f"{_DEVICE_FRACTION:.0%} of the {size(room.device)} that are free on the GPU"
+    if needed <= _DEVICE_FRACTION * room.device:
         return Choice("device", f"{what} are at most {limit}")
     taken = 1 << max(needed - 1, 0).bit_length()  # torch pins a power of two
-    of_host = f"{_HOST_SHARE:.0%} of the {size(room.host)} that are free on the host"
-    if taken <= _HOST_SHARE * room.host:
+    of_host = f"{_HOST_FRACTION:.0%} of the {size(room.host)} that are free on the host"
+    if taken <= _HOST_FRACTION * room.host:
         return Choice("pinned", f"{what} are more than {limit}, and at most {of_host} when they are pinned")
     where = "their file is" if in_file else "they are"
     reason = (
@@ -98,17 +98,17 @@ def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     return Choice("host", reason)
 
 
-def cached_rows(rows: int, row_bytes: int, share: float, room: Room) -> int:
-    """Returns of how many rows the GPU keeps copies: a share of them, if they fit into its free memory.
+def cached_rows(rows: int, row_bytes: int, fraction: float, room: Room) -> int:
+    """Return the number of rows of which the GPU keeps copies: some, if they fit into its free memory.
 
     Args:
         rows: number of rows.
         row_bytes: bytes of each.
-        share: of the rows, at most.
+        fraction: of the rows, at most.
         room: the memory that is free.
     """
-    fits = int(_CACHE_SHARE * (room.device or 0)) // max(row_bytes, 1)
-    return min(int(share * rows), fits)
+    fits = int(_CACHE_FRACTION * (room.device or 0)) // max(row_bytes, 1)
+    return min(int(fraction * rows), fits)
 
 
 #: Values of the argument `dtype`, and the dtypes that rows come out in.
@@ -145,7 +145,7 @@ class Source:
 
 
 def read_features(x: Any) -> Source:
-    """Returns features as a tensor, those of a file without reading it.
+    """Return features as a tensor, those of a file without reading it.
 
     Args:
         x: [rows, features], a floating-point tensor or array; or the path of a .npy file.
@@ -219,7 +219,7 @@ class RowFormat:
         return max(1, _PART_BYTES // (4 * self.features))
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns rows as bytes, uint8 [rows, row_bytes]; those of `x` itself if it has the dtype.
+        """Return rows as bytes, uint8 [rows, row_bytes]; those of `x` itself if it has the dtype.
 
         Raises:
             ValueError: a number has no place in "fp8".
@@ -238,7 +238,7 @@ class RowFormat:
         return out
 
     def decode(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns what bytes stand for, [rows, features]; the inverse of `encode` but for its rounding."""
+        """Return what bytes stand for, [rows, features]; the inverse of `encode` but for its rounding."""
         if self.name != "fp8":
             return rows.view(self.dtype)
         codes = rows[:, : self.features].view(torch.float8_e4m3fn).float()
@@ -270,8 +270,8 @@ class FeatureStore:
             has no "fp8".
         uses: [rows], numbers by which rows are used: those with the largest ones are copied to the GPU, with
             "pinned". Such are `NeighborSampler.source_degrees`, or counts of some batches' nodes.
-        cache_share: the share of all rows that are copied at most; a quarter of the GPU's free memory is the
-            most they take.
+        cache_share: the fraction of all rows that are copied at most; a quarter of the GPU's free memory is
+            the most they take.
 
     Attributes:
         placement: "device", "pinned" or "host".
@@ -303,7 +303,7 @@ class FeatureStore:
         self.shape = (given.shape[0], given.shape[1])
         name = source.dtype_name if dtype is None else check_choice("dtype", dtype, tuple(FEATURE_DTYPES))
         self._format = RowFormat(name, given.shape[1])
-        share = _check_cache_share(cache_share)
+        fraction = _check_cache_share(cache_share)
         uses = None if uses is None else _check_uses(uses, given.shape[0])
         room = room_on(self.device)
         self._choice = self._choose(placement, source, room)
@@ -313,12 +313,12 @@ class FeatureStore:
         self._rows: torch.Tensor | None = None
         self._kept: torch.Tensor | None = None
         self._place: torch.Tensor | None = None
-        self._used_share: float | None = None
+        self._used_fraction: float | None = None
         self.cached_rows = 0
         if self.placement != "host":
             self._rows = self._store(source)
         if self.placement == "pinned" and uses is not None:
-            self._keep(uses, cached_rows(given.shape[0], self._format.row_bytes, share, room))
+            self._keep(uses, cached_rows(given.shape[0], self._format.row_bytes, fraction, room))
         if path().takes(self.device):
             path().finish(self.device)  # other streams gather what was copied on this one
             arrays = [t for t in (self._rows, self._kept, self._place) if t is not None]
@@ -345,7 +345,7 @@ class FeatureStore:
         return choice
 
     def _store(self, source: Source) -> torch.Tensor:
-        """Returns the rows as bytes where they are kept; those of `x` itself if they are there already."""
+        """Return the rows as bytes where they are kept; those of `x` itself if they are there already."""
         x, pinned = source.x, self.placement == "pinned"
         there = x.device == self.device and not pinned and not source.in_file
         if there and self._format.name == source.dtype_name and x.is_contiguous():
@@ -361,7 +361,7 @@ class FeatureStore:
         return found
 
     def _keep(self, uses: torch.Tensor, count: int) -> None:
-        """Copies the rows that are used most to the GPU."""
+        """Copy the rows that are used most to the GPU."""
         assert self._rows is not None
         if count == 0:
             return
@@ -374,7 +374,7 @@ class FeatureStore:
         for first in range(0, count, step):
             kept[first : first + step] = self._rows.index_select(0, most[first : first + step])
         total = float(uses.double().sum())
-        self._used_share = float(uses[most].double().sum()) / total if total > 0 else None
+        self._used_fraction = float(uses[most].double().sum()) / total if total > 0 else None
         self._kept, self.cached_rows = kept, count
 
     @property
@@ -386,7 +386,7 @@ class FeatureStore:
         return sum(t.nbytes for t in (rows, self._kept, self._place) if t is not None)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
-        """Returns some rows.
+        """Return some rows.
 
         On a GPU the work is queued on the current stream; only with "host" does the host wait for the stream.
 
@@ -433,22 +433,22 @@ class FeatureStore:
         return into.to(self.device, non_blocking=True).to(self.dtype)
 
     def whole(self) -> torch.Tensor:
-        """Returns all rows on the device, [rows, features]: with "device" the memory itself, else a copy."""
+        """Return all rows on the device, [rows, features]: with "device" the memory itself, else a copy."""
         if self._rows is None:
             assert self._source is not None
             return self._source.to(self.device, self.dtype)
         return self._format.decode(self._rows.to(self.device))
 
     def explain(self) -> str:
-        """Returns where the features are and why, and what of them the GPU keeps, as lines of text."""
+        """Return where the features are and why, and what of them the GPU keeps, as lines of text."""
         rows, features = self.shape
         lines = [
             f"features: {rows} x {features} in {self._format.name}, {size(rows * self._format.row_bytes)}",
             f"placement: {self.placement}, as {self._choice.reason}",
         ]
         if self.placement == "pinned":
-            share = "" if self._used_share is None else f", with {self._used_share:.1%} of the uses"
-            lines.append(f"copies on the GPU: {self.cached_rows} of the rows{share}")
+            fraction = "" if self._used_fraction is None else f", with {self._used_fraction:.1%} of the uses"
+            lines.append(f"copies on the GPU: {self.cached_rows} of the rows{fraction}")
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -477,7 +477,7 @@ def _check_uses(uses: Any, rows: int) -> torch.Tensor:
 
 
 def _release(streams: Streams, arrays: list[torch.Tensor], device: torch.device, pinned: bool) -> None:
-    """Keeps arrays until what reads them is done: torch does not know which kernels read pinned memory."""
+    """Keep arrays until what reads them is done: torch does not know which kernels read pinned memory."""
     streams.keep_until_done(arrays)
     if pinned:
         path().finish_all(device)

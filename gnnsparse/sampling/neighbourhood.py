@@ -61,7 +61,7 @@ class Neighbourhood:
     def make(
         cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
     ) -> Neighbourhood:
-        """Makes the neighbourhood of a graph.
+        """Make the neighbourhood of a graph.
 
         Args:
             graph: the graph.
@@ -87,7 +87,7 @@ class Neighbourhood:
 
     @classmethod
     def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
-        """Makes the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
+        """Make the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
 
         The edges of a row are sorted by their sources, and those of a source as they were given.
 
@@ -112,7 +112,7 @@ class Neighbourhood:
         return cls(csr, edge_of_nonzero=order, weights=drawn_by, running=running)
 
     def edge_ids(self, edges: torch.Tensor) -> torch.Tensor:
-        """Returns the edges of the given graph, in the order in which they were given; -1 stays -1.
+        """Return the edges of the given graph, in the order in which they were given; -1 stays -1.
 
         Args:
             edges: int64 [n], nonzeros of `csr`, or -1.
@@ -125,7 +125,7 @@ class Neighbourhood:
         return edges
 
     def weigh(self, targets: torch.Tensor, drawn: Drawn) -> Weights:
-        """Computes the weights of the edges that were drawn.
+        """Compute the weights of the edges that were drawn.
 
         A sum has the given weights, times how often an edge was drawn. A mean is over what was drawn. With
         "gcn" the edges have the weights that they have in the whole graph, those of neighbours times the
@@ -148,8 +148,8 @@ class Neighbourhood:
             # Whatever an empty row has is multiplied by a sum of nothing.
             return Weights(row_scale=counts.clamp_(min=1).reciprocal().float())
         sums = _row_sums(values, counts)
-        share = torch.where(sums == 0, 0.0, 1.0 / sums)
-        return Weights((values.double() * _by_edge(share, counts, values)).float())
+        factor = torch.where(sums == 0, 0.0, 1.0 / sums)
+        return Weights((values.double() * _by_edge(factor, counts, values)).float())
 
     def _gcn_weights(self, targets: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         assert self.loops is not None
@@ -175,7 +175,7 @@ class Neighbourhood:
 def _without_loops(
     graph: SparseGraph,
 ) -> tuple[Csr, torch.Tensor | None, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-    """Returns the edges of a graph that are no self-loops and their normalised weights.
+    """Return the edges of a graph that are no self-loops and their normalised weights.
 
     Returns:
         The edges, their normalised weights or None, the scales of a graph without weights or None, the
@@ -201,7 +201,7 @@ def _without_loops(
 
 
 def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
-    """Returns the weights by which edges are drawn, float32 [edges], else raises."""
+    """Return the weights by which edges are drawn, float32 [edges], else raise."""
     given = value_tensor("weights", weights, graph.num_edges, graph.device)
     if given.numel() and float(given.min()) < 0:
         at = int((given < 0).nonzero()[0])
@@ -210,7 +210,7 @@ def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
 
 
 def _drawing_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
-    """Returns the weights by which nonzeros are drawn, float32 [nnz]: sums of those of their edges."""
+    """Return the weights by which nonzeros are drawn, float32 [nnz]: sums of those of their edges."""
     given = _edge_weights(graph, weights)
     if graph.nnz_index_of_edge is None:
         return given
@@ -229,7 +229,7 @@ def _first_edges(graph: SparseGraph) -> torch.Tensor | None:
 
 
 def _row_sums(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Sums the values of each row, float64 [rows]."""
+    """Sum the values of each row, float64 [rows]."""
     if values.numel() == 0:  # segment_reduce refuses an empty tensor
         return torch.zeros(counts.numel(), dtype=torch.float64, device=values.device)
     # Not its checks, for which the host would wait for a GPU.
@@ -237,5 +237,5 @@ def _row_sums(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 def _by_edge(of_row: torch.Tensor, counts: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
-    """Repeats a number of each row for each of its edges, [edges]."""
+    """Repeat a number of each row for each of its edges, [edges]."""
     return torch.repeat_interleave(of_row, counts, output_size=edges.numel())

@@ -1,4 +1,7 @@
-"""prefetch, which makes the batches of the next steps while a step runs."""
+"""prefetch, which makes the batches of the next steps while a step runs.
+
+It stands alone because it takes any iterable: no sampler is needed to use or to test it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ _END = object()
 
 
 def prefetch(batches: Iterable[_T], depth: int = 2, device: torch.device | str = "cpu") -> Iterator[_T]:
-    """Yields the batches of an iterable, which a thread takes from it ahead of time.
+    """Yield the batches of an iterable, which a thread takes from it ahead of time.
 
     The order is that of the iterable, and an error that it raises is raised here in its place. On a GPU the
     thread has a stream of its own: a batch is made on it while the stream of the caller computes, which waits
@@ -84,7 +87,7 @@ class _Worker(threading.Thread):
         self._begin = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
 
     def run(self) -> None:
-        """Puts (batch, event or None, None) for each batch, (None, None, error) for an error, and _END."""
+        """Put (batch, event or None, None) for each batch, (None, None, error) for an error, and _END."""
         try:
             with self._stream() as stream:
                 for batch in self._batches:
@@ -107,7 +110,7 @@ class _Worker(threading.Thread):
             yield stream
 
     def _put(self, item: Any) -> bool:
-        """Puts an item into the queue when there is room; False if nobody wants it any more."""
+        """Put an item into the queue when there is room; False if nobody wants it any more."""
         while not self._stopped.is_set():
             with contextlib.suppress(queue.Full):
                 self._ready.put(item, timeout=0.05)

@@ -40,7 +40,7 @@ _MOST_FANOUT = 2**31 - 1
 
 
 def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
-    """Returns fan-outs, positive integers or -1, as a tuple, else raises."""
+    """Return fan-outs, positive integers or -1, as a tuple, else raise."""
     accepted = "positive integers, or -1 for all neighbours"
     if isinstance(fanouts, (str, bytes)) or not isinstance(fanouts, Sequence):
         bad_type(name, fanouts, f"a sequence of {accepted}")
@@ -252,7 +252,7 @@ class NeighborSampler:
 
     @runs_outside
     def sample(self, seeds: Any, step: int = 0) -> Sample:
-        """Draws the neighbourhoods of nodes.
+        """Draw the neighbourhoods of nodes.
 
         Args:
             seeds: int32 or int64 [seeds], different nodes; there may be none.
@@ -270,7 +270,7 @@ class NeighborSampler:
 
     @runs_outside
     def draw(self, seeds: Any, step: int = 0) -> tuple[BlockArrays, ...]:
-        """Draws what `sample` draws, as arrays of which no operands are made yet.
+        """Draw what `sample` draws, as arrays of which no operands are made yet.
 
         Args:
             seeds: int32 or int64 [seeds], different nodes; there may be none.
@@ -288,7 +288,7 @@ class NeighborSampler:
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
-        """Makes the operands of blocks, those of `sample`.
+        """Make the operands of blocks, those of `sample`.
 
         Args:
             arrays: what `draw` returned.
@@ -320,7 +320,7 @@ class NeighborSampler:
 
     @runs_outside
     def sample_subgraph(self, seeds: Any, step: int = 0) -> Subgraph:
-        """Draws the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
+        """Draw the neighbourhoods of nodes as one graph, in which each node has neighbours of one draw.
 
         Edges are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. Repeated edges
         are not merged: each repeat counts for the fan-out and is drawn by its own weight. `values` play no
@@ -362,7 +362,7 @@ class NeighborSampler:
 
     @runs_outside
     def sample_links(self, pairs: Any, negatives: int = 1, step: int = 0) -> LinkSample:
-        """Draws pairs without an edge, and the neighbourhoods of the ends of all pairs.
+        """Draw pairs without an edge, and the neighbourhoods of the ends of all pairs.
 
         Args:
             pairs: int32 or int64 [k, 2], a source and a target each, which may be repeated.
@@ -420,7 +420,7 @@ class NeighborSampler:
         return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
 
     def _arrays(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[BlockArrays, ...]:
-        """Draws the blocks of nodes, which are checked as the argument `name`, if it is given."""
+        """Draw the blocks of nodes, which are checked as the argument `name`, if it is given."""
         draws = self._layer_draws(step)
         graph, layers = self._graph, None
         if path().takes(self.device):
@@ -434,7 +434,7 @@ class NeighborSampler:
         return tuple(arrange(graph, layer, keep_edge_ids=self._keep_edge_ids) for layer in reversed(layers))
 
     def _layer_draws(self, step: int) -> list[LayerDraw]:
-        """Returns what is drawn for each layer, from the seeds outwards."""
+        """Return what is drawn for each layer, from the seeds outwards."""
         loops = int(self._graph.normalization == "gcn")
         return [
             LayerDraw(self._draw(self._rule(fanout), max(fanout, 0), step, number), max(fanout, 0), loops)
@@ -442,7 +442,7 @@ class NeighborSampler:
         ]
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
-        """Makes operands of blocks that were drawn."""
+        """Make operands of blocks that were drawn."""
         blocks = tuple(make_block(one, self._graph.normalization, self._precision) for one in arrays)
         if path().takes(self.device):
             plan_blocks(blocks, self._plans, [one.longest for one in arrays])

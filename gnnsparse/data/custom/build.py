@@ -84,7 +84,7 @@ class Content:
 
 
 def column_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
-    """Makes a mask, bool [nodes], of the numbers of nodes.
+    """Make a mask, bool [nodes], of the numbers of nodes.
 
     Raises:
         ValueError: a number is that of no node.
@@ -99,7 +99,7 @@ def column_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
 
 
 def dense_features(x: np.ndarray) -> np.ndarray:
-    """Returns features as float32 [N, F], those beyond its range as infinity."""
+    """Return features as float32 [N, F], those beyond its range as infinity."""
     check_memory("x", 4 * x.size, f"features of shape {x.shape}")
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(x, dtype=np.float32)
@@ -134,7 +134,7 @@ class Labels:
 
 
 def check_classes(classes: Any) -> int | tuple[str, ...] | None:
-    """Returns the option `classes`: a number of classes, their names, or None; else raises."""
+    """Return the option `classes`: a number of classes, their names, or None; else raise."""
     accepted = "the number of classes, or a list of their different names"
     if classes is None or (isinstance(classes, int) and not isinstance(classes, bool)):
         return None if classes is None else check_integer("classes", classes, 1, accepted, 2**31 - 1)
@@ -147,12 +147,12 @@ def check_classes(classes: Any) -> int | tuple[str, ...] | None:
 
 
 def read_labels(content: Content, kind: str, classes: int | tuple[str, ...] | None) -> Labels:
-    """Makes labels of what a file says of its nodes.
+    """Make labels of what a file says of its nodes.
 
     Args:
         content: the file's content.
         kind: one of LABEL_KINDS. "auto": whole numbers and texts are classes, other numbers are targets of a
-            regression, and a table of 0 and 1 with several columns has several labels a node.
+            regression, and a table of 0 and 1 with several columns is multi-label.
         classes: the number of classes or labels, or their names in the order of their numbers; None: those
             that there are. An empty text is a missing label, and so is -1 unless it is one of the names.
 
@@ -192,7 +192,7 @@ def _no_labels(nodes: int, kind: str, classes: int | tuple[str, ...] | None) -> 
 
 
 def _texts(y: np.ndarray) -> np.ndarray:
-    """Returns labels as texts, "" where there is none."""
+    """Return labels as texts, "" where there is none."""
     if y.dtype.kind == "f":
         whole = np.isfinite(y) & (y == np.floor(y))
         return np.array(
@@ -230,7 +230,7 @@ def _check_count(classes: int | tuple[str, ...]) -> int:
 
 
 def _named(texts: np.ndarray, classes: int | tuple[str, ...] | None) -> Labels:
-    """Makes classes of names. Without `classes` they are sorted, as numbers if all of them are integers."""
+    """Make classes of names. Without `classes` they are sorted, as numbers if all of them are integers."""
     words = set(texts.tolist()) - {""}
     if classes is None:
         _check_words(words, texts)
@@ -302,7 +302,7 @@ def _is_integer(text: str) -> bool:
 
 
 def _numbers(y: np.ndarray) -> np.ndarray:
-    """Returns labels as float64, NaN where there is none."""
+    """Return labels as float64, NaN where there is none."""
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
     check_memory("y", 8 * y.size, f"labels of shape {y.shape}")
@@ -354,7 +354,7 @@ def _of_numbers(
 def _names_of(
     classes: int | tuple[str, ...] | None, columns: tuple[str, ...] | None, count: int
 ) -> tuple[str, ...] | None:
-    """Returns the names of several labels or targets, after a check that there are so many."""
+    """Return the names of labels or targets, after a check that there are so many."""
     given = classes if isinstance(classes, int) else count if classes is None else len(classes)
     if given != count:
         bad_value("classes", f"got {given}, and there are {count} columns of labels; accepted: as many")
@@ -362,7 +362,7 @@ def _names_of(
 
 
 def _numbered(y: np.ndarray, known: np.ndarray, classes: int | tuple[str, ...] | None) -> Labels:
-    """Makes classes of integers, which are the numbers of the classes."""
+    """Make classes of integers, which are the numbers of the classes."""
     accepted = f"0 to {len(y) - 1}, or -1 or NaN where there is none" if len(y) else "integers"
     if y.ndim != 1:
         bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
@@ -430,7 +430,7 @@ class BuildOptions:
         check_flag("normalize_features", self.normalize_features)
 
     def split_parts(self) -> tuple[str, str]:
-        """Returns the kind of split, and what follows the colon."""
+        """Return the kind of split, and what follows the colon."""
         accepted = ", ".join([*SPLITS, "given:NUMBER", "time:COLUMN"])
         if not isinstance(self.split, str):
             bad_type("split", self.split, f"one of {accepted}")
@@ -451,7 +451,7 @@ def _check_fraction(name: str, value: Any) -> None:
 
 
 def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset:
-    """Makes a data set.
+    """Make a data set.
 
     Args:
         name: name of the data set.
@@ -486,7 +486,7 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
 
 
 def _metric(kind: str, given: str | None) -> str:
-    """Returns the metric of labels of a kind; raises ValueError if another one is given."""
+    """Return the metric of labels of a kind; raise ValueError if another one is given."""
     accepted = {"class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc")}.get(
         kind, REGRESSION_METRICS
     )
@@ -496,7 +496,7 @@ def _metric(kind: str, given: str | None) -> str:
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
-    """Makes the graph A[target, source]; in an undirected one each edge leads both ways.
+    """Make the graph A[target, source]; in an undirected one each edge leads both ways.
 
     Of an undirected graph without weights repeated edges count once, since its file may have each edge once
     or in both directions. Weights of repeated edges are summed.
@@ -536,7 +536,7 @@ def _check_nodes(content: Content) -> None:
 
 
 def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
-    """Returns features, float32 [N, F]: those of the file, or made of the graph."""
+    """Return features, float32 [N, F]: those of the file, or made of the graph."""
     nodes = content.nodes
     if kind == "file":
         if content.x is None:
@@ -556,7 +556,7 @@ def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
 
 
 def _split(content: Content, labels: Labels, options: BuildOptions) -> Masks:
-    """Makes the split of the nodes that have a label; checks that no part is empty."""
+    """Make the split of the nodes that have a label; check that no part is empty."""
     kind, rest = options.split_parts()
     if not labels.present.any():
         return labels.present, labels.present.clone(), labels.present.clone()
@@ -598,18 +598,18 @@ def _given(content: Content, number: str) -> Masks:
 
 
 def _made(kind: str, column: str, content: Content, labels: Labels, options: BuildOptions) -> Masks:
-    """Draws a split of the nodes with a label, or makes one of their times."""
+    """Draw a split of the nodes with a label, or make one of their times."""
     present = labels.present.nonzero().flatten()
     generator = split_generator(0, options.seed)
-    shares = (options.train_fraction, options.val_fraction)
+    fractions = (options.train_fraction, options.val_fraction)
     if kind == "random":
-        masks = random_split(present.numel(), generator, *shares)
+        masks = random_split(present.numel(), generator, *fractions)
     elif kind == "stratified":
         if labels.kind != "class":
             bad_value(
                 "split", "got 'stratified' for labels that are no classes; accepted: random or time:COLUMN"
             )
-        masks = stratified_split(labels.y[present], generator, *shares)
+        masks = stratified_split(labels.y[present], generator, *fractions)
     else:
         times = _times(content, column)[present]
         present, times = present[~times.isnan()], times[~times.isnan()]
@@ -617,7 +617,7 @@ def _made(kind: str, column: str, content: Content, labels: Labels, options: Bui
             bad_value(
                 "split", f"column {column!r} has less than three different times; accepted: three or more"
             )
-        masks = split_by_time(times, *shares)
+        masks = split_by_time(times, *fractions)
     whole = torch.zeros(len(PARTS), content.nodes, dtype=torch.bool, device="cpu")
     for row, mask in zip(whole, masks, strict=True):
         row[present[mask]] = True
@@ -625,7 +625,7 @@ def _made(kind: str, column: str, content: Content, labels: Labels, options: Bui
 
 
 def _times(content: Content, column: str) -> torch.Tensor:
-    """Returns a column of times as numbers, float64 [N], NaN where there is none."""
+    """Return a column of times as numbers, float64 [N], NaN where there is none."""
     if column not in content.columns:
         known = ", ".join(content.columns) or "none"
         bad_value(
@@ -647,7 +647,7 @@ def _times(content: Content, column: str) -> torch.Tensor:
 
 
 def _date(column: str, row: int, text: str) -> float:
-    """Returns a date in the form of ISO 8601 as seconds."""
+    """Return a date in the form of ISO 8601 as seconds."""
     from datetime import datetime, timezone
 
     try:

@@ -59,7 +59,7 @@ def _saved(request: _Request) -> Content:
 
 
 def _processed(folder: Path) -> list[Path]:
-    """Returns where a folder of PyG has its processed file."""
+    """Return where a folder of PyG has its processed file."""
     return [folder / "processed" / "data.pt", folder / "data.pt"]
 
 
@@ -114,7 +114,7 @@ def load_custom(
     directed: bool | None = None,
     normalize_features: bool = False,
 ) -> NodeDataset:
-    """Makes a data set of nodes of your own file or folder.
+    """Make a data set of nodes of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
     array or column is wrong and what is accepted. A node whose label is missing (an empty cell of a table, -1
@@ -144,16 +144,16 @@ def load_custom(
         features: "file": those of the file; or made of the graph: "degree" (32 columns, one for each power of
             two), "constant" (a column of ones), "identity" (a column for each node).
         label_kind: "auto", "class", "multilabel" or "regression"; "auto": whole numbers and texts are
-            classes, and a table of 0 and 1 with several columns has several labels a node.
+            classes, and a table of 0 and 1 with several columns is multi-label.
         classes: the number of classes or labels, or their names in the order of their numbers; None: those of
             the file. Needed for a file without labels, of which predictions alone can be made.
-        metric: "accuracy", "roc_auc" (two classes) or "micro_f1" (several labels); None: the usual one.
+        metric: "accuracy", "roc_auc" (two classes) or "micro_f1" (multi-label); None: the usual one.
         split: "given" (masks, a column `split`), "given:NUMBER" of several, where a mask of one column goes
-            with each of them, "random", "stratified" (the same
-            shares of each class), "time:COLUMN" (the earliest nodes for training, the latest for the test),
-            or "auto": given if the file has a split, else stratified for classes and random for others.
-        train_fraction: share of the nodes with a label that are for training, where the split is made.
-        val_fraction: share of them that are for validation; the others are for the test.
+            with each of them, "random", "stratified" (the same fractions of each class), "time:COLUMN" (the
+            earliest nodes for training, the latest for the test), or "auto": given if the file has a split,
+            else stratified for classes and random for others.
+        train_fraction: fraction of the nodes with a label that are for training, where the split is made.
+        val_fraction: fraction of them that are for validation; the others are for the test.
         seed: seed of the split.
         directed: whether an edge leads from its source to its target alone; False: both ways. None: False for
             tables and OGB's folders, and as stored for other formats.
@@ -192,7 +192,7 @@ def load_custom(
 
 @contextlib.contextmanager
 def _naming_file(path: Path) -> Iterator[None]:
-    """Makes errors inside a `with` block begin with the option that they are about, `path` if it is none."""
+    """Make errors inside a `with` block begin with the option that they are about, `path` if it is none."""
     try:
         yield
     except (ValueError, TypeError) as error:
@@ -206,7 +206,7 @@ def _naming_file(path: Path) -> Iterator[None]:
 
 
 def _find(path: Any, format: str) -> tuple[Path, Callable[[_Request], Content]]:
-    """Returns the path and its reader; raises ValueError if there is no such file or no such format."""
+    """Return the path and its reader; raise ValueError if there is no such file or no such format."""
     accepted = "the path of a file or a folder, as in graph.npz"
     if not isinstance(path, (str, os.PathLike)):
         bad_type("path", path, accepted)
@@ -264,7 +264,7 @@ def dataset_of_pyg(
     directed: bool | None = None,
     normalize_features: bool = False,
 ) -> NodeDataset:
-    """Makes a data set of nodes of a torch_geometric.data.Data, as `load_custom` does of a saved one.
+    """Make a data set of nodes of a torch_geometric.data.Data, as `load_custom` does of a saved one.
 
     Args:
         data: the graph, on any device: edge_index, x, y, and if there are such edge_weight, and train_mask,
@@ -274,8 +274,8 @@ def dataset_of_pyg(
         classes: the number of classes or labels, or their names; None: those of y.
         metric: the metric; None: the usual one.
         split: "auto", "given", "given:NUMBER", "random", "stratified" or "time:COLUMN".
-        train_fraction: share of the training nodes, where the split is made.
-        val_fraction: share of the validation nodes; the others are for the test.
+        train_fraction: fraction of the training nodes, where the split is made.
+        val_fraction: fraction of the validation nodes; the others are for the test.
         seed: seed of the split.
         directed: False adds the reverse of each edge; None or True: the edges are as they are.
         normalize_features: whether features are divided by the sum of the magnitudes in their row.

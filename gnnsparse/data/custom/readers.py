@@ -1,4 +1,7 @@
-"""Readers of a user's own graph: npz archives, files of torch.save, Matrix Market, GraphML, OGB and DGL."""
+"""Readers of a user's own graph: npz archives, files of torch.save, Matrix Market, GraphML, OGB and DGL.
+
+It stands alone because it makes a Content of files; options and data sets are not its matter.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ _EDGES = (
 
 
 def read_archive(path: Path) -> Content:
-    """Reads a graph of an npz archive.
+    """Read a graph of an npz archive.
 
     Args:
         path: the archive. The edges are edge_index [2, edges], sources over targets; or edges [edges, 2]; or
@@ -98,7 +101,7 @@ def read_archive(path: Path) -> Content:
 
 
 def _edges(arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, int | None]:
-    """Returns edges, weights, and the number of nodes if the form of the edges says it."""
+    """Return edges, weights, and the number of nodes if the form of the edges says it."""
     names = arrays.names
     if "edge_index" in names:
         edges = _signed(arrays.read("edge_index", "iu", (2, None)))
@@ -129,7 +132,7 @@ def _edges(arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, int | None]:
 
 
 def _signed(array: np.ndarray) -> np.ndarray:
-    """Returns integers as int64; those that do not fit become negative, which no node is."""
+    """Return integers as int64; those that do not fit become negative, which no node is."""
     return array.astype(np.int64)
 
 
@@ -152,7 +155,7 @@ def _features(arrays: Arrays) -> np.ndarray | None:
 def _first(
     arrays: Arrays, names: tuple[str, ...], kinds: str, dimensions: int, least: int = 1
 ) -> np.ndarray | None:
-    """Reads the first of some arrays that is there; None: none is."""
+    """Read the first of some arrays that is there; None: none is."""
     for name in names:
         if name in arrays.names:
             found = arrays.read(name, kinds)
@@ -170,7 +173,7 @@ def _as_text(y: np.ndarray | None) -> np.ndarray | None:
 
 
 def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
-    """Reads the masks, or makes them of the numbers of their nodes."""
+    """Read the masks, or make them of the numbers of their nodes."""
     masks = {}
     for part in PARTS:
         for name in _MASKS[part]:
@@ -190,7 +193,7 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
 
 
 def _column(arrays: Arrays, name: str, nodes: int) -> dict[str, np.ndarray]:
-    """Reads an array of a number or a text for each node; an empty dict if it is something else."""
+    """Read an array of a number or a text for each node; an empty dict if it is something else."""
     try:
         return {name: _as_text(arrays.read(name, "biufSU", (nodes,)))}  # type: ignore[dict-item]
     except ValueError:
@@ -213,7 +216,7 @@ _KNOWN = ("edge_index", "edge_weight", "x", "y", "num_nodes", *_SAVED_MASKS.valu
 
 
 def read_saved(path: Path) -> Content:
-    """Reads a graph that torch.save has written, by torch.load with weights_only, which runs no code of it.
+    """Read a graph that torch.save has written, by torch.load with weights_only, which runs no code of it.
 
     Args:
         path: a file of a Data, of a list or tuple with one graph, of what an InMemoryDataset saves as its
@@ -247,7 +250,7 @@ def read_saved(path: Path) -> Content:
 
 
 def _load(path: Path) -> Any:
-    """Loads a file whose pickle names nothing but what torch and PyG hold to be safe."""
+    """Load a file whose pickle names nothing but what torch and PyG hold to be safe."""
     safe: list[Any] = []
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
@@ -272,7 +275,7 @@ def _load(path: Path) -> Any:
 
 
 def _attributes(found: Any) -> dict[str, Any]:
-    """Returns the attributes of the one graph of an object that was read, by name."""
+    """Return the attributes of the one graph of an object that was read, by name."""
     graphs = list(_graphs(found, 0))
     if len(graphs) != 1:
         what = f"holds {len(graphs)} graphs" if graphs else f"holds a {type(found).__name__}, and no graph"
@@ -281,7 +284,7 @@ def _attributes(found: Any) -> dict[str, Any]:
 
 
 def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """Yields the attributes of each graph of an object that was read."""
+    """Yield the attributes of each graph of an object that was read."""
     if isinstance(found, (list, tuple)) and depth < 5:
         # InMemoryDataset.save writes (attributes, slices, class), and before PyG 2.3 it was (Data, slices).
         is_saved = len(found) == 3 and isinstance(found[2], type)
@@ -300,7 +303,7 @@ def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
 
 
 def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
-    """Makes a content of the attributes of a PyG graph.
+    """Make a content of the attributes of a PyG graph.
 
     Args:
         attributes: edge_index, and x, y, edge_weight, num_nodes, train_mask, val_mask, test_mask and columns
@@ -334,7 +337,7 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
 
 
 def _array(name: str, value: Any) -> np.ndarray:
-    """Makes an array of a tensor, or of a number."""
+    """Make an array of a tensor, or of a number."""
     if isinstance(value, (int, float)):
         return np.array(value)
     if not isinstance(value, torch.Tensor):
@@ -365,7 +368,7 @@ def _count(
     masks: Mapping[str, np.ndarray],
     edges: np.ndarray,
 ) -> int:
-    """Returns the number of nodes: of num_nodes, of the rows of the first array, or of the edges."""
+    """Return the number of nodes: of num_nodes, of the rows of the first array, or of the edges."""
     if "num_nodes" in arrays:
         given = arrays["num_nodes"]
         if given.size != 1 or given.dtype.kind not in "iu" or not 0 <= int(given.item()) < 2**31:
@@ -412,7 +415,7 @@ numpy.savez(sys.argv[2], **arrays)
 
 
 def read_matrix(path: Path, labels: str | None) -> Content:
-    """Reads the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
+    """Read the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
 
     Args:
         path: the file, `.mtx` or `.mtx.gz`.
@@ -443,7 +446,7 @@ def read_matrix(path: Path, labels: str | None) -> Content:
 
 
 def _labels(path: Path, nodes: int) -> np.ndarray:
-    """Reads the label in each line of a text."""
+    """Read the label in each line of a text."""
     lines: list[str] = []
     with open_text(path) as (file, _), reading(path):
         while line := file.readline(_LINE):
@@ -459,7 +462,7 @@ def _labels(path: Path, nodes: int) -> np.ndarray:
 
 
 def read_graphml(path: Path, label: str | None, weight: str | None, features: list[str] | None) -> Content:
-    """Reads a GraphML file by NetworkX, with the attributes of its nodes and edges.
+    """Read a GraphML file by NetworkX, with the attributes of its nodes and edges.
 
     Args:
         path: the file.
@@ -564,7 +567,7 @@ def _graphml_weights(graph: Any, weight: str | None) -> np.ndarray | None:
 
 
 def read_ogb_folder(folder: Path) -> Content:
-    """Reads a folder of OGB's node data sets as it lies after its download: compressed tables.
+    """Read a folder of OGB's node data sets as it lies after its download: compressed tables.
 
     Args:
         folder: the folder with raw/ and split/.
@@ -607,7 +610,7 @@ def read_ogb_folder(folder: Path) -> Content:
 
 
 def _ogb_split(folder: Path, nodes: int) -> dict[str, np.ndarray]:
-    """Reads the split of a folder of OGB, which must have one at most."""
+    """Read the split of a folder of OGB, which must have one at most."""
     found = sorted(path for path in (folder / "split").glob("*") if (path / "train.csv.gz").is_file())
     if len(found) != 1:
         return {}
@@ -620,7 +623,7 @@ def _ogb_split(folder: Path, nodes: int) -> dict[str, np.ndarray]:
 
 
 def read_dgl(path: Path) -> Content:
-    """Reads a graph of a file that dgl.save_graphs has written, in a process of its own.
+    """Read a graph of a file that dgl.save_graphs has written, in a process of its own.
 
     DGL reads such files in native code that does not check them: a damaged one can end a process.
 
@@ -650,7 +653,7 @@ def read_dgl(path: Path) -> Content:
 
 
 def import_spec(needed_by: str) -> None:
-    """Raises ImportError if DGL is not installed."""
+    """Raise ImportError if DGL is not installed."""
     import importlib.util
 
     if importlib.util.find_spec("dgl") is None:

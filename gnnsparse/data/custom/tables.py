@@ -2,6 +2,8 @@
 
 What each column is used for is decided by rules, which docs/howto/own-data.md lists. A column that could be
 several things is refused, and the error names the option that says which it is.
+
+It stands alone because its rules about columns are an idea of their own, and tested as such.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The key of an edge is row * columns + column, so that sorted keys are a matrix in canonical CSR form. A bucket
 holds the keys of one range. Ranges ascend, and no key is in two of them: the sorted buckets, one after
 another, are all keys in order. A range may end within a row, so that a row of any length can be sorted.
+
+It stands alone because it knows keys alone, no graphs: tests sort by it what no graph has.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class Limits:
 
     @classmethod
     def within(cls, memory: int) -> Limits:
-        """Returns the limits by which about `memory` bytes are used at a time."""
+        """Return the limits by which about `memory` bytes are used at a time."""
         # A bucket takes two thirds, and what is computed of a part of it the rest.
         return cls(part=min(memory // 288, 1 << 20), bucket=memory * 2 // 3 // _KEY)
 
@@ -66,7 +68,7 @@ class Bucket:
     count: int
 
     def read(self) -> Keys:
-        """Returns the keys in ascending order."""
+        """Return the keys in ascending order."""
         if self.count == 0:
             return np.empty(0, np.int64)
         keys = np.fromfile(self.file, np.int64, self.count)
@@ -74,7 +76,7 @@ class Bucket:
         return keys
 
     def parts(self, size: int) -> Iterator[Keys]:
-        """Yields the keys as they are in the file, at most `size` at a time."""
+        """Yield the keys as they are in the file, at most `size` at a time."""
         if self.count:
             with open(self.file, "rb") as file:
                 while len(keys := np.fromfile(file, np.int64, size)):
@@ -95,7 +97,7 @@ class Spiller:
     def distribute(
         self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
     ) -> list[Bucket]:
-        """Distributes keys in [low, high) to buckets.
+        """Distribute keys in [low, high) to buckets.
 
         Args:
             parts: returns the keys, a part at a time. It is called twice with `count_first`.
@@ -130,7 +132,7 @@ class Spiller:
     def _write(
         self, parts: Iterable[Keys], low: int, width: int, bucket_of_cell: np.ndarray[Any, Any], buckets: int
     ) -> list[tuple[Path, int]]:
-        """Writes keys to the files of their buckets; returns each file with the number of its keys."""
+        """Write keys to the files of their buckets; return each file with the number of its keys."""
         paths = [self._folder / f"{self._files + number}.keys" for number in range(buckets)]
         self._files += buckets
         totals = np.zeros(buckets, np.int64)
@@ -151,7 +153,7 @@ class Spiller:
         return list(zip(paths, totals.tolist(), strict=True))
 
     def sorted(self, buckets: Iterable[Bucket]) -> Iterator[tuple[Keys, int]]:
-        """Yields the distinct keys of buckets in ascending order, and removes their files.
+        """Yield the distinct keys of buckets in ascending order, and remove their files.
 
         Yields:
             Keys, and how many keys were read for them, repeats included.
@@ -178,7 +180,7 @@ class Spiller:
 
 
 def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
-    """Yields the distinct ones of ascending keys, and how many were looked at for them, `size` at a time."""
+    """Yield the distinct ones of ascending keys, and how many were looked at for them, `size` at a time."""
     before = -1
     for first in range(0, len(keys), size):
         part = keys[first : first + size]
@@ -187,14 +189,14 @@ def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
 
 
 def _write_all(file: Any, keys: Keys) -> None:
-    """Writes keys to an unbuffered file, which may take a part of them at a time."""
+    """Write keys to an unbuffered file, which may take a part of them at a time."""
     left = bytes_of(keys)
     while left:
         left = left[file.write(left) :]
 
 
 def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Puts consecutive cells into at most 256 groups of about `most` keys.
+    """Put consecutive cells into at most 256 groups of about `most` keys.
 
     Args:
         counts: the number of keys of each cell.

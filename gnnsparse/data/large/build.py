@@ -69,7 +69,7 @@ class Edges:
             self.count = sum(chunk.shape[1] for _, chunk in self._named())
 
     def _named(self) -> Iterator[tuple[str, Any]]:
-        """Yields the chunks with their names, none of which is held while the next one is made."""
+        """Yield the chunks with their names, none of which is held while the next one is made."""
         number, chunks = 0, iter(self._chunks)
         while (found := next(chunks, _END)) is not _END:
             name = "edges" if self._whole else f"edges[{number}]"
@@ -80,7 +80,7 @@ class Edges:
             number += 1
 
     def parts(self, size: int) -> Iterator[Part]:
-        """Yields all edges in parts of at most `size`, whatever chunks they were given in.
+        """Yield all edges in parts of at most `size`, whatever chunks they were given in.
 
         Raises:
             TypeError: a chunk is of another type or dtype.
@@ -108,7 +108,7 @@ class Edges:
 
 
 def _checked(name: str, chunk: Any) -> Any:
-    """Returns a chunk if it is a tensor or an array of edges; its indices may be out of range."""
+    """Return a chunk if it is a tensor or an array of edges; its indices may be out of range."""
     if isinstance(chunk, torch.Tensor):
         if chunk.layout != torch.strided or chunk.dtype not in (torch.int32, torch.int64):
             bad_type(name, chunk, _ACCEPTED)
@@ -124,7 +124,7 @@ def _checked(name: str, chunk: Any) -> Any:
 
 
 def read_edges(edges: Any, num_nodes: int) -> Edges:
-    """Recognises the form in which edges are given. Nothing of a file is read but its header.
+    """Recognise the form in which edges are given. Nothing of a file is read but its header.
 
     Args:
         edges: the argument `edges` of `build_graph`.
@@ -150,7 +150,7 @@ _OFFSETS = 1 << 20
 
 
 def npy_header(dtype: Any, count: int) -> bytes:
-    """Returns the header of a .npy file of `count` elements; its length does not depend on their number."""
+    """Return the header of a .npy file of `count` elements; its length does not depend on their number."""
     head = io.BytesIO()
     about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (count,)}
     np.lib.format.write_array_header_1_0(head, about)
@@ -176,7 +176,7 @@ class NpyWriter:
             self._file.write(npy_header(dtype, 0))
 
     def append(self, values: np.ndarray[Any, Any]) -> None:
-        """Writes elements, which are converted to the file's type."""
+        """Write elements, which are converted to the file's type."""
         content = bytes_of(np.ascontiguousarray(values, self._dtype))
         self._sum.update(content)
         with writing(self._path):
@@ -184,7 +184,7 @@ class NpyWriter:
         self.count += len(values)
 
     def finish(self) -> StoredFile:
-        """Completes the file, and waits until it is on the disk; returns its size and checksum."""
+        """Complete the file, and wait until it is on the disk; return its size and checksum."""
         with writing(self._path):
             self._file.seek(0)
             self._file.write(npy_header(self._dtype, self.count))
@@ -193,7 +193,7 @@ class NpyWriter:
         return StoredFile(os.fstat(self._file.fileno()).st_size, self._sum.hexdigest())
 
     def close(self) -> None:
-        """Closes the file, complete or not."""
+        """Close the file, complete or not."""
         with writing(self._path):
             self._file.close()
 
@@ -231,7 +231,7 @@ class CsrWriter:
         return self._indices.count
 
     def append(self, keys: np.ndarray[Any, Any]) -> None:
-        """Writes nonzeros.
+        """Write nonzeros.
 
         Args:
             keys: row * columns + column, ascending and above those that were written before.
@@ -243,7 +243,7 @@ class CsrWriter:
         self._indices.append(keys - rows * self._cols)
 
     def _end_rows(self, rows: np.ndarray[Any, Any], last: int) -> None:
-        """Writes where rows below `last` end, `rows` being those of the nonzeros that are written next."""
+        """Write where rows below `last` end, `rows` being those of the nonzeros that are written next."""
         while self._row < last:
             end = min(self._row + _OFFSETS, last)
             inside = np.searchsorted(rows, np.arange(self._row, end), "right")
@@ -251,7 +251,7 @@ class CsrWriter:
             self._row = end
 
     def finish(self) -> dict[str, StoredFile]:
-        """Completes both files; returns the size and the checksum of each by its name."""
+        """Complete both files; return the size and the checksum of each by its name."""
         self._end_rows(np.empty(0, np.int64), self._rows)
         return dict(zip(FILES, (self._indptr.finish(), self._indices.finish()), strict=True))
 
@@ -277,7 +277,7 @@ def build_graph(
     about: str = "",
     progress: Progress | None = None,
 ) -> StoredGraph:
-    """Builds a graph of edges that need not fit into memory, and writes it to a folder.
+    """Build a graph of edges that need not fit into memory, and writes it to a folder.
 
     The graph is that of `SparseGraph.from_edge_index(edges, num_nodes)`: edge e goes from node [0, e] to node
     [1, e], columns ascend in each row, repeated edges are merged, and self-loops are kept. Weights of edges
@@ -336,7 +336,7 @@ def store(
     progress: Progress | None,
     expected: int | None = None,
 ) -> StoredGraph:
-    """Does what `build_graph` documents, with edges that were recognised.
+    """Do what `build_graph` documents, with edges that were recognised.
 
     Args:
         expected: about how many edges there are, if they are not counted.
@@ -391,7 +391,7 @@ class _Work:
             self._progress(what, done, total)
 
     def _keys(self) -> Iterator[Keys]:
-        """Yields the keys of all edges, a part at a time."""
+        """Yield the keys of all edges, a part at a time."""
         what = "count" if self._edges.repeatable and self._read == 0 else "distribute"
         self._read = 0
         for sources, targets in self._edges.parts(self._limits.part):
@@ -405,7 +405,7 @@ class _Work:
     def _write(
         self, spiller: Spiller, buckets: list[Bucket], made: Path
     ) -> tuple[int, dict[str, StoredFile]]:
-        """Sorts the buckets into the arrays of the graph; returns the number of nonzeros, and the files."""
+        """Sort the buckets into the arrays of the graph; return the number of nonzeros, and the files."""
         # A bucket is removed when it was written, in half of its bytes or less.
         largest = max((bucket.count for bucket in buckets), default=0)
         check_space(made, _OFFSET * (self._nodes + 1) + _COLUMN * largest, "writing the graph")
@@ -420,7 +420,7 @@ class _Work:
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
-    """Raises ValueError if something is in the place of a folder that is to be made."""
+    """Raise ValueError if something is in the place of a folder that is to be made."""
     if path.name in ("", ".."):
         bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
     if not path.parent.is_dir():
@@ -442,7 +442,7 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
 
 @contextlib.contextmanager
 def _building(path: Path, *, overwrite: bool) -> Iterator[Path]:
-    """Yields an empty folder beside `path`, which this process alone uses, and removes it in the end."""
+    """Yield an empty folder beside `path`, which this process alone uses, and remove it in the end."""
     _check_target(path, overwrite=overwrite)
     part = path.with_name(path.name + ".part")
     lock = _locked(path, part)
@@ -462,7 +462,7 @@ def _building(path: Path, *, overwrite: bool) -> Iterator[Path]:
 
 
 def _locked(path: Path, part: Path) -> Any:
-    """Returns the acquired lock of an unfinished folder, which is made if it is missing."""
+    """Return the acquired lock of an unfinished folder, which is made if it is missing."""
     import filelock
 
     for _ in range(100):
@@ -486,19 +486,19 @@ def _locked(path: Path, part: Path) -> Any:
 
 
 def _clear(part: Path) -> None:
-    """Removes all of an unfinished folder but its lock."""
+    """Remove all of an unfinished folder but its lock."""
     for name in (_BUCKETS, _MADE, _REPLACED):
         shutil.rmtree(part / name, ignore_errors=True)
 
 
 def _restore(part: Path, path: Path) -> None:
-    """Puts a graph back that was about to be replaced when its process was interrupted or killed."""
+    """Put a graph back that was about to be replaced when its process was interrupted or killed."""
     if (part / _REPLACED).exists() and not os.path.lexists(path):
         os.rename(part / _REPLACED, path)
 
 
 def _publish(part: Path, path: Path) -> None:
-    """Gives a complete graph its name, in place of an older one."""
+    """Give a complete graph its name, in place of an older one."""
     if path.is_dir() and os.listdir(path):
         os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
     os.rename(part / _MADE, path)
@@ -506,7 +506,7 @@ def _publish(part: Path, path: Path) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Waits until the names in a folder are on the disk, where the file system can."""
+    """Wait until the names in a folder are on the disk, where the file system can."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
@@ -562,7 +562,7 @@ class EdgeStream:
             yield self._ends(sampler.fill(count, nodes, span, between=True))
 
     def _generator(self, kind: str, number: int) -> torch.Generator:
-        """Returns the random numbers of a part, which depend on the seed and on the part alone."""
+        """Return the random numbers of a part, which depend on the seed and on the part alone."""
         mixed = fingerprint([], "edges", self.seed, kind, number)
         return torch.Generator().manual_seed(int(mixed[:15], 16))
 
@@ -572,7 +572,7 @@ class EdgeStream:
 
 
 def edges_like(name: str, scale: float = 1.0, seed: int = 0) -> EdgeStream:
-    """Returns the edges of a random graph like a well-known one, which are generated part by part.
+    """Return the edges of a random graph like a well-known one, which are generated part by part.
 
     The model and its parameters are those of `graph_like`, but the graph is another one, for other random
     numbers are drawn. Memory is used for the nodes, and for about a million edges at a time.
@@ -610,7 +610,7 @@ def generate_graph(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> StoredGraph:
-    """Generates a graph that need not fit into memory, and writes it to a folder.
+    """Generate a graph that need not fit into memory, and writes it to a folder.
 
     It is the symmetric graph of the edges of `edges_like`, without self-loops. The number of nonzeros is
     lower than the model's by the repeats among the edges. `open_graph` opens it.

@@ -54,7 +54,7 @@ class NoSpaceError(OSError):
 
 
 def check_space(folder: Path, nbytes: int, what: str) -> None:
-    """Raises NoSpaceError if the file system of a folder has fewer free bytes than `what` takes."""
+    """Raise NoSpaceError if the file system of a folder has fewer free bytes than `what` takes."""
     free = shutil.disk_usage(folder).free
     if free < nbytes:
         raise NoSpaceError(
@@ -65,7 +65,7 @@ def check_space(folder: Path, nbytes: int, what: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Makes errors of a full disk inside a `with` block, in which a file is written, say what is full.
+    """Make errors of a full disk inside a `with` block, in which a file is written, say what is full.
 
     Raises:
         NoSpaceError: there is no room for the file.
@@ -145,7 +145,7 @@ class StoredGraph:
 
 
 def folder_of(folder: Any) -> Path:
-    """Returns the argument `folder` as a path; raises TypeError or ValueError if it is none."""
+    """Return the argument `folder` as a path; raise TypeError or ValueError if it is none."""
     if not isinstance(folder, (str, os.PathLike)):
         bad_type("folder", folder, "the path of a folder")
     path = os.fsdecode(folder)
@@ -155,7 +155,7 @@ def folder_of(folder: Any) -> Path:
 
 
 def write_header(folder: Path, graph: StoredGraph, files: Mapping[str, StoredFile]) -> None:
-    """Writes graph.json, and waits until it is on the disk."""
+    """Write graph.json, and wait until it is on the disk."""
     header = _Header(
         _MARK, _VERSION, graph.num_nodes, graph.nnz, graph.num_edges, graph.symmetric, graph.about,
         graph.date, files,
@@ -208,7 +208,7 @@ def _read_header(folder: Path) -> _Header:
 
 
 def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
-    """Reads what a folder says of its graph, and compares the sizes of its files.
+    """Read what a folder says of its graph, and compares the sizes of its files.
 
     Args:
         folder: a folder that `build_graph` or `generate_graph` made.
@@ -229,7 +229,7 @@ def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
 
 
 def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
-    """Opens a graph that lies in a folder, without reading it into memory.
+    """Open a graph that lies in a folder, without reading it into memory.
 
     Its arrays are memory-mapped: the operating system reads their pages when they are used, and drops them
     when it needs the memory. Both files are read once, a part at a time, and checked: their checksums, that
@@ -267,7 +267,7 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
 
 
 def map_offsets(graph: StoredGraph) -> np.ndarray[Any, Any]:
-    """Maps the offsets of a graph, int64 [nodes + 1]. They were not checked.
+    """Map the offsets of a graph, int64 [nodes + 1]. They were not checked.
 
     Raises:
         DamagedGraphError: the file is missing or damaged.
@@ -295,7 +295,7 @@ def _map_arrays(folder: Path, header: _Header) -> tuple[np.ndarray[Any, Any], np
 
 
 def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Cuts rows of a matrix into parts of bounded size, and yields them in their order.
+    """Cut rows of a matrix into parts of bounded size, and yield them in their order.
 
     Args:
         csr: a matrix on the CPU with valid offsets.
@@ -342,7 +342,7 @@ def _check_indices(path: Path, csr: Csr, checksum: str) -> None:
 
 
 def _check_symmetric(path: Path, csr: Csr) -> None:
-    """Looks for the reverse of some nonzeros, since what takes the graph for symmetric has no transpose."""
+    """Look for the reverse of some nonzeros, since what takes the graph for symmetric has no transpose."""
     offsets, indices = csr.indptr.numpy(), csr.indices.numpy()
     for at in range(0, csr.nnz, max(1, csr.nnz // _SAMPLES)):
         row, column = int(np.searchsorted(offsets, at, "right")) - 1, int(indices[at])
