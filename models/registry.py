@@ -146,8 +146,12 @@ def _remember(kind: Any, name: str) -> None:
     def remembering(self: torch.nn.Module, *given: Any, **named: Any) -> None:
         make(self, *given, **named)
         if type(self) is kind:
-            options = inspect.signature(make).bind(self, *given, **named).arguments
-            own = {option: value for option, value in list(options.items())[1:] if option not in _SIZES}
+            bound = inspect.signature(make).bind(self, *given, **named)
+            named_so = dict(list(bound.arguments.items())[1:])
+            for option, parameter in bound.signature.parameters.items():
+                if parameter.kind is parameter.VAR_KEYWORD:
+                    named_so |= named_so.pop(option, {})
+            own = {option: value for option, value in named_so.items() if option not in _SIZES}
             setattr(self, MADE_OF, (REGISTRY, name, own))
 
     kind.__init__ = remembering  # type: ignore[misc]
@@ -174,6 +178,7 @@ def register_variant(
         if task in model.tasks:
             bad_value("task", f"got {task!r} for {name} to register; accepted: one that it has no class for")
         model.variants[task] = Variant(build, _options_of(build) if like is None else like)
+        _remember(build, name)
         return build
 
     return keep

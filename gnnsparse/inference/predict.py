@@ -50,7 +50,7 @@ def _out(text: str) -> Path:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declares the options."""
-    parser.add_argument("run", metavar="RUN", help="the folder of a run, or a checkpoint in it")
+    parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
     parser.add_argument(
         "--data", metavar="NAME_OR_FILE",
         help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes; "
@@ -314,7 +314,7 @@ def run_predict(options: argparse.Namespace) -> int:
     sys.path.append(os.getcwd())
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with log_shown("gnnsparse.data", console.print):
-        found = predict_run(options.run, options.data, root=options.root, device=options.device)
+        found = predict_run(options.source, options.data, root=options.root, device=options.device)
     write_predictions(options.out, found.arrays, found.names)
     count = len(next(iter(found.arrays.values())))
     scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.get("test", {}).items())

@@ -1,27 +1,33 @@
-"""`gnnsparse.fit`, which trains any model of nodes on a graph as train.py trains its models."""
+"""`gnnsparse.fit`, which trains any model on a data set of any task, as train.py trains its models."""
 
 from __future__ import annotations
 
 import contextlib
 import inspect
 import os
+import statistics
 import warnings
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
+from gnnsparse.train.device import numerics, resolve_device
+from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConfig
 
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
+    from gnnsparse.distributed.training import Peers
     from gnnsparse.sparse.operand import SparseOperand
+    from gnnsparse.train.tasks import RunOptions, Task
     from gnnsparse.train.trained import ModelRecipe, Prediction
 
 __all__ = ["Fitted", "fit"]
@@ -57,13 +63,13 @@ class Fitted:
     """
 
     model: torch.nn.Module
-    dataset: NodeDataset
+    dataset: Any
     metrics: dict[str, dict[str, float]]
     history: list[dict[str, float]]
     best_epoch: int
     epochs: int
     seconds: float
-    _caller: _Caller
+    _caller: _Caller | None
 
     def predict(self, data: Any = None) -> Prediction:
         """Computes what the model says of all nodes, without gradients, in the precision of the training.
@@ -77,10 +83,13 @@ class Fitted:
 
         Raises:
             TypeError: `data` is of another type.
-            ValueError: it has no features, or others than the model takes.
+            ValueError: it has no features, or others than the model takes; or the model is not one of nodes.
         """
         from gnnsparse.train.trained import Prediction
 
+        if self._caller is None:
+            accepted = "gnnsparse.load(folder).predict, with the argument folder of the training"
+            bad_value("data", f"are no nodes of a graph; accepted: {accepted}")
         x, graph = self._caller.inputs(self.dataset if data is None else data)
         wanted = self.dataset.num_features
         if x.dim() != 2 or x.shape[1] != wanted:
@@ -124,8 +133,6 @@ class _Caller:
         return model(x, edge_index, **more)
 
     def numerics(self) -> Any:
-        from gnnsparse.train.device import numerics
-
         return numerics(self.precision, self.device)
 
     def inputs(self, data: Any) -> tuple[torch.Tensor, Any]:
@@ -137,15 +144,16 @@ class _Caller:
         elif is_pyg_data(data):
             if not isinstance(data.x, torch.Tensor):
                 bad_value("data.x", "is missing; accepted: features of the nodes")
-            x, graph = data.x, self._graph(data)
+            x, graph = data.x, self.graph(data)
         elif isinstance(data, NodeDataset):
-            x, graph = data.x, self._graph(data)
+            x, graph = data.x, self.graph(data)
         else:
             bad_type("data", data, "a torch_geometric.data.Data or a gnnsparse.data.NodeDataset")
         storage = self.precision.storage if self.device.type == "cuda" else torch.float32
         return x.to(self.device, storage), graph
 
-    def _graph(self, data: Any) -> Any:
+    def graph(self, data: Any) -> Any:
+        """Returns the graph of data as the model takes it."""
         if self.kind == "none":
             return None
         return self.operand(data) if self.kind == "operand" else self.edges(data)
@@ -186,6 +194,10 @@ def fit(
     seed: int | None = 0,
     val_every: int = 1,
     patience: int | None = None,
+    batch_size: int = 32,
+    sampler: SamplerConfig | None = None,
+    pattern: Mapping[str, Any] | None = None,
+    group: dist.ProcessGroup | None = None,
     folder: str | os.PathLike[str] | None = None,
     resume: str | os.PathLike[str] | None = None,
     inputs: str = "auto",
@@ -193,18 +205,22 @@ def fit(
     split: str = "auto",
     progress: bool = False,
 ) -> Fitted:
-    """Trains a model on the nodes of a graph, as train.py does, and leaves it with its best weights.
+    """Trains a model as train.py does, and leaves it with its best weights.
 
-    Each epoch is one step of Adam on the whole graph. The best epoch is the one with the best validation
-    score. On a GPU the steps are captured in a CUDA graph where the model allows it.
+    The data say which task it is: nodes, graphs, links or sequences. An epoch is one step of Adam on a whole
+    graph, or a step on each batch. The best epoch is the one with the best validation score. On a GPU the
+    steps are captured in a CUDA graph where the model allows it.
 
     Args:
-        model: any module. One of our layers is called as model(x, A) with a prepared operand A, one of PyG's
-            as model(x, edge_index), with edge_weight= and edge_attr= if its `forward` has such parameters and
-            the data have them, and a module whose `forward` takes the features alone as model(x). It returns
-            [nodes, classes], or [nodes, numbers] in a regression.
+        model: any module. Of nodes, one of our layers is called as model(x, A) with a prepared operand A, one
+            of PyG's as model(x, edge_index), with edge_weight= and edge_attr= if its `forward` has such
+            parameters and the data have them, and a module whose `forward` takes the features alone as
+            model(x). It returns [nodes, classes], or [nodes, numbers] in a regression. Models of the other
+            tasks are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and
+            SequenceClassifier in gnnsparse.train.tasks).
         data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or a
-            gnnsparse.data.NodeDataset (see gnnsparse.data.load_custom).
+            NodeDataset (see gnnsparse.data.load_custom), GraphDataset, LinkDataset or SequenceDataset of
+            gnnsparse.data.
         epochs: number of epochs.
         lr: learning rate.
         weight_decay: factor of the L2 penalty.
@@ -213,16 +229,21 @@ def fit(
         precision: "fp32", "tf32", "fp16" or "bf16": of sparse products, and on a GPU of dense layers too; or
             "int8" or "fp8", with which dense layers run as with "fp16".
         device: "auto", "cpu" or "cuda".
-        seed: seed of dropout, and of a split that is made; None: the state of torch's random numbers as it
-            is, and a split with seed 0.
+        seed: seed of dropout, of the order of batches, and of a split that is made; None: the state of
+            torch's random numbers as it is, and an order and a split with seed 0.
         val_every: epochs from one validation to the next.
         patience: training stops when the validation score has not improved for this many epochs; None: it
             does not.
+        batch_size: graphs, links or sequences of a step; a step on all nodes of a graph ignores it.
+        sampler: steps take neighbours that are drawn for some nodes or links; None: the whole graph.
+        pattern: the attention pattern of sequences, "name" in gnnsparse.masks.PATTERNS and its arguments.
+        group: the processes that train one graph of nodes together, as torchrun starts them, each of which
+            calls `fit` with equal arguments (rank 0 alone has a folder); None: this one trains alone.
         folder: a new folder for checkpoints and logs, whose model `gnnsparse.load` reads; None: nothing is
             written. Models of `models.MODELS` are made anew by their name and options, as they were made
             here; any other has to be given to it: `gnnsparse.load(folder, model=...)`.
         resume: checkpoints/last.ckpt of an earlier call with a folder, to go on from.
-        inputs: one of INPUTS: what `forward` takes beside the features; "auto": as above.
+        inputs: one of INPUTS: what `forward` of a model of nodes takes beside the features; "auto": as above.
         values: weights of the operand, "gcn", "mean" or None as in `gnnsparse.prepare`; "auto": those that
             the model's layers need.
         split: of PyG's Data, see gnnsparse.data.load_custom: "auto" takes the masks that there are.
@@ -247,47 +268,69 @@ def fit(
         check_integer("seed", seed, 0, "an integer from 0 on, or None", 2**63 - 1)
     check_flag("progress", progress)
     try:
-        from gnnsparse.train import OptimizerConfig, TrainerConfig, resolve_device
-        from gnnsparse.train import fit as train
+        from gnnsparse.train.fitting import fit as train
         from gnnsparse.train.plots import Curves
+        from gnnsparse.train.tasks import TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
-    trainer = TrainerConfig(max_epochs=epochs, val_every=val_every, patience=patience, progress=progress)
-    optimizer = OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule)
-    dataset = _dataset(data, split, 0 if seed is None else seed)
-    kind = _inputs_of(model) if inputs == "auto" else inputs
-    arguments = _edge_arguments(model) if kind == "edge_index" else ()
-    has = data if is_pyg_data(data) else {"edge_weight": dataset.graph.values}
-    _check_forward(model, kind, inputs == "auto", [name for name in arguments if has.get(name) is not None])
-    caller = _Caller(
-        kind,
-        _values_of(model) if values == "auto" and kind == "operand" else None if values == "auto" else values,
-        Precision.parse(precision),
-        resolve_device(device),
-        arguments,
-    )
-    dataset = _with_used_weights(model, data, dataset, caller)
+    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS)
+    run = RunOptions(
+        device=resolve_device(device),
+        precision=Precision.parse(precision).value,
+        seed=seed or 0,
+        trainer=TrainerConfig(
+            max_epochs=epochs, batch_size=batch_size, val_every=val_every, patience=patience,
+            progress=progress,
+        ),
+        optimizer=OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule),
+        sampler=sampler or SamplerConfig(),
+        groups={} if pattern is None else {"pattern": dict(pattern)},
+        peers=None if group is None else _peers(group),
+    )  # fmt: skip
+    of_nodes = task.name == "node"
+    caller = _caller_of(model, data, dataset, inputs, values, run) if of_nodes else None
+    if caller is not None:
+        dataset = _with_used_weights(model, data, dataset, caller)
+        values = caller.values
+    elif inputs not in ("auto", "operand"):
+        bad_value("inputs", f"got {inputs!r} for a {task.name} task; accepted: auto, operand")
+    elif values == "auto":
+        values = _values_of(model)
+    run = replace(run, values=values)
+    task.check(run)
     curves = Curves()
-    devices = [torch.cuda.current_device()] if caller.device.type == "cuda" else []
+    devices = [torch.cuda.current_device()] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices, enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        module, prepared, caller = _make(model, data, dataset, caller, optimizer, epochs)
+        prepared = task.make_data(dataset, run)
+        model.to(run.device)
+        if caller is not None:
+            graph = prepared.adj if caller.kind == "operand" else caller.graph(data)
+            _check_outputs(model, prepared.batch.x, graph, dataset, caller)
+            if group is None:  # else the operand has the nodes of this rank alone
+                caller = replace(caller, fixed=(dataset, graph))
+        model.train()
+        module = task.make_module(model, prepared, run)
+        if caller is not None and caller.kind != "operand":
+            made: Any = module
+            made.call = lambda model, x, adj: caller(model, x, graph)
         result = train(
             module,
             prepared,
-            trainer,
+            run.trainer,
             folder=None if folder is None else Path(folder),
-            recipe=None if folder is None else _recipe(model, dataset, caller, seed),
+            recipe=None if folder is None else _recipe(model, task, dataset, caller, run, seed),
             resume=None if resume is None else Path(resume),
+            identity=task.identity(run),
             curves=curves,
         )
-        model.to(caller.device)  # Lightning leaves it on the CPU
+        model.to(run.device)  # Lightning leaves it on the CPU
     return Fitted(
         model,
         dataset,
         result.metrics,
-        _rows(curves),
+        _rows(curves, prepared.steps_per_epoch),
         result.best_epoch,
         result.epochs,
         result.fit_seconds,
@@ -295,15 +338,21 @@ def fit(
     )
 
 
-def _dataset(data: Any, split: str, seed: int) -> NodeDataset:
-    from gnnsparse.data import NodeDataset, dataset_of_pyg
+def _dataset(
+    data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]]
+) -> tuple[Any, Task[Any, Any]]:
+    """Returns the data set of what `fit` was given, and its task."""
+    from gnnsparse.data import dataset_of_pyg
 
-    if isinstance(data, NodeDataset):
-        if split != "auto":
-            bad_value("split", f"got {split!r} for a NodeDataset, which has its split; accepted: auto")
-        return data
+    for task in tasks.values():
+        if isinstance(data, task.dataset):
+            if split != "auto":
+                what = f"a {type(data).__name__}, which has its split; accepted: auto"
+                bad_value("split", f"got {split!r} for {what}")
+            return data, task
     if not is_pyg_data(data):
-        bad_type("data", data, "a torch_geometric.data.Data or a gnnsparse.data.NodeDataset")
+        kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
+        bad_type("data", data, f"a torch_geometric.data.Data or a gnnsparse.data data set ({kinds})")
     for name, instead in (
         ("x", "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"),
         ("y", "float numbers to predict, in the place of classes"),
@@ -311,7 +360,30 @@ def _dataset(data: Any, split: str, seed: int) -> NodeDataset:
         if data.get(name) is None:
             what = "features" if name == "x" else "classes"
             bad_value(f"data.{name}", f"is missing; accepted: {what} of the nodes, or {instead}")
-    return dataset_of_pyg(data, split=split, seed=seed)
+    return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
+
+
+def _peers(group: dist.ProcessGroup) -> Peers:
+    """Returns what is known of the processes of a group, which all call it."""
+    from gnnsparse.distributed.training import Peers
+
+    control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
+    return Peers(dist.get_rank(group), dist.get_world_size(group), group, control)
+
+
+def _caller_of(
+    model: torch.nn.Module, data: Any, dataset: NodeDataset, inputs: str, values: str | None, run: RunOptions
+) -> _Caller:
+    """Returns how a model of nodes is called; raises if its `forward` takes something else."""
+    kind = _inputs_of(model) if inputs == "auto" else inputs
+    if run.peers is not None and kind != "operand":
+        bad_value("group", f"goes with models that take an operand; this one takes {kind}; accepted: None")
+    arguments = _edge_arguments(model) if kind == "edge_index" else ()
+    has = data if is_pyg_data(data) else {"edge_weight": dataset.graph.values}
+    _check_forward(model, kind, inputs == "auto", [name for name in arguments if has.get(name) is not None])
+    if values == "auto":
+        values = _values_of(model) if kind == "operand" else None
+    return _Caller(kind, values, Precision.parse(run.precision), run.device, arguments)
 
 
 def _inputs_of(model: torch.nn.Module) -> str:
@@ -409,58 +481,33 @@ def _with_used_weights(
     return dataset.without_weights()
 
 
-def _make(
-    model: torch.nn.Module,
-    data: Any,
-    dataset: NodeDataset,
-    caller: _Caller,
-    optimizer: Any,
-    epochs: int,
-) -> tuple[Any, Any, _Caller]:
-    """Makes the Lightning module and the data module, and the caller with the graph on its device."""
-    from gnnsparse.train.sampled import NodeBatch
-    from gnnsparse.train.tasks.node import FullGraphData, GraphBatch, NodeClassifier
-
-    prepared = FullGraphData(dataset, values=caller.values, precision=caller.precision, device=caller.device)
-    graph: Any = prepared.adj
-    if caller.kind == "edge_index":
-        graph = caller.edges(data)
-    caller = replace(caller, fixed=(dataset, graph))
-
-    class Classifier(NodeClassifier):
-        """A NodeClassifier of a model that is called in its own way."""
-
-        def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
-            return caller(self.model, batch.x, graph)
-
-    batch = prepared.batch
-    model.to(caller.device)
-    call: Callable[[], torch.Tensor] = lambda: caller(model, batch.x, graph)  # noqa: E731
-    _check_outputs(model, call, dataset, caller)
-    model.train()
-    return Classifier(model, dataset, optimizer, epochs), prepared, caller
-
-
-def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed: int | None) -> ModelRecipe:
+def _recipe(
+    model: torch.nn.Module, task: Task[Any, Any], dataset: Any, caller: _Caller | None, run: RunOptions,
+    seed: int | None,
+) -> ModelRecipe:  # fmt: skip
     """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
     from gnnsparse.train.trained import ModelRecipe
 
-    inputs = {"operand": ("operand",), "none": (), "edge_index": ("edge_index", *caller.arguments)}
-    if caller.kind == "edge_index" and caller.fixed is not None:  # of those that it can take, which it got
-        inputs["edge_index"] = ("edge_index", *caller.fixed[1][1])
+    inputs: tuple[str, ...] = ("operand",)
+    if caller is not None and caller.kind != "operand":
+        inputs = ()
+        if caller.kind == "edge_index" and caller.fixed is not None:  # what it can take and got
+            inputs = ("edge_index", *caller.fixed[1][1])
+    in_channels, out_channels = task.model_sizes(dataset)
     recipe = ModelRecipe(
         registry=None,
         name=type(model).__name__,
         options={},
-        in_channels=dataset.num_features,
-        out_channels=dataset.num_classes,
-        values=caller.values,
-        precision=caller.precision.value,
-        several_labels=dataset.multi_label,
-        regression=dataset.regression,
-        inputs=inputs[caller.kind],
-        feature_names=dataset.feature_names,
-        run={} if seed is None else {"seed": seed},
+        in_channels=in_channels,
+        out_channels=out_channels,
+        task=task.name,
+        values=run.values,
+        precision=run.precision,
+        several_labels=task.several_labels(dataset),
+        regression=task.regression(dataset),
+        inputs=inputs,
+        feature_names=task.feature_names(dataset),
+        run={**run.groups, **({} if seed is None else {"seed": seed})},
     )
     made_of = getattr(model, MADE_OF, None)
     if made_of is None:
@@ -477,13 +524,13 @@ def _recipe(model: torch.nn.Module, dataset: NodeDataset, caller: _Caller, seed:
 
 
 def _check_outputs(
-    model: torch.nn.Module, call: Callable[[], torch.Tensor], dataset: NodeDataset, caller: _Caller
+    model: torch.nn.Module, x: torch.Tensor, graph: Any, dataset: NodeDataset, caller: _Caller
 ) -> None:
     """Calls a model once, which also makes lazy parameters, and checks what it returns."""
     model.eval()
     with torch.no_grad(), caller.numerics():
-        outputs: Any = call()
-    wanted = (dataset.num_nodes, dataset.num_classes)
+        outputs: Any = caller(model, x, graph)
+    wanted = (x.shape[0], dataset.num_classes)
     if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:
         got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
         bad_value(
@@ -491,12 +538,15 @@ def _check_outputs(
         )
 
 
-def _rows(curves: Any) -> list[dict[str, float]]:
-    steps, losses = curves.loss
+def _rows(curves: Any, steps_per_epoch: int) -> list[dict[str, float]]:
+    """Returns a row for each epoch, with the mean of the losses of its steps."""
+    losses: dict[int, list[float]] = {}
+    for step, loss in zip(*curves.loss, strict=True):
+        losses.setdefault(-(-step // steps_per_epoch), []).append(loss)
     rows = {
-        step: {"epoch": float(step), "train/loss": loss} for step, loss in zip(steps, losses, strict=True)
+        epoch: {"epoch": float(epoch), "train/loss": statistics.fmean(of)} for epoch, of in losses.items()
     }
     for name, (at, scores) in curves.scores.items():
         for step, score in zip(at, scores, strict=True):
-            rows[step][name] = score
-    return [rows[step] for step in sorted(rows)]
+            rows[-(-step // steps_per_epoch)][name] = score
+    return [rows[epoch] for epoch in sorted(rows)]

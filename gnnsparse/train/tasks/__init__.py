@@ -59,6 +59,7 @@ class Task(Generic[Dataset, Data]):
 
     Attributes:
         name: name of the task, and of the file that registers it.
+        dataset: the type of its data sets, by which `gnnsparse.fit` finds the task.
         prepared: what reports call the prepared operand.
         groups: the groups of options that the task has beside those that every task has.
         shared: whether several devices can train together.
@@ -67,6 +68,7 @@ class Task(Generic[Dataset, Data]):
     """
 
     name: ClassVar[str]
+    dataset: ClassVar[type[Any]] = type(None)
     prepared: ClassVar[str] = "graph"
     groups: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False

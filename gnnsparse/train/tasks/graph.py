@@ -361,6 +361,7 @@ class GraphTask(Task[GraphDataset, GraphData]):
     """The task "graph": graphs with a class, several labels, or numbers to predict."""
 
     name = "graph"
+    dataset = GraphDataset
     prepared = "graphs"
 
     def check(self, run: RunOptions) -> None:

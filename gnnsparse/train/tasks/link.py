@@ -301,6 +301,7 @@ class LinkTask(Task[LinkDataset, LinkData]):
     """The task "link": prediction of the links of one graph."""
 
     name = "link"
+    dataset = LinkDataset
     samples = True
 
     def identity(self, run: RunOptions) -> dict[str, Any]:

@@ -5,7 +5,7 @@ The whole graph is one batch on the device, or training steps take neighbours th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -232,6 +232,8 @@ class NodeClassifier(TaskModule):
 
     Attributes:
         score_name: name of the score by which the best epoch is chosen.
+        call: calls the model with features and an operand; `gnnsparse.fit` sets it for models that take
+            something else.
 
     Raises:
         ValueError: the weight decay needs a `first_layer`, which the model lacks; the metric does not go with
@@ -247,10 +249,11 @@ class NodeClassifier(TaskModule):
         self._scores, self._loss = make_scores(dataset), make_loss(dataset)
         self.score_name = next(iter(self._scores))
         self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
+        self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Returns what the model says of all nodes, or of those of a sample, [nodes, classes]."""
-        return self.model(batch.x, batch.adj)
+        return self.call(self.model, batch.x, batch.adj)
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
@@ -300,6 +303,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     """The task "node": nodes of one graph, with a class, several labels, or numbers to predict."""
 
     name = "node"
+    dataset = NodeDataset
     steps_per_epoch = 1
     samples = True
     shared = True

@@ -183,6 +183,7 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
     """The task "sequence": classification of sequences by attention over a pattern, the group `pattern`."""
 
     name = "sequence"
+    dataset = SequenceDataset
     prepared = "pattern"
     groups = ("pattern",)
 
