@@ -20,18 +20,18 @@ __all__ = [
     "DEFAULT",
     "Adjacency",
     "AdjacencyMemo",
+    "Fingerprint",
     "GcnAdjacency",
     "GcnRecipe",
     "Preparation",
     "Recipe",
-    "Seen",
     "check_edge_weight",
     "check_precision",
     "check_self_loops",
 ]
 
 
-class Seen:
+class Fingerprint:
     """What is remembered of a tensor, to be compared with what is remembered of a tensor in a later call.
 
     On the CPU it is a hash of the contents, because torch does not count the changes that are made through
@@ -64,7 +64,7 @@ class Seen:
         """Whether no later tensor can equal this one, as it has been freed or has no version counter."""
         return (self._ref is not None and self._ref() is None) or type(self._what) is object
 
-    def equals(self, other: Seen) -> bool:
+    def equals(self, other: Fingerprint) -> bool:
         """Returns whether both are of equal tensors, or both of None."""
         if self._what != other._what:
             return False
@@ -314,23 +314,23 @@ class _Entry:
     size: tuple[int, int]
     recipe: Any
     weighted: bool
-    edges: Seen
+    edges: Fingerprint
     adjacency: Any
-    weights: Seen | None = None
+    weights: Fingerprint | None = None
     values: torch.Tensor | None = None
 
 
-_Kept = TypeVar("_Kept", bound=Adjacency)
+_Cached = TypeVar("_Cached", bound=Adjacency)
 
 
-class AdjacencyMemo(Generic[_Kept]):
+class AdjacencyMemo(Generic[_Cached]):
     """Keeps what a layer made of an `edge_index`, for calls with that edge_index.
 
     Copies share the operand; pickles do not contain it.
 
     Args:
-        forever: False: an edge_index that `Seen` tells from the last one makes a new operand. True: the
-            first operand is used in all calls, whatever their edge_index, which have edge weights if the
+        forever: False: an edge_index whose `Fingerprint` is another makes a new operand. True: the first
+            operand is used in all calls, whatever their edge_index, which have edge weights if the
             first has. In both cases edge values that need a gradient are computed in each call.
     """
 
@@ -338,8 +338,8 @@ class AdjacencyMemo(Generic[_Kept]):
         self._forever = forever
         self._entry: _Entry | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo[_Kept]:
-        other: AdjacencyMemo[_Kept] = AdjacencyMemo(self._forever)
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo[_Cached]:
+        other: AdjacencyMemo[_Cached] = AdjacencyMemo(self._forever)
         other._entry = self._entry
         return other
 
@@ -355,7 +355,7 @@ class AdjacencyMemo(Generic[_Kept]):
         size: tuple[int, int],
         adj: Any,
         edge_weight: torch.Tensor | None,
-        recipe: Recipe[_Kept],
+        recipe: Recipe[_Cached],
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         """Returns the operand of a call, and edge values to use in place of its own weights, or None.
 
@@ -380,8 +380,8 @@ class AdjacencyMemo(Generic[_Kept]):
             return torch.compiler.disable(self._resolve)(adj, edge_weight, size, recipe)
         return self._resolve(adj, edge_weight, size, recipe)
 
-    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe[_Kept]) -> _Kept:
-        """Returns what a recipe makes of an edge_index without edge weights, made or kept.
+    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe[_Cached]) -> _Cached:
+        """Returns what a recipe makes of an edge_index without edge weights, made or cached.
 
         The arguments and errors are those of `resolve`.
         """
@@ -390,13 +390,13 @@ class AdjacencyMemo(Generic[_Kept]):
             return torch.compiler.disable(self._adjacency)(edge_index, size, recipe)
         return self._adjacency(edge_index, size, recipe)
 
-    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe[_Kept]) -> _Kept:
+    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe[_Cached]) -> _Cached:
         entry = self._entry = self._find(edge_index, False, size, recipe)
-        made: _Kept = entry.adjacency
+        made: _Cached = entry.adjacency
         return made
 
     def _find(
-        self, edge_index: torch.Tensor, weighted: bool, size: tuple[int, int], recipe: Recipe[_Kept]
+        self, edge_index: torch.Tensor, weighted: bool, size: tuple[int, int], recipe: Recipe[_Cached]
     ) -> _Entry:
         """Returns the entry of an edge_index: the last one, or a new one."""
         entry = self._entry
@@ -409,28 +409,28 @@ class AdjacencyMemo(Generic[_Kept]):
             return entry
         given = innermost("adj", edge_index)
         with outside():  # a view of the edges would be wrapped by a transform
-            seen = Seen(given)
+            fingerprint = Fingerprint(given)
         made_for = size, recipe, weighted
         known = None if entry is None else (entry.size, entry.recipe, entry.weighted)
-        if entry is not None and known == made_for and entry.edges.equals(seen):
+        if entry is not None and known == made_for and entry.edges.equals(fingerprint):
             return entry
         with outside():
-            return _Entry(*made_for, seen, recipe.make(unwrapped("adj", edge_index), size, weighted))
+            return _Entry(*made_for, fingerprint, recipe.make(unwrapped("adj", edge_index), size, weighted))
 
     def _resolve(
         self,
         edge_index: torch.Tensor,
         edge_weight: torch.Tensor | None,
         size: tuple[int, int],
-        recipe: Recipe[_Kept],
+        recipe: Recipe[_Cached],
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Returns the operand of an `edge_index`, made or kept, and its edge values."""
+        """Returns the operand of an `edge_index`, made or cached, and its edge values."""
         entry = self._find(edge_index, edge_weight is not None, size, recipe)
         if edge_weight is not None and (edge_weight.requires_grad or not is_direct()):
             self._entry = entry
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
         if entry.weights is None or not self._forever:
-            weights = Seen(edge_weight)
+            weights = Fingerprint(edge_weight)
             if entry.weights is None or not entry.weights.equals(weights):
                 with outside():
                     entry = replace(entry, weights=weights, values=entry.adjacency.values(edge_weight))

@@ -182,7 +182,7 @@ def neighbours_of(
     """Returns the operand of a layer's call, and edge values to use in place of its own weights, or None.
 
     Args:
-        memo: what the layer keeps.
+        memo: what the layer made before.
         adj: an operand, or an edge_index.
         size: (sources, targets).
         edge_weight: weights of the edges, or None.

@@ -60,7 +60,7 @@ class AGNNConv(torch.nn.Module):
             self.register_buffer("beta", torch.ones(1))
 
     def reset_parameters(self) -> None:
-        """Sets beta to 1, and drops a kept operand."""
+        """Sets beta to 1, and drops a cached operand."""
         torch.nn.init.ones_(self.beta)
         self._memo.clear()
 

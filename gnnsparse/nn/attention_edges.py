@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
-from gnnsparse.nn.adjacency import Seen
+from gnnsparse.nn.adjacency import Fingerprint
 from gnnsparse.ops.attention.api import check_bias
 from gnnsparse.ops.common import FLOATS
 from gnnsparse.patterns import masks
@@ -278,7 +278,7 @@ def _sparse_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tens
     return torch.sparse_coo_tensor(index, weights.flatten(), shape, check_invariants=False).coalesce()
 
 
-#: Masks of which the operands are kept at most. The one that was not used for longest is dropped first.
+#: Masks of which operands are cached at most. The one that was not used for longest is dropped first.
 MOST_MASKS = 4
 
 
@@ -296,7 +296,7 @@ class MaskPattern:
 
 
 #: What was made of masks, the one that was used last at the end.
-_kept: list[tuple[Seen, tuple[Precision, bool], MaskPattern]] = []
+_cached_masks: list[tuple[Fingerprint, tuple[Precision, bool], MaskPattern]] = []
 _lock = ForkLock()
 
 
@@ -315,11 +315,14 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
     plain = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_direct())
     with outside():
-        seen, options = Seen(plain if plain.device.type == "cpu" else mask), (precision, can_change)
+        fingerprint, options = (
+            Fingerprint(plain if plain.device.type == "cpu" else mask),
+            (precision, can_change),
+        )
     with _lock:
-        for place, (other, its_options, found) in enumerate(_kept):
-            if its_options == options and other.equals(seen):
-                _kept.append(_kept.pop(place))
+        for place, (other, its_options, found) in enumerate(_cached_masks):
+            if its_options == options and other.equals(fingerprint):
+                _cached_masks.append(_cached_masks.pop(place))
                 return found
         if path().takes(plain.device) and path().is_capturing():
             raise RuntimeError(
@@ -328,8 +331,8 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
             )
         with outside():
             made = _made(plain, precision, can_change)
-        _kept[:] = [entry for entry in _kept if not entry[0].is_gone][1 - MOST_MASKS :]
-        _kept.append((seen, options, made))
+        _cached_masks[:] = [entry for entry in _cached_masks if not entry[0].is_gone][1 - MOST_MASKS :]
+        _cached_masks.append((fingerprint, options, made))
         return made
 
 

@@ -269,7 +269,7 @@ def edges_of(
     """Returns the edges of a layer's call.
 
     Args:
-        memo: what the layer keeps.
+        memo: what the layer made before.
         adj: an operand, or an edge_index.
         size: (sources, targets).
         precision: what the layer was asked for, or None.

@@ -155,7 +155,7 @@ class GATConv(_GatLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights and attention vectors (Glorot and Bengio 2010), sets b to 0, drops a kept operand."""
+        """Draws weights and attention vectors (Glorot and Bengio 2010), sets b to 0, drops the operand."""
         for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 glorot_(linear.weight)
@@ -334,7 +334,7 @@ class GATv2Conv(_GatLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights and `att` (Glorot and Bengio 2010), sets b to 0, and drops a kept operand.
+        """Draws weights and `att` (Glorot and Bengio 2010), sets b to 0, and drops a cached operand.
 
         The biases of `lin_l` and `lin_r` are drawn uniformly from +-1/sqrt(inputs).
         """

@@ -79,7 +79,7 @@ class GCNConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weight (Glorot and Bengio 2010), sets the bias to 0, and drops a kept operand."""
+        """Draws the weight (Glorot and Bengio 2010), sets the bias to 0, and drops a cached operand."""
         torch.nn.init.xavier_uniform_(self.lin.weight)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)

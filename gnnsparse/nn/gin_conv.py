@@ -63,7 +63,7 @@ class GINConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the parameters of `nn`, sets eps to what it was at first, and drops a kept operand."""
+        """Draws the parameters of `nn`, sets eps to what it was at first, and drops a cached operand."""
         _reset(self.nn)
         torch.nn.init.constant_(self.eps, self.initial_eps)
         self._memo.clear()

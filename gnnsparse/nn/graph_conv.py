@@ -62,7 +62,7 @@ class GraphConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights and bias uniformly from +-1/sqrt(inputs), and drops a kept operand."""
+        """Draws weights and bias uniformly from +-1/sqrt(inputs), and drops a cached operand."""
         self.lin_rel.reset_parameters()
         self.lin_root.reset_parameters()
         self._memo.clear()

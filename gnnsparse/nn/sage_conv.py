@@ -76,7 +76,7 @@ class SAGEConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a kept operand."""
+        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a cached operand."""
         if self.project:
             self.lin.reset_parameters()
         self.lin_l.reset_parameters()

@@ -102,7 +102,7 @@ class TransformerConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a kept operand."""
+        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a cached operand."""
         of_sources = self.lin_key, self.lin_query, self.lin_value
         for linear in (*of_sources, self.lin_edge, self.lin_skip, self.lin_beta):
             if linear is not None:

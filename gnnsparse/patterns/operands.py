@@ -24,7 +24,7 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
-    "MOST_KEPT",
+    "MOST_OPERANDS",
     "Patterns",
     "SharedPatterns",
     "attend",
@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
-MOST_KEPT = 16
+MOST_OPERANDS = 16
 
 
 def cut(graph: SparseGraph, rows: int, is_causal: bool) -> SparseGraph:
@@ -96,7 +96,7 @@ class Patterns:
         precision: precision of the operands; None: that of the dtype of the queries.
 
     Attributes:
-        operands: the operands that are kept now, at most MOST_KEPT beside those that compiled code has.
+        operands: the operands that are kept now, at most MOST_OPERANDS beside those that compiled code has.
         number: stands for this object in code that torch.compile traces.
     """
 
@@ -140,7 +140,7 @@ class Patterns:
         is_causal: bool = False,
         with_pairs: bool = False,
     ) -> SparseOperand:
-        """Returns the operand of the pattern for a call, made or kept. torch.compile can trace it.
+        """Returns the operand of the pattern for a call, made or cached. torch.compile can trace it.
 
         Args:
             queries: rows of the operand; or the lengths of sequences whose queries lie one after another,
@@ -198,7 +198,9 @@ class Patterns:
     def _drop_oldest(self) -> None:
         """Makes room for one more operand."""
         droppable = [key for key in self.operands if key not in self._for_good]
-        for key in sorted(droppable, key=self._used.__getitem__)[: max(len(droppable) - MOST_KEPT + 1, 0)]:
+        for key in sorted(droppable, key=self._used.__getitem__)[
+            : max(len(droppable) - MOST_OPERANDS + 1, 0)
+        ]:
             del self.operands[key], self._used[key]
 
     def _make(

@@ -75,7 +75,7 @@ def used(model: Any) -> dict[str, int]:
 
 
 def left(model: Any) -> str:
-    return " ".join(why for row in interop.report(model).rows for why in row.left)
+    return " ".join(why for row in interop.report(model).rows for why in row.fallbacks)
 
 
 @EVERY

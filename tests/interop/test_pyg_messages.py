@@ -317,7 +317,7 @@ def test_the_report_counts_a_call_once() -> None:
     for _ in range(4):
         layer(x, edges, attr)
     report = interop.report(layer)
-    counts = [n for row in report.rows for n in (*row.calls.values(), *row.left.values())]
+    counts = [n for row in report.rows for n in (*row.calls.values(), *row.fallbacks.values())]
     assert sum(counts) == 4
     assert bool(report.accelerated) == bool(used(layer))
     plain = interop.accelerate(pyg.GATConv(WIDTH, 4, dropout=0.0).double(), convert="always")

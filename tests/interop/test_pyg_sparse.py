@@ -61,7 +61,7 @@ def matrix(layout: str = "csr", *, ones: bool = False, device: str = "cpu", **op
 
 
 def left(model: Any) -> str:
-    return " ".join(why for row in interop.report(model).rows for why in row.left)
+    return " ".join(why for row in interop.report(model).rows for why in row.fallbacks)
 
 
 def calls(model: Any) -> str:

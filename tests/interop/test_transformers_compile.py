@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse import masks
 from gnnsparse.interop.transformers import sparsify
-from gnnsparse.patterns.operands import MOST_KEPT
+from gnnsparse.patterns.operands import MOST_OPERANDS
 from tests.sparsified import HEADS, WIDTH, allowed, assert_same, twins
 
 pytestmark = [
@@ -93,10 +93,10 @@ def test_what_compiled_code_uses_is_not_dropped() -> None:
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     given = x().requires_grad_()
     out = compiled(given, given, given)[0]
-    for length in range(20, 21 + MOST_KEPT):
+    for length in range(20, 21 + MOST_OPERANDS):
         layer(*[x(length)] * 3)
     out.sum().backward()
-    assert len(layer.gnnsparse_patterns.operands) == MOST_KEPT + 1
+    assert len(layer.gnnsparse_patterns.operands) == MOST_OPERANDS + 1
     assert given.grad is not None
 
 

@@ -23,7 +23,7 @@ import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse.interop.transformers import Report, report, restore, sparsify
 from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
-from gnnsparse.patterns.operands import MOST_KEPT, Patterns
+from gnnsparse.patterns.operands import MOST_OPERANDS, Patterns
 from gnnsparse.testing import with_gradients
 from tests.sparsified import HEADS, WIDTH, allowed
 from tests.together import run_together
@@ -214,12 +214,12 @@ def test_operands_are_made_once_for_each_length_and_dtype() -> None:
 def test_few_operands_are_kept_and_the_oldest_is_dropped_first() -> None:
     layer = sparsify(attention(), WINDOW)
     kept = patterns_of(layer).operands
-    for length in range(4, 4 + MOST_KEPT):
+    for length in range(4, 4 + MOST_OPERANDS):
         layer(*[x(length)] * 3)
     first, second = list(kept)[:2]
     layer(*[x(4)] * 3)  # used again: now the second is the oldest
     layer(*[x(40)] * 3)
-    assert len(kept) == MOST_KEPT
+    assert len(kept) == MOST_OPERANDS
     assert first in kept
     assert second not in kept
 

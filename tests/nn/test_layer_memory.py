@@ -23,7 +23,7 @@ from gnnsparse.nn import (
     SAGEConv,
     TransformerConv,
 )
-from gnnsparse.nn.adjacency import Seen
+from gnnsparse.nn.adjacency import Fingerprint
 from tests.helpers import needs_installed_module
 
 NODES = 30
@@ -163,13 +163,13 @@ def test_a_view_made_for_each_call(view: Callable[[torch.Tensor], torch.Tensor])
 def test_the_same_bytes_in_another_order_or_dtype() -> None:
     """[2, 3] and its transpose's memory hold the same bytes, as do int64 [2, 2] and int32 [2, 4]."""
     one = torch.arange(4).reshape(2, 2)
-    assert not Seen(one).equals(Seen(one.t()))
-    assert not Seen(one).equals(Seen(one.view(torch.int32)))
-    assert not Seen(one).equals(Seen(one.reshape(4)))
-    assert not Seen(one).equals(Seen(None))
-    assert not Seen(None).equals(Seen(one))
-    assert Seen(None).equals(Seen(None))
-    assert Seen(one).equals(Seen(one.clone()))
+    assert not Fingerprint(one).equals(Fingerprint(one.t()))
+    assert not Fingerprint(one).equals(Fingerprint(one.view(torch.int32)))
+    assert not Fingerprint(one).equals(Fingerprint(one.reshape(4)))
+    assert not Fingerprint(one).equals(Fingerprint(None))
+    assert not Fingerprint(None).equals(Fingerprint(one))
+    assert Fingerprint(None).equals(Fingerprint(None))
+    assert Fingerprint(one).equals(Fingerprint(one.clone()))
 
 
 @needs_installed_module
@@ -188,18 +188,18 @@ def test_ids_and_addresses_that_are_used_again() -> None:
 def test_what_is_compared_where_contents_are_not() -> None:
     """Tensors on a GPU, for which meta tensors stand: the object, its version, its place."""
     tensor = torch.empty(2, 9, device="meta", dtype=torch.int64)
-    seen = Seen(tensor)
-    assert seen.equals(Seen(tensor))
-    assert not seen.equals(Seen(tensor.clone()))
+    seen = Fingerprint(tensor)
+    assert seen.equals(Fingerprint(tensor))
+    assert not seen.equals(Fingerprint(tensor.clone()))
     tensor.data = tensor[:, :5]
-    assert not seen.equals(Seen(tensor))
-    seen = Seen(tensor)
+    assert not seen.equals(Fingerprint(tensor))
+    seen = Fingerprint(tensor)
     tensor[0] = 1
-    assert not seen.equals(Seen(tensor))
+    assert not seen.equals(Fingerprint(tensor))
     with torch.inference_mode():
         made = torch.empty(3, device="meta")
-        assert not Seen(made).equals(Seen(made))
-    lost = Seen(torch.empty(2, 9, device="meta"))
+        assert not Fingerprint(made).equals(Fingerprint(made))
+    lost = Fingerprint(torch.empty(2, 9, device="meta"))
     assert not lost.equals(lost)
 
 

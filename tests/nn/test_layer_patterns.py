@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer
-from gnnsparse.patterns.operands import MOST_KEPT, shared_patterns
+from gnnsparse.patterns.operands import MOST_OPERANDS, shared_patterns
 from gnnsparse.patterns.read import NAMES, read_own_pattern
 from gnnsparse.testing import assert_all_accurate, with_gradients
 from tests.multihead import BATCH, LENGTH, WINDOW, assert_near, pair, tokens
@@ -189,10 +189,10 @@ def test_operands_are_made_once_for_layers_of_equal_patterns(monkeypatch: pytest
 
 def test_the_number_of_operands_is_bounded_and_they_end_with_the_layers() -> None:
     layer = attention({"name": "window", "radius": 9, "dilation": 7})
-    for length in range(1, MOST_KEPT + 5):
+    for length in range(1, MOST_OPERANDS + 5):
         pairs_of(layer, length)
     kept = layer.patterns.own
-    assert len(kept.operands) == MOST_KEPT
+    assert len(kept.operands) == MOST_OPERANDS
     reference = weakref.ref(kept)
     del layer, kept
     gc.collect()

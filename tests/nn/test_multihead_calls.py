@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
-from gnnsparse.nn.attention_edges import MOST_MASKS, _kept, pattern_of_mask
+from gnnsparse.nn.attention_edges import MOST_MASKS, _cached_masks, pattern_of_mask
 from gnnsparse.testing import with_gradients
 from tests.multihead import (
     BATCH,
@@ -260,7 +260,7 @@ def test_the_pattern_of_a_mask_is_made_once_while_it_is_the_same(device: str) ->
     others = [torch.zeros(length, length, device=device) for length in range(2, 4 + MOST_MASKS)]
     for one in others:
         pattern_of_mask(one, fp32)
-    assert len(_kept) == MOST_MASKS
+    assert len(_cached_masks) == MOST_MASKS
     with torch.inference_mode():
         unknown = torch.zeros(LENGTH, LENGTH, device=device)
         assert pattern_of_mask(unknown, fp32).operand.nnz == LENGTH**2

@@ -29,7 +29,7 @@ __all__ = ["LAYERS", "Report", "ReportRow", "accelerate", "report", "restore"]
 OPTIONS = "gnnsparse_options"
 
 
-class LeftToDgl(Exception):  # noqa: N818  (it reports no error)
+class FallbackError(Exception):
     """A call that DGL's own forward has to compute, and why. Raised before anything is computed."""
 
 
@@ -84,7 +84,7 @@ class _Call:
     def check_targets(self, layer: Any) -> None:
         """Leaves a call to DGL whose graph it refuses, so that the error is its own."""
         if not layer._allow_zero_in_degree and self.structure.has_isolated_targets:
-            raise LeftToDgl("nodes without incoming edges, which the layer does not allow")
+            raise FallbackError("nodes without incoming edges, which the layer does not allow")
 
     def neighbours(self, reduce: str, edge_weight: torch.Tensor | None, x: torch.Tensor) -> _Neighbourhood:
         """Returns what reduces the features of neighbours.
@@ -98,16 +98,16 @@ class _Call:
         recipe = Aggregation(reduce, self.held.precision_for(x))
         made: Neighbours = self.structure.adjacency(recipe, weights is not None)
         if reduce == "max" and weights is not None and made.operand.num_edges != made.operand.nnz:
-            raise LeftToDgl("a maximum over repeated edges with weights")
+            raise FallbackError("a maximum over repeated edges with weights")
         return _Neighbourhood(made, reduce, weights)
 
     def _weights(self, edge_weight: Any) -> torch.Tensor:
         edges = self.structure.edges
         known = isinstance(edge_weight, torch.Tensor) and edge_weight.dtype in PRECISIONS
         if not known or edge_weight.device != self.sources.device:
-            raise LeftToDgl("weights of edges that are no float tensor on the device of the features")
+            raise FallbackError("weights of edges that are no float tensor on the device of the features")
         if edge_weight.shape not in ((edges,), (edges, 1)):
-            raise LeftToDgl("weights of edges that are not one number for each")
+            raise FallbackError("weights of edges that are not one number for each")
         weights: torch.Tensor = edge_weight.reshape(edges)
         return weights
 
@@ -130,7 +130,7 @@ class _Neighbourhood:
 
 
 def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> _Call:
-    """Checks the arguments that all layers have; raises LeftToDgl unless our kernels take them.
+    """Checks the arguments that all layers have; raises FallbackError unless our kernels take them.
 
     Args:
         layer: the layer.
@@ -139,25 +139,25 @@ def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = T
     """
     held: Held = layer.__dict__[OPTIONS]
     if "parametrizations" in layer._modules:
-        raise LeftToDgl("parameters that are computed (torch.nn.utils.parametrize)")
+        raise FallbackError("parameters that are computed (torch.nn.utils.parametrize)")
     if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
-        raise LeftToDgl("a graph that has not one relation")
+        raise FallbackError("a graph that has not one relation")
     is_pair = isinstance(feat, tuple)
     given: tuple[Any, ...] = feat if is_pair else (feat,)
     if is_pair and len(given) != 2:
-        raise LeftToDgl("a tuple that is no pair of features")
+        raise FallbackError("a tuple that is no pair of features")
     for x in given:
         if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
-            raise LeftToDgl("features that are no float32, float16 or bfloat16 tensors")
+            raise FallbackError("features that are no float32, float16 or bfloat16 tensors")
         if x.dim() != 2 or x.device != graph.device:
-            raise LeftToDgl("features that are not [nodes, features] on the device of the graph")
+            raise FallbackError("features that are not [nodes, features] on the device of the graph")
     held.structure = structure = structure_of(graph)
     sources = targets = given[0]
     if needs_targets:
         targets = given[1] if is_pair else sources[: structure.size[1]] if graph.is_block else sources
     counts = sources.shape[0], targets.shape[0] if needs_targets else structure.size[1]
     if counts != structure.size:
-        raise LeftToDgl("features of another number of nodes than the graph has")
+        raise FallbackError("features of another number of nodes than the graph has")
     return _Call(held, structure, sources, targets, is_pair)
 
 
@@ -167,7 +167,7 @@ def _graph_conv(
     call = _call(layer, graph, feat, needs_targets=False)
     call.check_targets(layer)
     if weight is not None and layer.weight is not None:
-        raise LeftToDgl("two weights")
+        raise FallbackError("two weights")
     weight = layer.weight if weight is None else weight
     norm, x = layer._norm, call.sources
     neighbours = call.neighbours("mean" if norm == "right" else "sum", edge_weight, x)
@@ -195,7 +195,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
     call = _call(layer, graph, feat)
     kind = layer._aggre_type
     if kind == "gcn" and call.is_pair and call.sources.shape[1] != call.targets.shape[1]:
-        raise LeftToDgl("features of sources and of targets that differ in number")
+        raise FallbackError("features of sources and of targets that differ in number")
     reduce = {"mean": "mean", "gcn": "sum", "pool": "max"}[kind]
     neighbours = call.neighbours(reduce, edge_weight, call.sources)
     sources, targets = _dropped(layer, call)
@@ -232,7 +232,7 @@ def _agnn_conv(layer: Any, graph: Any, feat: Any) -> torch.Tensor:
     call = _call(layer, graph, feat)
     call.check_targets(layer)
     if call.sources.shape[1] != call.targets.shape[1]:
-        raise LeftToDgl("features of sources and of targets that differ in number")
+        raise FallbackError("features of sources and of targets that differ in number")
     edges = call.edges(call.sources)
     keys, queries = call.sources[:, None], call.targets[:, None]  # one head
     out, _ = attend(edges, queries, keys, keys, None, False, score="cosine", scale=layer.beta)
@@ -243,9 +243,9 @@ def _check_attention(call: _Call, layer: Any) -> None:
     call.check_targets(layer)
     for module, kind in ((layer.attn_drop, torch.nn.Dropout), (layer.leaky_relu, torch.nn.LeakyReLU)):
         if type(module) is not kind or is_watched(module):
-            raise LeftToDgl(f"a {type(module).__name__} that is not torch's, or has hooks")
+            raise FallbackError(f"a {type(module).__name__} that is not torch's, or has hooks")
     if layer.training and layer.attn_drop.p >= 1:
-        raise LeftToDgl("a dropout of all weights")
+        raise FallbackError("a dropout of all weights")
 
 
 def _heads(layer: Any, x: torch.Tensor) -> torch.Tensor:
@@ -283,7 +283,7 @@ def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_at
     call = _call(layer, graph, feat)
     _check_attention(call, layer)
     if edge_weight is not None:
-        raise LeftToDgl("weights of edges, by which DGL multiplies the weights of attention")
+        raise FallbackError("weights of edges, by which DGL multiplies the weights of attention")
     sources, targets = _dropped(layer, call)
     if call.is_pair:
         of_sources = layer.fc_src if hasattr(layer, "fc_src") else layer.fc
@@ -316,7 +316,7 @@ class Layer:
     """How a class of `dgl.nn.pytorch` runs on our kernels.
 
     Attributes:
-        forward: takes the module and the arguments of its forward; raises LeftToDgl.
+        forward: takes the module and the arguments of its forward; raises FallbackError.
         runs_on: name of the operation.
     """
 
@@ -357,7 +357,7 @@ def accelerated_class(name: str) -> type:
         held = self.__dict__[OPTIONS]
         try:
             out = forward(self, *arguments, **options)
-        except LeftToDgl as why:
+        except FallbackError as why:
             held.reason = str(why)
         else:
             held.reason = None

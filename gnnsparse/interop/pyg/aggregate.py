@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import LeftError, NotYetError, memo, raw
+from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
     Form,
@@ -88,7 +88,7 @@ class LayerState:
         settings: what it was accelerated with.
         arguments: the arguments of its message.
         runs_on: what its calls ran on, and how often.
-        left: why calls were left to PyG, and how often.
+        fallbacks: why calls were left to PyG, and how often.
         readings: what the message was read to be, by the form of its arguments and the layer's mode.
         known: those of the readings that torch.compile can use, see Reading.attributes.
         why: why the attention of the call that runs now was left to PyG; None: it was not, or its `propagate`
@@ -99,10 +99,10 @@ class LayerState:
     settings: Settings
     arguments: tuple[Argument, ...] = ()
     runs_on: dict[str, int] = field(default_factory=dict)
-    left: dict[str, int] = field(default_factory=dict)
+    fallbacks: dict[str, int] = field(default_factory=dict)
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
     known: tuple[Reading, ...] = ()
-    why: LeftError | None = None
+    why: FallbackError | None = None
     is_waiting: bool = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -147,15 +147,15 @@ class LayerState:
         self.runs_on[what] = self.runs_on.get(what, 0) + 1
         self.why = None
 
-    def leave(self, reason: LeftError) -> Any:
+    def fall_back(self, reason: FallbackError) -> Any:
         """Count a call that is left to PyG, and return NOTHING."""
         if self.why is not None:  # the call is counted already, or will be
             return NOTHING
         why = str(reason)
         self.is_waiting = self.is_waiting or isinstance(reason, NotYetError)
-        if why not in self.left and len(self.left) >= 16:
+        if why not in self.fallbacks and len(self.fallbacks) >= 16:
             why = "other reasons"
-        self.left[why] = self.left.get(why, 0) + 1
+        self.fallbacks[why] = self.fallbacks.get(why, 0) + 1
         return NOTHING
 
 
@@ -217,39 +217,39 @@ def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str
         value = given.get(argument.source)
         pair = value if isinstance(value, (tuple, list)) else None
         if pair is not None and len(pair) != 2:
-            raise LeftError("features of sizes that PyG refuses")
+            raise FallbackError("features of sizes that PyG refuses")
         side = 0 if argument.role == "source" else 1
         for which, x in enumerate(pair) if pair is not None else ((side, value),):
             if not isinstance(x, torch.Tensor):
                 continue
             if x.dim() < abs(layer.node_dim):
-                raise LeftError("features of sizes that PyG refuses")
+                raise FallbackError("features of sizes that PyG refuses")
             count = x.shape[layer.node_dim]
             if found[which] not in (None, count):
-                raise LeftError("features of sizes that PyG refuses")
+                raise FallbackError("features of sizes that PyG refuses")
             found[which] = count
     sources, targets = found
     if sources is None:
-        raise LeftError("sizes that are not known")
+        raise FallbackError("sizes that are not known")
     return sources, sources if targets is None else targets
 
 
 def check_features(layer: Any, x: Any) -> None:
-    """Raises LeftError unless x has rows of features that a product can take."""
+    """Raises FallbackError unless x has rows of features that a product can take."""
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
-        raise LeftError(f"features of dtype {getattr(x, 'dtype', None)}")
+        raise FallbackError(f"features of dtype {getattr(x, 'dtype', None)}")
     if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
-        raise LeftError(f"features of shape {tuple(x.shape)}")
+        raise FallbackError(f"features of shape {tuple(x.shape)}")
 
 
 def check_edges(edges: Any) -> torch.Tensor:
-    """Returns the tensor [2, edges] of a call, or raises LeftError if its edges have another form."""
+    """Returns the tensor [2, edges] of a call, or raises FallbackError if its edges have another form."""
     plain = raw(edges)
     usual = isinstance(plain, torch.Tensor) and plain.layout == torch.strided
     if not usual or plain.dtype not in (torch.int64, torch.int32) or plain.dim() != 2:
-        raise LeftError(f"the adjacency is a {_form(edges)}")
+        raise FallbackError(f"the adjacency is a {_form(edges)}")
     if plain.shape[0] != 2 or plain.shape[1] == 0:
-        raise LeftError("there are no edges")
+        raise FallbackError("there are no edges")
     return plain
 
 
@@ -264,7 +264,7 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
         return None
     weight = given[found.weight]
     if weight.dtype not in PRECISIONS:
-        raise LeftError(f"weights of dtype {weight.dtype}")
+        raise FallbackError(f"weights of dtype {weight.dtype}")
     if not found.by_head:
         return weight if weight.dim() == 1 else weight.reshape(edges)
     return weight if weight.dim() == 2 else weight.reshape(edges, -1)
@@ -276,16 +276,16 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
         if state.settings.convert == "auto":
             memo.check(edges)
         if (why := watched(layer, edges) or unsuitable(layer)) is not None:
-            raise LeftError(why)
+            raise FallbackError(why)
         if torch._C._get_tracing_state() is not None or not is_direct():
-            raise LeftError("a transform of torch.func is active, or torch.jit traces")
+            raise FallbackError("a transform of torch.func is active, or torch.jit traces")
         plain = check_edges(edges)
         found = state.message(layer, given, plain.shape[1])
         if found is None:
-            raise LeftError(NO_PRODUCT)
+            raise FallbackError(NO_PRODUCT)
         return _product(layer, state, edges, size, given, found)
-    except LeftError as reason:
-        return state.leave(reason)
+    except FallbackError as reason:
+        return state.fall_back(reason)
 
 
 def _product(
@@ -300,11 +300,11 @@ def _product(
         x = x.transpose(0, 1)
     plain = raw(edges)
     if x.device != plain.device:
-        raise LeftError("features and edges are on two devices")
+        raise FallbackError("features and edges are on two devices")
     weight = _weight_of(found, given, plain.shape[1])
     counts = _sizes(layer, state, edges, size, given)
     if x.shape[0] != counts[0]:
-        raise LeftError("features of sizes that PyG refuses")
+        raise FallbackError("features of sizes that PyG refuses")
     reduce = str(_reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
     if cast is None and weight is not None and weight.dtype != x.dtype and not _under_autocast(x):
@@ -317,14 +317,14 @@ def _product(
     if usual and graph.is_gcn(given[str(found.weight)], counts[0]):
         recipe, weight = GcnRecipe(True, 1.0, precision), None
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
-    kept = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
+    cached = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
     try:
-        values = kept.values(weight)
+        values = cached.values(weight)
     except ValueError as problem:  # weights of repeated edges under a maximum
-        raise LeftError(str(problem)) from None
+        raise FallbackError(str(problem)) from None
     state.note(f"spmm, {reduce}, {precision.value}")
     how = reduce if reduce in ("max", "min") else "sum"  # a mean's operand or values have been divided
-    out = spmm(kept.adjacency.operand, x, values, reduce=how)
+    out = spmm(cached.adjacency.operand, x, values, reduce=how)
     return out.transpose(0, 1).contiguous() if is_batch else out
 
 

@@ -1,7 +1,7 @@
 """`forward` of PyG's attention layers by those of gnnsparse.nn, which share parameters and names with them.
 
 A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what
-is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its kept
+is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its cached
 operand, its precision, its checked sizes) are properties of the stand-in.
 """
 
@@ -28,7 +28,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
-from gnnsparse.interop.pyg.graphs import LeftError, memo
+from gnnsparse.interop.pyg.graphs import FallbackError, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.edges import EdgeRecipe, joined
@@ -47,7 +47,7 @@ _OVERHEAD = 200.0
 
 
 class _Memo:
-    """Finds the operands of a layer's call where all layers' operands are kept; like an AdjacencyMemo."""
+    """Finds the operands of a layer's call where all layers' operands are cached; like an AdjacencyMemo."""
 
     def __init__(self, state: LayerState, width: int) -> None:
         self._state, self._width = state, width
@@ -146,12 +146,12 @@ def unsuitable_attention(layer: Any) -> str | None:
 def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
     why = watched(layer, edges) or unsuitable_attention(layer)
     if why is not None:
-        raise LeftError(why)
+        raise FallbackError(why)
     if torch._C._get_tracing_state() is not None or not is_direct():
-        raise LeftError("a transform of torch.func is active, or torch.jit traces")
+        raise FallbackError("a transform of torch.func is active, or torch.jit traces")
     check_edges(edges)
     if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
-        raise LeftError("weights are returned with an EdgeIndex")
+        raise FallbackError("weights are returned with an EdgeIndex")
 
 
 def _linear_maps(layer: Any) -> dict[str, Any]:
@@ -182,17 +182,17 @@ def attend(
             parameter = parameter.weight
         features = x[0] if isinstance(x, (tuple, list)) else x
         if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
-            raise LeftError("its parameters have no sizes yet")
+            raise FallbackError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
-            raise LeftError(f"features of dtype {getattr(features, 'dtype', None)}")
+            raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
         width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
         standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
         out = stand_in.forward(standing, x, edges, *arguments, **options)
-    except (LeftError, TypeError, ValueError) as reason:
-        state.why = reason if isinstance(reason, LeftError) else LeftError(str(reason))
+    except (FallbackError, TypeError, ValueError) as reason:
+        state.why = reason if isinstance(reason, FallbackError) else FallbackError(str(reason))
         return NOTHING
     state.note(f"graph_attention, {precision.value}")
     return out

@@ -30,7 +30,7 @@ from torch_geometric.utils import (
 )
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import LeftError, memo, parts_of, raw, stamp_of
+from gnnsparse.interop.pyg.graphs import FallbackError, memo, parts_of, raw, stamp_of
 from gnnsparse.nn.adjacency import Preparation
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
@@ -95,7 +95,7 @@ def multiplying(state: Any, matrix: torch.Tensor) -> Iterator[None]:
         _calls.call = before
     if call["products"] == 0:
         layout = f"a tensor of layout {matrix.layout}"
-        state.leave(LeftError(f"the adjacency is {layout}, which it does not multiply"))
+        state.fall_back(FallbackError(f"the adjacency is {layout}, which it does not multiply"))
 
 
 def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
@@ -116,31 +116,31 @@ def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
     state = call["state"]
     try:
         return _product(state, src, other, reduce)
-    except LeftError as reason:
-        state.leave(reason)
+    except FallbackError as reason:
+        state.fall_back(reason)
         return utils.spmm(src, other, reduce)
 
 
 def _check(src: Any, other: Any, reduce: str) -> None:
-    """Raises LeftError unless an operand can take a product's place."""
+    """Raises FallbackError unless an operand can take a product's place."""
     if not is_sparse(src) or src.dim() != 2 or src.dense_dim() > 0:
-        raise LeftError(f"the adjacency is a {type(src).__name__}")
+        raise FallbackError(f"the adjacency is a {type(src).__name__}")
     if src.layout == torch.sparse_coo and not src.is_coalesced():
-        raise LeftError("the adjacency is not coalesced")
+        raise FallbackError("the adjacency is not coalesced")
     if src.requires_grad and torch.is_grad_enabled():
-        raise LeftError("the adjacency needs a gradient")
+        raise FallbackError("the adjacency needs a gradient")
     if reduce not in _REDUCTIONS:
-        raise LeftError(f"its reduction of an adjacency matrix is {reduce!r}")
+        raise FallbackError(f"its reduction of an adjacency matrix is {reduce!r}")
     if not isinstance(other, torch.Tensor) or other.layout != torch.strided or other.dim() != 2:
-        raise LeftError("features that are no matrix")
+        raise FallbackError("features that are no matrix")
     if other.dtype not in PRECISIONS or src.dtype not in PRECISIONS or src.shape[1] != other.shape[0]:
-        raise LeftError(f"features of dtype {other.dtype} and shape {tuple(other.shape)}")
+        raise FallbackError(f"features of dtype {other.dtype} and shape {tuple(other.shape)}")
     if src.dtype != other.dtype and not torch.is_autocast_enabled(other.device.type):
-        raise LeftError(f"an adjacency of dtype {src.dtype}")
+        raise FallbackError(f"an adjacency of dtype {src.dtype}")
     if src.device != other.device or src._nnz() == 0:
-        raise LeftError("an adjacency on another device or without edges")
+        raise FallbackError("an adjacency on another device or without edges")
     if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or not is_direct():
-        raise LeftError("a transform of torch.func is active, or torch.jit traces")
+        raise FallbackError("a transform of torch.func is active, or torch.jit traces")
 
 
 def _product(state: Any, src: Any, other: torch.Tensor, reduce: str) -> torch.Tensor:
@@ -150,19 +150,19 @@ def _product(state: Any, src: Any, other: torch.Tensor, reduce: str) -> torch.Te
     precision, cast = precision_of(state.settings.precision, other)
     other = other if cast is None else other.to(cast)
     recipe, size = _SparseRecipe(_REDUCTIONS[reduce], precision), (src.shape[1], src.shape[0])
-    kept = memo.graph(src).adjacency(src, recipe, size, False, other.shape[1], state.settings)
+    cached = memo.graph(src).adjacency(src, recipe, size, False, other.shape[1], state.settings)
     state.note(f"spmm, {_REDUCTIONS[reduce]}, {precision.value}")
-    return spmm(kept.adjacency.operand, other, kept.values(None))
+    return spmm(cached.adjacency.operand, other, cached.values(None))
 
 
 class _Input:
-    """Stands for the edge_index itself in a kept result."""
+    """Stands for the edge_index itself in a cached result."""
 
 
 _INPUT = _Input()
 
 
-def _is_kept_safely(result: Any, edge_index: torch.Tensor) -> bool:
+def _is_cached_safely(result: Any, edge_index: torch.Tensor) -> bool:
     """Returns whether a result is not the edge_index seen in another way, which it would keep alive."""
     if not isinstance(result, torch.Tensor):
         return result is None
@@ -172,7 +172,7 @@ def _is_kept_safely(result: Any, edge_index: torch.Tensor) -> bool:
 
 
 class _Result:
-    """A kept result of a function of edges.
+    """A cached result of a function of edges.
 
     Args:
         tensors: the tensor arguments besides the edge_index.
@@ -197,7 +197,7 @@ class _Result:
         return tuple(edge_index if r is _INPUT else r for r in self.results)
 
 
-def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
+def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
     """Makes a function of an edge_index keep its results, as long as no gradient passes through it."""
 
     @functools.wraps(function)
@@ -220,8 +220,8 @@ def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
         if not usual or (grad and any(t.requires_grad for t in (edge_index, *tensors))):
             return function(edge_index, *arguments, **options)
         graph, name = memo.graph(edge_index), tuple(key)
-        kept = graph.results.get(name)
-        if kept is not None and (found := kept.found(edge_index, tensors)) is not None:
+        cached = graph.results.get(name)
+        if cached is not None and (found := cached.found(edge_index, tensors)) is not None:
             return found
         if edge_index.is_cuda and path().is_capturing():
             return function(edge_index, *arguments, **options)
@@ -232,7 +232,7 @@ def _keeping(function: Callable[..., Any]) -> Callable[..., Any]:
         if function is gcn_norm:
             _note_gcn(arguments, options, found)
         stored = tuple(_INPUT if r is edge_index else r for r in found)
-        if all(r is _INPUT or _is_kept_safely(r, edge_index) for r in stored):
+        if all(r is _INPUT or _is_cached_safely(r, edge_index) for r in stored):
             while len(graph.results) >= 8:
                 graph.results.popitem(last=False)
             graph.results[name] = _Result(tensors, stored)
@@ -253,12 +253,12 @@ def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[
     memo.graph(edges).note_gcn(weight, given.get("num_nodes"))
 
 
-_KEEPING = {
-    function: _keeping(function)
+_MEMOISED = {
+    function: _memoised(function)
     for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
 }
 #: Functions of PyG, and what accelerated layers call in their place.
-_INSTEAD = {**_KEEPING, utils.spmm: product}
+_INSTEAD = {**_MEMOISED, utils.spmm: product}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
@@ -287,7 +287,7 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
     writes = any(i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL") for i in dis.get_instructions(method))
     if not used or writes:
         return None
-    keeping = _with_globals(method, "kept", {name: _INSTEAD[f] for name, f in used.items()})
+    memoised = _with_globals(method, "memoised", {name: _INSTEAD[f] for name, f in used.items()})
     fixed = method
     # torch.compile does not see it if a module's names change after they were copied, which PyG's do not.
     if gcn_norm in used.values() and method.__module__.startswith("torch_geometric."):
@@ -302,7 +302,7 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
             return method(self, *arguments, **options)
         if any(names.get(name) is not value for name, value in seen.items()):  # the copy has the old ones
             return method(self, *arguments, **options)
-        return keeping(self, *arguments, **options)
+        return memoised(self, *arguments, **options)
 
     return call
 

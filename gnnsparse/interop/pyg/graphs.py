@@ -1,4 +1,4 @@
-"""What is kept of graphs: operands and normalised edges, for as long as the tensor with the edges lives."""
+"""What is cached of graphs: operands and normalised edges, for as long as the tensor with the edges lives."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import digest, fingerprint
 from gnnsparse.runtime.memo import ForkLock
 
-__all__ = ["Graph", "LeftError", "NotYetError", "kept_graphs", "memo"]
+__all__ = ["FallbackError", "Graph", "NotYetError", "cached_graphs", "memo"]
 
 _Made = TypeVar("_Made", bound=Adjacency)
 #: The most graphs, adjacencies of a graph, and adjacencies by content that are cached.
 _MOST_GRAPHS, _MOST_ADJACENCIES, _MOST_CONTENTS = 4096, 8, 8
 
 
-class LeftError(Exception):
+class FallbackError(Exception):
     """A call is left to PyG; the message says why."""
 
 
-class NotYetError(LeftError):
+class NotYetError(FallbackError):
     """A call is left to PyG because a conversion of its graph would not pay so far."""
 
 
@@ -78,7 +78,7 @@ class _Value:
         return self.ref() is weight and self.stamp == stamp_of(weight)
 
 
-class _Kept:
+class _Cached:
     """An adjacency of a graph, and the edge values that were computed last."""
 
     __slots__ = ("adjacency", "is_full", "value")
@@ -88,7 +88,7 @@ class _Kept:
         self.value: _Value | None = None
 
     def values(self, weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns the edge values that an adjacency makes of weights, kept where they need no gradient."""
+        """Returns the edge values that an adjacency makes of weights, cached where they need no gradient."""
         if weight is None or (weight.requires_grad and torch.is_grad_enabled()):
             return self.adjacency.values(weight)
         known = self.value
@@ -101,19 +101,19 @@ class _Kept:
 
 
 class Graph:
-    """What is kept of one edge_index.
+    """What is cached of one edge_index.
 
     Attributes:
         products: how many products it was used for.
-        left_until: as long as there are fewer, calls are left to PyG; `why` says why.
+        fallback_until: as long as there are fewer, calls are left to PyG; `why` says why.
     """
 
     def __init__(self, edges: Any, forget: Callable[[Any], None]) -> None:
         self.ref = weakref.ref(edges, forget)
         self.stamp = stamp_of(raw(edges))
-        self.products = self.left_until = 0
+        self.products = self.fallback_until = 0
         self.why = ""
-        self._kept: dict[Any, _Kept] = {}
+        self._cached: dict[Any, _Cached] = {}
         self._problems: dict[Any, str] = {}
         self.results: OrderedDict[Any, Any] = OrderedDict()
         self._gcn: _Gcn | None = None
@@ -125,8 +125,8 @@ class Graph:
     def adjacency(
         self, edges: Any, recipe: Recipe[Any], size: tuple[int, int], weighted: bool, width: int,
         by: Settings, overhead: float = 0.0,
-    ) -> _Kept:  # fmt: skip
-        """Returns what a recipe makes of the edges, made or kept.
+    ) -> _Cached:  # fmt: skip
+        """Returns what a recipe makes of the edges, made or cached.
 
         Args:
             edges: the edge_index.
@@ -138,30 +138,30 @@ class Graph:
             overhead: see `decide`.
 
         Raises:
-            LeftError: the call is left to PyG.
+            FallbackError: the call is left to PyG.
         """
         key = recipe, size, weighted, by.reorder
-        kept = self._kept.get(key)
+        cached = self._cached.get(key)
         self.products += 1
-        if kept is not None and kept.is_full:
-            return kept
+        if cached is not None and cached.is_full:
+            return cached
         if key in self._problems:
-            raise LeftError(self._problems[key])
+            raise FallbackError(self._problems[key])
         plain = raw(edges)
         device = "cuda" if path().takes(plain.device) else plain.device.type
         if device not in ("cpu", "cuda"):
-            raise LeftError(f"edges on {plain.device}")
+            raise FallbackError(f"edges on {plain.device}")
         edge_count = plain.shape[1] if plain.layout == torch.strided else plain._nnz()
         decision = decide(
             by, device, edge_count, width, self.products - 1, memo.lifetimes, overhead,
             conversion_rates(plain.device),
         )  # fmt: skip
-        if kept is not None and (decision.preparation is None or decision.preparation.format == "csr"):
-            return kept
+        if cached is not None and (decision.preparation is None or decision.preparation.format == "csr"):
+            return cached
         if device == "cuda" and path().is_capturing():
-            if kept is not None:
-                return kept
-            raise LeftError("a CUDA graph is captured, and this graph is not known: run the model before")
+            if cached is not None:
+                return cached
+            raise FallbackError("a CUDA graph is captured, and this graph is not known: run the model before")
         return self._made(key, plain, decision)
 
     def note_gcn(self, weight: torch.Tensor, nodes: int | None) -> None:
@@ -181,32 +181,32 @@ class Graph:
 
     def find(self, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
         """Returns the adjacency that was made by a recipe, whatever the preparation; None: there is none."""
-        for (known, *form, _), kept in list(self._kept.items()):
+        for (known, *form, _), cached in list(self._cached.items()):
             if known == recipe and form == [size, weighted]:
-                return kept.adjacency
+                return cached.adjacency
         return None
 
-    def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Kept:
+    def _made(self, key: Any, edges: torch.Tensor, decision: Decision) -> _Cached:
         if decision.preparation is None:
-            self.left_until, self.why = decision.until, decision.why
+            self.fallback_until, self.why = decision.until, decision.why
             raise NotYetError(decision.why)
         recipe, size, weighted, _ = key
         full = decision.preparation != Preparation(format="csr")
         with memo.lock:
-            kept = self._kept.get(key)
-            if kept is not None and kept.is_full >= full:
-                return kept  # another thread has made it
+            cached = self._cached.get(key)
+            if cached is not None and cached.is_full >= full:
+                return cached  # another thread has made it
             try:
                 with outside():
                     how = replace(recipe, preparation=decision.preparation)
                     adjacency = how.make(edges.detach(), size, weighted)
             except (TypeError, ValueError, ImportError) as problem:
                 self._problems[key] = str(problem)
-                raise LeftError(str(problem)) from None
-            while len(self._kept) >= _MOST_ADJACENCIES:
-                self._kept.pop(next(iter(self._kept)))
-            kept = self._kept[key] = _Kept(adjacency, full)
-            return kept
+                raise FallbackError(str(problem)) from None
+            while len(self._cached) >= _MOST_ADJACENCIES:
+                self._cached.pop(next(iter(self._cached)))
+            cached = self._cached[key] = _Cached(adjacency, full)
+            return cached
 
 
 class Memo:
@@ -229,14 +229,14 @@ class Memo:
         return len(self._graphs)
 
     def graph(self, edges: Any) -> Graph:
-        """Returns what is kept of an edge_index; a new object if it was never seen, or has changed."""
+        """Return what is cached of an edge_index; a new object if it was never seen, or has changed."""
         known = self._graphs.get(id(edges))
         if known is not None and known.is_of(edges):
             return known
         return self._add(edges)
 
     def known(self, edges: Any) -> Graph | None:
-        """Returns what is kept of an edge_index, or None."""
+        """Return what is cached of an edge_index, or None."""
         known = self._graphs.get(id(edges))
         return known if known is not None and known.is_of(edges) else None
 
@@ -268,7 +268,7 @@ class Memo:
     def check(self, edges: Any) -> None:
         """Raise NotYetError, and count the call, if one with an edge_index is left to PyG."""
         known = self._graphs.get(id(edges))
-        if known is None or known.products >= known.left_until or not known.is_of(edges):
+        if known is None or known.products >= known.fallback_until or not known.is_of(edges):
             return
         known.products += 1
         raise NotYetError(known.why)
@@ -301,6 +301,6 @@ class Memo:
 memo = Memo()
 
 
-def kept_graphs() -> int:
-    """Returns the number of graphs that are kept."""
+def cached_graphs() -> int:
+    """Returns the number of graphs that are cached."""
     return len(memo)

@@ -48,7 +48,7 @@ class Row:
             were left to PyG, unless it did not pay yet to convert a graph.
         why: why it is left to PyG, of several reasons the most frequent one; "" if it is accelerated.
         calls: what its calls so far ran on, and how often.
-        left: why calls so far were left to PyG though the layer is accelerated, and how often.
+        fallbacks: why calls so far were left to PyG though the layer is accelerated, and how often.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Row:
     runs_on: str
     why: str
     calls: dict[str, int]
-    left: dict[str, int]
+    fallbacks: dict[str, int]
 
     def lines(self) -> list[str]:
         """Returns the row as text: the layer, and a line for each thing that its calls have shown."""
@@ -64,7 +64,7 @@ class Row:
             f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (f": {self.why}" if self.why else "")
         ]
         found += [f"    {count} on {what}" for what, count in self.calls.items()]
-        found += [f"    {count} on PyG: {why}" for why, count in self.left.items()]
+        found += [f"    {count} on PyG: {why}" for why, count in self.fallbacks.items()]
         return found
 
 
@@ -137,7 +137,7 @@ def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
         finally:  # one call counts once, whatever its `propagate` ran on
             why, state.why = state.why, None
             if why is not None:
-                state.leave(why)
+                state.fall_back(why)
 
     forward.__wrapped__ = plain  # type: ignore[attr-defined]
     forward.__doc__ = plain.__doc__
@@ -280,7 +280,7 @@ def swap_back(layer: Any) -> None:
 def outlook(layer: Any) -> str:
     """Return what the calls of an accelerated layer run on: PyG if all so far did, and not for being few."""
     state = state_of(layer)
-    if state.left and not state.runs_on and not state.is_waiting:
+    if state.fallbacks and not state.runs_on and not state.is_waiting:
         return "PyG"
     if type(layer)._gnnsparse_kind is not None and unsuitable_attention(layer) is None:
         return "graph_attention"
@@ -369,9 +369,9 @@ def report(model: torch.nn.Module) -> Report:
     for name, module in model.named_modules():
         if is_accelerated(module):
             state = state_of(module)
-            runs_on, left = outlook(module), dict(state.left)
-            why = max(left, key=left.__getitem__) if runs_on == "PyG" else ""
-            rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), left))
+            runs_on, fallbacks = outlook(module), dict(state.fallbacks)
+            why = max(fallbacks, key=fallbacks.__getitem__) if runs_on == "PyG" else ""
+            rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), fallbacks))
         elif isinstance(module, MessagePassing):
             rows.append(Row(name, type(module).__name__, "PyG", why_not(module), {}, {}))
     return Report(tuple(rows))
