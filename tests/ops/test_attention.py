@@ -15,7 +15,8 @@ import gnnsparse
 from gnnsparse import Precision, masks
 from gnnsparse.plan.attention import UnfusedPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
-from tests.attention_oracle import (
+from tests.helpers import PRECISIONS, ROUNDING, make
+from tests.ops.attention_oracle import (
     Case,
     exact,
     exact_scores,
@@ -25,7 +26,6 @@ from tests.attention_oracle import (
     run,
     shares_rows,
 )
-from tests.helpers import PRECISIONS, ROUNDING, make
 
 #: (shape of the bias before the edges, other options), for 2 batches of 3 heads.
 OPTIONS: list[dict[str, Any]] = [

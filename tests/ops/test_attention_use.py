@@ -16,7 +16,8 @@ from gnnsparse.ops.attention.arguments import AttentionCall, to_edges, to_heads
 from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.attention_oracle import (
+from tests.helpers import PRECISIONS, make
+from tests.ops.attention_oracle import (
     SEED,
     exact,
     exact_scores,
@@ -26,7 +27,6 @@ from tests.attention_oracle import (
     plain,
     run,
 )
-from tests.helpers import PRECISIONS, make
 from tests.ops.test_attention import PATTERNS, floor_in_parts
 
 

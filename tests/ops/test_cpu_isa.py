@@ -14,7 +14,6 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.attention_oracle import exact, make_case, plain, run
 from tests.helpers import (
     ROUNDING,
     at_nonzeros,
@@ -24,6 +23,7 @@ from tests.helpers import (
     plain_product,
     product_scale,
 )
+from tests.ops.attention_oracle import exact, make_case, plain, run
 from tests.reductions import compare, on_grid
 
 

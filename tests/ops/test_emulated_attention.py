@@ -14,9 +14,9 @@ from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.gpu_records import record_for, save_record
 from gnnsparse.testing import random_graph
 from tests import emulated
-from tests.attention_oracle import make_case, shares_rows
 from tests.gpu_paths import H200
 from tests.helpers import make
+from tests.ops.attention_oracle import make_case, shares_rows
 from tests.ops.test_attention import OPTIONS, PATTERNS, check, rounding_of
 
 TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_rows", "_columns")}

@@ -14,12 +14,12 @@ from gnnsparse.ops.attention.schema import run_forward
 from gnnsparse.ops.quantization import quantize, store_heads
 from gnnsparse.testing import random_graph
 from tests import emulated
-from tests.attention_oracle import exact, exact_scores, log_sum_exp, make_case
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
+from tests.ops.attention_oracle import exact, exact_scores, log_sum_exp, make_case
 from tests.ops.test_attention import OPTIONS
+from tests.ops.test_quantized_attention import FLOOR, check, stored_case
 from tests.quantized import EIGHT_BITS
-from tests.quantized_attention import FLOOR, check, stored_case
 
 PRECISIONS = tuple(EIGHT_BITS)
 KERNEL = "cuda_attention_quantized"

@@ -17,8 +17,8 @@ from gnnsparse import _native, masks
 from gnnsparse.ops.attention import cpu
 from gnnsparse.ops.attention.arguments import Arrays, GraphCall
 from gnnsparse.testing import assert_all_accurate, random_graph
-from tests.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
 from tests.helpers import PRECISIONS, make
+from tests.ops.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
 
 #: Scores with the terms that go with them, for 3 heads.
 TERMS: list[dict[str, Any]] = [

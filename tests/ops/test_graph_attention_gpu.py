@@ -16,9 +16,10 @@ from gnnsparse.ops.attention import cuda_rows
 from gnnsparse.ops.attention.arguments import AttentionCall
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
-from tests import attention_oracle, emulated
-from tests.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
+from tests import emulated
 from tests.helpers import PRECISIONS, ROUNDING, make
+from tests.ops import attention_oracle
+from tests.ops.graph_attention_oracle import Case, exact, few_roundings, make_case, plain, run, term_sizes
 from tests.ops.test_attention import OPTIONS as ATTENTION_OPTIONS
 from tests.ops.test_graph_attention_cpu import OPTIONS, TERMS, draw_case, mask_some
 

@@ -17,8 +17,8 @@ from gnnsparse.formats import format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import random_graph
-from tests.attention_oracle import make_case, run
 from tests.helpers import make
+from tests.ops.attention_oracle import make_case, run
 
 #: Name, precision, panel.
 KINDS = [

@@ -10,10 +10,10 @@ import torch
 
 import gnnsparse
 from gnnsparse.testing import measure_errors
-from tests import attention_oracle as oracle
 from tests.fuzz.api import env as tools
 from tests.fuzz.api.env import Env, check_close, check_equal, draw_matrix, draw_vector, floor_of, root
 from tests.fuzz.common import Draw, Trial
+from tests.ops import attention_oracle as oracle
 
 OPS = torch.ops.gnnsparse
 
