@@ -177,8 +177,6 @@ class AttentionProblem(Problem):
 
 #: Classes of plans by the names of their kernels.
 _types: dict[str, type[Plan]] = {}
-#: Former names of fields, which are still accepted, with their present names.
-_FORMER = {"step_limit": "tile_limit", "at_once": "concurrent_panels"}
 
 
 class _PlanType(type):
@@ -190,7 +188,6 @@ class _PlanType(type):
         if not arguments or arguments[0] not in _types:
             raise TypeError(f"Plan: got {arguments}; accepted: {', '.join(_types)}, then fields by name")
         kind = _types[arguments[0]]
-        values = {_FORMER.get(name, name): value for name, value in values.items()}
         accepted = [f.name for f in fields(kind)]
         for name in values:
             if name not in accepted:

@@ -390,11 +390,6 @@ class SparseGraph(Exported):
         return self.nnz if self.nnz_index_of_edge is None else self.nnz_index_of_edge.numel()
 
     @property
-    def edge_slots(self) -> torch.Tensor | None:
-        """The former name of `nnz_index_of_edge`."""
-        return self.nnz_index_of_edge
-
-    @property
     def device(self) -> torch.device:
         """The device of the arrays."""
         return self.csr.device

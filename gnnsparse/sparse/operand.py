@@ -237,11 +237,6 @@ class SparseOperand(Exported):
         return self._kernels
 
     @property
-    def side(self) -> KernelCache:
-        """The former name of `kernels`."""
-        return self.kernels
-
-    @property
     def T(self) -> SparseOperand:  # noqa: N802
         """The transpose, which shares arrays with this operand."""
         other = self._transpose if self._partner is None else self._partner()
