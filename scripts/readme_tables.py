@@ -41,12 +41,13 @@ PAGE_OF = {
     ),
     **dict.fromkeys(
         (
-            "accuracy-accelerated", "accuracy-agnn", "accuracy-agnn-trained",
+            "accelerated", "accuracy-accelerated", "accuracy-agnn", "accuracy-agnn-trained", "agnn-layer",
             "accuracy-layers", "accuracy-sampled", "agnn-step",
             "cusparse-best", "graph-attention", "host", "latency", "layer-steps", "precision-8bit",
             "precision-scaling",
             "precision-study", "precision-sums", "precision-table8", "published-levels", "real", "scaling",
-            "scaling-before", "spmm-8bit", "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
+            "scaling-before", "spmm-8bit", "train-epochs",
+             "widths", "widths-cusparse", "widths-cusparse-h100", "widths-h100",
         ),
         ROOT / "notes" / "measurements.md",
     ),
