@@ -24,13 +24,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
 from launch.checks import check_quickly, choices
-from launch.folders import claimed, resume_of
+from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
-from launch.refusing import PROBLEMS, refuse
-from launch.resuming import SWEEP, checkpoint_of, go_on, is_sweep, mark_of
-from launch.signals import StoppedError, command_to_resume, exit_status, line_of, raising
-from launch.sweeps import Sweep
-from launch.words import check_words
+from launch.sweeps import Sweep, claimed, resume_of
+from launch.words import SWEEP, check_words, checkpoint_of, go_on, is_sweep, mark_of
 from startup import import_task, importing
 
 if TYPE_CHECKING:
@@ -274,7 +271,7 @@ def report(
 
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     """Prints the table of scores, and the time and memory that the run took."""
-    from launch.printing import make_console
+    from launch.console import make_console
 
     console = make_console()
     console.print(task.table(content))
@@ -293,7 +290,7 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
 @functools.cache
 def show_line(text: str) -> None:
     """Print a line about the data, once in a sweep."""
-    from launch.printing import make_console
+    from launch.console import make_console
 
     make_console().print(text, highlight=False, markup=False, soft_wrap=True)
 
@@ -448,10 +445,10 @@ def command() -> int:
     try:
         with raising():
             offer_registered()
-            from launch.study.options import names_experiment
+            from launch.study.settings import names_experiment
 
             if names_experiment(sys.argv[1:]):
-                from launch.study.command import run_study
+                from launch.study.run import run_study
 
                 return run_study(sys.argv[1:])
             from gnnsparse.data import CATALOG

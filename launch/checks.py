@@ -9,7 +9,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from launch.resuming import is_begun, is_sweep
+from launch.words import is_begun, is_sweep
 
 __all__ = ["check_quickly", "choices", "counts"]
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
-from launch.refusing import refuse
+from launch.console import refuse
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

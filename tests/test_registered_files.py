@@ -21,7 +21,7 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.registry import discover
 from gnnsparse.train.tasks import TASKS
-from launch.study.options import experiments
+from launch.study.settings import experiments
 from models import MODELS
 from tests.configs import composed
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gnnsparse.bench.accuracy_command import PARTS, add_arguments, settings_of
-from launch.study.options import read_options
+from launch.study.settings import read_options
 from tests.docs.blocks import PAGES
 
 #: Commands in blocks of shell code, of which comments and continued lines are no part.

@@ -16,13 +16,18 @@ import torch
 from gnnsparse import prepare
 from gnnsparse.data import load_dataset
 from gnnsparse.train.folders import RunFolderError
-from launch.study.options import experiments, names_experiment, read_options
-from launch.study.peer_layers import LAYERS, PeerData, with_dgl_layers
-from launch.study.peers import PEERS, check_peers, peer_problem
-from launch.study.places import find_root
-from launch.study.report import as_csv, as_markdown, conclusions, draw
-from launch.study.results import exceptions, paper_rows, rows_of
-from launch.study.store import Run, Store
+from launch.study.report import as_csv, as_markdown, conclusions, draw, exceptions, paper_rows, rows_of
+from launch.study.settings import (
+    PEERS,
+    Run,
+    Store,
+    check_peers,
+    experiments,
+    names_experiment,
+    peer_problem,
+    read_options,
+)
+from launch.study.training import LAYERS, PeerData, find_root, with_dgl_layers
 from models import AGNN, GAT, GCN
 from tests.data_folder import data_file, requires_data
 

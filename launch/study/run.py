@@ -21,10 +21,8 @@ from rich.progress import (
 
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.train.folders import RunFolderError
-from launch.signals import exit_status
-from launch.study.options import StudyOptions, read_options
-from launch.study.peers import check_peers, peer_problem
-from launch.study.store import Run, Store
+from launch.console import exit_status
+from launch.study.settings import Run, Store, StudyOptions, check_peers, peer_problem, read_options
 
 __all__ = ["run_study"]
 
@@ -153,7 +151,7 @@ class _Study:
 
     def content(self) -> dict[str, Any]:
         """Returns the content of study.json."""
-        from launch.study.results import paper_rows, rows_of
+        from launch.study.report import paper_rows, rows_of
 
         rows = rows_of({run: self.results[run] for run in self.runs if run in self.results})
         commits = dict.fromkeys(result["commit"] for result in self.results.values())

@@ -1,8 +1,9 @@
-"""What train.py does when SIGTERM or Ctrl-C ends it: one line, and the exit status of the signal."""
+"""What train.py says, and how it ends: tables, refusals in one line, and the exit status of a signal."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shlex
 import signal
 import sys
@@ -11,9 +12,58 @@ from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
-from launch.resuming import LAST
+from rich.console import Console
 
-__all__ = ["StoppedError", "command_to_resume", "exit_status", "line_of", "raising"]
+from gnnsparse.runtime.environment import without_pipe
+from launch.words import LAST
+
+__all__ = [
+    "PROBLEMS", "RefusedError", "StoppedError", "command_to_resume", "exit_status", "line_of", "make_console",
+    "raising", "refuse",
+]  # fmt: skip
+
+#: The errors that are reported in one line. A package that is missing or data that can't be loaded are such.
+PROBLEMS = (ValueError, TypeError, ImportError, OSError, MemoryError)
+
+
+class RefusedError(SystemExit):
+    """Ends the process with status 2, after the reason was printed.
+
+    Attributes:
+        reason: the line that was printed, without the name of the program.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(2)
+        self.reason = reason
+
+
+def refuse(problem: Exception | str) -> NoReturn:
+    """Ends the process with an error message of one line; HYDRA_FULL_ERROR=1 raises the error instead."""
+    if os.environ.get("HYDRA_FULL_ERROR") == "1" and isinstance(problem, Exception):
+        raise problem
+    line = " ".join(str(problem).split())
+    print(f"train.py: {line}", file=sys.stderr)
+    raise RefusedError(line)
+
+
+class _PipeConsole(Console):
+    def on_broken_pipe(self) -> None:
+        """Prints nowhere from now on, in place of ending the process: what is printed is in files as well."""
+        self.quiet = True
+        without_pipe()
+
+
+def make_console(width: int | None = None) -> Console:
+    """Returns a console of the standard output.
+
+    Args:
+        width: least characters of a line if the output is no terminal; None: as many as there are.
+    """
+    console = _PipeConsole()
+    if width is not None and not console.is_terminal:
+        console = _PipeConsole(width=max(width, console.width))
+    return console
 
 
 class StoppedError(KeyboardInterrupt):
