@@ -158,7 +158,7 @@ def pattern_of(
         bad_value(
             "adj", f"an operand of shape {adj.shape}, and x of {nodes} nodes; accepted: {(nodes, nodes)}"
         )
-    kept, key = adj.kernels.kept, _PatternOf(recipe)
+    kept, key = adj.kernels.memo, _PatternOf(recipe)
     found = kept.find(key)
     if found is not None:
         return found

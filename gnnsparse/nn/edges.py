@@ -253,7 +253,7 @@ def log_counts(operand: SparseOperand) -> torch.Tensor | None:
         ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
         return operand.from_coo_order(ones).log()
 
-    return operand.kernels.kept.get(_LogCounts(), make)
+    return operand.kernels.memo.get(_LogCounts(), make)
 
 
 def edges_of(

@@ -37,7 +37,7 @@ class _Propagated(torch.autograd.Function):
         # What no gradient needs may be changed before the backward pass, as with torch's own operations.
         ctx.save_for_backward(x if of_weight else None, weight if of_x else None)
         product = F.linear(x, weight)
-        y: torch.Tensor | None = operand.kernels.accepted.multiply[0](product)
+        y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[0](product)
         if y is None:
             y = spmm(operand, product)
         return y if bias is None else y.add_(bias)

@@ -80,7 +80,7 @@ def _plan(kernels: KernelCache, op: str, shape: _Shape, plan: Plan | None) -> Cs
         row_lanes = min(32, chosen.lanes * (1 << (shape.heads - 1).bit_length()))
         return CsrPlan(chosen.lanes, row_lanes, kernels.row_limit(chosen.row_limit))
 
-    return kernels.kept.get(key, make)
+    return kernels.memo.get(key, make)
 
 
 def _operand(x: torch.Tensor, shape: _Shape, precision: Precision) -> _native.Dense:

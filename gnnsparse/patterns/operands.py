@@ -326,7 +326,7 @@ def make_pairs(operand: SparseOperand) -> torch.Tensor:
         row, col = operand.indices()
         return row * operand.shape[1] + col
 
-    return operand.kernels.kept.get(_Pairs(), make)
+    return operand.kernels.memo.get(_Pairs(), make)
 
 
 def _pairs(operand: SparseOperand) -> torch.Tensor:
@@ -334,7 +334,7 @@ def _pairs(operand: SparseOperand) -> torch.Tensor:
     if not torch.compiler.is_compiling():
         return make_pairs(operand)
     _make_pairs_while_tracing(operand.handle)  # before the first look: the tracer remembers what it has seen
-    found = operand.kernels.kept.find(_Pairs())
+    found = operand.kernels.memo.find(_Pairs())
     assert found is not None
     return found
 

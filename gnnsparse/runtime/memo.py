@@ -17,11 +17,11 @@ from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.nvtx import ranges_are_on
 
 __all__ = [
-    "Accepted",
+    "DispatchCache",
     "ForkLock",
-    "Kept",
     "Key",
     "Launchable",
+    "Memo",
     "Multiplier",
     "Streams",
     "cached_property",
@@ -87,7 +87,7 @@ class Key(Generic[_T]):
     """Key of a kept value of type `_T`. Keys are frozen dataclasses, one class for each kind of value."""
 
 
-class Kept:
+class Memo:
     """A dictionary of values, each computed once, under a lock, when its key is first asked for.
 
     Calls that run keep what they were bound to. A value is neither replaced nor dropped, except for plans and
@@ -180,15 +180,15 @@ class Kept:
         with self.lock:
             return list(self._values.values())
 
-    def copy(self) -> Kept:
+    def copy(self) -> Memo:
         """Returns a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
-            other = Kept(self.lock, self._device, self._one_stream)
+            other = Memo(self.lock, self._device, self._one_stream)
             other._values = dict(self._values)
             return other
 
 
-#: X -> A X, None or NotImplemented: see Accepted.
+#: X -> A X, None or NotImplemented: see DispatchCache.
 Multiplier = Callable[[Any], Any]
 #: The most launches that are looked through for one that takes an X.
 _MOST_LAUNCHES = 32
@@ -226,7 +226,7 @@ class Launchable:
             return y
 
 
-class Accepted(dict[Any, Any]):
+class DispatchCache(dict[Any, Any]):
     """Bound calls by the form of the arguments that have passed all checks.
 
     A call is only taken if it is still kept. Another thread may have replaced its plan since it was bound.
@@ -240,7 +240,7 @@ class Accepted(dict[Any, Any]):
             never changed, but replaced, so that threads need no lock.
     """
 
-    def __init__(self, kept: Kept) -> None:
+    def __init__(self, kept: Memo) -> None:
         super().__init__()
         self._kept = kept
         self.repeats = not kept.one_stream
@@ -310,7 +310,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """Yields the tensors in a value: a tensor, or dataclasses and collections of values."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, Kept):
+    elif isinstance(value, Memo):
         yield from tensors_of(value.all_values())
     elif isinstance(value, (list, tuple)):
         for item in value:

@@ -18,7 +18,7 @@ from gnnsparse.plan.panel import HEIGHTS, takes
 from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
-from gnnsparse.runtime.memo import Accepted, ForkLock, Kept, Key, Streams
+from gnnsparse.runtime.memo import DispatchCache, ForkLock, Key, Memo, Streams
 
 __all__ = [
     "ArrayKey",
@@ -228,7 +228,7 @@ class KernelCache:
         given_col_scale: float32 [cols] by matrix column, or None.
         precision: arithmetic of the products.
         allows_panels: whether a plan may convert to panels; False if the user asked for another format.
-        kept: the parts made so far; None: those of a matrix of its own, which is none yet.
+        memo: the parts made so far; None: those of a matrix of its own, which is none yet.
         tuner: measures plans; None: plans are chosen by the model.
         streams: the CUDA streams on which the parts are read.
         balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
@@ -237,7 +237,7 @@ class KernelCache:
             that are overwritten; `longest_row` is known then.
         quantization: the precision of 8 bits in which SpMM stores X, and attention K and V; None: they are
             rounded to `precision`.
-        accepted: for each form of arguments that has passed all checks, the call that ran it.
+        dispatch_cache: for each form of arguments that has passed all checks, the call that ran it.
     """
 
     csr: Csr
@@ -249,25 +249,25 @@ class KernelCache:
     given_col_scale: torch.Tensor | None = None
     precision: Precision = Precision.FP32
     allows_panels: bool = True
-    kept: Kept = None  # type: ignore[assignment]
+    memo: Memo = None  # type: ignore[assignment]
     streams: Streams = None  # type: ignore[assignment]
     tuner: Callable[[KernelCache, Product], Plan] | None = None
     balance: str = "auto"
     longest_row: int | None = None
     keeps_rows_whole: bool = False
     quantization: Precision | None = None
-    accepted: Accepted = field(init=False, repr=False)
+    dispatch_cache: DispatchCache = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.kept is None:
-            self.kept = Kept(ForkLock(), self.csr.device)
+        if self.memo is None:
+            self.memo = Memo(ForkLock(), self.csr.device)
         if self.streams is None:
             self.streams = Streams(self.csr.device)
-        self.accepted = Accepted(self.kept)
+        self.dispatch_cache = DispatchCache(self.memo)
 
     def with_blocked(self, blocked: BlockedMatrix | None) -> KernelCache:
         """Return this orientation with another blocked form, or with none, and no parts made yet."""
-        return replace(self, blocked=blocked, kept=Kept(ForkLock(), self.csr.device))
+        return replace(self, blocked=blocked, memo=Memo(ForkLock(), self.csr.device))
 
     def in_format(self, precision: Precision, spec: FormatSpec | None) -> KernelCache:
         """Return this orientation with a blocked form, which has the values if the format stores them.
@@ -327,13 +327,13 @@ class KernelCache:
             values = self.own_values()
             return None if values is None else round_operand(values, self.precision)
 
-        return self.kept.get(ArrayKey("values"), make)
+        return self.memo.get(ArrayKey("values"), make)
 
     @property
     def values32(self) -> torch.Tensor | None:
         """The values as float32, for the CPU kernels."""
         values = self.values
-        return None if values is None else self.kept.get(ArrayKey("values32"), values.float)
+        return None if values is None else self.memo.get(ArrayKey("values32"), values.float)
 
     @property
     def row_scale(self) -> torch.Tensor | None:
@@ -343,7 +343,7 @@ class KernelCache:
             scale, ids = self.given_row_scale, self.row_ids
             return scale if scale is None or ids is None else scale[ids.long()]
 
-        return self.kept.get(ArrayKey("row_scale"), make)
+        return self.memo.get(ArrayKey("row_scale"), make)
 
     @property
     def col_scale(self) -> torch.Tensor | None:
@@ -353,7 +353,7 @@ class KernelCache:
             scale = self.given_col_scale
             return None if scale is None else round_operand(scale, self.precision).float()
 
-        return self.kept.get(ArrayKey("col_scale"), make)
+        return self.memo.get(ArrayKey("col_scale"), make)
 
     @property
     def explicit_values(self) -> torch.Tensor:
@@ -362,7 +362,7 @@ class KernelCache:
             return values
         scales = self.row_scale, self.col_scale
         make = lambda: explicit_values(self.csr, None, None, scales, self.precision)  # noqa: E731
-        return self.kept.get(ArrayKey("explicit"), make)
+        return self.memo.get(ArrayKey("explicit"), make)
 
     @property
     def own_weights(self) -> torch.Tensor | None:
@@ -373,7 +373,7 @@ class KernelCache:
     @property
     def inverse_counts(self) -> torch.Tensor:
         """1 / the number of nonzeros of each row, by stored row, float32 [rows]; 1 for empty rows."""
-        return self.kept.get(ArrayKey("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
+        return self.memo.get(ArrayKey("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
 
     @property
     def inverse_counts_by_row(self) -> torch.Tensor:
@@ -383,7 +383,7 @@ class KernelCache:
             counts, ids = self.inverse_counts, self.row_ids
             return counts if ids is None else torch.empty_like(counts).index_copy(0, ids.long(), counts)
 
-        return self.kept.get(ArrayKey("inverse_counts_by_row"), make)
+        return self.memo.get(ArrayKey("inverse_counts_by_row"), make)
 
     def row_factors(self, weighted: bool, mean: bool) -> torch.Tensor | None:
         """Returns what the rows of a product are multiplied by, float32 [rows] by stored row; None: nothing.
@@ -396,7 +396,7 @@ class KernelCache:
         if not mean:
             return scale
         counts = self.inverse_counts
-        return counts if scale is None else self.kept.get(ArrayKey("mean_scale"), lambda: scale * counts)
+        return counts if scale is None else self.memo.get(ArrayKey("mean_scale"), lambda: scale * counts)
 
     # Work of the csr kernel.
 
@@ -407,12 +407,12 @@ class KernelCache:
     def row_work(self, limit: int) -> WorkList:
         """Returns the parts into which rows of more than `limit` nonzeros are cut."""
         make = lambda: no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)  # noqa: E731
-        return self.kept.get(RowWorkKey(limit), make)
+        return self.memo.get(RowWorkKey(limit), make)
 
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
         """Returns groups of neighbouring short rows, of about `size` nonzeros each."""
         make = lambda: group_rows(self.csr, size, limit, at_once=self._none_above(limit))  # noqa: E731
-        return self.kept.get(RowGroupsKey(size, limit), make)
+        return self.memo.get(RowGroupsKey(size, limit), make)
 
     def _none_above(self, limit: int) -> bool:
         """Returns whether it is known that no row has more than `limit` nonzeros."""
@@ -444,7 +444,7 @@ class KernelCache:
     def value_places(self) -> torch.Tensor:
         """The index of each nonzero's value in the `values` of the prepared format, int64 [nnz]."""
         blocked = self.require_blocked()
-        return self.kept.get(ArrayKey("value_places"), lambda: value_places(self.csr, blocked))
+        return self.memo.get(ArrayKey("value_places"), lambda: value_places(self.csr, blocked))
 
     def window_work(
         self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
@@ -467,20 +467,20 @@ class KernelCache:
         make = lambda: cut_windows(  # noqa: E731
             blocked, self.csr, limit, for_scores, balance=balance, concurrent=key.concurrent
         )
-        return self.kept.get(key, make)
+        return self.memo.get(key, make)
 
     def blocked_view(self, weighted: bool = True) -> Any:
         """Returns the native handle of the prepared format, with or without its column weights."""
         blocked = self.require_blocked()
         scale = self._slot_scale(blocked) if weighted else None
-        return self.kept.get(ViewKey(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
+        return self.memo.get(ViewKey(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
 
     def residual_work(self, limit: int) -> WorkList:
         """Returns the parts of the long ones among the rows that the format keeps out of its windows."""
         residual = self.require_blocked().residual
         if residual is None:
             raise RuntimeError("the format keeps no rows out")
-        return self.kept.get(RowWorkKey(limit, residual=True), lambda: cut_rows(residual, limit))
+        return self.memo.get(RowWorkKey(limit, residual=True), lambda: cut_rows(residual, limit))
 
     def residual_row_ids(self) -> torch.Tensor:
         """Returns the output row of each row that the format keeps out of its windows, int32."""
@@ -488,14 +488,14 @@ class KernelCache:
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
         ids = self.row_ids
-        return rows if ids is None else self.kept.get(ArrayKey("residual_ids"), lambda: ids[rows.long()])
+        return rows if ids is None else self.memo.get(ArrayKey("residual_ids"), lambda: ids[rows.long()])
 
     def residual_counts(self) -> torch.Tensor:
         """Returns 1 / the number of nonzeros of each row that the format keeps out of its windows."""
         rows = self.require_blocked().residual_rows
         if rows is None:
             raise RuntimeError("the format keeps no rows out")
-        return self.kept.get(ArrayKey("residual_counts"), lambda: self.inverse_counts[rows.long()])
+        return self.memo.get(ArrayKey("residual_counts"), lambda: self.inverse_counts[rows.long()])
 
     # Panels.
 
@@ -508,12 +508,12 @@ class KernelCache:
         values = None if bits else self.values
         preset = "panel" if values is None else "panel-values"
         spec = format_spec(preset, self.precision, panel=height)
-        return self.kept.get(PanelsKey(preset, height), lambda: convert(self.csr, spec, values))
+        return self.memo.get(PanelsKey(preset, height), lambda: convert(self.csr, spec, values))
 
     @property
     def panel_bytes(self) -> int:
         """Bytes of the panels made so far."""
-        return sum(made.nbytes for made in self.kept.values_of(BlockedMatrix))
+        return sum(made.nbytes for made in self.memo.values_of(BlockedMatrix))
 
     def panel_counts(self, height: int) -> PanelCounts:
         """Counts the column slots and K tiles of panels, without converting.
@@ -529,14 +529,14 @@ class KernelCache:
             pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
             return PanelCounts(height, int(slots.sum()), pairs)
 
-        return self.kept.get(CountsKey(height), count)
+        return self.memo.get(CountsKey(height), count)
 
     def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
         """Returns every panel, cut into parts of at most `limit` K tiles."""
         panel = self.panel(height)
         key = PanelWorkKey(height, limit, longest_first, concurrent_panels)
         ahead = self._prefetch("panel")
-        return self.kept.get(
+        return self.memo.get(
             key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
         )
 
@@ -544,7 +544,7 @@ class KernelCache:
         """Returns the native handle of the panels, with or without their column weights."""
         panel = self.panel(height)
         scale = self._slot_scale(panel) if weighted else None
-        return self.kept.get(ViewKey("panel", height, weighted), lambda: panel.view(scale))
+        return self.memo.get(ViewKey("panel", height, weighted), lambda: panel.view(scale))
 
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
@@ -559,10 +559,10 @@ class KernelCache:
             The panels, their native handle, and a work list that has row offsets.
         """
         panel, ahead = self.panel(height, bits=True), self._prefetch(kernel)
-        view = self.kept.get(ViewKey("panel bits", height, False), panel.view)
+        view = self.memo.get(ViewKey("panel bits", height, False), panel.view)
         key = PanelWorkKey(height, limit, longest_first, for_scores=True)
         make = lambda: cut_panels(panel, limit, self.csr, longest_first, 0, ahead)  # noqa: E731
-        return panel, view, self.kept.get(key, make)
+        return panel, view, self.memo.get(key, make)
 
     @property
     def _record(self) -> GpuRecord:
@@ -579,7 +579,7 @@ class KernelCache:
         if scale is None or blocked.spec.stores_values:
             return None
         # Padded column slots may be -1; no nonzero uses their weight.
-        return self.kept.get(
+        return self.memo.get(
             SlotScaleKey(blocked.spec.name, blocked.spec.panel),
             lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage),
         )
@@ -598,18 +598,18 @@ class KernelCache:
                 return self.tuner(self, product)
             return choose_plan(self.problem(product, transpose))
 
-        return self.kept.get(PlanKey(product, self.quantization), make)
+        return self.memo.get(PlanKey(product, self.quantization), make)
 
     def use_plan(self, product: Product, plan: Plan) -> None:
         """Replaces the plan of an operation, and drops the calls that were bound to the former plan."""
-        with self.kept.lock:
-            self.kept.put(PlanKey(product, self.quantization), plan)
-            self.kept.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
-            self.accepted.clear()
+        with self.memo.lock:
+            self.memo.put(PlanKey(product, self.quantization), plan)
+            self.memo.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
+            self.dispatch_cache.clear()
 
     def scratch(self) -> KernelCache:
         """Returns a copy for measuring: what the copy makes is freed with it."""
-        return replace(self, tuner=None, kept=self.kept.copy())
+        return replace(self, tuner=None, memo=self.memo.copy())
 
     def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
         """Counts what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
@@ -641,7 +641,7 @@ class KernelCache:
         """Counts the nonzeros near the diagonal, unless rows have other places than their numbers."""
         if self.row_ids is not None:
             return 0
-        return self.kept.get(NearKey(), lambda: self.csr.count_near(NEAR))
+        return self.memo.get(NearKey(), lambda: self.csr.count_near(NEAR))
 
     def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
         """Counts panels of the heights that an operation has; tall ones only where they may pay."""

@@ -434,7 +434,7 @@ class SparseOperand(Exported):
         """
         if type(self) is SparseOperand and not torch.compiler.is_compiling():
             # By a native launch, if X has a form that has passed all checks before.
-            y = self._kernels.accepted.multiply[0](x)
+            y = self._kernels.dispatch_cache.multiply[0](x)
             if y is not None:
                 return _recorded(x, self, False) if y is NotImplemented else y
         return _matmul(self, x)

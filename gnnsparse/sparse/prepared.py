@@ -18,7 +18,7 @@ from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.memo import ForkLock, Kept, Key, Streams
+from gnnsparse.runtime.memo import ForkLock, Key, Memo, Streams
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
 __all__ = [
@@ -112,8 +112,8 @@ class Prepared:
             path().finish(self.device)  # products on other streams read what was prepared on this one
         self._keep_while_read()
 
-    def _new_memo(self) -> Kept:
-        return Kept(self.lock, self.device, self.one_stream, self.renewable)
+    def _new_memo(self) -> Memo:
+        return Memo(self.lock, self.device, self.one_stream, self.renewable)
 
     def _bound(self, matrix: KernelCache, which: int) -> KernelCache:
         """Return an orientation with the settings, and with a memo of its own."""
@@ -123,7 +123,7 @@ class Prepared:
             matrix.given_row_scale, matrix.given_col_scale,
             precision=self.precision.rounded,
             allows_panels=self.auto_format or (blocked is not None and blocked.spec.name == "window"),
-            kept=self._new_memo(),
+            memo=self._new_memo(),
             streams=self._streams,
             tuner=None if plans is None else lambda cache, product: tune(cache, product, plans, direction),
             balance=self.balance,
@@ -160,7 +160,7 @@ class Prepared:
 
     def renew(self) -> None:
         """Compute again what was derived from the arrays, which were overwritten, in the memory it has."""
-        for kept in (self._maps, self.forward.kept, self.backward.kept):
+        for kept in (self._maps, self.forward.memo, self.backward.memo):
             kept.renew()
 
     def on(self, device: torch.device) -> Prepared:

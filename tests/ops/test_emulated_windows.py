@@ -77,7 +77,7 @@ def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> N
     policy = PRESETS[name].policy_for(Precision(precision))
     plan = Plan("window", balance=balance, concurrent_windows=30, policy=policy)
     check(a, dense_matrix(graph, None), x, plan=plan)
-    made = a.kernels.kept.values_of(WorkList)
+    made = a.kernels.memo.values_of(WorkList)
     work = a.kernels.window_work(0, balance=balance, concurrent=30)
     assert any(work is other for other in made)
     assert (work.partials > 0) is (balance != "none")

@@ -63,7 +63,7 @@ def operand(precision: str = "fp16", weights: Any = "gcn", **options: Any) -> Sp
 
 
 def launch_of(a: SparseOperand, mean: bool = False) -> Callable[[Any], Any]:
-    return a.kernels.accepted.multiply[mean]
+    return a.kernels.dispatch_cache.multiply[mean]
 
 
 def ready(a: SparseOperand, width: int = 16, dtype: torch.dtype | None = None) -> torch.Tensor:
@@ -116,7 +116,7 @@ def test_a_converted_x_and_partial_sums_share_memory(path: RunningPath, plan: st
     a.kernels.use_plan(Product("spmm", width), PLANS[plan]())
     x = torch.randn(60, width)
     want = gnnsparse.spmm(a, x)
-    assert any(work.partials > 0 for work in a.kernels.kept.values_of(WorkList))
+    assert any(work.partials > 0 for work in a.kernels.memo.values_of(WorkList))
     for _ in range(3):  # memory of a call before is handed out again
         assert torch.equal(launch_of(a)(x * 2), want * 2)
         assert torch.equal(launch_of(a)(x), want)

@@ -240,7 +240,7 @@ def test_jvp_and_vmap_round_as_the_products_do(device: str, precision: str) -> N
 def test_vmap_of_spmm_over_x_is_one_product(operand: SparseOperand, device: str) -> None:
     x = torch.randn(6, COLS, WIDTH, device=device)
     torch.vmap(lambda x: operand @ x)(x)
-    kinds = {call.product.width for call in operand.kernels.kept._values if hasattr(call, "product")}
+    kinds = {call.product.width for call in operand.kernels.memo._values if hasattr(call, "product")}
     assert kinds == {6 * WIDTH}
 
 

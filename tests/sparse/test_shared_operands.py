@@ -18,7 +18,7 @@ from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm.schema import bind
 from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
-from gnnsparse.runtime.memo import Kept, Key
+from gnnsparse.runtime.memo import Key, Memo
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
@@ -74,7 +74,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A thread is interrupted whenever it is about to compute a value, and when it has computed one."""
-    get = Kept.get
+    get = Memo.get
 
     def slowly(make: Callable[[], object]) -> object:
         time.sleep(1e-5)
@@ -82,7 +82,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(1e-5)
         return made
 
-    monkeypatch.setattr(Kept, "get", lambda kept, key, make: get(kept, key, lambda: slowly(make)))
+    monkeypatch.setattr(Memo, "get", lambda kept, key, make: get(kept, key, lambda: slowly(make)))
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ class _Key(Key[object]):
 
 @pytest.mark.usefixtures("interrupted")
 def test_a_value_is_made_once() -> None:
-    kept, made, seen = Kept(threading.RLock(), torch.device("cpu")), list[int](), list[object]()
+    kept, made, seen = Memo(threading.RLock(), torch.device("cpu")), list[int](), list[object]()
 
     def work(thread: int, start: threading.Barrier) -> None:
         for number in range(200):
@@ -155,7 +155,7 @@ def test_on_a_gpu_a_value_is_complete_before_another_thread_sees_it() -> None:
 
     key, path = _Key(1), Path()
     with device_module.use(path):
-        kept = Kept(threading.RLock(), torch.device("cpu"))
+        kept = Memo(threading.RLock(), torch.device("cpu"))
         kept.get(key, object)
     assert path.finished
 
@@ -219,7 +219,7 @@ def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> N
         elif kernel == "panel":
             arrays = [weakref.ref(t) for t in a.kernels.panel(plan.height).arrays.values()]  # type: ignore
         if weights and kernel in ("window", "panel"):
-            scales = [v for v in a.kernels.kept.all_values() if isinstance(v, torch.Tensor)]
+            scales = [v for v in a.kernels.memo.all_values() if isinstance(v, torch.Tensor)]
             arrays += [weakref.ref(v) for v in scales if v.dtype == torch.float16]
             del scales
         del a, blocked, graph
@@ -238,12 +238,12 @@ def test_a_plan_that_was_replaced_is_not_used_again(recorded: RecordingPath) -> 
     a = gnnsparse.prepare(random_graph(200, 200, 0.05), precision="fp16", cache=False)
     x = torch.randn(200, 64).half()
     _ = a @ x
-    ((form, former),) = a.kernels.accepted.items()
+    ((form, former),) = a.kernels.dispatch_cache.items()
     a.kernels.use_plan(Product("spmm", 64), CsrPlan())
-    a.kernels.accepted[form] = former
+    a.kernels.dispatch_cache[form] = former
     _ = a @ x
     assert recorded.names()[-1] == "cuda_spmm_csr"
-    assert a.kernels.accepted[form] is not former
+    assert a.kernels.dispatch_cache[form] is not former
 
 
 def test_memory_waits_for_every_stream_that_read_it() -> None:
@@ -272,7 +272,7 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
             path._stream = stream
             call(a)
         kernels = a.kernels
-        work = next(v for v in kernels.kept.all_values() if type(v).__name__ == "WorkList")
+        work = next(v for v in kernels.memo.all_values() if type(v).__name__ == "WorkList")
         arrays = {t.data_ptr() for t in (kernels.csr.indices, kernels.values, work.items) if t is not None}
         del a, kernels, work
         gc.collect()

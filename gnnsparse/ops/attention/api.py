@@ -105,7 +105,7 @@ def _check_plan(call: AttentionCall, plan: Plan) -> None:
         kernel_of("attention", plan).check(problem, plan)
         return True
 
-    kernels.kept.get(_Checked(product, plan), check)
+    kernels.memo.get(_Checked(product, plan), check)
 
 
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:

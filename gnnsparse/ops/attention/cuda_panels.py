@@ -73,7 +73,7 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
         rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
         return _PanelPass(panel, work, (view, rows, work.view))
 
-    return kernels.kept.get(_PassKey(plan), make)
+    return kernels.memo.get(_PassKey(plan), make)
 
 
 class _DkvPlaces(NamedTuple):
@@ -111,7 +111,7 @@ def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
         lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
         return _DkvPlaces(lanes, starts)
 
-    return kernels.kept.get(_DkvKey(), make)
+    return kernels.memo.get(_DkvKey(), make)
 
 
 def _readable(call: AttentionCall) -> AttentionCall:

@@ -84,7 +84,7 @@ class _RatesKey(Key[AttentionRates]):
 
 def _rates(kernels: KernelCache) -> AttentionRates:
     """Return the numbers of the GPU's record by which these kernels are launched; `kernels` keeps them."""
-    return kernels.kept.get(_RatesKey(), lambda: record_for(describe_device(kernels.csr.device)).attention)
+    return kernels.memo.get(_RatesKey(), lambda: record_for(describe_device(kernels.csr.device)).attention)
 
 
 def _can_take_tiles(call: GraphCall, forward: bool) -> bool:

@@ -55,7 +55,7 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
             has_added = bool((edge_of == edges).any())
         return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
 
-    return operand.kernels.kept.get(_Key(), make)
+    return operand.kernels.memo.get(_Key(), make)
 
 
 class _FromCoo(torch.autograd.Function):

@@ -62,7 +62,7 @@ def sddmm(
     if own_plan and quick and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "sddmm", form_of(q), form_of(k)
-        if (run := A.kernels.accepted.get(known)) is not None:
+        if (run := A.kernels.dispatch_cache.get(known)) is not None:
             return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)
     check_operand(A)
     kind = resolve_impl(impl, A)
@@ -88,5 +88,5 @@ def sddmm(
         return transformed(q, k, A.handle, plan)
     run = bind(A.kernels, q, plan)
     if known is not None and None not in known:
-        A.kernels.accepted[known] = run
+        A.kernels.dispatch_cache[known] = run
     return with_grad(q, k, A.handle, run) if needs_grad(q, k) else run(q, k)

@@ -35,7 +35,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
 
         return run
 
-    return kernels.kept.get(BoundCall(Product("sddmm", width), dtype, None), make)
+    return kernels.memo.get(BoundCall(Product("sddmm", width), dtype, None), make)
 
 
 def _blocked(kernels: KernelCache) -> SddmmCall:

@@ -65,7 +65,7 @@ def bind(kernels: KernelCache, width: int, dtype: torch.dtype, plan: Plan | None
 
         return on_its_device(kernels.csr.device, run)
 
-    return kernels.kept.get(BoundCall(product, dtype, plan), make)
+    return kernels.memo.get(BoundCall(product, dtype, plan), make)
 
 
 def _rows(kernels: KernelCache) -> _native.StoredRows:

@@ -46,7 +46,7 @@ def edge_softmax(
     if type(impl) is str and impl == "auto" and quick and type(A) is SparseOperand:
         # If scores of equal form have passed all checks before, the function that ran is reused.
         known = "edge_softmax", form_of(scores)
-        if (run := A.kernels.accepted.get(known)) is not None:
+        if (run := A.kernels.dispatch_cache.get(known)) is not None:
             return with_grad(scores, A.handle) if needs_grad(scores) else run(A.kernels, scores)
     check_operand(A)
     kind = resolve_impl(impl, A)
@@ -63,5 +63,5 @@ def edge_softmax(
         return transformed(scores, A.handle)
     run = backend(scores.device).edge_softmax
     if known is not None and None not in known:
-        A.kernels.accepted[known] = run
+        A.kernels.dispatch_cache[known] = run
     return with_grad(scores, A.handle) if needs_grad(scores) else run(A.kernels, scores)

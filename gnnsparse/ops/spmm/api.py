@@ -105,7 +105,7 @@ def _launched(a: SparseOperand, x: Any, reduce: Any, impl: Any) -> torch.Tensor 
     if reduce != "sum" and reduce != "mean":
         return None
     mean = reduce == "mean"
-    y: Any = a.kernels.accepted.multiply[mean](x)
+    y: Any = a.kernels.dispatch_cache.multiply[mean](x)
     return recorded(x, a, mean) if y is NotImplemented else y
 
 
@@ -174,7 +174,7 @@ def spmm(
     ):
         # If arguments of equal form have passed all checks before, their bound call is reused.
         known = "spmm", reduce, form_of(x), "own" if values is None else form_of(values)
-        if (run := A.kernels.accepted.get(known)) is not None:
+        if (run := A.kernels.dispatch_cache.get(known)) is not None:
             return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
     check_operand(A)
     kind = resolve_impl(impl, A)
@@ -208,7 +208,7 @@ def spmm(
         return transformed(x, values, A.handle, mean, plan, seed)
     run = bind(A.kernels, x, values, plan, mean, seed)
     if known is not None and None not in known:
-        A.kernels.accepted[known] = run
+        A.kernels.dispatch_cache[known] = run
     return with_grad(x, values, A.handle, mean, run) if needs_grad(x, values) else run(x, values)
 
 

@@ -57,7 +57,7 @@ def bind(
 
         return run
 
-    return kernels.kept.get(BoundCall(Product("spmm", width, edge_values), dtype, None, mean), make)
+    return kernels.memo.get(BoundCall(Product("spmm", width, edge_values), dtype, None, mean), make)
 
 
 def _blocked(kernels: KernelCache, width: int, edge_values: bool, mean: bool) -> SpmmCall:

@@ -80,7 +80,7 @@ def bind(
         adds = isinstance(chosen, PanelPlan) and kernels.values is None
         return Launchable(kernels.csr.device, run, native, mean, adds)
 
-    return kernels.kept.get(BoundCall(product, dtype, plan, mean), make)
+    return kernels.memo.get(BoundCall(product, dtype, plan, mean), make)
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class _Launch:
 
     def bind(self, kernels: KernelCache, width: int, dtype: torch.dtype) -> Any:
         """Returns the native object; None: it would not pay, or module or torch lack what it needs."""
-        if not kernels.accepted.repeats:
+        if not kernels.dispatch_cache.repeats:
             return None
         gpu, device, csr = path(), kernels.csr.device, kernels.csr
         native = gpu.native

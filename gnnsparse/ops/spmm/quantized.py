@@ -18,7 +18,7 @@ from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.memo import Kept
+from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
 
 __all__ = ["bind", "bind_stored"]
@@ -67,7 +67,7 @@ def bind(
     if seed is not None:
         return make()
     key = BoundCall(Product("spmm", width, edge_values), x.dtype, plan, mean, precision)
-    return kernels.kept.get(key, make)
+    return kernels.memo.get(key, make)
 
 
 def bind_stored(
@@ -96,7 +96,7 @@ def bind_stored(
         return (_on_panels if bytewise else _converted)(kernels, product, dtype, chosen, mean)
 
     key = StoredCall(product, dtype, plan, mean, kernels.quantization)
-    return kernels.kept.get(key, make)
+    return kernels.memo.get(key, make)
 
 
 def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
@@ -163,8 +163,8 @@ def _without_column_weights(kernels: KernelCache) -> KernelCache:
     """Returns kernels of the matrix without the weights that were multiplied into X already."""
     if kernels.given_col_scale is None:
         return kernels
-    kept = Kept(kernels.kept.lock, kernels.csr.device)
-    return replace(kernels, given_col_scale=None, kept=kept)
+    kept = Memo(kernels.memo.lock, kernels.csr.device)
+    return replace(kernels, given_col_scale=None, memo=kept)
 
 
 def _by_head(

@@ -133,7 +133,7 @@ def grad_of_sum(operand: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
     use, transpose = eager(grad), operand.unquantized.T
     if use is not REGISTERED and not torch.compiler.is_compiling():
         # A gradient with strides of 0, as that of a sum, is copied to rows by the launch.
-        y: torch.Tensor | None = transpose.kernels.accepted.multiply[0](grad)
+        y: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[0](grad)
         if y is not None and y is not NotImplemented:
             return y
     return use.spmm(transpose, grad.contiguous())
@@ -150,7 +150,7 @@ class _Product(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
         ctx.operand, ctx.mean = operand, mean
         kernels = operand.kernels
-        y: torch.Tensor | None = kernels.accepted.multiply[mean](x)
+        y: torch.Tensor | None = kernels.dispatch_cache.multiply[mean](x)
         return bind(kernels, x, None, None, mean)(x, None) if y is None else y
 
     @staticmethod
@@ -163,7 +163,7 @@ class _Product(torch.autograd.Function):
         return grad_of_sum(operand, grad), None, None
 
 
-#: (x, operand, whether it is a mean) -> y, recorded by autograd, where `Accepted.multiply` takes x.
+#: (x, operand, whether it is a mean) -> y, recorded by autograd, where `DispatchCache.multiply` takes x.
 recorded = direct(_Product)
 
 
