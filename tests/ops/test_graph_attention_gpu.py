@@ -120,7 +120,7 @@ def test_empty_patterns(where: str, shape: tuple[int, int], terms: dict[str, Any
         assert (x == 0).all()
 
 
-def test_heads_that_no_warp_holds_run_as_a_chain(where: str) -> None:
+def test_heads_that_no_warp_holds_run_unfused(where: str) -> None:
     a = make(random_graph(20, 30, 0.2), where, precision="fp32")
     check(a, make_case(a, 150, heads=2))
 

@@ -127,7 +127,7 @@ def test_rounding_is_what_makes_the_difference(device: str, precision: str) -> N
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("how", [{"fused": False}, {"impl": "reference"}, {"return_weights": True}], ids=str)
-def test_chain_and_reference(device: str, precision: str, how: dict[str, Any]) -> None:
+def test_unfused_and_reference(device: str, precision: str, how: dict[str, Any]) -> None:
     """The same function where a weight is stored for each edge, with its gradients."""
     a = _operand(device, precision, reorder="degree")
     case = make_case(a, 8, 12, bias=(1, 3), is_causal=True, dropout_p=0.2)
