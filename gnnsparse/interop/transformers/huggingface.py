@@ -1,4 +1,4 @@
-"""Attention over a pattern for models of Hugging Face's transformers, by their registries.
+"""Attention by a pattern through the registries of transformers. Alone: nothing else calls that package.
 
 A model whose layers look their attention up in `transformers.AttentionInterface` computes it by the function
 below once its configuration says "gnnsparse". Masks come from the function of that name in
