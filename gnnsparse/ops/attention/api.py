@@ -40,7 +40,7 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["attention", "check_bias", "graph_attention"]
+__all__ = ["attention", "graph_attention"]
 
 
 def _check_heads(

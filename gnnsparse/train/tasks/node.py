@@ -466,8 +466,12 @@ class SharedGraphData(FullGraphData):
     Args:
         dataset: the whole graph with its features, labels and split, the same on all ranks.
         peers: the ranks.
-        way, parts: how they share products and nodes, see `gnnsparse.distributed.distribute`.
-        values, precision, device, preprocess: see FullGraphData.
+        way: how they share products, see `gnnsparse.distributed.distribute`.
+        parts: how they share nodes, see `gnnsparse.distributed.distribute`.
+        values: see FullGraphData.
+        precision: see FullGraphData.
+        device: see FullGraphData.
+        preprocess: see FullGraphData.
 
     Attributes:
         peers: the ranks.
@@ -535,7 +539,10 @@ class SharedNodeClassifier(NodeClassifier):
     random numbers of its own, which depend on the seed, the step and the number of ranks alone.
 
     Args:
-        model, dataset, optimizer, max_steps: see NodeClassifier.
+        model: see NodeClassifier.
+        dataset: see NodeClassifier.
+        optimizer: see NodeClassifier.
+        max_steps: see NodeClassifier.
         peers: the ranks.
         seed: seed of dropout.
         shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
