@@ -18,7 +18,6 @@ from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.sampling.features import PLACEMENTS
-from gnnsparse.sampling.sampler import check_fanouts
 
 __all__ = [
     "CAPTURES", "SECTIONS", "OptimizerConfig", "PreprocessConfig", "SamplerConfig", "TrainerConfig",
@@ -247,6 +246,8 @@ class SamplerConfig:
     cache_share: float = 0.1
 
     def __post_init__(self) -> None:
+        from gnnsparse.sampling.sampler import check_fanouts  # the library is imported without samplers
+
         _check_fields("sampler", self)
         object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
         check_flag("sampler.replace", self.replace)
