@@ -115,7 +115,7 @@ def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = F
         for name, stand_in in names.items():
             stack.enter_context(mock.patch(f"gnnsparse.train.fitting.{name}", stand_in))
         if tight and peers.rank > 0:
-            for name, value in {"placed._DEVIATIONS": 0, "placed._MORE": 0, "placed._MULTIPLE": 4}.items():
+            for name, value in {"sampled._DEVIATIONS": 0, "sampled._MORE": 0, "sampled._MULTIPLE": 4}.items():
                 stack.enter_context(mock.patch(f"gnnsparse.train.{name}", value))
             stack.enter_context(mock.patch("gnnsparse.train.sampled._LOOKED_AT", 2))
         blocks, again = (train(peers, **options, capture="on") for _ in range(2))
