@@ -32,7 +32,7 @@ from gnnsparse.errors import (
 )
 from gnnsparse.formats import FORMAT_NAMES, check_precision
 from gnnsparse.ops import spmm
-from gnnsparse.ops.common import check_operand
+from gnnsparse.ops.arguments import check_operand
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.source import read_source

@@ -27,8 +27,8 @@ from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
-from gnnsparse.ops.common import FLOATS, check_features
-from gnnsparse.ops.spmm.into import spmm_into
+from gnnsparse.ops.arguments import FLOATS, check_features
+from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.normalize import Weighted
 from gnnsparse.preprocess.prepare import Recipe, prepare_weighted

@@ -9,7 +9,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.ops.rows import row_sums
+from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import innermost, is_direct, outside, unwrapped

@@ -11,8 +11,8 @@ from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check
 from gnnsparse.nn.edges import log_counts
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import attention
-from gnnsparse.ops.common import direct
-from gnnsparse.ops.rows import inverse_lengths
+from gnnsparse.ops.dispatch import direct
+from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.functorch import is_direct
 from gnnsparse.sparse.operand import SparseOperand

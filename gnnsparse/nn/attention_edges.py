@@ -12,8 +12,8 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_tensor
 from gnnsparse.nn.adjacency import Fingerprint
+from gnnsparse.ops.arguments import FLOATS
 from gnnsparse.ops.attention.api import check_bias
-from gnnsparse.ops.common import FLOATS
 from gnnsparse.patterns import masks
 from gnnsparse.patterns.operands import SharedPatterns, dense_weights, pair_terms, shared_patterns, total
 from gnnsparse.patterns.read import Named, read_own_pattern

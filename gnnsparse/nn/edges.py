@@ -13,7 +13,7 @@ from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_pr
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
-from gnnsparse.ops.rows import row_sums
+from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import unwrapped

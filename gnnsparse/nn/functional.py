@@ -7,7 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
-from gnnsparse.ops.rows import segment_sums
+from gnnsparse.ops.segments import segment_sums
 from gnnsparse.runtime.functorch import is_direct
 from gnnsparse.runtime.padding import Padding, current_padding
 

@@ -14,8 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import spmm
-from gnnsparse.ops.common import direct
-from gnnsparse.ops.spmm.schema import grad_of_sum
+from gnnsparse.ops.dispatch import direct, gradient
 from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import is_direct
 from gnnsparse.sparse.operand import SparseOperand
@@ -48,7 +47,7 @@ class _Propagated(torch.autograd.Function):
         grad_x = grad_weight = None
         if of_x or of_weight:
             x, weight = ctx.saved_tensors
-            through = grad_of_sum(ctx.operand, grad)
+            through = spmm(ctx.operand.unquantized.T, gradient("spmm", grad))
             grad_x = through.mm(weight) if of_x else None
             grad_weight = through.t().mm(x) if of_weight else None
         return grad_x, grad_weight, grad.sum(0) if of_bias else None, None

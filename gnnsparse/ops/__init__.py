@@ -1,8 +1,9 @@
 """Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
 
-Each operation has a folder: `api` checks arguments and dispatches, `schema` registers the operator with its
-fake and its gradient, and `cpu`, `cuda` and `reference` are its implementations. Functions in the `__all__`
-of a folder's `api` can be imported from this package.
+The public functions check their arguments and go through `dispatch` to a kernel, which `spmm_kernels`,
+`sddmm_kernels` and their relatives bind to the operand; `reference` has their specifications in plain torch.
+An operation of several files has a folder, and is found by itself: functions in the `__all__` of a folder's
+`api` can be imported from this package.
 """
 
 import importlib
@@ -11,21 +12,16 @@ import pkgutil
 from gnnsparse.errors import bad_value
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention, graph_attention
-from gnnsparse.ops.library import Products, bind_eager, divide_by_counts
+from gnnsparse.ops.products import sddmm, spmm
 from gnnsparse.ops.result_memory import release_memory
-from gnnsparse.ops.sddmm.api import sddmm
-from gnnsparse.ops.softmax.api import edge_softmax
-from gnnsparse.ops.spmm.api import spmm
-from gnnsparse.ops.spmm.stored import StoredFeatures, store_features
-from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.ops.softmax import edge_softmax
+from gnnsparse.ops.spmm_quantized import StoredFeatures, store_features
 
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = [
     "StoredFeatures", "attention", "edge_softmax", "graph_attention", "release_memory", "sddmm", "spmm",
     "store_features",
 ]  # fmt: skip
-
-bind_eager(Products(spmm, sddmm, SparseOperand.transpose_values, divide_by_counts))
 
 
 def find_operations() -> None:

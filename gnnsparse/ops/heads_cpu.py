@@ -1,4 +1,4 @@
-"""Products over rows with heads on the CPU, and maxima with the nonzeros that have won them.
+"""Products over rows with heads on the CPU, and maxima with the nonzeros that gave them.
 
 Dense arguments are [rows, n], or [rows, heads, d] with edge values [nnz, heads].
 """
@@ -14,9 +14,9 @@ from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
 from gnnsparse.sparse.kernel_cache import KernelCache
 
-__all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
+__all__ = ["sddmm", "spmm", "spmm_max", "spmm_max_grad"]
 
-#: Of a dtype that is poisoned by NaN, with elements as wide as those of winners.
+#: Of a dtype that is poisoned by NaN, with elements as wide as those of an argmax.
 _WORDS = torch.empty(0, dtype=torch.float32, device="cpu")
 
 
@@ -34,7 +34,7 @@ def _weights(kernels: KernelCache, values: torch.Tensor | None) -> torch.Tensor 
 
 
 def _multiply(
-    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, winners: torch.Tensor | None,
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor | None,
     scale: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     heads, width = _shape(x)
@@ -43,7 +43,7 @@ def _multiply(
     y = empty_result(x, kernels.csr.rows, heads * width)
     rows, load = _native.StoredRows(None, kernels.row_ids, scale, values), cpu_loader(kernels.precision)
     _native.cpu_spmm_heads(
-        kernels.csr.view, rows, load(x.flatten(1)), y, heads, width, winners, torch.get_num_threads()
+        kernels.csr.view, rows, load(x.flatten(1)), y, heads, width, argmax, torch.get_num_threads()
     )
     return y.unflatten(1, x.shape[1:])
 
@@ -62,7 +62,7 @@ def spmm(
     return _multiply(kernels, x, _weights(kernels, values), None, kernels.row_factors(False, mean))
 
 
-def spmm_extreme(
+def spmm_max(
     kernels: KernelCache,
     x: torch.Tensor,
     values: torch.Tensor | None,
@@ -88,32 +88,32 @@ def spmm_extreme(
         y = x.new_zeros(rows, *x.shape[1:])
         return y, torch.full(y.shape, -1, dtype=torch.int32, device=x.device)
     y = empty_result(x, rows, size)
-    winners = empty_result(_WORDS, rows, size).view(torch.int32)
+    argmax = empty_result(_WORDS, rows, size).view(torch.int32)
     stored = _native.StoredRows(None, kernels.row_ids, None, _weights(kernels, values))
     load = cpu_loader(kernels.precision)
     _native.cpu_spmm_extreme(
-        kernels.csr.view, stored, load(x.flatten(1)), y, heads, width, largest, winners,
+        kernels.csr.view, stored, load(x.flatten(1)), y, heads, width, largest, argmax,
         torch.get_num_threads(),
     )  # fmt: skip
-    return y.unflatten(1, x.shape[1:]), winners.unflatten(1, x.shape[1:])
+    return y.unflatten(1, x.shape[1:]), argmax.unflatten(1, x.shape[1:])
 
 
-def spmm_won(
-    kernels: KernelCache, grad: torch.Tensor, winners: torch.Tensor, values: torch.Tensor | None
+def spmm_max_grad(
+    kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of x from that of `spmm_extreme`.
+    """Computes the gradient of x from that of `spmm_max`.
 
     Args:
         kernels: cache of the transpose.
         grad: gradient of the results, [m, n] or [m, heads, d].
-        winners: what `spmm_extreme` has returned, of the shape of `grad`.
+        argmax: the columns that `spmm_max` has returned, of the shape of `grad`.
         values: edge values in the order of the transpose; None: A's weights.
     """
-    return _multiply(kernels, grad, _weights(kernels, values), winners.contiguous(), None)
+    return _multiply(kernels, grad, _weights(kernels, values), argmax.contiguous(), None)
 
 
 def sddmm(
-    kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, winners: torch.Tensor | None = None,
+    kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, argmax: torch.Tensor | None = None,
     plan: Plan | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Computes the dot products of rows of q and k at the nonzeros, in each head.
@@ -121,8 +121,8 @@ def sddmm(
     Args:
         kernels: cache of the operand.
         q, k: [m, n] and [k, n], or [m, heads, d] and [k, heads, d].
-        winners: what `spmm_extreme` has returned, of the shape of q: a feature counts at the nonzero that
-            has won it. None: every feature counts.
+        argmax: the columns that `spmm_max` has returned, of the shape of q: a feature counts at the nonzero
+            that gave it. None: every feature counts.
         plan: ignored: the CPU has one kernel.
 
     Returns:
@@ -135,6 +135,6 @@ def sddmm(
     load = cpu_loader(kernels.precision)
     _native.cpu_sddmm_heads(
         kernels.csr.view, kernels.row_ids, load(q.flatten(1)), load(k.flatten(1)), heads, width,
-        None if winners is None else winners.contiguous(), out, torch.get_num_threads(),
+        None if argmax is None else argmax.contiguous(), out, torch.get_num_threads(),
     )  # fmt: skip
     return out

@@ -1,4 +1,4 @@
-"""Products over rows with heads on NVIDIA GPUs, and maxima with the nonzeros that have won them.
+"""Products over rows with heads on NVIDIA GPUs, and maxima with the nonzeros that gave them.
 
 Dense arguments are [rows, n], or [rows, heads, d] with edge values [nnz, heads]. Kernels are queued on the
 caller's current stream, without waiting for the GPU.
@@ -22,7 +22,7 @@ from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
 from gnnsparse.runtime.memo import Key
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
-__all__ = ["sddmm", "spmm", "spmm_extreme", "spmm_won"]
+__all__ = ["sddmm", "spmm", "spmm_max", "spmm_max_grad"]
 
 
 class _Shape(NamedTuple):
@@ -118,7 +118,7 @@ def _weights(kernels: KernelCache, values: torch.Tensor | None) -> torch.Tensor 
 
 
 def _multiply(
-    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, winners: torch.Tensor | None,
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor | None,
     scale: torch.Tensor | None, plan: Plan | None,
 ) -> torch.Tensor:  # fmt: skip
     shape, precision = _Shape.of(x, kernels.precision), kernels.precision
@@ -130,7 +130,7 @@ def _multiply(
     with gpu.current(x.device):
         gpu.native.cuda_spmm_heads(
             *rows, _operand(x, shape, precision), gpu.native.Dense(y.flatten(1)), shape.heads, shape.width,
-            winners, partial_sums(work.partials, 1, shape.features, x.device), precision.code,
+            argmax, partial_sums(work.partials, 1, shape.features, x.device), precision.code,
             kernels.streams.current(),
         )  # fmt: skip
     return y
@@ -151,21 +151,21 @@ def spmm(
     return _multiply(kernels, x, aligned_values(values, kernels.precision), None, scale, plan)
 
 
-def spmm_won(
-    kernels: KernelCache, grad: torch.Tensor, winners: torch.Tensor, values: torch.Tensor | None
+def spmm_max_grad(
+    kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of x from that of `spmm_extreme`.
+    """Computes the gradient of x from that of `spmm_max`.
 
     Args:
         kernels: cache of the transpose.
         grad: gradient of the results, [m, n] or [m, heads, d].
-        winners: what `spmm_extreme` has returned, of the shape of `grad`.
+        argmax: the columns that `spmm_max` has returned, of the shape of `grad`.
         values: edge values in the order of the transpose; None: A's weights.
     """
-    return _multiply(kernels, grad, _weights(kernels, values), winners.contiguous(), None, None)
+    return _multiply(kernels, grad, _weights(kernels, values), argmax.contiguous(), None, None)
 
 
-def spmm_extreme(
+def spmm_max(
     kernels: KernelCache,
     x: torch.Tensor,
     values: torch.Tensor | None,
@@ -187,25 +187,25 @@ def spmm_extreme(
     """
     shape, precision = _Shape.of(x, kernels.precision), kernels.precision
     y = x.new_empty(kernels.csr.rows, *x.shape[1:])
-    winners = torch.empty(y.shape, dtype=torch.int32, device=y.device)
+    argmax = torch.empty(y.shape, dtype=torch.int32, device=y.device)
     if y.numel() == 0 or kernels.csr.nnz == 0:
-        return y.zero_(), winners.fill_(-1)
+        return y.zero_(), argmax.fill_(-1)
     rows, work = _rows(kernels, _plan(kernels, "spmm", shape, plan), _weights(kernels, values))
-    gpu, partial_winners = path(), None
+    gpu, partial_argmax = path(), None
     if work.partials:
         elements = work.partials * partial_width(shape.features)
-        partial_winners = torch.empty(elements, dtype=torch.int32, device=x.device)
+        partial_argmax = torch.empty(elements, dtype=torch.int32, device=x.device)
     with gpu.current(x.device):
         gpu.native.cuda_spmm_extreme(
             *rows, _operand(x, shape, precision), gpu.native.Dense(y.flatten(1)), shape.heads, shape.width,
-            largest, winners, partial_sums(work.partials, 1, shape.features, x.device), partial_winners,
+            largest, argmax, partial_sums(work.partials, 1, shape.features, x.device), partial_argmax,
             precision.code, kernels.streams.current(),
         )  # fmt: skip
-    return y, winners
+    return y, argmax
 
 
 def sddmm(
-    kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, winners: torch.Tensor | None = None,
+    kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, argmax: torch.Tensor | None = None,
     plan: Plan | None = None,
 ) -> torch.Tensor:  # fmt: skip
     """Computes the dot products of rows of q and k at the nonzeros, in each head.
@@ -213,8 +213,8 @@ def sddmm(
     Args:
         kernels: cache of the operand.
         q, k: [m, n] and [k, n], or [m, heads, d] and [k, heads, d].
-        winners: what `spmm_extreme` has returned, of the shape of q: a feature counts at the nonzero that
-            has won it. None: every feature counts.
+        argmax: the columns that `spmm_max` has returned, of the shape of q: a feature counts at the nonzero
+            that gave it. None: every feature counts.
         plan: a plan of the csr kernel to run by, whose `lanes` are those of a head and whose `row_lanes` are
             those of a nonzero; None: a default one.
 
@@ -230,6 +230,6 @@ def sddmm(
     with gpu.current(q.device):
         gpu.native.cuda_sddmm_heads(
             *rows, _operand(q, shape, precision), _operand(k, shape, precision), shape.heads, shape.width,
-            None if winners is None else winners.contiguous(), out, precision.code, kernels.streams.current(),
+            None if argmax is None else argmax.contiguous(), out, precision.code, kernels.streams.current(),
         )  # fmt: skip
     return out

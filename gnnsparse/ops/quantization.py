@@ -8,20 +8,18 @@ computes in torch, on any device, the native code computes bit for bit (native/i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.ops.attention.philox import philox4x32
-from gnnsparse.ops.vmap import loop
-from gnnsparse.precision import Precision
+from gnnsparse.ops.dispatch import straight_through
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.functorch import settled
 
 __all__ = [
-    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "fake_quantized", "largest_number", "quantize",
-    "store", "store_heads",
+    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "exact_rounded", "fake_quantized",
+    "largest_number", "quantize", "store", "store_heads",
 ]  # fmt: skip
 
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
@@ -168,35 +166,24 @@ def _uniform(x: torch.Tensor, seed: int) -> torch.Tensor:
     return (chosen >> 8).float() * 2.0**-24
 
 
-class _FakeQuantized(torch.autograd.Function):
-    """Rounds to what 8 bits can store; the gradient passes unchanged, as through a cast."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, precision: Precision, seed: int | None) -> torch.Tensor:
-        numbers, scale = quantize(settled(x), precision, None, seed)
-        return numbers.to(x.dtype) * scale.to(x.dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:
-        return tangent
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, precision: Precision, seed: int | None) -> Any:
-        return loop(info, in_dims[:1], lambda x: _FakeQuantized.apply(x, precision, seed), x)
-
-
 def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = None) -> torch.Tensor:
     """Returns x [k, n] rounded to what the precision stores, in its own dtype: float32 or float64.
 
     Differentiable; the gradient passes unchanged.
     """
-    rounded: torch.Tensor = _FakeQuantized.apply(x, precision, seed)
-    return rounded
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        numbers, scale = quantize(x, precision, None, seed)
+        return numbers.to(x.dtype) * scale.to(x.dtype)
+
+    return straight_through(x, rounded)
+
+
+def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
+    """Rounds an operand of the reference to the precision, in float32; returns float64 as it is.
+
+    Differentiable; the gradient passes unchanged.
+    """
+    if x.dtype == torch.float64 or precision is Precision.FP32:
+        return x if x.dtype == torch.float64 else x.float()
+    return straight_through(x.float(), lambda x: round_operand(x, precision).float())

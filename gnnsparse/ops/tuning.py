@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import torch
 
-from gnnsparse.ops.common import require_kernels
-from gnnsparse.ops.sddmm.schema import bind as bind_sddmm
-from gnnsparse.ops.spmm.schema import bind as bind_spmm
+from gnnsparse.ops.arguments import require_kernels
+from gnnsparse.ops.sddmm_kernels import bind_sddmm
+from gnnsparse.ops.spmm_kernels import bind_spmm
 from gnnsparse.plan import Plan, candidates
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.device import path

@@ -19,12 +19,10 @@ from torch.autograd import forward_ad
 
 __all__ = [
     "alive",
-    "enclosed",
     "innermost",
     "is_batch_of_gradients",
     "is_direct",
     "outside",
-    "refuse_transforms",
     "runs_outside",
     "settled",
     "unwrapped",
@@ -118,47 +116,6 @@ def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
         ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
     """
     return settled(innermost(name, t).as_subclass(torch.Tensor).detach())
-
-
-def enclosed(jvp: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a rule for forward-mode AD of one that takes (ctx, the saved tensors, *tangents).
-
-    torch calls the rule with forward-mode AD switched off. Inside torch.func it is switched on again, or the
-    transforms around the one that calls the rule would not see its operations. Their tangents then have to be
-    told from those at hand: the saved tensors are handed over without the latter.
-    """
-
-    @wraps(jvp)
-    def rule(ctx: Any, *tangents: Any) -> Any:
-        saved = alive(ctx.saved_tensors)
-        if not _in_torch_func():
-            return jvp(ctx, saved, *tangents)
-        with forward_ad._set_fwd_grad_enabled(True):
-            primals = [None if t is None else forward_ad.unpack_dual(t, level=0).primal for t in saved]
-            return jvp(ctx, primals, *tangents)
-
-    return rule
-
-
-def refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
-    """Raises NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
-
-    That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
-    lost, and the results be those of a constant.
-    """
-    if not _in_torch_func() and forward_ad._current_level < 0:
-        return
-    for t in tensors:
-        if not isinstance(t, torch.Tensor):
-            continue
-        has_tangent = (
-            forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
-        )
-        if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
-            raise NotImplementedError(
-                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: "
-                "such tensors in the functions of gnnsparse, outside of torch.compile"
-            )
 
 
 def alive(tensors: Iterable[torch.Tensor | None]) -> list[Any]:

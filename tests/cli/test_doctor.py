@@ -30,7 +30,7 @@ from gnnsparse.cli.doctor import (
 from gnnsparse.cli.main import main
 from gnnsparse.cli.self_test import CaseResult, cases_of, usable_devices
 from gnnsparse.data import load_dataset
-from gnnsparse.ops.sddmm import cpu as sddmm_cpu
+from gnnsparse.ops import sddmm_kernels
 from gnnsparse.plan import KERNELS
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import Device
@@ -349,7 +349,7 @@ def test_every_kernel_is_right(device: str, precision: Precision) -> None:
 def test_a_wrong_kernel_is_found(
     wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    right = sddmm_cpu.bind
+    right = sddmm_kernels._on_cpu
 
     def bind(*arguments: Any, **options: Any) -> Any:
         run = right(*arguments, **options)
@@ -365,7 +365,7 @@ def test_a_wrong_kernel_is_found(
 
         return damaged
 
-    monkeypatch.setattr(sddmm_cpu, "bind", bind)
+    monkeypatch.setattr(sddmm_kernels, "_on_cpu", bind)
     monkeypatch.setattr(self_test, "INSTRUCTION_SETS", (_native.cpu_isa(),))
     monkeypatch.setattr(self_test, "usable_devices", lambda: ("cpu",))
     status, found = run_json(capsys, "--seconds", "120")

@@ -19,7 +19,7 @@ from rich.console import Console
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.cli.profile import MODELS
-from gnnsparse.ops.library import register
+from gnnsparse.ops.dispatch import register
 from gnnsparse.runtime import nvtx
 from gnnsparse.runtime.profiler import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
 
@@ -126,7 +126,7 @@ def test_a_range_ends_where_its_function_raises(monkeypatch: pytest.MonkeyPatch)
 
 def test_registered_operators_get_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     labels: list[str] = []
-    monkeypatch.setattr("gnnsparse.ops.library.ranged", lambda name: lambda run: labels.append(name) or run)
+    monkeypatch.setattr("gnnsparse.ops.dispatch.ranged", lambda name: lambda run: labels.append(name) or run)
     schema = "ranged_test_operator(Tensor x, int operand) -> Tensor"
     register(schema, lambda x, operand: x.clone(), lambda x, operand: x.clone())
     assert labels == ["ranged_test_operator"]

@@ -16,7 +16,7 @@ import gnnsparse
 import train
 from gnnsparse.data import CATALOG, load_dataset
 from gnnsparse.nn import GATConv, GCNConv
-from gnnsparse.ops import common
+from gnnsparse.ops import arguments
 from gnnsparse.sparse.operand import operand_of
 from gnnsparse.train import resolve_device
 from gnnsparse.train.folders import RunFolder
@@ -39,8 +39,8 @@ def prepare(edges: torch.Tensor = EDGES, **options: Any) -> gnnsparse.SparseOper
 
 
 def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(common, "_native", type("Native", (), {"has_cuda": False}))
-    common.require_kernels("cuda")
+    monkeypatch.setattr(arguments, "_native", type("Native", (), {"has_cuda": False}))
+    arguments.require_kernels("cuda")
 
 
 def without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native, masks
 from gnnsparse.formats.policy import packed_changes, packed_kernel
-from gnnsparse.ops.spmm.into import spmm_into
+from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.plan import AttentionPlan, CsrAttentionPlan, Plan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.precision import dense_view

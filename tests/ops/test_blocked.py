@@ -279,7 +279,7 @@ def calls(a: SparseOperand) -> dict[str, Callable[[], Any]]:
         "softmax operator": lambda: torch.ops.gnnsparse.edge_softmax(scores, a.handle),
         "vmap": lambda: torch.func.vmap(lambda x: gnnsparse.spmm(a, x, scores))(x[None]),
         "max": lambda: gnnsparse.spmm(a, x, reduce="max"),
-        "max operator": lambda: torch.ops.gnnsparse.spmm_extreme(x, None, a.handle, True),
+        "max operator": lambda: torch.ops.gnnsparse.spmm_max(x, None, a.handle, True),
         "additive": lambda: gnnsparse.graph_attention(a, flat, flat, heads, score="additive"),
         "weights": lambda: gnnsparse.graph_attention(a, heads, heads, heads, return_weights=True),
     }

@@ -60,13 +60,13 @@ def arguments_of_heads(name: str, a: SparseOperand) -> dict[str, Any]:
         return torch.randn(*shape, device=a.device)
 
     q, k, edges = of(ROWS, 3, WIDTH), of(COLS, 3, WIDTH), of(a.nnz, 3)
-    winners = torch.zeros(q.shape, dtype=torch.int32, device=a.device)
+    argmax = torch.zeros(q.shape, dtype=torch.int32, device=a.device)
     operand = {"operand": a.handle}
     given: dict[str, dict[str, Any]] = {
         "spmm": {"x": k, "values": edges, "mean": True},
-        "spmm_extreme": {"x": k, "values": edges, "largest": True},
-        "spmm_extreme_grad": {"grad": q, "winners": winners, "values": edges},
-        "spmm_extreme_values_grad": {"grad": q, "x": k, "winners": winners},
+        "spmm_max": {"x": k, "values": edges, "largest": True},
+        "spmm_max_grad": {"grad": q, "argmax": argmax, "values": edges},
+        "spmm_max_values_grad": {"grad": q, "x": k, "argmax": argmax},
         "divide_by_counts": {"x": q},
         "sddmm": {"q": q, "k": k},
         "edge_softmax": {"scores": edges},
@@ -81,8 +81,8 @@ def call(name: str, given: dict[str, Any]) -> Any:
 
 #: Operators that are called with heads.
 HEADS = [
-    "spmm of heads", "spmm_extreme of heads", "spmm_extreme_grad of heads",
-    "spmm_extreme_values_grad of heads", "divide_by_counts of heads", "sddmm of heads",
+    "spmm of heads", "spmm_max of heads", "spmm_max_grad of heads",
+    "spmm_max_values_grad of heads", "divide_by_counts of heads", "sddmm of heads",
     "edge_softmax of heads", "edge_softmax_grad of heads",
 ]  # fmt: skip
 NAMES = [
@@ -110,7 +110,7 @@ def shapes_of(name: str, tensor: torch.Tensor) -> list[torch.Tensor]:
 #: Sizes that are free: any width of X is right, for example, if nothing else has that width.
 FREE = {
     ("spmm", "x", 1), ("spmm with values", "x", 1), ("attention", "v", 3), ("attention", "bias", 0),
-    ("attention_grad", "bias", 0), ("spmm of heads", "x", 2), ("spmm_extreme of heads", "x", 2),
+    ("attention_grad", "bias", 0), ("spmm of heads", "x", 2), ("spmm_max of heads", "x", 2),
     ("divide_by_counts of heads", "x", 1), ("divide_by_counts of heads", "x", 2),
     ("edge_softmax of heads", "scores", 1),
 }  # fmt: skip

@@ -16,7 +16,7 @@ import gnnsparse
 from gnnsparse import SparseOperand, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.formats.convert import convert
-from gnnsparse.ops.spmm import cuda
+from gnnsparse.ops import spmm_cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.runtime.device import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
@@ -88,7 +88,7 @@ def test_rows_are_copied_to_whole_units(
     native: RunningPath, precision: str, whole: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """X of several slices, or nearly a line, is copied where rows are no multiples of what is wanted."""
-    monkeypatch.setattr(cuda, "_whole_rows", lambda *_: whole)
+    monkeypatch.setattr(spmm_cuda, "_whole_rows", lambda *_: whole)
     graph = random_graph(60, 70, 0.2, weighted=False, empty_rows=0.2)
     for height in HEIGHTS:
         a, plan = make(graph, "cpu", precision=precision), Plan("panel", height=height)
@@ -113,7 +113,7 @@ def test_rows_are_copied_to_whole_units(
 )  # fmt: skip
 def test_rows_that_are_read_often_begin_at_lines(reads: float, resident: bool, whole: int) -> None:
     kernels = SimpleNamespace(problem=lambda _: SimpleNamespace(slice_is_resident=resident))
-    assert cuda._whole_rows(cast("Any", kernels), Product("spmm", 600, False), reads) == whole
+    assert spmm_cuda._whole_rows(cast("Any", kernels), Product("spmm", 600, False), reads) == whole
 
 
 @pytest.mark.usefixtures("poisoned")

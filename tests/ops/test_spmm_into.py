@@ -11,8 +11,7 @@ import gnnsparse
 from gnnsparse import Precision, SparseOperand, _native
 from gnnsparse.formats import format_spec
 from gnnsparse.formats.convert import convert
-from gnnsparse.ops.spmm.into import spmm_into
-from gnnsparse.ops.spmm.schema import bind
+from gnnsparse.ops.spmm_kernels import bind_spmm, spmm_into
 from gnnsparse.plan import Plan
 from gnnsparse.precision import dense_view
 from gnnsparse.runtime.memo import Launchable
@@ -119,7 +118,7 @@ def test_panels_add_to_what_is_there(
 ) -> None:
     """In the kernel itself, which writes to no memory but the result; panels in one piece and cut."""
     a = check_panels("cpu", precision, height, values, cut)
-    run = bind(a.kernels, torch.zeros(90, 24), None)
+    run = bind_spmm(a.kernels, torch.zeros(90, 24), None)
     assert isinstance(run, Launchable)
     assert run.adds
     with pytest.MonkeyPatch.context() as patch:

@@ -15,7 +15,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn import SparseLinear
-from gnnsparse.ops.spmm.schema import bind
+from gnnsparse.ops.spmm_kernels import bind_spmm
 from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Key, Memo
@@ -209,7 +209,7 @@ def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> N
         a = gnnsparse.prepare(graph, values=weights, precision="fp16", cache=False)
         plan = None if kernel == "cpu" else gnnsparse.plan.Plan(kernel)
         x = torch.randn(200, 64).half()
-        call = bind(a.kernels, x, None, plan)
+        call = bind_spmm(a.kernels, x, None, plan)
         right = None if kernel != "cpu" else call(x, None)
         arrays = [weakref.ref(t) for t in (a.kernels.csr.indices, a.kernels.csr.indptr)]
         blocked = a.kernels.blocked

@@ -30,7 +30,7 @@ from gnnsparse.nn.adjacency import GcnRecipe
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import sddmm, spmm
-from gnnsparse.ops.library import register
+from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive, is_direct
 

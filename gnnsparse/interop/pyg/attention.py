@@ -34,7 +34,7 @@ from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.edges import EdgeRecipe, joined
 from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import graph_attention
-from gnnsparse.ops.library import register
+from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive, is_direct
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
+from gnnsparse.ops.arguments import FLOATS, check_fits, check_operand, resolve_impl
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
 from gnnsparse.ops.attention.edges import from_coo, to_coo
 from gnnsparse.ops.attention.philox import draw_seed
@@ -21,16 +22,8 @@ from gnnsparse.ops.attention.schema import (
     with_graph_grad,
 )
 from gnnsparse.ops.attention.unfused import by_operations, graph_forward
-from gnnsparse.ops.common import (
-    FLOATS,
-    check_fits,
-    check_operand,
-    direct,
-    is_plain,
-    needs_grad,
-    resolve_impl,
-)
-from gnnsparse.ops.rows import inverse_lengths
+from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
+from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path

@@ -22,7 +22,7 @@ from gnnsparse.ops.attention.arguments import (
     result_argument,
     vectorized,
 )
-from gnnsparse.ops.rows import row_sums
+from gnnsparse.ops.segments import row_sums
 from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
 from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
 from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path

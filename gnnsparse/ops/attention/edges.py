@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.common import direct
-from gnnsparse.ops.library import register
+from gnnsparse.ops.dispatch import direct, register
 from gnnsparse.runtime.functorch import is_direct, outside
 from gnnsparse.runtime.memo import Key
 from gnnsparse.sparse.operand import SparseOperand, operand_of

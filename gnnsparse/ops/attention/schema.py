@@ -25,8 +25,7 @@ from gnnsparse.ops.attention.arguments import (
     four_dimensions,
 )
 from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
-from gnnsparse.ops.common import direct, needs_grad
-from gnnsparse.ops.library import register
+from gnnsparse.ops.dispatch import direct, needs_grad, register
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_direct, settled

@@ -27,11 +27,9 @@ from gnnsparse.ops.attention.arguments import (
 )
 from gnnsparse.ops.attention.philox import keeps
 from gnnsparse.ops.attention.quantized import differentiable
-from gnnsparse.ops.common import exact_rounded
-from gnnsparse.ops.sddmm.api import sddmm
-from gnnsparse.ops.softmax.api import edge_softmax
-from gnnsparse.ops.softmax.schema import backend as softmax_backend
-from gnnsparse.ops.spmm.api import spmm
+from gnnsparse.ops.products import sddmm, spmm
+from gnnsparse.ops.quantization import exact_rounded
+from gnnsparse.ops.softmax import edge_softmax, softmax_grad
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.kernel_cache import KernelCache
 
@@ -173,7 +171,6 @@ def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads
     """
     a = call.operand.unquantized
     dq, dk, dv, dbias = empty_grads(call, needs)
-    softmax_grad = softmax_backend(call.q.device).edge_softmax_grad
     for head in _heads(call):
         p = edge_softmax(a, head.scores)
         grad = grad_out[head.at].float()

@@ -1,31 +1,26 @@
-"""Checks of arguments that all operations share, and helpers that pick the path of a call."""
+"""Checks of arguments that all operations share."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, check_tensor
-from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.functorch import settled
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "FLOATS", "IMPLS", "check_dense", "check_edges", "check_features", "check_fits", "check_operand",
-    "direct", "exact_rounded", "form_of", "is_plain", "needs_grad", "require_kernels", "resolve_impl",
+    "require_kernels", "resolve_impl",
 ]  # fmt: skip
 
 #: Names that `impl=` accepts.
 IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
 #: Elements, or columns, from which on a dense argument is compared with the machine's memory.
 _WIDE = 1 << 26
 
@@ -133,81 +128,3 @@ def check_edges(
     shape = (operand.nnz, heads) if by_head else (operand.nnz,)
     check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=shape)
     return settled(values)
-
-
-def is_plain(*tensors: torch.Tensor | None) -> bool:
-    """Returns whether a native kernel can read the memory of all tensors now.
-
-    False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
-    """
-    if torch.compiler.is_compiling():
-        return False
-    for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
-        if t is not None and type(t) not in _PLAIN:
-            return False
-    return True
-
-
-def needs_grad(*tensors: torch.Tensor | None) -> bool:
-    """Returns whether autograd records an operation on the tensors."""
-    if torch.is_grad_enabled():
-        for t in tensors:
-            if t is not None and t.requires_grad:
-                return True
-    return False
-
-
-def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """Returns what checks of a dense tensor depend on.
-
-    None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
-    """
-    if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
-        return None
-    if not (t.is_neg() or t._is_zerotensor()):
-        return t.dtype, t.shape, t.device
-    return None
-
-
-def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
-
-    torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
-    torch.func need it. Inside them the operations call another function's `apply`, which has their rules.
-    """
-    quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return quick
-
-
-class _StraightThrough(torch.autograd.Function):
-    """Rounds to the precision; the gradient passes unchanged, as through a cast."""
-
-    @staticmethod
-    def forward(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-        return round_operand(settled(x), precision).float()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        pass
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None
-
-    @staticmethod
-    def jvp(ctx: Any, tangent: torch.Tensor, _: Any) -> Any:
-        return tangent
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, x: torch.Tensor, precision: Precision) -> Any:
-        return _StraightThrough.apply(x, precision), in_dims[0]
-
-
-def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Rounds an operand of the reference to the precision, in float32; returns float64 as it is.
-
-    Differentiable; the gradient passes unchanged.
-    """
-    if x.dtype == torch.float64 or precision is Precision.FP32:
-        return x if x.dtype == torch.float64 else x.float()
-    return _StraightThrough.apply(x.float(), precision)

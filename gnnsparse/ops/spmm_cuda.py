@@ -46,26 +46,21 @@ _SUMS = torch.float32
 
 
 def bind(
-    kernels: KernelCache, width: int, dtype: torch.dtype, edge_values: bool, plan: Plan | None = None,
-    mean: bool = False,
-) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for X of a width and a dtype: (x, edge values or None[, y]) -> y.
-
-    All arguments that do not depend on the tensors are prepared here. `kernels` keeps the function, because
-    preparing them takes most of a small call's time.
+    kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
+) -> SpmmCall:
+    """Returns a function that runs SpMM: (x, edge values or None[, y]) -> y. `kernels` keeps it.
 
     Args:
         kernels: cache of the orientation that is multiplied.
-        width: columns of X.
+        product: the columns of X, and whether values are given in the call.
         dtype: dtype of X and y.
-        edge_values: whether values are given in the call, in place of the operand's weights.
         plan: the plan to run by; None: the operand's own.
         mean: whether a row's sum is divided by its number of nonzeros.
 
     Raises:
         ValueError: `plan` can't run for this operand.
     """
-    product = Product("spmm", width, edge_values)
+    width = product.width
 
     def make() -> SpmmCall:
         if plan is not None:
@@ -75,7 +70,7 @@ def bind(
             return lambda x, values, out=None: x.new_zeros(rows, width) if out is None else out.zero_()
         chosen = plan or kernels.plan_of(product)
         run, launch = _BINDERS[type(chosen)](kernels, chosen, product, mean)
-        native = None if launch is None or edge_values else launch.bind(kernels, width, dtype)
+        native = None if launch is None or product.edge_values else launch.bind(kernels, width, dtype)
         # Kernels of panels of bits add to memory.
         adds = isinstance(chosen, PanelPlan) and kernels.values is None
         return Launchable(kernels.csr.device, run, native, mean, adds)

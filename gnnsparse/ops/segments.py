@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.common import direct, is_plain
+from gnnsparse.ops.dispatch import direct, is_plain
 from gnnsparse.runtime.functorch import is_direct, outside
 from gnnsparse.sparse.operand import SparseOperand
 

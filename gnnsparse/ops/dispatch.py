@@ -1,0 +1,337 @@
+"""How a call of an operation reaches its kernel: eagerly, under autograd, in a transform, or traced.
+
+A call of ordinary tensors goes straight to a kernel that was bound to the operand, inside the operation's one
+class of autograd if a gradient is needed. The same class serves torch.func. What torch.compile traces, and
+subclasses of Tensor, go through operators of torch.library, which cost three times as much and use the
+gradient of that class too. An operand is passed to them as its integer handle; the caller keeps it alive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch._C import _are_functorch_transforms_active as _in_torch_func
+from torch._library.autograd import Info, make_autograd_impl
+from torch.autograd import forward_ad
+
+from gnnsparse.errors import check_tensor
+from gnnsparse.ops.arguments import FLOATS
+from gnnsparse.runtime.functorch import is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand, operand_of
+
+__all__ = [
+    "Operation", "call", "check_operator_tensor", "direct", "divide_by_counts", "form_of", "gradient",
+    "is_plain", "native_or_composed", "needs_grad", "operand_at", "register", "row_of_heads",
+    "straight_through", "transpose_values",
+]  # fmt: skip
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_library = torch.library.Library("gnnsparse", "DEF")
+
+
+def is_plain(*tensors: torch.Tensor | None) -> bool:
+    """Returns whether a native kernel can read the memory of all tensors now.
+
+    False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
+    """
+    if torch.compiler.is_compiling():
+        return False
+    for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
+        if t is not None and type(t) not in _PLAIN:
+            return False
+    return True
+
+
+def needs_grad(*tensors: torch.Tensor | None) -> bool:
+    """Returns whether autograd records an operation on the tensors."""
+    if torch.is_grad_enabled():
+        for t in tensors:
+            if t is not None and t.requires_grad:
+                return True
+    return False
+
+
+def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
+    """Returns what checks of a dense tensor depend on.
+
+    None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
+    """
+    if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
+        return None
+    if not (t.is_neg() or t._is_zerotensor()):
+        return t.dtype, t.shape, t.device
+    return None
+
+
+def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
+
+    torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
+    torch.func need it: inside them call `function.apply`.
+    """
+    quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
+    return quick
+
+
+class Operation(torch.autograd.Function):
+    """Base of the one class of autograd that each operation has.
+
+    A subclass has `forward(*tensors, operand, *options, run)`, where `run` is the call that was bound to the
+    operand, and `setup_context` and `backward`, which its operator of torch.library uses too.
+    """
+
+    #: The operation's name, in messages and among the operators.
+    name: str
+
+    @classmethod
+    def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
+        """Calls the operation for each entry of a batch, as torch.vmap's rule."""
+        results = []
+        for at in range(info.batch_size):
+            pairs = zip(arguments, in_dims, strict=True)
+            results.append(cls.apply(*(a if dim is None else a.select(dim, at) for a, dim in pairs)))
+        if isinstance(results[0], tuple):
+            return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
+        return torch.stack(results), 0
+
+    @classmethod
+    def jvp(cls, ctx: Any, *tangents: Any) -> Any:
+        """Refuses forward-mode AD."""
+        raise NotImplementedError(
+            f"gnnsparse.{cls.name}: got a tensor with a tangent of forward-mode AD; accepted: reverse mode, "
+            "as of torch.autograd.grad, torch.func.grad and torch.func.vjp"
+        )
+
+
+def call(
+    operation: type[Operation], operator: Any, operand: SparseOperand,
+    tensors: tuple[torch.Tensor | None, ...], bind: Callable[[], Callable[..., Any]],
+    options: tuple[Any, ...] = (), operator_options: tuple[Any, ...] = (),
+    form: tuple[Any, ...] | None = None,
+) -> Any:  # fmt: skip
+    """Runs an operation whose arguments have been checked, on the path that they need.
+
+    Args:
+        operation: its class.
+        operator: its operator of torch.library.
+        operand: the operand.
+        tensors: the dense arguments.
+        bind: returns the kernel's call: (*tensors) -> results.
+        options: what the class and the operator take after the operand.
+        operator_options: what the operator takes besides, and the bound call has in it.
+        form: the form of the arguments under which the call is remembered for the next one; None: it is not.
+    """
+    if not is_plain(*tensors):
+        return operator(*tensors, operand.handle, *options, *operator_options)
+    run = bind()
+    if not is_direct():
+        # `forward` sees the tensors that are left when all transforms are undone.
+        inner = lambda *bare: run(*(t if t is None else settled(t) for t in bare))  # noqa: E731
+        return operation.apply(*tensors, operand.handle, *options, inner)
+    if form is not None and None not in form:
+        operand.kernels.dispatch_cache[form] = run
+    if needs_grad(*tensors):
+        return direct(operation)(*tensors, operand, *options, run)
+    return run(*tensors)
+
+
+def operand_at(place: int | SparseOperand) -> SparseOperand:
+    """Returns the operand that an operation got: itself, or its handle, which operators get."""
+    return operand_of(place) if isinstance(place, int) else place
+
+
+def native_or_composed(
+    tensors: tuple[torch.Tensor | None, ...], native: Callable[[], Any], composed: Callable[[], Any]
+) -> Any:
+    """Computes a gradient whose kernel has no gradient of its own.
+
+    Args:
+        tensors: what the gradient is computed of.
+        native: computes it by the kernel, or by the operator that stands for it while it is traced.
+        composed: computes it in operations that have gradients, for second derivatives and in transforms.
+    """
+    traced = not is_plain(*tensors)
+    return native() if traced or (is_direct() and not needs_grad(*tensors)) else composed()
+
+
+def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
+    """Returns the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
+
+    Raises:
+        NotImplementedError: it is a batch of gradients, of an older torch.vmap that has no rules.
+    """
+    if is_batch_of_gradients(grad):
+        raise NotImplementedError(
+            f"gnnsparse.{operation}: got a batch of gradients (is_grads_batched); accepted: one at a time, "
+            "or torch.func.vjp with torch.vmap"
+        )
+    return grad.contiguous()
+
+
+class _StraightThrough(Operation):
+    name = "rounding"
+
+    @staticmethod
+    def forward(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        return rounded(settled(x))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        pass
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad, None
+
+
+def straight_through(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+    """Returns `rounded(x)`; the gradient passes the rounding unchanged, as through a cast."""
+    result: torch.Tensor = _StraightThrough.apply(x, rounded)
+    return result
+
+
+# Operators of torch.library.
+
+
+def register(
+    schema: str,
+    run: Callable[..., Any],
+    fake: Callable[..., Any],
+    setup: Callable[..., None] | None = None,
+    backward: Callable[..., Any] | None = None,
+) -> None:
+    """Registers an operator for CPU and CUDA tensors.
+
+    Args:
+        schema: name and signature, as in "name(Tensor x, int operand) -> Tensor".
+        run: computes the results.
+        fake: returns results of the right shapes and dtypes without computing them.
+        setup, backward: the gradient, as arguments `setup_context` and `backward` of
+            torch.library.register_autograd; None: the operator has no gradient, and refuses to record one.
+    """
+    name = schema.partition("(")[0]
+    _library.define(schema)
+    run = ranged(name)(run)
+    for key in ("CPU", "CUDA"):
+        _library.impl(name, run, key)
+    torch.library.register_fake(f"gnnsparse::{name}", fake, lib=_library)
+    # What torch.library.register_autograd does, behind a check: its operators drop tangents without a word.
+    recorded = make_autograd_impl(getattr(torch.ops.gnnsparse, name).default, Info(backward, setup))
+
+    def run_recorded(keys: Any, *arguments: Any) -> Any:
+        _refuse_transforms(name, arguments)
+        return recorded(keys, *arguments)
+
+    _library.impl(name, run_recorded, "Autograd", with_keyset=True)
+
+
+def _refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
+    """Raises NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
+
+    That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
+    lost, and the results be those of a constant.
+    """
+    if not _in_torch_func() and forward_ad._current_level < 0:
+        return
+    for t in tensors:
+        if not isinstance(t, torch.Tensor):
+            continue
+        has_tangent = (
+            forward_ad._current_level >= 0 and forward_ad.unpack_dual(t, level=0).tangent is not None
+        )
+        if has_tangent or (_in_torch_func() and t.requires_grad and torch.is_grad_enabled()):
+            raise NotImplementedError(
+                f"torch.ops.gnnsparse.{name}: got a tensor inside forward-mode AD or torch.func; accepted: "
+                "such tensors in the functions of gnnsparse, outside of torch.compile"
+            )
+
+
+def check_operator_tensor(
+    name: str,
+    x: torch.Tensor,
+    operand: SparseOperand,
+    shape: tuple[int | None, ...],
+    dtypes: tuple[torch.dtype, ...] = FLOATS,
+) -> None:
+    """Checks a tensor that an operator was called with, which may be called directly too.
+
+    The public functions have checked their arguments before they call an operator, and eager calls call none.
+    A tensor on the meta device, which has a shape alone, goes with an operand on every device.
+
+    Raises:
+        TypeError: the dtype or layout is not accepted.
+        ValueError: the shape or the device does not go with the operand.
+    """
+    device = None if x.device.type == "meta" else operand.device
+    check_tensor(name, x, dtypes=dtypes, device=device, shape=shape)
+
+
+def row_of_heads(x: torch.Tensor, rows: int) -> tuple[int | None, ...]:
+    """Returns the shape that an operator accepts of x: [rows, any], or [rows, heads, any]."""
+    return (rows, None, None) if x.dim() == 3 else (rows, None)
+
+
+# What gradients need of an operand besides products: edge values in the order of its transpose, and means.
+
+
+def transpose_values(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
+    """Returns edge values [nnz, ...] in the order of the transpose, also of a tensor that is traced."""
+    if is_plain(values):
+        return operand.transpose_values(values)
+    result: torch.Tensor = torch.ops.gnnsparse.transpose_values(values, operand.handle)
+    return result
+
+
+def divide_by_counts(operand: SparseOperand, x: torch.Tensor) -> torch.Tensor:
+    """Divides the rows of x [m, ...] by the numbers of nonzeros of A's rows; empty rows stay as they are."""
+    if not is_plain(x):
+        result: torch.Tensor = torch.ops.gnnsparse.divide_by_counts(x, operand.handle)
+        return result
+    return _divide(operand, x)
+
+
+def _divide(operand: SparseOperand, x: torch.Tensor) -> torch.Tensor:
+    counts = operand.kernels.inverse_counts_by_row
+    return (x * counts.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+
+
+def _of_edges(values: torch.Tensor, handle: int) -> SparseOperand:
+    operand = operand_of(handle)
+    check_operator_tensor("values", values, operand, (operand.nnz, *values.shape[1:]), (values.dtype,))
+    return operand
+
+
+def _of_rows(x: torch.Tensor, handle: int) -> SparseOperand:
+    operand = operand_of(handle)
+    check_operator_tensor("x", x, operand, (operand.shape[0], *x.shape[1:]))
+    return operand
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    ctx.operand = operand_of(inputs[1])
+
+
+register(
+    "transpose_values(Tensor values, int operand) -> Tensor",
+    lambda values, operand: _of_edges(values, operand).transpose_values(values),
+    lambda values, operand: values.new_empty(_of_edges(values, operand).nnz, *values.shape[1:]),
+    _setup,
+    lambda ctx, grad: (transpose_values(ctx.operand.T, grad.contiguous()), None),
+)
+
+
+def _fake_divide(x: torch.Tensor, operand: int) -> torch.Tensor:
+    _of_rows(x, operand)
+    return torch.empty_like(x)
+
+
+register(
+    "divide_by_counts(Tensor x, int operand) -> Tensor",
+    lambda x, operand: _divide(_of_rows(x, operand), x),
+    _fake_divide,
+    _setup,
+    lambda ctx, grad: (divide_by_counts(ctx.operand, grad.contiguous()), None),
+)

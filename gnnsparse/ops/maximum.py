@@ -1,0 +1,238 @@
+"""The maximum and the minimum in place of SpMM's sum.
+
+What the gradient needs of the forward pass is which nonzero gave each element of the result: its column,
+since a row has each column once. This argmax is int32 for every matrix, and a kernel that runs over the
+transpose, whose rows are the columns, compares it with the row that it is at. No kernel adds atomically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from gnnsparse.ops import heads_cpu, heads_cuda
+from gnnsparse.ops.dispatch import (
+    Operation,
+    call,
+    check_operator_tensor,
+    gradient,
+    is_plain,
+    native_or_composed,
+    operand_at,
+    register,
+    row_of_heads,
+)
+from gnnsparse.plan import Plan
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import alive, settled
+from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = ["spmm_max"]
+
+
+def spmm_max(
+    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, largest: bool, plan: Plan | None
+) -> torch.Tensor:
+    """Computes the largest or smallest product of each row and feature, recorded by autograd.
+
+    Args:
+        a: the operand.
+        x: [k, n], or [k, heads, d] with edge values [nnz, heads].
+        values: [nnz] or [nnz, heads]; None: A's weights.
+        largest: True for the maximum, False for the minimum.
+        plan: a plan of the csr kernel; None: a default one.
+    """
+    a.kernels.require("reduce", "a max" if largest else "a min", None)
+    bind = lambda: lambda x, values: _backend(x).spmm_max(a.kernels, x, values, largest, plan)  # noqa: E731
+    y: torch.Tensor = call(_SpmmMax, torch.ops.gnnsparse.spmm_max, a, (x, values), bind, (largest,))[0]
+    return y
+
+
+def _backend(x: torch.Tensor) -> ModuleType:
+    return heads_cuda if path().takes(x.device) else heads_cpu
+
+
+class _SpmmMax(Operation):
+    name = "spmm_max"
+
+    @staticmethod
+    def forward(
+        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, largest: bool,
+        run: Callable[..., Any],
+    ) -> Any:  # fmt: skip
+        return run(x, values)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        x, values = inputs[:2]
+        ctx.mark_non_differentiable(output[1])
+        ctx.operand, ctx.x_dtype = operand_at(inputs[2]), x.dtype
+        needs_x = values is not None and values.requires_grad
+        ctx.save_for_backward(x if needs_x else None, values, output[1])
+
+    @staticmethod
+    @ranged("spmm_backward")
+    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
+        """Computes the gradients of x and of the values: sums of what each nonzero has given."""
+        saved = x, values, _ = alive(ctx.saved_tensors)
+        grad = gradient("spmm", grad)
+        native, composed = lambda: _grads(ctx, grad, *saved), lambda: _composed_grads(ctx, grad, *saved)
+        grads = native_or_composed((grad, x, values), native, composed)
+        return *grads, *[None] * (len(ctx.needs_input_grad) - 2)
+
+
+def _grads(
+    ctx: Any, grad: torch.Tensor, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Computes the gradients by kernels, or by the operators that stand for them."""
+    grad_x = grad_values = None
+    if is_plain(grad, x, values):
+        grad, of_x, of_values, operand = settled(grad), _grad_of_x, _grad_of_values, ctx.operand
+    else:
+        ops, operand = torch.ops.gnnsparse, ctx.operand.handle
+        of_x, of_values = ops.spmm_max_grad, ops.spmm_max_values_grad
+    if ctx.needs_input_grad[0]:
+        grad_x = of_x(grad, argmax, values, operand).to(ctx.x_dtype)
+    if values is not None and ctx.needs_input_grad[1]:
+        grad_values = of_values(grad, x, argmax, operand).to(values.dtype)
+    return grad_x, grad_values
+
+
+def _grad_of_x(
+    grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand
+) -> torch.Tensor:
+    turned = None if values is None else operand.transpose_values(values)
+    result: torch.Tensor = _backend(grad).spmm_max_grad(operand.T.kernels, grad, argmax, turned)
+    return result
+
+
+def _grad_of_values(
+    grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor, operand: SparseOperand
+) -> torch.Tensor:
+    result: torch.Tensor = _backend(grad).sddmm(operand.kernels, grad, x, argmax)
+    return result
+
+
+# In torch operations, which compose with every transform and have gradients again.
+
+
+def _composed_grads(
+    ctx: Any, grad: torch.Tensor, x: torch.Tensor | None, values: torch.Tensor | None, argmax: torch.Tensor
+) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Computes the gradients of `_chosen`, which is linear in x and in the values."""
+    operand: SparseOperand = ctx.operand
+    if x is None:
+        x = grad.new_zeros(operand.shape[1], *grad.shape[1:], dtype=ctx.x_dtype)
+    of_x, of_values = ctx.needs_input_grad[0], values is not None and ctx.needs_input_grad[1]
+    wanted = [t for t, need in ((x, of_x), (values, of_values)) if need]
+
+    def chosen(*wanted: torch.Tensor) -> torch.Tensor:
+        given = iter(wanted)
+        return _chosen(operand, next(given) if of_x else x, next(given) if of_values else values, argmax)
+
+    grads = iter(torch.func.vjp(chosen, *wanted)[1](grad))
+    return next(grads) if of_x else None, next(grads) if of_values else None
+
+
+def _edges_of(operand: SparseOperand, argmax: torch.Tensor) -> torch.Tensor:
+    """Returns the index of the nonzero that gave each element; any where there is none."""
+    csr, ids = operand.kernels.csr, operand.kernels.row_ids
+    # In A's own order, rows and the columns in a row ascend.
+    keys = csr.row_index() * csr.cols + csr.indices
+    rows = torch.arange(csr.rows, dtype=torch.int64, device=argmax.device)
+    stored = rows if ids is None else torch.empty_like(rows).index_copy(0, ids.long(), rows)
+    first = (stored * csr.cols).reshape(-1, *[1] * (argmax.dim() - 1))
+    return torch.searchsorted(keys, first + argmax.clamp(min=0)).clamp(max=max(csr.nnz - 1, 0))
+
+
+def _weights_at(operand: SparseOperand, values: torch.Tensor | None, argmax: torch.Tensor) -> Any:
+    """Returns the weight of the nonzero that gave each element, float32; 0 where there is none."""
+    some = argmax >= 0
+    weights = operand.kernels.own_weights if values is None else values
+    if weights is None:
+        return some.float()
+    edges = _edges_of(operand, argmax)
+    if weights.dim() == 1:
+        chosen = weights.float()[edges]
+    else:
+        chosen = weights.float().gather(0, edges.flatten(2).movedim(1, 2).flatten(0, 1))
+        chosen = chosen.unflatten(0, (edges.shape[0], edges.shape[2])).movedim(1, 2)
+    return torch.where(some, chosen, 0.0)
+
+
+def _chosen(
+    operand: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor
+) -> torch.Tensor:
+    """Computes the result as a function of x and the values: the products of the nonzeros that gave it."""
+    rows = x.float().gather(0, argmax.clamp(min=0).long())
+    return (torch.where(argmax >= 0, rows, 0.0) * _weights_at(operand, values, argmax)).to(x.dtype)
+
+
+# The operators.
+
+
+def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
+    """Returns the operand, after checking x [k, n] or [k, heads, d], and values [nnz] or [nnz, heads]."""
+    operand = operand_at(handle)
+    check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
+    if values is not None:
+        operand.kernels.require("values", "edge values", "sddmm")
+        check_operator_tensor("values", values, operand, (operand.nnz, *x.shape[1:-1]))
+    operand.kernels.require("operand", "a maximum or minimum", None)
+    return operand
+
+
+def _of_grad(
+    grad: torch.Tensor, argmax: torch.Tensor, handle: int, values: torch.Tensor | None = None,
+    x: torch.Tensor | None = None,
+) -> SparseOperand:  # fmt: skip
+    """Returns the operand, after checking the gradient [m, n] or [m, heads, d], and what goes with it."""
+    operand = operand_at(handle)
+    operand.kernels.require("operand", "a maximum or minimum", None)
+    check_operator_tensor("grad", grad, operand, row_of_heads(grad, operand.shape[0]))
+    check_operator_tensor("argmax", argmax, operand, tuple(grad.shape), (torch.int32,))
+    if values is not None:
+        check_operator_tensor("values", values, operand, (operand.nnz, *grad.shape[1:-1]))
+    if x is not None:
+        check_operator_tensor("x", x, operand, (operand.shape[1], *grad.shape[1:]))
+    return operand
+
+
+def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
+    return _backend(x).spmm_max(_of_features(x, values, operand).kernels, x, values, largest)
+
+
+def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
+    shape = (_of_features(x, values, operand).shape[0], *x.shape[1:])
+    return x.new_empty(shape), x.new_empty(shape, dtype=torch.int32)
+
+
+def _fake_grad(grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None, operand: int) -> Any:
+    return grad.new_empty(_of_grad(grad, argmax, operand, values).shape[1], *grad.shape[1:])
+
+
+def _fake_values_grad(grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor, operand: int) -> Any:
+    return grad.new_empty(_of_grad(grad, argmax, operand, x=x).nnz, *grad.shape[1:-1])
+
+
+register(
+    "spmm_max(Tensor x, Tensor? values, int operand, bool largest) -> (Tensor, Tensor)",
+    _run,
+    _fake,
+    _SpmmMax.setup_context,
+    _SpmmMax.backward,
+)
+register(
+    "spmm_max_grad(Tensor grad, Tensor argmax, Tensor? values, int operand) -> Tensor",
+    lambda grad, argmax, values, a: _grad_of_x(grad, argmax, values, _of_grad(grad, argmax, a, values)),
+    _fake_grad,
+)
+register(
+    "spmm_max_values_grad(Tensor grad, Tensor x, Tensor argmax, int operand) -> Tensor",
+    lambda grad, x, argmax, a: _grad_of_values(grad, x, argmax, _of_grad(grad, argmax, a, x=x)),
+    _fake_values_grad,
+)

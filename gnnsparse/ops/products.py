@@ -1,0 +1,407 @@
+"""The two sparse products, SpMM and SDDMM. Each is computed in the gradient of the other."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from gnnsparse.errors import bad_value, check_choice, check_integer
+from gnnsparse.ops import reference
+from gnnsparse.ops.arguments import check_edges, check_features, check_operand, resolve_impl
+from gnnsparse.ops.dispatch import (
+    Operation,
+    call,
+    check_operator_tensor,
+    direct,
+    divide_by_counts,
+    form_of,
+    gradient,
+    needs_grad,
+    operand_at,
+    register,
+    row_of_heads,
+    transpose_values,
+)
+from gnnsparse.ops.maximum import spmm_max
+from gnnsparse.ops.quantization import exact_rounded, fake_quantized
+from gnnsparse.ops.sddmm_kernels import bind_sddmm
+from gnnsparse.ops.spmm_kernels import bind_spmm
+from gnnsparse.ops.spmm_quantized import StoredFeatures, multiply_stored
+from gnnsparse.plan import Plan
+from gnnsparse.plan.choose import kernel_of
+from gnnsparse.precision import Precision
+from gnnsparse.runtime.functorch import alive, is_direct, outside
+from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_cache import SddmmCall, SpmmCall, explicit_values
+from gnnsparse.sparse.operand import SparseOperand, bind_matmul
+
+__all__ = ["sddmm", "spmm"]
+
+
+#: What `reduce=` accepts.
+REDUCTIONS = ("sum", "mean", "max", "min")
+
+
+@ranged("spmm")
+def spmm(
+    A: SparseOperand,  # noqa: N803
+    x: torch.Tensor | StoredFeatures,
+    values: torch.Tensor | None = None,
+    *,
+    reduce: str = "sum",
+    impl: str = "auto",
+    plan: Plan | None = None,
+    seed: int | None = None,
+) -> torch.Tensor:
+    """Multiplies a sparse by a dense matrix: y = A x. Differentiable in x and values.
+
+    `A @ x` is the same for a matrix or a vector x. With more dimensions it takes x [..., k, n], as
+    torch.matmul does.
+
+    Operands are rounded to the precision of A, sums are float32, and every run gives bitwise equal results.
+    It composes with torch.func's grad, vjp, jacrev and vmap, which computes a product for each entry of the
+    batch; over x alone, write the batch as more columns.
+
+    Args:
+        A: operand made by `gnnsparse.prepare`, of shape [m, k].
+        x: [k, n], [k, heads, d] or [k], float32, float16 or bfloat16, any strides, on A's device;
+            or what `gnnsparse.store_features` made of a matrix: then `values` and `seed` are None, and
+            `reduce` is a sum or a mean.
+        values: [nnz], or [nnz, heads] with x [k, heads, d]; float32, float16 or bfloat16, one value for each
+            nonzero (and head) in A's own order, used in place of A's weights; None: A's weights.
+        reduce: what becomes of the products weight * x of a row. "sum" adds them; "mean" divides the sum by
+            the number of the row's nonzeros; "max" and "min" take the largest or smallest of each feature,
+            where NaN counts as both. Rows without nonzeros are 0. The gradient of a maximum goes to the
+            nonzero that gave it, the first in A's order among equals. Edges that were merged are one nonzero,
+            whose weight is the sum of theirs.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With a
+            value for each head, "max" and "min" the csr kernel alone can run.
+        seed: in the precisions int8 and fp8: the numbers of X are rounded up or down at random, so that their
+            mean is X, and equally for equal seeds; None: to nearest. It needs a sum or a mean.
+
+    Returns:
+        [m, n], [m, heads, d] or [m] in the dtype of x.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, `reduce`, `impl`, `plan` or `seed` can't run
+            there, or A's format has no edge values, maxima or minima.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
+    """
+    form, mean = None, type(reduce) is str and reduce == "mean"
+    if (
+        plan is None
+        and seed is None
+        and type(impl) is str
+        and impl == "auto"
+        and (mean or (type(reduce) is str and reduce == "sum"))
+        and type(A) is SparseOperand
+        and not torch.compiler.is_compiling()
+    ):
+        # If arguments of equal form have passed all checks before, their launch or bound call is reused.
+        known = A.kernels.dispatch_cache
+        if values is None and (y := known.multiply[mean](x)) is not None:
+            return _recorded(x, A, mean) if y is NotImplemented else y
+        if is_direct():
+            form = "spmm", reduce, form_of(x), "own" if values is None else form_of(values)
+            if (run := known.get(form)) is not None:
+                return _spmm_with_grad(x, values, A, mean, run) if needs_grad(x, values) else run(x, values)
+    if isinstance(x, StoredFeatures):
+        return multiply_stored(A, x, values, reduce, impl, plan, seed)
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    check_choice("reduce", reduce, REDUCTIONS)
+    if plan is not None:
+        kernel_of("spmm", plan)
+    if seed is not None:
+        _check_seed(A, seed, reduce)
+    if isinstance(x, torch.Tensor) and x.dim() == 1:
+        y = spmm(A, x[:, None], values, reduce=reduce, impl=impl, plan=plan, seed=seed)
+        return y[:, 0].contiguous()
+    x = check_features("x", x, A, A.shape[1], kind)
+    if A.operations is not None:
+        return A.operations.spmm(A, x, values, reduce, impl, plan)
+    if values is not None:
+        heads = x.shape[1] if x.dim() == 3 else None
+        values = check_edges("values", values, A, kind, heads=heads)
+    if kind == "reference":
+        return _reference(A, x, values, reduce, seed)
+    if values is not None:
+        A.kernels.require("values", "edge values", "sddmm")
+    if x.dim() == 3 and (values is None or values.dim() == 1 or values.shape[1] == 1):
+        # The same weight in every head: heads are columns.
+        shared = values if values is None or values.dim() == 1 else values[:, 0]
+        y = spmm(A, x.flatten(1), shared, reduce=reduce, impl=impl, plan=plan, seed=seed)
+        return y.unflatten(1, x.shape[1:])
+    if reduce in ("max", "min"):
+        return spmm_max(A, x, values, reduce == "max", plan)
+    bind = lambda: bind_spmm(A.kernels, x, values, plan, mean, seed)  # noqa: E731
+    result: torch.Tensor = call(_Spmm, torch.ops.gnnsparse.spmm, A, (x, values), bind, (mean,), (seed,), form)
+    return result
+
+
+def _reference(
+    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, seed: int | None
+) -> torch.Tensor:
+    kernels = a.kernels
+    if kernels.quantization is not None and reduce in ("sum", "mean") and x.dtype != torch.float64:
+        return _quantized_reference(a, x, values, reduce, kernels.quantization, seed)
+    if values is None:
+        own = kernels.values
+        own = None if own is None else own.float()
+        scales = kernels.row_scale, kernels.col_scale
+        with outside():
+            own = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
+        weights = own.to(x.dtype if x.dtype == torch.float64 else torch.float32)
+    else:
+        weights = exact_rounded(values, a.precision)
+    dense = exact_rounded(x, a.precision)
+    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
+
+
+def _quantized_reference(
+    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, precision: Precision,
+    seed: int | None,
+) -> torch.Tensor:  # fmt: skip
+    """Computes the product with an X of 8 bits, into which column weights are multiplied first."""
+    kernels, index = a.kernels, a.indices()
+    wide = x.float()
+    if values is not None:
+        weights = exact_rounded(values, a.precision)
+    else:
+        columns = kernels.given_col_scale
+        wide = wide if columns is None else wide * columns.reshape(-1, *[1] * (x.dim() - 1))
+        own = kernels.values
+        scales = kernels.row_scale, None
+        with outside():
+            weights = explicit_values(
+                kernels.csr, None, None if own is None else own.float(), scales, Precision.FP32
+            )
+    dense = fake_quantized(wide.flatten(1), precision, seed).view(x.shape)
+    return reference.spmm(index, weights, dense, a.shape[0], reduce).to(x.dtype)
+
+
+def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
+    """Raises TypeError or ValueError if a seed of stochastic rounding is none, or has nothing to round."""
+    check_integer("seed", seed, least=0, accepted="an integer from 0 to 2^63 - 1")
+    if not a.precision.quantizes:
+        bad_value(
+            "seed", f"got {seed}, and an operand in {a.precision.value}; accepted: None, or int8 or fp8"
+        )
+    if reduce in ("max", "min"):
+        bad_value("seed", f"got {seed} with reduce={reduce!r}, which stores no 8 bits; accepted: None")
+
+
+class _Spmm(Operation):
+    name = "spmm"
+
+    @staticmethod
+    def forward(
+        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, mean: bool, run: SpmmCall | None
+    ) -> Any:
+        if run is not None:
+            return run(x, values)
+        # A native launch takes x, unless another thread has replaced the operand's plans meanwhile.
+        y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[mean](x)
+        return bind_spmm(operand.kernels, x, None, None, mean)(x, None) if y is None else y
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        x, values, operand, ctx.mean, _ = inputs
+        ctx.operand, ctx.x_dtype = operand_at(operand), x.dtype
+        if values is not None:
+            ctx.save_for_backward(x if values.requires_grad else None, values)
+
+    @staticmethod
+    @ranged("spmm_backward")
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
+
+        For a mean, rows of dY are divided by the numbers of nonzeros first. An X of 8 bits gets the gradient
+        of one that was rounded to 16.
+        """
+        x, values = alive(ctx.saved_tensors) or (None, None)
+        operand: SparseOperand = ctx.operand.unquantized
+        grad = gradient("spmm", grad)
+        if ctx.mean:
+            grad = divide_by_counts(operand, grad)
+        grad_x = grad_values = None
+        if ctx.needs_input_grad[0]:
+            turned = None if values is None else transpose_values(operand, values)
+            grad_x = spmm(operand.T, grad, turned).to(ctx.x_dtype)
+        if values is not None and ctx.needs_input_grad[1]:
+            grad_values = sddmm(operand, grad, x).to(values.dtype)
+        return grad_x, grad_values, None, None, None
+
+
+#: (x, values or None, operand, whether it is a mean, the bound call or None) -> y, recorded by autograd.
+_spmm_with_grad = direct(_Spmm)
+
+
+def _recorded(x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
+    """Computes a product that autograd records, of an x that `DispatchCache.multiply` takes."""
+    y: torch.Tensor = _spmm_with_grad(x, None, operand, mean, None)
+    return y
+
+
+def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
+    """Returns the operand, after checking x [k, n] or [k, heads, d], and values [nnz] or [nnz, heads]."""
+    operand = operand_at(handle)
+    check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
+    if x.dim() == 3 and values is None:
+        bad_value("x", "has 3 dimensions; accepted: 2, where no values of its heads are given")
+    if values is not None:
+        operand.kernels.require("values", "edge values", "sddmm")
+        check_operator_tensor("values", values, operand, (operand.nnz, *x.shape[1:-1]))
+    return operand
+
+
+def _run(
+    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
+) -> torch.Tensor:
+    return bind_spmm(_of_features(x, values, operand).kernels, x, values, None, mean, seed)(x, values)
+
+
+def _fake(
+    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
+) -> torch.Tensor:
+    return x.new_empty(_of_features(x, values, operand).shape[0], *x.shape[1:])
+
+
+register(
+    "spmm(Tensor x, Tensor? values, int operand, bool mean=False, int? seed=None) -> Tensor",
+    _run,
+    _fake,
+    _Spmm.setup_context,
+    _Spmm.backward,
+)
+
+
+def _matmul(A: SparseOperand, x: torch.Tensor | StoredFeatures) -> torch.Tensor:  # noqa: N803
+    """Returns A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
+    if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided or x.is_nested:
+        return spmm(A, x)
+    k = A.shape[1]
+    if x.shape[-2] != k:
+        heads = "; features of heads [k, heads, d] go to gnnsparse.spmm" if x.shape[0] == k else ""
+        bad_value("x", f"has shape {tuple(x.shape)}; accepted: (..., {k}, any){heads}")
+    folded = x.movedim(-2, 0)
+    y = spmm(A, folded.reshape(k, math.prod(folded.shape[1:])))
+    return y.reshape(A.shape[0], *folded.shape[1:]).movedim(0, -2).contiguous()
+
+
+bind_matmul(_matmul, _recorded)
+
+
+@ranged("sddmm")
+def sddmm(
+    A: SparseOperand,  # noqa: N803
+    q: torch.Tensor,
+    k: torch.Tensor,
+    *,
+    impl: str = "auto",
+    plan: Plan | None = None,
+) -> torch.Tensor:
+    """Sampled dense-dense product: dot(q[i], k[j]) at every nonzero (i, j) of A. Differentiable.
+
+    A's weights are ignored. Operands are rounded to A's precision, sums are float32. It composes with
+    torch.func's grad, vjp, jacrev and vmap, which computes a product for each entry of the batch.
+
+    Args:
+        A: operand made by `gnnsparse.prepare`, of shape [m, n].
+        q: [m, d] or [m, heads, d], float32, float16 or bfloat16, any strides, on A's device.
+        k: [n, d] or [n, heads, d], float32, float16 or bfloat16, any strides, on A's device.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
+        plan: kernel and parameters to run with on a GPU, as returned by `A.plan`; None: A's own plan. With
+            heads the csr kernel alone can run.
+
+    Returns:
+        [nnz] or [nnz, heads] in A's own order and the dtype of q, which `spmm` accepts as `values`.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, `impl` or `plan` can't run there, or A's format
+            has no SDDMM.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
+    """
+    form = None
+    if plan is None and type(impl) is str and impl == "auto" and is_direct() and type(A) is SparseOperand:
+        # If arguments of equal form have passed all checks before, their bound call is reused.
+        form = "sddmm", form_of(q), form_of(k)
+        if (run := A.kernels.dispatch_cache.get(form)) is not None:
+            return _sddmm_with_grad(q, k, A, run) if needs_grad(q, k) else run(q, k)
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        return A.operations.sddmm(A, q, k, impl, plan)
+    if plan is not None:
+        kernel_of("sddmm", plan)
+    q = check_features("q", q, A, A.shape[0], kind)
+    k = check_features("k", k, A, A.shape[1], kind)
+    if q.dim() == 2 and k.dim() == 2 and q.shape[1] != k.shape[1]:
+        bad_value("k", f"has {k.shape[1]} columns; accepted: {q.shape[1]}, as q")
+    if q.shape[1:] != k.shape[1:]:
+        bad_value("k", f"has shape {tuple(k.shape)}; accepted: {(A.shape[1], *q.shape[1:])}, as q")
+    if kind == "reference":
+        rounded = exact_rounded(q, A.precision), exact_rounded(k, A.precision)
+        return reference.sddmm(A.indices(), *rounded).to(q.dtype)
+    A.kernels.require("A", "sddmm", "sddmm")
+    if q.dim() == 3 and q.shape[1] == 1:
+        return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]
+    result: torch.Tensor = call(
+        _Sddmm, torch.ops.gnnsparse.sddmm, A, (q, k), lambda: bind_sddmm(A.kernels, q, plan), form=form
+    )
+    return result
+
+
+class _Sddmm(Operation):
+    name = "sddmm"
+
+    @staticmethod
+    def forward(q: torch.Tensor, k: torch.Tensor, operand: SparseOperand, run: SddmmCall) -> Any:
+        return run(q, k)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        q, k = inputs[:2]
+        ctx.operand = operand_at(inputs[2])
+        ctx.save_for_backward(q, k)
+
+    @staticmethod
+    @ranged("sddmm_backward")
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
+        q, k = alive(ctx.saved_tensors)
+        operand: SparseOperand = ctx.operand.unquantized
+        grad = gradient("sddmm", grad)
+        grad_q = spmm(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
+        grad_k = None
+        if ctx.needs_input_grad[1]:
+            grad_k = spmm(operand.T, q, transpose_values(operand, grad)).to(k.dtype)
+        return grad_q, grad_k, *[None] * (len(ctx.needs_input_grad) - 2)
+
+
+#: (q, k, the operand, the bound call) -> scores, recorded by autograd.
+_sddmm_with_grad = direct(_Sddmm)
+
+
+def _of_rows(q: torch.Tensor, k: torch.Tensor, handle: int) -> SparseOperand:
+    operand = operand_at(handle)
+    operand.kernels.require("operand", "sddmm", "sddmm")
+    check_operator_tensor("q", q, operand, row_of_heads(q, operand.shape[0]))
+    check_operator_tensor("k", k, operand, (operand.shape[1], *q.shape[1:]))
+    return operand
+
+
+register(
+    "sddmm(Tensor q, Tensor k, int operand) -> Tensor",
+    lambda q, k, operand: bind_sddmm(_of_rows(q, k, operand).kernels, q)(q, k),
+    lambda q, k, operand: q.new_empty(_of_rows(q, k, operand).nnz, *q.shape[1:-1]),
+    _Sddmm.setup_context,
+    _Sddmm.backward,
+)

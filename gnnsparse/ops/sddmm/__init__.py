@@ -1,1 +1,0 @@
-"""SDDMM: dot products of the rows of two dense matrices, at the nonzeros of a sparse matrix."""

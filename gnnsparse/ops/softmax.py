@@ -1,0 +1,191 @@
+"""The softmax over the nonzeros of each row."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+
+from gnnsparse import _native
+from gnnsparse.ops import reference
+from gnnsparse.ops.arguments import check_edges, check_operand, resolve_impl
+from gnnsparse.ops.dispatch import (
+    Operation,
+    call,
+    check_operator_tensor,
+    gradient,
+    is_plain,
+    native_or_composed,
+    operand_at,
+    register,
+)
+from gnnsparse.runtime.device import path
+from gnnsparse.runtime.functorch import alive, settled
+from gnnsparse.runtime.nvtx import ranged
+from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.operand import SparseOperand
+
+__all__ = ["edge_softmax", "softmax", "softmax_grad"]
+
+#: On a GPU a row of more nonzeros is processed by a whole block of threads instead of a few lanes of a warp.
+_ROW_LIMIT = 1024
+
+
+@ranged("edge_softmax")
+def edge_softmax(
+    A: SparseOperand,  # noqa: N803
+    scores: torch.Tensor,
+    *,
+    impl: str = "auto",
+) -> torch.Tensor:
+    """Computes the softmax over the nonzeros of each row of A, in float32. Differentiable.
+
+    It composes with torch.func's grad, vjp, jacrev and vmap, which computes a softmax for each entry of the
+    batch.
+
+    Args:
+        A: operand made by `gnnsparse.prepare`. Its weights are ignored.
+        scores: [nnz] or [nnz, heads] in A's own order, float32, float16 or bfloat16, on A's device. Each head
+            has a softmax of its own. -inf masks an edge.
+        impl: "auto" (kernels of A's device), "cpu", "cuda", or "reference" (plain torch, which accepts
+            float64 as well).
+
+    Returns:
+        [nnz] or [nnz, heads], in the order and dtype of scores. A row whose scores are all -inf gives zeros.
+
+    Raises:
+        TypeError: an argument is of another type or dtype.
+        ValueError: a shape or a device does not go with A, `impl` can't run there, or A's format has no edge
+            values.
+        RuntimeError: the native module was built without CUDA and A is on a GPU.
+    """
+    check_operand(A)
+    kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        return A.operations.edge_softmax(A, scores, impl)
+    scores = check_edges("scores", scores, A, kind, any_heads=True)
+    if kind == "reference":
+        exact = scores if scores.dtype == torch.float64 else scores.float()
+        return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
+    A.kernels.require("A", "edge_softmax", "sddmm")
+    bind, operator = lambda: partial(softmax, A.kernels), torch.ops.gnnsparse.edge_softmax
+    result: torch.Tensor = call(_EdgeSoftmax, operator, A, (scores,), bind)
+    return result
+
+
+def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
+    """Computes the softmax of scores [nnz] or [nnz, heads] by the kernels of their device, in float32.
+
+    Returns:
+        [nnz] or [nnz, heads] in the dtype of the scores.
+    """
+    if scores.numel() == 0:
+        return torch.empty_like(scores)
+    scores32 = scores.float().contiguous()
+    out, csr, heads = torch.empty_like(scores32), kernels.csr.view, scores.shape[1:]
+    if path().takes(scores.device):
+        work, gpu = kernels.row_work(_ROW_LIMIT), path()
+        with gpu.current(scores.device):
+            gpu.native.cuda_softmax(
+                csr, work.view, _ROW_LIMIT, scores32, *(heads or (1,)), out, kernels.streams.current()
+            )
+    else:
+        run = _native.cpu_softmax_heads if heads else _native.cpu_softmax
+        run(csr, scores32, *heads, out, torch.get_num_threads())
+    return out.to(scores.dtype)
+
+
+def softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
+    """Computes the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
+    if grad.numel() == 0:
+        return torch.empty_like(weights)
+    weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
+    out, csr, heads = torch.empty_like(grad32), kernels.csr.view, grad.shape[1:]
+    if path().takes(grad.device):
+        work, gpu = kernels.row_work(_ROW_LIMIT), path()
+        with gpu.current(grad.device):
+            gpu.native.cuda_softmax_grad(
+                csr, work.view, _ROW_LIMIT, weights32, grad32, *(heads or (1,)), out,
+                kernels.streams.current(),
+            )  # fmt: skip
+    else:
+        run = _native.cpu_softmax_heads_grad if heads else _native.cpu_softmax_grad
+        run(csr, weights32, grad32, *heads, out, torch.get_num_threads())
+    return out.to(weights.dtype)
+
+
+def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
+    """Computes p (d - sum of p d over the row) for the softmax p in torch operations, which compose."""
+    row, p, d = operand.indices()[0], weights.float(), d.float()
+    inner = p.new_zeros(operand.shape[0], *p.shape[1:]).index_add(0, row, p * d)
+    return (p * (d - inner[row])).to(weights.dtype)
+
+
+class _EdgeSoftmax(Operation):
+    name = "edge_softmax"
+
+    @staticmethod
+    def forward(scores: torch.Tensor, operand: SparseOperand, run: Any) -> Any:
+        return run(scores)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.operand = operand_at(inputs[1])
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @ranged("edge_softmax_backward")
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
+        (weights,), operand = alive(ctx.saved_tensors), ctx.operand
+        grad = gradient("edge_softmax", grad)
+
+        def native() -> torch.Tensor:
+            if is_plain(weights, grad):
+                return softmax_grad(operand.kernels, weights, settled(grad))
+            result: torch.Tensor = torch.ops.gnnsparse.edge_softmax_grad(weights, grad, operand.handle)
+            return result
+
+        composed = lambda: _times_jacobian(operand, weights, grad)  # noqa: E731
+        return native_or_composed((grad, weights), native, composed), *[None] * (
+            len(ctx.needs_input_grad) - 1
+        )
+
+
+def _of_scores(scores: torch.Tensor, handle: int) -> SparseOperand:
+    operand = operand_at(handle)
+    operand.kernels.require("operand", "edge_softmax", "sddmm")
+    check_operator_tensor("scores", scores, operand, (operand.nnz, *scores.shape[1:2]))
+    return operand
+
+
+def _of_weights(weights: torch.Tensor, grad: torch.Tensor, handle: int) -> SparseOperand:
+    operand = operand_at(handle)
+    check_operator_tensor("weights", weights, operand, (operand.nnz, *weights.shape[1:2]))
+    check_operator_tensor("grad", grad, operand, tuple(weights.shape))
+    return operand
+
+
+def _fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
+    _of_scores(scores, operand)
+    return scores.new_empty(scores.shape)
+
+
+def _fake_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
+    _of_weights(weights, grad, operand)
+    return weights.new_empty(weights.shape)
+
+
+register(
+    "edge_softmax(Tensor scores, int operand) -> Tensor",
+    lambda scores, operand: softmax(_of_scores(scores, operand).kernels, scores),
+    _fake,
+    _EdgeSoftmax.setup_context,
+    _EdgeSoftmax.backward,
+)
+register(
+    "edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor",
+    lambda weights, grad, operand: softmax_grad(_of_weights(weights, grad, operand).kernels, weights, grad),
+    _fake_grad,
+)

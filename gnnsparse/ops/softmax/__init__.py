@@ -1,1 +1,0 @@
-"""Softmax over the nonzeros of each row."""

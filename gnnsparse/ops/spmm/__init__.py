@@ -1,1 +1,0 @@
-"""SpMM: sparse times dense."""
