@@ -122,6 +122,7 @@ def test_second_derivatives(taken: list[int]) -> None:
         torch.testing.assert_close(got, want)
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_batches_and_tangents_of_gradients_are_refused(taken: list[int]) -> None:
     layer, x = layer_and_x()
     out = layer(x.requires_grad_(), operand())
