@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import torch
+from torch.compiler import is_compiling
 
 from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.ops import reference
@@ -100,16 +101,19 @@ def spmm(
         and impl == "auto"
         and (mean or (type(reduce) is str and reduce == "sum"))
         and type(A) is SparseOperand
-        and not torch.compiler.is_compiling()
+        and not is_compiling()
     ):
         # If arguments of equal form have passed all checks before, their launch or bound call is reused.
         known = A.kernels.dispatch_cache
+        dense: Any = x  # features stored in 8 bits have no form
         if values is None and (y := known.multiply[mean](x)) is not None:
-            return _recorded(x, A, mean) if y is NotImplemented else y
+            return _recorded(dense, A, mean) if y is NotImplemented else y
         if is_direct():
-            form = "spmm", reduce, form_of(x), "own" if values is None else form_of(values)
+            form = "spmm", reduce, form_of(dense), "own" if values is None else form_of(values)
             if (run := known.get(form)) is not None:
-                return _spmm_with_grad(x, values, A, mean, run) if needs_grad(x, values) else run(x, values)
+                return (
+                    _spmm_with_grad(x, values, A, mean, run) if needs_grad(dense, values) else run(x, values)
+                )
     if isinstance(x, StoredFeatures):
         return multiply_stored(A, x, values, reduce, impl, plan, seed)
     check_operand(A)
@@ -212,7 +216,7 @@ class _Spmm(Operation):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         x, values, operand, ctx.mean, _ = inputs
-        ctx.operand, ctx.x_dtype = operand_at(operand), x.dtype
+        ctx.operand, ctx.x_dtype, ctx.weighted = operand_at(operand), x.dtype, values is not None
         if values is not None:
             ctx.save_for_backward(x if values.requires_grad else None, values)
 
@@ -224,16 +228,21 @@ class _Spmm(Operation):
         For a mean, rows of dY are divided by the numbers of nonzeros first. An X of 8 bits gets the gradient
         of one that was rounded to 16.
         """
-        x, values = alive(ctx.saved_tensors) or (None, None)
         operand: SparseOperand = ctx.operand.unquantized
         grad = gradient("spmm", grad)
         if ctx.mean:
             grad = divide_by_counts(operand, grad)
+        if not ctx.weighted:
+            # By a native launch if there is one.
+            y = None if is_compiling() else operand.T.kernels.dispatch_cache.multiply[False](grad)
+            if y is None or y is NotImplemented:
+                y = spmm(operand.T, grad)
+            return y.to(ctx.x_dtype), None, None, None, None
+        x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
         if ctx.needs_input_grad[0]:
-            turned = None if values is None else transpose_values(operand, values)
-            grad_x = spmm(operand.T, grad, turned).to(ctx.x_dtype)
-        if values is not None and ctx.needs_input_grad[1]:
+            grad_x = spmm(operand.T, grad, transpose_values(operand, values)).to(ctx.x_dtype)
+        if ctx.needs_input_grad[1]:
             grad_values = sddmm(operand, grad, x).to(values.dtype)
         return grad_x, grad_values, None, None, None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -91,7 +92,7 @@ def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
                 csr, work.view, _ROW_LIMIT, scores32, *(heads or (1,)), out, kernels.streams.current()
             )
     else:
-        run = _native.cpu_softmax_heads if heads else _native.cpu_softmax
+        run: Callable[..., None] = _native.cpu_softmax_heads if heads else _native.cpu_softmax
         run(csr, scores32, *heads, out, torch.get_num_threads())
     return out.to(scores.dtype)
 
@@ -110,7 +111,7 @@ def softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor
                 kernels.streams.current(),
             )  # fmt: skip
     else:
-        run = _native.cpu_softmax_heads_grad if heads else _native.cpu_softmax_grad
+        run: Callable[..., None] = _native.cpu_softmax_heads_grad if heads else _native.cpu_softmax_grad
         run(csr, weights32, grad32, *heads, out, torch.get_num_threads())
     return out.to(weights.dtype)
 

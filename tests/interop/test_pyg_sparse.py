@@ -50,6 +50,12 @@ class _With(torch.nn.Module):
         return self.layer(x, x, adj)
 
 
+# PyG writes a layer's `propagate` once in a process, for what the first of its class can do: a first one that aggregates
+# by an LSTM leaves out the product with a sparse matrix for all that come after it.
+for _make in LAYERS.values():
+    _make()
+
+
 def matrix(layout: str = "csr", *, ones: bool = False, device: str = "cpu", **options: Any) -> torch.Tensor:
     """A sparse matrix [targets, sources], some rows of which are empty."""
     generator = torch.Generator().manual_seed(3)

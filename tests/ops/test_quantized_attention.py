@@ -173,10 +173,9 @@ def test_second_derivatives(device: str, precision: str) -> None:
     assert (got.double() - wanted).norm() < 1e-2 * wanted.norm()
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's forward mode warns about itself
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_transforms(device: str, precision: str) -> None:
-    """torch.func's gradients, tangents and batches are those of the plain call."""
+    """torch.func's gradients and batches are those of the plain call."""
     a = _operand(device, precision)
     case = make_case(a, 16, 12, lead=(2, 3))
     q, k, v = (x.to(device) for x in (case.q, case.k, case.v))
@@ -190,10 +189,6 @@ def test_transforms(device: str, precision: str) -> None:
     grads = torch.func.grad(total, argnums=(0, 1, 2))(q, k, v)
     like = plain(a, rounded)[1:4]
     assert_all_accurate([g.cpu() for g in grads], like, exact(a, rounded)[1:4], floor=FLOOR)
-    # A change of K moves the output as if K had not been rounded.
-    change = torch.randn_like(k)
-    _, moved = torch.func.jvp(lambda k: total(q, k, v), (k,), (change,))
-    assert torch.allclose(moved, (grads[1] * change).sum(), rtol=5e-3, atol=5e-3 * float(grads[1].norm()))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
