@@ -50,8 +50,8 @@ class _With(torch.nn.Module):
         return self.layer(x, x, adj)
 
 
-# PyG writes a layer's `propagate` once in a process, for what the first of its class can do: a first one that aggregates
-# by an LSTM leaves out the product with a sparse matrix for all that come after it.
+# PyG writes a layer's `propagate` once in a process, for what the first of its class can do: a first one that
+# aggregates by an LSTM leaves out the product with a sparse matrix for all that come after it.
 for _make in LAYERS.values():
     _make()
 
