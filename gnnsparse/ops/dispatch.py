@@ -24,8 +24,8 @@ from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
     "Operation", "call", "check_operator_tensor", "direct", "divide_by_counts", "form_of", "gradient",
-    "is_plain", "native_or_composed", "needs_grad", "operand_at", "register", "row_of_heads",
-    "straight_through", "transpose_values",
+    "is_plain", "native_or_composed", "needs_grad", "operand_at", "refuse_batch", "register",
+    "row_of_heads", "straight_through", "transpose_values",
 ]  # fmt: skip
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -157,17 +157,22 @@ def native_or_composed(
     return native() if traced or (is_direct() and not needs_grad(*tensors)) else composed()
 
 
-def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
-
-    Raises:
-        NotImplementedError: it is a batch of gradients, of an older torch.vmap that has no rules.
-    """
+def refuse_batch(operation: str, grad: torch.Tensor) -> None:
+    """Raises NotImplementedError if a backward pass got a batch of gradients (torch's older vmap)."""
     if is_batch_of_gradients(grad):
         raise NotImplementedError(
             f"gnnsparse.{operation}: got a batch of gradients (is_grads_batched); accepted: one at a time, "
             "or torch.func.vjp with torch.vmap"
         )
+
+
+def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
+    """Returns the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
+
+    Raises:
+        NotImplementedError: it is a batch of gradients.
+    """
+    refuse_batch(operation, grad)
     return grad.contiguous()
 
 

@@ -21,6 +21,7 @@ from gnnsparse.ops.dispatch import (
     gradient,
     needs_grad,
     operand_at,
+    refuse_batch,
     register,
     row_of_heads,
     transpose_values,
@@ -229,15 +230,16 @@ class _Spmm(Operation):
         of one that was rounded to 16.
         """
         operand: SparseOperand = ctx.operand.unquantized
-        grad = gradient("spmm", grad)
+        refuse_batch("spmm", grad)
         if ctx.mean:
             grad = divide_by_counts(operand, grad)
         if not ctx.weighted:
-            # By a native launch if there is one.
+            # A native launch copies a gradient with strides of 0, as that of a sum, itself.
             y = None if is_compiling() else operand.T.kernels.dispatch_cache.multiply[False](grad)
             if y is None or y is NotImplemented:
-                y = spmm(operand.T, grad)
+                y = spmm(operand.T, grad.contiguous())
             return y.to(ctx.x_dtype), None, None, None, None
+        grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
         if ctx.needs_input_grad[0]:
