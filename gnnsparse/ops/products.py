@@ -206,13 +206,9 @@ class _Spmm(Operation):
 
     @staticmethod
     def forward(
-        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, mean: bool, run: SpmmCall | None
+        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, mean: bool, run: SpmmCall
     ) -> Any:
-        if run is not None:
-            return run(x, values)
-        # A native launch takes x, unless another thread has replaced the operand's plans meanwhile.
-        y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[mean](x)
-        return bind_spmm(operand.kernels, x, None, None, mean)(x, None) if y is None else y
+        return run(x, values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -234,11 +230,7 @@ class _Spmm(Operation):
         if ctx.mean:
             grad = divide_by_counts(operand, grad)
         if not ctx.weighted:
-            # A native launch copies a gradient with strides of 0, as that of a sum, itself.
-            y = None if is_compiling() else operand.T.kernels.dispatch_cache.multiply[False](grad)
-            if y is None or y is NotImplemented:
-                y = spmm(operand.T, grad.contiguous())
-            return y.to(ctx.x_dtype), None, None, None, None
+            return _transposed_product(operand.T, grad).to(ctx.x_dtype), None, None, None, None
         grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
@@ -253,10 +245,42 @@ class _Spmm(Operation):
 _spmm_with_grad = direct(_Spmm)
 
 
-def _recorded(x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
-    """Computes a product that autograd records, of an x that `DispatchCache.multiply` takes."""
-    y: torch.Tensor = _spmm_with_grad(x, None, operand, mean, None)
-    return y
+def _transposed_product(transpose: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
+    """Computes A^T dY with A's own weights, by a native launch if there is one."""
+    if not is_compiling():
+        # It copies a gradient with strides of 0, as that of a sum, itself.
+        y: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[False](grad)
+        if y is not None and y is not NotImplemented:
+            return y
+    return spmm(transpose, grad.contiguous())
+
+
+class _LaunchedSpmm(torch.autograd.Function):
+    """SpMM without values where both passes are native launches, as in most training steps.
+
+    `forward` takes the context, where `Operation` has a `setup_context`, which transforms need: that is a call
+    more, and a fifth of the forward pass's host time.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, operand: SparseOperand, mean: bool) -> torch.Tensor:
+        ctx.operand, ctx.mean = operand, mean
+        # The launch takes x, unless another thread has replaced the operand's plans meanwhile.
+        y: torch.Tensor | None = operand.kernels.dispatch_cache.multiply[mean](x)
+        return bind_spmm(operand.kernels, x, None, None, mean)(x, None) if y is None else y
+
+    @staticmethod
+    @ranged("spmm_backward")
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        operand: SparseOperand = ctx.operand.unquantized
+        refuse_batch("spmm", grad)
+        if ctx.mean:
+            grad = divide_by_counts(operand, grad)
+        return _transposed_product(operand.T, grad), None, None
+
+
+#: (x, operand, whether it is a mean) -> y, recorded by autograd, of an x that `DispatchCache.multiply` takes.
+_recorded = direct(_LaunchedSpmm)
 
 
 def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:

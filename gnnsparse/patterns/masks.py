@@ -38,10 +38,7 @@ __all__ = [
     "full",
     "global_tokens",
     "intersection",
-    "other_columns",
     "random",
-    "random_columns",
-    "regular_graph",
     "union",
     "vector_wise",
     "window",
@@ -230,7 +227,7 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
     check_integer("per_row", per_row, 0, _NOT_NEGATIVE)
     if per_row > cols:
         bad_value("per_row", f"got {per_row}; accepted: at most {cols}, the number of keys")
-    return _from_sets(random_columns(rows, cols, per_row, _generator(seed)), rows, cols)
+    return _from_sets(_random_columns(rows, cols, per_row, _generator(seed)), rows, cols)
 
 
 def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
@@ -264,13 +261,13 @@ def expander(nodes: int, degree: int, *, seed: int) -> SparseGraph:
     if nodes * degree % 2:
         bad_value("degree", f"got {degree}; accepted: an even number, as there are {nodes} nodes")
     dense = 2 * degree > nodes
-    edges = regular_graph(nodes, most - degree if dense else degree, generator)
+    edges = _regular_graph(nodes, most - degree if dense else degree, generator)
     row, col = torch.cat([edges, edges.flip(1)]).unbind(1)
     if not dense:
         return _from_coo(row, col, nodes, nodes)
     each = torch.arange(nodes, device="cpu")
     left_out = (torch.cat([row, each]) * nodes + torch.cat([col, each])).sort().values % nodes
-    return _from_sets(other_columns(left_out.reshape(nodes, nodes - degree), nodes), nodes, nodes)
+    return _from_sets(_other_columns(left_out.reshape(nodes, nodes - degree), nodes), nodes, nodes)
 
 
 def vector_wise(
@@ -299,7 +296,7 @@ def vector_wise(
     if not 0 <= sparsity <= 1:
         bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
     strips = -(-rows // vector)
-    sets = random_columns(strips, cols, round((1 - sparsity) * cols), _generator(seed))
+    sets = _random_columns(strips, cols, round((1 - sparsity) * cols), _generator(seed))
     return _from_sets(sets[torch.arange(rows, device="cpu") // vector], rows, cols)
 
 
@@ -468,7 +465,7 @@ PATTERNS: dict[str, Callable[..., SparseGraph]] = {
 }
 
 
-def random_columns(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
+def _random_columns(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
     """Draws `count` different columns for each row, every set of them with equal probability.
 
     Args:
@@ -481,7 +478,7 @@ def random_columns(rows: int, cols: int, count: int, generator: torch.Generator)
         int64 [rows, count], ascending in each row.
     """
     if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
-        return other_columns(_draw_few(rows, cols, cols - count, generator), cols)
+        return _other_columns(_draw_few(rows, cols, cols - count, generator), cols)
     return _draw_few(rows, cols, count, generator)
 
 
@@ -500,7 +497,7 @@ def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> t
     return (keys % max(cols, 1)).reshape(rows, count)
 
 
-def other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
+def _other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
     """Returns for each row the columns that it does not hold.
 
     Args:
@@ -517,7 +514,7 @@ def other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
     return kept + torch.searchsorted(shifted, kept, right=True)
 
 
-def regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch.Tensor:
+def _regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch.Tensor:
     """Draws a graph in which every node has `degree` neighbours, without self-loops and repeated edges.
 
     It is the union of degree / 2 random Hamiltonian cycles, and for an odd degree of a perfect matching,

@@ -20,7 +20,7 @@ from benchmarks import host_path
 from gnnsparse import SparseOperand
 from gnnsparse.formats.policy import WindowPolicy
 from gnnsparse.nn import GCNConv
-from gnnsparse.ops.products import _Spmm
+from gnnsparse.ops.products import _LaunchedSpmm
 from gnnsparse.plan import Plan
 from gnnsparse.plan.work import WorkList
 from gnnsparse.sparse.kernel_cache import Product
@@ -304,7 +304,7 @@ def test_steps_of_a_call_are_few(path: RunningPath) -> None:
     _ = a.T @ seed
     _ = a @ leaf
     made: Any = (a @ leaf).grad_fn
-    backward = lambda: _Spmm.backward(made, seed)  # noqa: E731
+    backward = lambda: _LaunchedSpmm.backward(made, seed)  # noqa: E731
     assert calls_of(lambda: a @ x) <= 8
     assert calls_of(lambda: a @ wide) <= 8
     assert calls_of(lambda: gnnsparse.spmm(a, x)) <= 8
