@@ -258,8 +258,8 @@ def _transposed_product(transpose: SparseOperand, grad: torch.Tensor) -> torch.T
 class _LaunchedSpmm(torch.autograd.Function):
     """SpMM without values where both passes are native launches, as in most training steps.
 
-    `forward` takes the context, where `Operation` has a `setup_context`, which transforms need: that is a call
-    more, and a fifth of the forward pass's host time.
+    `forward` takes the context, where `Operation` has a `setup_context`, which transforms need: that is a
+    call more, and a fifth of the forward pass's host time.
     """
 
     @staticmethod
