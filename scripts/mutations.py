@@ -1,0 +1,269 @@
+"""Change one operator, constant or branch of the package at a time, and see whether the tests notice.
+
+Two trees are compared, such as a commit and a later one in which code and tests have moved. A mutation is
+drawn from the statements that both have, each exactly once, and is tried in each tree with that tree's tests.
+
+    python scripts/mutations.py record --tree OLD --out old.calls.json    # which tests call which functions
+    python scripts/mutations.py record --tree NEW --out new.calls.json
+    python scripts/mutations.py draw --trees OLD NEW --count 120 --seed 0 --out drawn.json
+    python scripts/mutations.py run --tree OLD --calls old.calls.json --drawn drawn.json --out old.json
+    python scripts/mutations.py run --tree NEW --calls new.calls.json --drawn drawn.json --out new.json
+
+`run` writes to the tree, and writes the former text back. Use trees that nobody works in, with an environment
+of their own (`make .venv/.dev`), in Python 3.11 or newer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import collections
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+SWAPS: dict[type, str] = {
+    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.Is: "is not",
+    ast.IsNot: "is", ast.In: "not in", ast.NotIn: "in", ast.Add: "-", ast.Sub: "+", ast.Mult: "+",
+    ast.FloorDiv: "*", ast.Div: "*", ast.Mod: "*", ast.And: "or", ast.Or: "and",
+}  # fmt: skip
+
+#: A pytest plugin that notes, for each test file, the package's functions that it calls.
+PLUGIN = """
+import collections, json, os, sys, pytest
+ROOT, OUT = os.environ["MUTATIONS_ROOT"], os.environ["MUTATIONS_OUT"]
+called, seconds, now = collections.defaultdict(set), collections.Counter(), [None]
+def note(frame, event, argument):
+    if event == "call" and now[0] is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(ROOT):
+            called[now[0]].add("gnnsparse/" + code.co_filename[len(ROOT):] + "::" + code.co_qualname)
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    now[0] = str(item.path.relative_to(item.config.rootpath))
+    sys.setprofile(note)
+    try:
+        return (yield)
+    finally:
+        sys.setprofile(None)
+def pytest_runtest_logreport(report):
+    seconds[report.location[0]] += report.duration
+def pytest_sessionfinish(session):
+    name = OUT + "." + os.environ.get("PYTEST_XDIST_WORKER", "main")
+    with open(name, "w") as file:
+        json.dump({"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds}, file)
+"""
+
+
+def places(tree: Path) -> dict[tuple[str, str, int], dict[str, Any]]:
+    """Return what can be changed in a tree, of statements that it has exactly once.
+
+    Keys are the statement's text, the kind of change and its number among those of one kind in the statement.
+    """
+    found: dict[tuple[str, str, int], list[dict[str, Any]]] = collections.defaultdict(list)
+    for path in sorted((tree / "gnnsparse").rglob("*.py")):
+        source = path.read_text()
+        for function, statement in _statements(ast.parse(source), ""):
+            numbers: collections.Counter[str] = collections.Counter()
+            for kind, node, text in _changes(statement, source):
+                span = [node.lineno, node.col_offset, node.end_lineno, node.end_col_offset]
+                place = {
+                    "file": str(path.relative_to(tree)),
+                    "function": function,
+                    "text": text,
+                    "span": span,
+                }
+                found[ast.unparse(_head(statement)), kind, numbers[kind]].append(place)
+                numbers[kind] += 1
+    return {key: given[0] for key, given in found.items() if len(given) == 1}
+
+
+def _statements(node: ast.AST, function: str) -> Iterator[tuple[str, ast.stmt]]:
+    """Yield the statements of functions, with the qualified names of these."""
+    for child in ast.iter_child_nodes(node):
+        inside = function
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            parent = (
+                f"{function}.<locals>."
+                if isinstance(node, ast.FunctionDef)
+                else f"{function}."
+                if function
+                else ""
+            )
+            inside = parent + child.name
+        elif isinstance(child, ast.stmt) and function:
+            yield function, child
+        yield from _statements(child, inside)
+
+
+def _head(statement: ast.stmt) -> ast.AST:
+    """Return the part of a statement that stands before its body."""
+    for name in ("test", "iter", "items"):
+        part = getattr(statement, name, None)
+        if isinstance(part, ast.AST):
+            return part
+    return statement
+
+
+def _changes(statement: ast.stmt, source: str) -> Iterator[tuple[str, ast.expr, str]]:
+    """Yield the changes of a statement: kind, the expression, and the text that takes its place."""
+    if isinstance(statement, (ast.If, ast.While)):
+        yield "branch", statement.test, f"(not ({ast.get_source_segment(source, statement.test)}))"
+    for node in ast.walk(_head(statement)):
+        if isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in SWAPS:
+            yield (
+                "comparison",
+                node,
+                _joined(source, [node.left, node.comparators[0]], SWAPS[type(node.ops[0])]),
+            )
+        elif (
+            isinstance(node, ast.BinOp) and type(node.op) in SWAPS and not isinstance(node.left, ast.Constant)
+        ):
+            yield "operator", node, _joined(source, [node.left, node.right], SWAPS[type(node.op)])
+        elif isinstance(node, ast.BoolOp):
+            yield "connective", node, _joined(source, node.values, SWAPS[type(node.op)])
+        elif isinstance(node, ast.Constant) and type(node.value) is int:
+            yield "constant", node, f"({node.value} + 1)"
+        elif isinstance(node, ast.Constant) and type(node.value) is bool:
+            yield "constant", node, str(not node.value)
+
+
+def _joined(source: str, parts: list[ast.expr], operator: str) -> str:
+    return "(" + f" {operator} ".join(f"({ast.get_source_segment(source, part)})" for part in parts) + ")"
+
+
+def python_of(tree: Path) -> str:
+    """Return the interpreter of a tree's own environment, in which its package is installed, or this one."""
+    own = tree.resolve() / ".venv" / "bin" / "python"
+    return str(own) if own.exists() else sys.executable
+
+
+def changed(source: str, span: list[int], text: str) -> str:
+    """Return the source with another text at a span of lines and byte columns, as ast counts them."""
+    lines = source.encode().splitlines(keepends=True)
+    first, start, last, end = span
+    middle = lines[first - 1][:start] + text.encode() + lines[last - 1][end:]
+    return b"".join([*lines[: first - 1], middle, *lines[last:]]).decode()
+
+
+def record(tree: Path, out: Path, arguments: list[str]) -> None:
+    """Run the tests of a tree once, and note which of its functions each test file calls."""
+    plugin = out.with_name("mutations_plugin.py")
+    plugin.write_text(PLUGIN)
+    paths = os.pathsep.join([str(plugin.parent.resolve()), str(tree.resolve())])
+    environment = dict(
+        os.environ,
+        PYTHONPATH=paths,
+        MUTATIONS_OUT=str(out.resolve()),
+        MUTATIONS_ROOT=f"{tree.resolve()}/gnnsparse/",
+    )
+    subprocess.run(
+        [python_of(tree), "-m", "pytest", "-q", "-p", plugin.stem, *arguments],
+        cwd=tree,
+        env=environment,
+        check=False,
+    )
+    called, seconds = collections.defaultdict(set), collections.Counter()
+    for part in out.parent.glob(out.name + ".*"):
+        content = json.loads(part.read_text())
+        seconds.update(content["seconds"])
+        for test, functions in content["called"].items():
+            called[test].update(functions)
+        part.unlink()
+    out.write_text(
+        json.dumps({"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds}, indent=1)
+    )
+
+
+def draw(trees: list[Path], count: int, seed: int, out: Path) -> None:
+    """Draw mutations that all trees can have."""
+    known = [places(tree) for tree in trees]
+    shared = sorted(set.intersection(*(set(k) for k in known)))
+    chosen = random.Random(seed).sample(shared, count)
+    rows = []
+    for key in chosen:
+        where = {str(tree): places_of[key] for tree, places_of in zip(trees, known, strict=True)}
+        rows.append({"statement": key[0], "kind": key[1], "places": where})
+    out.write_text(json.dumps(rows, indent=1))
+    print(f"{count} of {len(shared)} that {len(trees)} trees share")
+
+
+def run(tree: Path, calls: Path, drawn: Path, out: Path, limit: float, arguments: list[str]) -> None:
+    """Try each mutation in a tree, with the test files that call the changed function, the quickest first."""
+    noted, results = json.loads(calls.read_text()), []
+    for mutation in json.loads(drawn.read_text()):
+        place = mutation["places"][str(tree)]
+        name = f"{place['file']}::{place['function']}"
+        tests = sorted((t for t, f in noted["called"].items() if name in f), key=noted["seconds"].__getitem__)
+        path, start, outcome, by = (
+            tree / place["file"],
+            time.monotonic(),
+            "survived" if tests else "not called",
+            None,
+        )
+        former = path.read_text()
+        path.write_text(changed(former, place["span"], place["text"]))
+        try:
+            for test in tests:
+                if time.monotonic() - start > limit:
+                    outcome = "survived within the limit"
+                    break
+                command = [
+                    python_of(tree),
+                    "-m",
+                    "pytest",
+                    "-x",
+                    "-q",
+                    "-p",
+                    "no:cacheprovider",
+                    test,
+                    *arguments,
+                ]
+                environment = dict(os.environ, PYTHONPATH=str(tree.resolve()))
+                try:
+                    done = subprocess.run(
+                        command, cwd=tree, env=environment, capture_output=True, timeout=600, check=False
+                    )
+                except subprocess.TimeoutExpired:
+                    outcome, by = "caught", f"{test} (did not end)"
+                    break
+                if done.returncode not in (0, 5):
+                    outcome, by = "caught", test
+                    break
+        finally:
+            path.write_text(former)
+        results.append({**mutation, "places": None, "file": place["file"], "outcome": outcome, "by": by})
+        out.write_text(json.dumps(results, indent=1))
+        print(f"{outcome}: {name}: {mutation['kind']} of {mutation['statement'][:80]!r}", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("do", choices=("record", "draw", "run"))
+    parser.add_argument("--tree", type=Path, help="of record and run")
+    parser.add_argument("--trees", type=Path, nargs="+", help="of draw")
+    parser.add_argument("--calls", type=Path, help="what record wrote")
+    parser.add_argument("--drawn", type=Path, help="what draw wrote")
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--count", type=int, default=120)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--limit", type=float, default=900, help="seconds of tests for a mutation")
+    args, rest = parser.parse_known_args()
+    if args.do == "record":
+        record(args.tree, args.out, rest)
+    elif args.do == "draw":
+        draw(args.trees, args.count, args.seed, args.out)
+    else:
+        run(args.tree, args.calls, args.drawn, args.out, args.limit, rest)
+
+
+if __name__ == "__main__":
+    main()
