@@ -103,12 +103,10 @@ def _statements(node: ast.AST, function: str) -> Iterator[tuple[str, ast.stmt]]:
 
 
 def _head(statement: ast.stmt) -> ast.AST:
-    """Return the part of a statement that stands before its body."""
-    for name in ("test", "iter", "items"):
-        part = getattr(statement, name, None)
-        if isinstance(part, ast.AST):
-            return part
-    return statement
+    """Return a statement without its body, whose statements have changes of their own."""
+    if not hasattr(statement, "body") and not hasattr(statement, "cases"):
+        return statement
+    return getattr(statement, "test", None) or getattr(statement, "iter", None) or ast.Pass()
 
 
 def _changes(statement: ast.stmt, source: str) -> Iterator[tuple[str, ast.expr, str]]:

@@ -1,6 +1,6 @@
 """How a call of an operation reaches its kernel: eagerly, under autograd, in a transform, or traced.
 
-A call of ordinary tensors goes straight to a kernel that was bound to the operand, inside the operation's one
+A call of ordinary tensors goes straight to a kernel that was bound to the operand, inside the operation's
 class of autograd if a gradient is needed. The same class serves torch.func. What torch.compile traces, and
 subclasses of Tensor, go through operators of torch.library, which cost three times as much and use the
 gradient of that class too. An operand is passed to them as its integer handle; the caller keeps it alive.
@@ -77,7 +77,7 @@ def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 
 
 class Operation(torch.autograd.Function):
-    """Base of the one class of autograd that each operation has.
+    """Base of the class of autograd that serves every path of an operation.
 
     A subclass has `forward(*tensors, operand, *options, run)`, where `run` is the call that was bound to the
     operand, and `setup_context` and `backward`, which its operator of torch.library uses too.

@@ -241,7 +241,7 @@ class _Spmm(Operation):
         return grad_x, grad_values, None, None, None
 
 
-#: (x, values or None, operand, whether it is a mean, the bound call or None) -> y, recorded by autograd.
+#: (x, values or None, operand, whether it is a mean, the bound call) -> y, recorded by autograd.
 _spmm_with_grad = direct(_Spmm)
 
 
@@ -259,7 +259,7 @@ class _LaunchedSpmm(torch.autograd.Function):
     """SpMM without values where both passes are native launches, as in most training steps.
 
     `forward` takes the context, where `Operation` has a `setup_context`, which transforms need: that is a
-    call more, and a fifth of the forward pass's host time.
+    call more, and a tenth of the forward pass's host time.
     """
 
     @staticmethod
