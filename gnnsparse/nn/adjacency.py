@@ -12,7 +12,7 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.runtime.functorch import innermost, is_direct, outside, unwrapped
+from gnnsparse.runtime.functorch import innermost, is_eager, outside, unwrapped
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -426,7 +426,7 @@ class AdjacencyMemo(Generic[_Cached]):
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         """Returns the operand of an `edge_index`, made or cached, and its edge values."""
         entry = self._find(edge_index, edge_weight is not None, size, recipe)
-        if edge_weight is not None and (edge_weight.requires_grad or not is_direct()):
+        if edge_weight is not None and (edge_weight.requires_grad or not is_eager()):
             self._entry = entry
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
         if entry.weights is None or not self._forever:

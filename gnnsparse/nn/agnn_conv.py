@@ -14,7 +14,7 @@ from gnnsparse.ops import attention
 from gnnsparse.ops.dispatch import direct
 from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["AGNNConv"]
@@ -92,7 +92,7 @@ class AGNNConv(torch.nn.Module):
         recipe = GcnRecipe(False, loops, self.precision or Precision.FP32)
         operand, _ = self._memo.resolve((x.shape[0], x.shape[0]), adj, None, recipe)
         bias = None if isinstance(adj, SparseOperand) else log_counts(operand)
-        q, k = (_quick if is_direct() else _cosine_operands)(x, self.beta)
+        q, k = (_quick if is_eager() else _cosine_operands)(x, self.beta)
         if operand.shape[0] < operand.shape[1] and (operand.has_self_loops or not self.add_self_loops):
             q = q[: operand.shape[0]]
         return attention(operand, q, k, x, scale=1.0, bias=bias)

@@ -20,7 +20,7 @@ from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import is_direct, outside, unwrapped
+from gnnsparse.runtime.functorch import is_eager, outside, unwrapped
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -313,7 +313,7 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
         RuntimeError: the pattern would have to be made while a CUDA graph is captured.
     """
     plain = unwrapped("attn_mask", mask)
-    can_change = mask.is_floating_point() and (mask.requires_grad or not is_direct())
+    can_change = mask.is_floating_point() and (mask.requires_grad or not is_eager())
     with outside():
         fingerprint, options = (
             Fingerprint(plain if plain.device.type == "cpu" else mask),

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops.segments import segment_sums
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.padding import Padding, current_padding
 
 __all__ = ["POOLS", "dropout", "pool_graphs"]
@@ -39,7 +39,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
     if not x.is_cpu:
         return F.dropout(x, p)
     factor = torch.rand(x.shape, dtype=torch.float32, device=x.device).ge_(p).mul_(1 / (1 - p)).to(x.dtype)
-    if (torch.is_grad_enabled() and x.requires_grad) or not is_direct():
+    if (torch.is_grad_enabled() and x.requires_grad) or not is_eager():
         return x * factor
     return factor.mul_(x)  # in place, because writing to another array would double the time
 
@@ -72,8 +72,8 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.device != x.device:
         bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
-    padding = current_padding(x.shape[0]) if is_direct() else None
-    if x.device.type == "cpu" and is_direct():
+    padding = current_padding(x.shape[0]) if is_eager() else None
+    if x.device.type == "cpu" and is_eager():
         _check_offsets(graph_ptr, x.shape[0], padding)
     lengths = graph_ptr.diff()
     values = x if x.dtype == torch.float64 else x.float()

@@ -13,7 +13,7 @@ from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of, pro
 from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, is_plain_linear, is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GINConv"]
@@ -129,7 +129,7 @@ class GINConv(torch.nn.Module):
         if not out.dtype == targets.dtype == eps.dtype:
             return out + (1 + eps) * targets
         # A number on the CPU can be looked at without waiting; GIN-0 then needs no factor, backward neither.
-        if eps.device.type == "cpu" and is_direct() and not eps.requires_grad and float(eps) == 0:
+        if eps.device.type == "cpu" and is_eager() and not eps.requires_grad and float(eps) == 0:
             return out + targets
         return torch.addcmul(out, targets, 1 + eps)
 

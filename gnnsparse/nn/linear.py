@@ -16,7 +16,7 @@ from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import spmm
 from gnnsparse.ops.dispatch import direct, gradient
 from gnnsparse.runtime.device import VECTOR_BYTES
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["activated_linear", "can_propagate", "linear_in_vectors", "propagated_linear"]
@@ -62,7 +62,7 @@ def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bo
     False: there is nothing to record, an argument is not what the layer takes, or a transform, autocast, a
     trace or a subclass of Tensor has to see the operations one by one.
     """
-    if not is_direct() or not torch.is_grad_enabled():  # first: torch.compile need not trace the rest
+    if not is_eager() or not torch.is_grad_enabled():  # first: torch.compile need not trace the rest
         return False
     if type(x) not in _PLAIN or type(weight) not in _PLAIN:
         return False
@@ -119,7 +119,7 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
         and type(x) in _PLAIN
         and type(weight) in _PLAIN
         and x.dtype == weight.dtype
-        and is_direct()
+        and is_eager()
         and not torch.is_autocast_enabled(x.device.type)
     )
 

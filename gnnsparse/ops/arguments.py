@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, check_tensor
-from gnnsparse.runtime.functorch import settled
+from gnnsparse.runtime.functorch import materialised
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
@@ -76,7 +76,7 @@ def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str)
     """
     check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
     check_fits(name, x, operand)
-    return settled(x)
+    return materialised(x)
 
 
 def check_features(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
@@ -85,7 +85,7 @@ def check_features(name: str, x: Any, operand: SparseOperand, rows: int, impl: s
         return check_dense(name, x, operand, rows, impl)
     check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None, None))
     check_fits(name, x.movedim(1, 0), operand)
-    return settled(x)
+    return materialised(x)
 
 
 def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
@@ -127,4 +127,4 @@ def check_edges(
     by_head = (any_heads or heads is not None) and isinstance(values, torch.Tensor) and values.dim() == 2
     shape = (operand.nnz, heads) if by_head else (operand.nnz,)
     check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=shape)
-    return settled(values)
+    return materialised(values)

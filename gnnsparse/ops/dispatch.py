@@ -18,7 +18,7 @@ from torch.autograd import forward_ad
 
 from gnnsparse.errors import check_tensor
 from gnnsparse.ops.arguments import FLOATS
-from gnnsparse.runtime.functorch import is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.functorch import is_batch_of_gradients, is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
@@ -127,9 +127,9 @@ def call(
     if not is_plain(*tensors):
         return operator(*tensors, operand.handle, *options, *operator_options)
     run = bind()
-    if not is_direct():
+    if not is_eager():
         # `forward` sees the tensors that are left when all transforms are undone.
-        inner = lambda *bare: run(*(t if t is None else settled(t) for t in bare))  # noqa: E731
+        inner = lambda *bare: run(*(t if t is None else materialised(t) for t in bare))  # noqa: E731
         return operation.apply(*tensors, operand.handle, *options, inner)
     if form is not None and None not in form:
         operand.kernels.dispatch_cache[form] = run
@@ -154,7 +154,7 @@ def native_or_composed(
         composed: computes it in operations that have gradients, for second derivatives and in transforms.
     """
     traced = not is_plain(*tensors)
-    return native() if traced or (is_direct() and not needs_grad(*tensors)) else composed()
+    return native() if traced or (is_eager() and not needs_grad(*tensors)) else composed()
 
 
 def refuse_batch(operation: str, grad: torch.Tensor) -> None:
@@ -181,7 +181,7 @@ class _StraightThrough(Operation):
 
     @staticmethod
     def forward(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        return rounded(settled(x))
+        return rounded(materialised(x))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

@@ -27,7 +27,7 @@ from gnnsparse.ops.dispatch import (
 )
 from gnnsparse.plan import Plan
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, settled
+from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -91,7 +91,7 @@ def _grads(
     """Computes the gradients by kernels, or by the operators that stand for them."""
     grad_x = grad_values = None
     if is_plain(grad, x, values):
-        grad, of_x, of_values, operand = settled(grad), _grad_of_x, _grad_of_values, ctx.operand
+        grad, of_x, of_values, operand = materialised(grad), _grad_of_x, _grad_of_values, ctx.operand
     else:
         ops, operand = torch.ops.gnnsparse, ctx.operand.handle
         of_x, of_values = ops.spmm_max_grad, ops.spmm_max_values_grad

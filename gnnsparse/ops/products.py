@@ -34,7 +34,7 @@ from gnnsparse.ops.spmm_quantized import StoredFeatures, multiply_stored
 from gnnsparse.plan import Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.functorch import alive, is_direct, outside
+from gnnsparse.runtime.functorch import alive, is_eager, outside
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import SddmmCall, SpmmCall, explicit_values
 from gnnsparse.sparse.operand import SparseOperand, bind_matmul
@@ -109,7 +109,7 @@ def spmm(
         dense: Any = x  # features stored in 8 bits have no form
         if values is None and (y := known.multiply[mean](x)) is not None:
             return _recorded(dense, A, mean) if y is NotImplemented else y
-        if is_direct():
+        if is_eager():
             form = "spmm", reduce, form_of(dense), "own" if values is None else form_of(values)
             if (run := known.get(form)) is not None:
                 return (
@@ -365,7 +365,7 @@ def sddmm(
         RuntimeError: the native module was built without CUDA and A is on a GPU.
     """
     form = None
-    if plan is None and type(impl) is str and impl == "auto" and is_direct() and type(A) is SparseOperand:
+    if plan is None and type(impl) is str and impl == "auto" and is_eager() and type(A) is SparseOperand:
         # If arguments of equal form have passed all checks before, their bound call is reused.
         form = "sddmm", form_of(q), form_of(k)
         if (run := A.kernels.dispatch_cache.get(form)) is not None:

@@ -8,7 +8,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.ops.dispatch import direct, is_plain
-from gnnsparse.runtime.functorch import is_direct, outside
+from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["inverse_lengths", "row_sums", "segment_sums"]
@@ -27,7 +27,7 @@ def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
     kernels = operand.kernels
     with outside():  # they are kept
         lengths = kernels.csr.degrees
-    if is_direct() and values.numel() > 0:
+    if is_eager() and values.numel() > 0:
         # Sums each row in a fixed order; a scattered sum on a GPU may differ from run to run.
         sums = torch.segment_reduce(values, "sum", lengths=lengths, initial=0.0)
         if kernels.row_ids is None:
@@ -57,7 +57,7 @@ def segment_sums(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     Returns:
         [segments, features] of the dtype of `x`; 0 for segments without rows.
     """
-    if x.device.type == "cpu" and x.dtype == torch.float32 and is_direct() and is_plain(x, starts):
+    if x.device.type == "cpu" and x.dtype == torch.float32 and is_eager() and is_plain(x, starts):
         return _segment_sums(x, starts)
     return torch.segment_reduce(x, "sum", offsets=starts, initial=0.0, unsafe=True)
 

@@ -22,7 +22,7 @@ from gnnsparse.ops.dispatch import (
     register,
 )
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, settled
+from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
@@ -144,7 +144,7 @@ class _EdgeSoftmax(Operation):
 
         def native() -> torch.Tensor:
             if is_plain(weights, grad):
-                return softmax_grad(operand.kernels, weights, settled(grad))
+                return softmax_grad(operand.kernels, weights, materialised(grad))
             result: torch.Tensor = torch.ops.gnnsparse.edge_softmax_grad(weights, grad, operand.handle)
             return result
 

@@ -24,7 +24,7 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import eight_bit_heights
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.functorch import is_direct
+from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
 from gnnsparse.sparse.operand import SparseOperand
@@ -288,7 +288,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
     precision = _require_quantized(check_operand(A))
     if seed is not None:
         check_integer("seed", seed, least=0, accepted="an integer from 0 to 2^63 - 1")
-    if not is_direct():
+    if not is_eager():
         bad_value("x", "a transform of torch.func or torch.compile is active; accepted: a call outside of it")
     kind = resolve_impl("auto", A)
     x = check_dense("x", x, A, A.shape[1], kind)
@@ -331,7 +331,7 @@ def multiply_stored(
         )
     if plan is not None:
         kernel_of("spmm", plan)
-    if not is_direct():
+    if not is_eager():
         bad_type("x", stored, "a tensor inside transforms of torch.func and torch.compile")
     multiply = bind_stored(kernels, Product("spmm", stored.shape[1]), stored.dtype, plan, reduce == "mean")
     with _current(operand.device):

@@ -21,15 +21,15 @@ __all__ = [
     "alive",
     "innermost",
     "is_batch_of_gradients",
-    "is_direct",
+    "is_eager",
+    "materialised",
     "outside",
     "runs_outside",
-    "settled",
     "unwrapped",
 ]
 
 
-def is_direct() -> bool:
+def is_eager() -> bool:
     """Returns whether a call can go straight to a kernel: no transform is active, and nothing is traced.
 
     torch.compile traces; grad, vmap, jvp and their relatives in torch.func are transforms, and so is a level
@@ -80,7 +80,7 @@ def runs_outside(function: _Function) -> _Function:
     return call  # type: ignore[return-value]
 
 
-def settled(t: torch.Tensor) -> torch.Tensor:
+def materialised(t: torch.Tensor) -> torch.Tensor:
     """Returns `t` with its numbers in memory: negative views are negated, zero tensors get memory.
 
     Differentiable. Returns `t` itself if it needs neither.
@@ -115,7 +115,7 @@ def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
     Raises:
         ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
     """
-    return settled(innermost(name, t).as_subclass(torch.Tensor).detach())
+    return materialised(innermost(name, t).as_subclass(torch.Tensor).detach())
 
 
 def alive(tensors: Iterable[torch.Tensor | None]) -> list[Any]:

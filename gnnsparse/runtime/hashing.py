@@ -8,14 +8,14 @@ from typing import Any
 import torch
 import xxhash
 
-from gnnsparse.runtime.functorch import settled
+from gnnsparse.runtime.functorch import materialised
 
 __all__ = ["digest", "fingerprint", "raw_bytes"]
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
     """Returns the elements of a tensor as bytes, in row-major order. They are copied only if they must be."""
-    host = settled(tensor.detach()).resolve_conj().cpu().reshape(-1)
+    host = materialised(tensor.detach()).resolve_conj().cpu().reshape(-1)
     if host.stride() != (1,):  # `contiguous` leaves any stride to tensors of 0 or 1 elements
         host = torch.empty(host.numel(), dtype=host.dtype, device="cpu").copy_(host)
     array: Any = host.view(torch.uint8).numpy()

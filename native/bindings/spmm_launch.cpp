@@ -71,7 +71,7 @@ int64_t number(const py::object& object) {
 bool is_true(PyObject* function) { return owned(PyObject_CallNoArgs(function)).ptr() == Py_True; }
 
 // Whether the numbers of a call's tensors are what their memory holds, and nothing watches it.
-bool is_direct() {
+bool is_eager() {
   if (is_true(state().in_transform)) return false;
   const py::object level = py::reinterpret_borrow<py::object>(
       PyDict_GetItemWithError(state().forward_ad, state().level));
@@ -242,7 +242,7 @@ py::object SpmmLaunch::operator()(const ExchangedTensor& shown) const {
 
 py::object multiply(const SpmmLaunches& launches, py::handle x) {
   ExchangedTensor shown;
-  if (!is_direct() || !show_tensor(x, &shown) || shown.data == nullptr) return py::none();
+  if (!is_eager() || !show_tensor(x, &shown) || shown.data == nullptr) return py::none();
   for (const auto& launch : launches) {
     if (!launch->takes(shown)) continue;
     if (is_negative(x)) return py::none();

@@ -32,7 +32,7 @@ from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import sddmm, spmm
 from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.runtime.functorch import alive, is_direct
+from gnnsparse.runtime.functorch import alive, is_eager
 
 __all__ = [
     "NOTHING",
@@ -277,7 +277,7 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
             memo.check(edges)
         if (why := watched(layer, edges) or unsuitable(layer)) is not None:
             raise FallbackError(why)
-        if torch._C._get_tracing_state() is not None or not is_direct():
+        if torch._C._get_tracing_state() is not None or not is_eager():
             raise FallbackError("a transform of torch.func is active, or torch.jit traces")
         plain = check_edges(edges)
         found = state.message(layer, given, plain.shape[1])

@@ -36,7 +36,7 @@ from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.runtime.functorch import alive, is_direct
+from gnnsparse.runtime.functorch import alive, is_eager
 
 __all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]
 
@@ -147,7 +147,7 @@ def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
     why = watched(layer, edges) or unsuitable_attention(layer)
     if why is not None:
         raise FallbackError(why)
-    if torch._C._get_tracing_state() is not None or not is_direct():
+    if torch._C._get_tracing_state() is not None or not is_eager():
         raise FallbackError("a transform of torch.func is active, or torch.jit traces")
     check_edges(edges)
     if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:

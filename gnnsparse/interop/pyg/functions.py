@@ -36,7 +36,7 @@ from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import is_direct, outside
+from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["is_sparse", "multiplying", "product", "rebound"]
@@ -139,7 +139,7 @@ def _check(src: Any, other: Any, reduce: str) -> None:
         raise FallbackError(f"an adjacency of dtype {src.dtype}")
     if src.device != other.device or src._nnz() == 0:
         raise FallbackError("an adjacency on another device or without edges")
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or not is_direct():
+    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or not is_eager():
         raise FallbackError("a transform of torch.func is active, or torch.jit traces")
 
 
@@ -214,7 +214,7 @@ def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
         grad = torch.is_grad_enabled()
         usual = (
             (edge_index.layout == torch.strided or is_sparse(edge_index))
-            and is_direct()
+            and is_eager()
             and torch._C._get_tracing_state() is None
         )
         if not usual or (grad and any(t.requires_grad for t in (edge_index, *tensors))):

@@ -27,7 +27,7 @@ from gnnsparse.ops.segments import inverse_lengths
 from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import is_direct, settled
+from gnnsparse.runtime.functorch import is_eager, materialised
 from gnnsparse.runtime.memo import Key
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import Product
@@ -203,8 +203,13 @@ def attention(
     factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*lead, A.shape[0], v.shape[-1])
-    plain, quick = is_plain(q, k, v, bias), is_direct()
-    q, k, v, bias = settled(q), settled(k), settled(v), None if bias is None else settled(bias)
+    plain, quick = is_plain(q, k, v, bias), is_eager()
+    q, k, v, bias = (
+        materialised(q),
+        materialised(k),
+        materialised(v),
+        None if bias is None else materialised(bias),
+    )
     records = plain and needs_grad(q, k, v, bias)
     in_transform = plain and not quick
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
@@ -270,7 +275,7 @@ def _by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     Returns:
         [n, H, b] in the dtype of x.
     """
-    if is_direct() and not torch.is_autocast_enabled(x.device.type):
+    if is_eager() and not torch.is_autocast_enabled(x.device.type):
         return _quick_by_head(x, weight)
     return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).to(x.dtype)
 
@@ -343,14 +348,14 @@ class _Given:
             k = self._dense("k", k, (cols, self.heads, self.width))
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_fits(name, x, self.operand)
-        return q, k, settled(v)
+        return q, k, materialised(v)
 
     def attention_vectors(self, att: Any) -> torch.Tensor | None:
         """Return `att` [H, D] with "gatv2", None with other scores."""
         if (att is not None) != (self.score == "gatv2"):
             got, accepted = ("None", "a tensor [H, D]") if att is None else ("a tensor", "None")
             bad_value("att", f"got {got} with score={self.score!r}; accepted: {accepted}")
-        return None if att is None else settled(self._dense("att", att, (self.heads, self.width)))
+        return None if att is None else materialised(self._dense("att", att, (self.heads, self.width)))
 
     def scale(self, scale: Any) -> float | torch.Tensor | None:
         """Return the factor of dot products: a number, a tensor with 1 or H elements, or None."""
@@ -361,10 +366,10 @@ class _Given:
         check_tensor("scale", scale, dtypes=self.dtypes, device=self.operand.device)
         if scale.dim() > 1 or scale.numel() not in (1, self.heads):
             bad_value("scale", f"has shape {tuple(scale.shape)}; accepted: (), (1,) or ({self.heads},)")
-        return settled(scale)
+        return materialised(scale)
 
     def _ordered(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        x = settled(x)
+        x = materialised(x)
         return from_coo(name, x, self.operand) if self.in_coo else x
 
     @property
@@ -442,7 +447,9 @@ class _Given:
         width = self.value_width if target == "values" else self.width
         weight = self._dense("edge_weight", weight, (self.heads * width, features.shape[1]))
         features = self._ordered("edge_features", features)
-        return _EdgeTerms(None, None, features, settled(weight).reshape(self.heads, width, features.shape[1]))
+        return _EdgeTerms(
+            None, None, features, materialised(weight).reshape(self.heads, width, features.shape[1])
+        )
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
@@ -478,7 +485,7 @@ def _suits_attention(call: GraphCall) -> bool:
         return False
     if torch.compiler.is_compiling() and call.operand.kernels.quantization is not None:
         return False  # what `_as_attention` takes of the operand can't be traced
-    if not is_plain(*a) or not is_direct() or not path().takes(call.operand.device):
+    if not is_plain(*a) or not is_eager() or not path().takes(call.operand.device):
         return True
     extras = a.bias is not None or call.dropout_p > 0 or call.is_causal
     sizes, kernels = (a.q.shape[2], False, a.v.shape[2], call.heads, extras), call.operand.kernels
@@ -504,7 +511,7 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
 
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
     plain = is_plain(*call.arrays)
-    if impl == "reference" or (plain and not is_direct()):
+    if impl == "reference" or (plain and not is_eager()):
         return outputs_of(*graph_forward(call))
     return with_graph_grad(call, wants_weights) if plain else registered_graph(call, wants_weights)
 
@@ -620,7 +627,7 @@ def graph_attention(
     slope = check_number("negative_slope", negative_slope)
     limit = 0.0 if clamp is None else _positive("clamp", clamp)
     p = check_share("dropout_p", dropout_p)
-    q, k, factor = _scaled(score, settled(q), settled(k), scale)
+    q, k, factor = _scaled(score, materialised(q), materialised(k), scale)
     mapped_q = None
     if terms.weight is not None and edge_target != "values":
         mapped_q = _by_head(q, terms.weight.to(q.dtype))

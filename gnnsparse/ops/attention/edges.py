@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.ops.dispatch import direct, register
-from gnnsparse.runtime.functorch import is_direct, outside
+from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.runtime.memo import Key
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
@@ -145,7 +145,7 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
             "has a row for each edge, but edges were repeated in `prepare`, which merged them; accepted: a "
             'graph without repeated edges, or edge_order="operand" with a row for each nonzero',
         )
-    return _quick_from_coo(x, order) if is_direct() else operand.from_coo_order(x)
+    return _quick_from_coo(x, order) if is_eager() else operand.from_coo_order(x)
 
 
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
@@ -154,4 +154,4 @@ def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
         found: torch.Tensor = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
         return found
     order = order_of(operand)
-    return _quick_to_coo(x, order) if is_direct() and not order.has_repeats else operand.to_coo_order(x)
+    return _quick_to_coo(x, order) if is_eager() and not order.has_repeats else operand.to_coo_order(x)

@@ -28,7 +28,7 @@ from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
 from gnnsparse.ops.dispatch import direct, needs_grad, register
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_direct, settled
+from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
@@ -175,7 +175,7 @@ def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: Callable[..., Grads]) 
     q, k, v, bias, seed, out, stats = saved
     call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
     needs = tuple(ctx.needs_input_grad[:4])
-    *grads, dbias = run(call, four_dimensions(out), stats, four_dimensions(settled(grad)), needs)
+    *grads, dbias = run(call, four_dimensions(out), stats, four_dimensions(materialised(grad)), needs)
     return *(None if x is None else _as_given(x, q.dim()) for x in grads), dbias
 
 
@@ -263,7 +263,7 @@ class _Attention(torch.autograd.Function):
         grads: Tensors
         if is_batch_of_gradients(grad):
             grads = _grads(ctx, saved, grad, _registered_backward)
-        elif is_direct() and not needs_grad(grad, *saved[:4]):
+        elif is_eager() and not needs_grad(grad, *saved[:4]):
             grads = _grads(ctx, saved, grad, partial(run_backward, plan=ctx.options[3]))
         else:
             *tensors, seed = alive(saved[:5])
@@ -329,7 +329,7 @@ def _graph_gradients(call: GraphCall, outputs: Tensors, grads: Tensors, needs: t
     assert out is not None
     assert stats is not None
     result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
-    grad_out, grad_mapped, grad_weights = (None if g is None else settled(g) for g in grads)
+    grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
     found: Arrays = _backend(call.operand).graph_backward(
         call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, needs
