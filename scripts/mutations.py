@@ -38,7 +38,7 @@ SWAPS: dict[type, str] = {
 PLUGIN = """
 import collections, json, os, sys, pytest
 ROOT, OUT = os.environ["MUTATIONS_ROOT"], os.environ["MUTATIONS_OUT"]
-called, seconds, now = collections.defaultdict(set), collections.Counter(), [None]
+called, seconds, now, failed = collections.defaultdict(set), collections.Counter(), [None], set()
 def note(frame, event, argument):
     if event == "call" and now[0] is not None:
         code = frame.f_code
@@ -54,10 +54,16 @@ def pytest_runtest_protocol(item):
         sys.setprofile(None)
 def pytest_runtest_logreport(report):
     seconds[report.location[0]] += report.duration
+    if report.failed:
+        failed.add(report.nodeid)
+def pytest_collectreport(report):
+    if report.failed:
+        failed.add(report.nodeid)
 def pytest_sessionfinish(session):
     name = OUT + "." + os.environ.get("PYTEST_XDIST_WORKER", "main")
     with open(name, "w") as file:
-        json.dump({"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds}, file)
+        found = {k: sorted(v) for k, v in called.items()}
+        json.dump({"called": found, "seconds": seconds, "failed": sorted(failed)}, file)
 """
 
 
@@ -167,16 +173,16 @@ def record(tree: Path, out: Path, arguments: list[str]) -> None:
         env=environment,
         check=False,
     )
-    called, seconds = collections.defaultdict(set), collections.Counter()
+    called, seconds, failed = collections.defaultdict(set), collections.Counter(), set()
     for part in out.parent.glob(out.name + ".*"):
         content = json.loads(part.read_text())
         seconds.update(content["seconds"])
+        failed.update(content["failed"])
         for test, functions in content["called"].items():
             called[test].update(functions)
         part.unlink()
-    out.write_text(
-        json.dumps({"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds}, indent=1)
-    )
+    found = {"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds, "failed": sorted(failed)}
+    out.write_text(json.dumps(found, indent=1))
 
 
 def draw(trees: list[Path], count: int, seed: int, out: Path) -> None:
@@ -193,12 +199,17 @@ def draw(trees: list[Path], count: int, seed: int, out: Path) -> None:
 
 
 def run(tree: Path, calls: Path, drawn: Path, out: Path, limit: float, arguments: list[str]) -> None:
-    """Try each mutation in a tree, with the test files that call the changed function, the quickest first."""
+    """Try each mutation in a tree, with the test files that call the changed function, the quickest first.
+
+    Tests that failed while the calls were recorded, without a mutation, are left out.
+    """
     noted, results = json.loads(calls.read_text()), []
+    failed = [f"--deselect={test}" for test in noted["failed"]]
     for mutation in json.loads(drawn.read_text()):
         place = mutation["places"][str(tree)]
         name = f"{place['file']}::{place['function']}"
-        tests = sorted((t for t, f in noted["called"].items() if name in f), key=noted["seconds"].__getitem__)
+        calling = (t for t, f in noted["called"].items() if name in f and t not in noted["failed"])
+        tests = sorted(calling, key=noted["seconds"].__getitem__)
         path, start, outcome, by = (
             tree / place["file"],
             time.monotonic(),
@@ -221,6 +232,7 @@ def run(tree: Path, calls: Path, drawn: Path, out: Path, limit: float, arguments
                     "-p",
                     "no:cacheprovider",
                     test,
+                    *failed,
                     *arguments,
                 ]
                 environment = dict(os.environ, PYTHONPATH=str(tree.resolve()))
