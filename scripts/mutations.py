@@ -181,7 +181,8 @@ def record(tree: Path, out: Path, arguments: list[str]) -> None:
         for test, functions in content["called"].items():
             called[test].update(functions)
         part.unlink()
-    found = {"called": {k: sorted(v) for k, v in called.items()}, "seconds": seconds, "failed": sorted(failed)}
+    by_test = {k: sorted(v) for k, v in called.items()}
+    found = {"called": by_test, "seconds": seconds, "failed": sorted(failed)}
     out.write_text(json.dumps(found, indent=1))
 
 
