@@ -173,7 +173,8 @@ def record(tree: Path, out: Path, arguments: list[str]) -> None:
         env=environment,
         check=False,
     )
-    called, seconds, failed = collections.defaultdict(set), collections.Counter(), set()
+    called, failed = collections.defaultdict(set), set()
+    seconds: collections.Counter[str] = collections.Counter()
     for part in out.parent.glob(out.name + ".*"):
         content = json.loads(part.read_text())
         seconds.update(content["seconds"])
