@@ -148,6 +148,11 @@ def python_of(tree: Path) -> str:
     return str(own) if own.exists() else sys.executable
 
 
+def paths_of(*folders: Path) -> str:
+    """Return a PYTHONPATH with folders before what it has."""
+    return os.pathsep.join([*(str(f.resolve()) for f in folders), os.environ.get("PYTHONPATH", "")])
+
+
 def changed(source: str, span: list[int], text: str) -> str:
     """Return the source with another text at a span of lines and byte columns, as ast counts them."""
     lines = source.encode().splitlines(keepends=True)
@@ -160,10 +165,9 @@ def record(tree: Path, out: Path, arguments: list[str]) -> None:
     """Run the tests of a tree once, and note which of its functions each test file calls."""
     plugin = out.with_name("mutations_plugin.py")
     plugin.write_text(PLUGIN)
-    paths = os.pathsep.join([str(plugin.parent.resolve()), str(tree.resolve())])
     environment = dict(
         os.environ,
-        PYTHONPATH=paths,
+        PYTHONPATH=paths_of(plugin.parent, tree),
         MUTATIONS_OUT=str(out.resolve()),
         MUTATIONS_ROOT=f"{tree.resolve()}/gnnsparse/",
     )
@@ -237,7 +241,7 @@ def run(tree: Path, calls: Path, drawn: Path, out: Path, limit: float, arguments
                     *failed,
                     *arguments,
                 ]
-                environment = dict(os.environ, PYTHONPATH=str(tree.resolve()))
+                environment = dict(os.environ, PYTHONPATH=paths_of(tree))
                 try:
                     done = subprocess.run(
                         command, cwd=tree, env=environment, capture_output=True, timeout=600, check=False
