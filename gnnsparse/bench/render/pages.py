@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,7 +20,6 @@ from gnnsparse.bench.render.results import (
     PEER,
     Bars,
     Curves,
-    Intervals,
     Part,
     Report,
     Table,
@@ -33,8 +32,19 @@ from gnnsparse.bench.render.results import (
     shown_number,
 )  # fmt: skip
 
-__all__ = ["as_html", "as_markdown", "draw", "markdown_table"]
+__all__ = ["LOST", "SECTIONS", "as_html", "as_markdown", "draw", "markdown_table"]
 
+#: The sections in their order: heading, sentence.
+SECTIONS = {
+    "kernels": ("Kernels", "Products and attention by themselves, beside the fastest of other libraries."),
+    "latency": ("Latency", "Inference: what a call takes."),
+    "training": ("Training", "Steps of training and epochs."),
+    "precision": ("Precision and accuracy", "How exact results are, and what models score."),
+    "preprocessing": ("Preprocessing", "What preparing a graph takes."),
+    "other": ("Other results", "What has no view of its own."),
+}
+#: The section of the cases that benchmarks themselves call lost, which stand under "Where we lose".
+LOST = "lost"
 #: Curves of a chart that are drawn, and values from which on nothing is.
 _CURVES, _MOST = 6, 1e150
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
@@ -57,15 +67,12 @@ def _number_columns(table: Table) -> list[bool]:
     return [all(row[n] is None or is_number(row[n]) for row in table.rows) for n in range(len(table.header))]
 
 
-def _by_file(parts: list[tuple[str, Part]]) -> list[tuple[str, list[tuple[str, str]], list[Table]]]:
-    """Return for each file its charts that have something to draw, with their titles, and its tables."""
-    found = []
-    for file in dict.fromkeys(name for name, _ in parts):
-        mine = [part for name, part in parts if name == file]
-        charts = [(part.title, draw(part)) for part in mine if not isinstance(part, Table)]
-        tables = [part for part in mine if isinstance(part, Table)]
-        found.append((file, [chart for chart in charts if chart[1]], tables))
-    return found
+def _by_file(parts: list[tuple[str, Part]]) -> dict[str, list[Part]]:
+    """Return the parts of each file, files with charts before those without."""
+    files: dict[str, list[Part]] = {}
+    for name, part in parts:
+        files.setdefault(name, []).append(part)
+    return dict(sorted(files.items(), key=lambda file: all(isinstance(part, Table) for part in file[1])))
 
 
 @functools.cache
@@ -78,8 +85,8 @@ def _environment() -> Any:
         undefined=jinja2.StrictUndefined,
     )
     made.globals.update(
-        by_file=_by_file, can_be_drawn=_can_be_drawn, column_name=column_name, cut=_cut, is_number=is_number,
-        number_columns=_number_columns, shown_cell=shown_cell, shown_number=shown_number,
+        by_file=_by_file, can_be_drawn=_can_be_drawn, column_name=column_name, cut=_cut, draw=draw,
+        is_number=is_number, number_columns=_number_columns, shown_cell=shown_cell, shown_number=shown_number,
     )  # fmt: skip
     return made
 
@@ -87,13 +94,14 @@ def _environment() -> Any:
 def as_html(report: Report) -> str:
     """Return the page, which loads nothing and runs no script."""
     page: str = _environment().get_template("page.html.jinja").render(
-        report=report, losses=losses_text(report.comparisons), lost=losses_table(report.comparisons),
+        report=report, sections=SECTIONS, losses=losses_text(report.comparisons),
+        lost=losses_table(report.comparisons), lost_parts=report.sections.get(LOST, []),
         origins=files_table(report),
     )  # fmt: skip
     return page.lstrip()
 
 
-def draw(chart: Bars | Intervals | Curves, width: int | None = None, style: str = "") -> str:
+def draw(chart: Bars | Curves, width: int | None = None, style: str = "") -> str:
     """Return a chart as an SVG element, or "" if it has nothing to draw.
 
     Args:
@@ -107,18 +115,18 @@ def draw(chart: Bars | Intervals | Curves, width: int | None = None, style: str 
     if not any(_can_be_drawn(bar.value) for bar in chart.bars):
         return ""
     ends = _finite(x for bar in chart.bars for x in (bar.value, bar.low, bar.high))
-    if isinstance(chart, Bars):
-        low, high, ticks, lost = 0.0, max([*ends, chart.line or 0.0]), None, _lost(chart)
-    else:
+    if chart.points:
         room = 0.08 * (max(ends) - min(ends)) or 0.5
         low, high, lost = min(ends) - room, max(ends) + room, set()
-        ticks = shown_number(float(low)), shown_number(float(high))
+    else:
+        low, high, lost = 0.0, max([*ends, chart.line or 0.0]), _lost(chart)
     span = (high - low) or 1.0
 
     def place(value: float) -> float:
         return 4.0 + 352.0 * min(max((value - low) / span, 0.0), 1.0)
 
     attributes = "" if width is None else f'xmlns="http://www.w3.org/2000/svg" width="{width}" '
+    ticks = (shown_number(float(low)), shown_number(float(high))) if chart.points else None
     height = 34 * len(chart.bars) + (18 if ticks else 0)
     given = Markup(attributes), Markup(f"<style>{style}</style>" if style else "")
     drawn: str = templates.bars(chart, height, place, lost, ticks, *given)
@@ -180,40 +188,36 @@ def as_markdown(report: Report) -> str:
 
     Tables that a page folds are left out, and named. Markup from files is shown as text.
     """
-    losses = _plain(losses_text(report.comparisons))
-    lines = ["# gnnsparse: results", "", _plain(report.made), "", losses, ""]
+    losses, lost = _as_text(losses_text(report.comparisons)), losses_table(report.comparisons)
+    blocks = ["# gnnsparse: results", _as_text(report.made), losses]
     if report.problems:
-        lines += ["## To be noted", "", *(f"- {_plain(problem.text)}" for problem in report.problems), ""]
-    for section in report.sections:
-        lines += [f"## {section.title}", "", section.about, "", *_markdown_files(section.parts)]
-    lines += ["## Where we lose", "", losses, ""]
-    if (table := losses_table(report.comparisons)) is not None:
-        lines += _markdown_of(table)
-    lines += [*_markdown_files(report.lost), "## Files", "", *_markdown_of(files_table(report))]
-    return "\n".join(lines).rstrip("\n") + "\n"
+        blocks += ["## To be noted", "\n".join(f"- {_as_text(problem)}" for problem in report.problems)]
+    for name, (title, about) in SECTIONS.items():
+        if parts := report.sections.get(name):
+            blocks += [f"## {title}", about, *_markdown_files(parts)]
+    blocks += ["## Where we lose", losses, *([_markdown_of(lost)] if lost else [])]
+    blocks += [*_markdown_files(report.sections.get(LOST, [])), "## Files", _markdown_of(files_table(report))]
+    return "\n\n".join(blocks) + "\n"
 
 
-def _markdown_files(parts: list[tuple[str, Part]]) -> list[str]:
-    lines = []
-    for file in dict.fromkeys(name for name, _ in parts):
-        lines += [f"### {_plain(file)}", ""]
-        for part in (part for name, part in parts if name == file):
-            if isinstance(part, Curves):  # a line of hundreds of values says nothing
-                continue
+def _markdown_files(all_parts: list[tuple[str, Part]]) -> Iterator[str]:
+    for file, parts in _by_file(all_parts).items():
+        yield f"### {_as_text(file)}"
+        for part in parts:
             if isinstance(part, Table) and part.folded:
-                lines += [f"{_plain(part.title)}: {len(part.rows)} rows, in the file.", ""]
-                continue
-            rows = () if isinstance(part, Table) else tuple((bar.label, bar.text) for bar in part.bars)
-            shown = part if isinstance(part, Table) else Table("", ("", "value"), rows)
-            lines += [f"{_plain(part.title)}:", "", *_markdown_of(shown)]
-    return lines
+                yield f"{_as_text(part.title)}: {len(part.rows)} rows, in the file."
+            elif not isinstance(part, Curves):  # a line of hundreds of values says nothing
+                yield f"{_as_text(part.title)}:"
+                yield _markdown_of(part)
 
 
-def _markdown_of(table: Table) -> list[str]:
-    rows = (map(_plain, map(shown_cell, table.header, row)) for row in table.rows)
-    return [markdown_table(map(_plain, map(column_name, table.header)), rows, _number_columns(table)), ""]
+def _markdown_of(part: Table | Bars) -> str:
+    if isinstance(part, Bars):
+        part = Table("", ("", "value"), tuple((bar.label, bar.text) for bar in part.bars))
+    rows = (map(_as_text, map(shown_cell, part.header, row)) for row in part.rows)
+    return markdown_table(map(_as_text, map(column_name, part.header)), rows, _number_columns(part))
 
 
-def _plain(text: str) -> str:
+def _as_text(text: str) -> str:
     """Return text without a meaning in Markdown or HTML, in one line."""
     return _MARKUP.sub(r"\\\1", " ".join(text.split()))

@@ -13,16 +13,15 @@ from gnnsparse.errors import bad_value
 from gnnsparse.runtime.safe_io import read_json
 
 __all__ = [
-    "ENVIRONMENT", "OURS", "PEER", "Bar", "Bars", "Cell", "Comparison", "Curves", "Intervals", "Part",
-    "Problem", "Report", "ResultFile", "Section", "Table", "as_cells", "column_name", "files_table",
-    "find_files", "is_number", "losses_table", "losses_text", "read_results", "row_lists", "shown_cell",
-    "shown_number",
+    "ENVIRONMENT", "OURS", "PEER", "Bar", "Bars", "Comparison", "Curves", "Part", "Report", "ResultFile",
+    "Table", "column_name", "files_table", "is_number", "losses_table", "losses_text", "read_results",
+    "row_lists", "shown_cell", "shown_number", "table_of",
 ]  # fmt: skip
 
-#: What a cell of a table holds; None is an empty cell.
-Cell = Any
 #: Kinds of a bar: a time or speed of ours, or of another library.
 OURS, PEER = "ours", "peer"
+#: Rows and columns of a table up to which a page shows it unfolded.
+_UNFOLDED = 40, 16
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class Table:
 
     title: str
     header: tuple[str, ...]
-    rows: tuple[tuple[Cell, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]
     folded: bool = False
 
 
@@ -64,25 +63,19 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero.
+    """Horizontal bars from zero, or points with intervals on an axis that begins elsewhere.
 
     Attributes:
         title: what they show, with the unit.
         bars: the bars.
         line: a value that is marked by a line, such as 1 for ratios; None: there is no line.
+        points: whether points are drawn in place of bars.
     """
 
     title: str
     bars: tuple[Bar, ...]
     line: float | None = None
-
-
-@dataclass(frozen=True)
-class Intervals:
-    """Values with intervals on an axis that need not begin at zero; the attributes are those of Bars."""
-
-    title: str
-    bars: tuple[Bar, ...]
+    points: bool = False
 
 
 @dataclass(frozen=True)
@@ -104,7 +97,7 @@ class Curves:
     log: bool = False
 
 
-Part = Table | Bars | Intervals | Curves
+Part = Table | Bars | Curves
 
 
 @dataclass(frozen=True)
@@ -151,129 +144,84 @@ class ResultFile:
     environments: tuple[dict[str, Any], ...]
 
 
-@dataclass(frozen=True)
-class Problem:
-    """A file that could not be shown or not as meant, and why; or what to know of it."""
-
-    file: str
-    reason: str
-
-    @property
-    def text(self) -> str:
-        """The problem in one line."""
-        return f"{self.file}: {' '.join(self.reason.split())}"
-
-
-@dataclass
-class Section:
-    """A section of a report.
-
-    Attributes:
-        name: a word for links.
-        title: its heading.
-        about: a sentence under the heading.
-        parts: what it shows: pairs (name of the file, part).
-    """
-
-    name: str
-    title: str
-    about: str
-    parts: list[tuple[str, Part]] = field(default_factory=list)
-
-
 @dataclass
 class Report:
     """A report.
 
     Attributes:
         files: the files whose results it shows.
-        sections: its sections, without those that are empty.
-        comparisons: all comparisons of times with other libraries.
-        lost: tables of the cases that benchmarks themselves call lost: pairs (name of the file, table).
-        problems: what could not be shown, and what to know of files.
+        problems: lines about what could not be shown, and about what to know of files.
         made: when and by which version it was made.
+        sections: for each section what it shows: pairs (name of the file, part).
+        comparisons: all comparisons of times with other libraries.
     """
 
     files: list[ResultFile]
-    sections: list[Section]
-    comparisons: list[Comparison]
-    lost: list[tuple[str, Part]]
-    problems: list[Problem]
+    problems: list[str]
     made: str
+    sections: dict[str, list[tuple[str, Part]]] = field(default_factory=dict)
+    comparisons: list[Comparison] = field(default_factory=list)
 
 
 # Files of results: which there are, and whether they are ours.
 
 #: Keys by which a file of ours is known: what `gnnsparse.runtime.environment.describe_environment` returns.
 ENVIRONMENT = ("device", "device_name", "threads", "versions", "commit", "date")
-_REQUIRED = ("device_name", "versions", "date")
+_REQUIRED = {"device_name": str, "versions": dict, "date": str}
 #: How deep in a file lists of rows are looked for.
 _DEPTH = 4
 
 
-def find_files(paths: Sequence[Path]) -> tuple[list[tuple[str, Path]], list[Problem]]:
-    """Return the JSON files of files and folders, each with its name in the report, and empty folders.
+def read_results(paths: Sequence[Path]) -> tuple[list[ResultFile], list[str]]:
+    """Read JSON files, and folders, which are searched for them.
+
+    Returns:
+        The results, and a line for each file that is none, or folder that has none.
 
     Raises:
         ValueError: there is no such file or folder.
     """
     found: dict[Path, str] = {}
-    problems = []
+    results, problems = [], []
     for path in paths:
         if path.is_dir():
             inside = sorted(file for file in path.rglob("*.json") if file.is_file())
             found |= {file.resolve(): file.relative_to(path).as_posix() for file in inside}
             if not inside:
-                problems.append(Problem(path.name, "the folder has no file .json"))
+                problems.append(f"{path.name}: the folder has no file .json")
         elif path.exists():
             found.setdefault(path.resolve(), path.name)
         else:
             bad_value("files", f"there is no file or folder {path}")
-    return [(name, path) for path, name in found.items()], problems
-
-
-def read_results(files: Sequence[tuple[str, Path]]) -> tuple[list[ResultFile], list[Problem]]:
-    """Read files; returns the results, and why the other files are none."""
-    results, problems = [], []
-    for name, path in files:
+    for path, name in found.items():
         try:
             content = read_json(path)
         except (ValueError, OSError, MemoryError, RecursionError) as error:
             # The message begins with the whole path, which must not get into a page that is published.
-            problems.append(Problem(name, str(error).replace(str(path), name).removeprefix(f"{name}: ")))
+            reason = " ".join(str(error).replace(str(path), name).removeprefix(f"{name}: ").split())
+            problems.append(f"{name}: {reason}")
             continue
-        environments = _environments(content)
-        if environments:
+        if environments := _environments(content):
             results.append(ResultFile(name, content, environments))
         else:
-            problems.append(
-                Problem(name, f"is no result of gnnsparse: it lacks {', '.join(_missing(content))}")
-            )
+            problems.append(f"{name}: is no result of gnnsparse: it lacks {', '.join(_missing(content))}")
     return results, problems
 
 
 def _missing(content: Any) -> list[str]:
-    if not isinstance(content, dict):
-        return ["an object with " + ", ".join(_REQUIRED)]
-    return [key for key in _REQUIRED if key not in content]
-
-
-def _is_environment(content: Any) -> bool:
-    return (
-        isinstance(content, dict)
-        and all(key in content for key in _REQUIRED)
-        and isinstance(content["versions"], dict)
-        and isinstance(content["date"], str)
-    )
+    """Return the keys that make an object a result, and that this one lacks or has of another type."""
+    of = content if isinstance(content, dict) else {}
+    return [key for key, kind in _REQUIRED.items() if not isinstance(of.get(key), kind)]
 
 
 def _environments(content: Any) -> tuple[dict[str, Any], ...]:
     """Return the environment of a file, or of each of its parts; empty if it is no result."""
-    if _is_environment(content):
-        return ({key: content.get(key) for key in ENVIRONMENT},)
-    parts = list(content.values()) if isinstance(content, dict) else []
-    if not parts or not all(map(_is_environment, parts)):
-        return ()
+    if _missing(content):
+        parts = list(content.values()) if isinstance(content, dict) else []
+        if any(map(_missing, parts)):
+            return ()
+    else:
+        parts = [content]
     return tuple({key: part.get(key) for key in ENVIRONMENT} for part in parts)
 
 
@@ -285,7 +233,7 @@ def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple
     if not isinstance(content, dict) or depth == 0:
         return
     inner = {key: value for key, value in content.items() if key not in ENVIRONMENT}
-    if not at and inner and all(map(_is_environment, inner.values())):
+    if not at and inner and not any(map(_missing, inner.values())):
         yield "", [{"name": key, **value} for key, value in inner.items()]
         return
     for key, value in inner.items():
@@ -300,6 +248,7 @@ def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple
 
 #: Characters of a cell that holds other values; what is longer is cut, and says how long it was.
 _LONG = 160
+_UNITS = {"_ms": "ms", "_milliseconds": "ms", "_seconds": "s", "_gb": "GB", "_us": "us"}
 
 
 def is_number(value: Any) -> bool:
@@ -347,23 +296,23 @@ def shown_cell(column: str, value: Any) -> str:
 
 def column_name(key: str) -> str:
     """Return the heading of a column: `forward_ms` is "forward, ms"."""
-    for ending, unit in (
-        ("_ms", "ms"),
-        ("_milliseconds", "ms"),
-        ("_seconds", "s"),
-        ("_gb", "GB"),
-        ("_us", "us"),
-    ):
+    for ending, unit in _UNITS.items():
         if key.endswith(ending):
             return f"{key.removesuffix(ending).replace('_', ' ')}, {unit}"
     return key.removesuffix("_bytes").replace("_", " ")
 
 
-def as_cells(rows: list[dict[str, Any]]) -> tuple[tuple[str, ...], tuple[tuple[Any, ...], ...]]:
-    """Return the header and the rows of a table with every key of every row, nested ones too."""
+def table_of(title: str, rows: Sequence[dict[str, Any]], folded: bool = False) -> Table:
+    """Return a table with each key of each row, nested ones too, that has a value somewhere.
+
+    It is folded if it is large, too.
+    """
     flat = [_flat(row) for row in rows]
-    header = tuple(dict.fromkeys(key for row in flat for key in row))
-    return header, tuple(tuple(row.get(key) for key in header) for row in flat)
+    header = tuple(
+        dict.fromkeys(key for row in flat for key, value in row.items() if value not in (None, ""))
+    )
+    cells = tuple(tuple(row.get(key) for key in header) for row in flat)
+    return Table(title, header, cells, folded or len(rows) > _UNFOLDED[0] or len(header) > _UNFOLDED[1])
 
 
 def _flat(row: dict[str, Any], before: str = "") -> dict[str, Any]:
@@ -383,25 +332,21 @@ def _flat(row: dict[str, Any], before: str = "") -> dict[str, Any]:
 def losses_table(comparisons: list[Comparison]) -> Table | None:
     """Return the cases in which the best of the others is faster than ours, worst first; None: none."""
     lost = sorted((found for found in comparisons if found.speed < 1), key=lambda found: found.speed)
-    if not lost:
-        return None
-    rows = tuple(
-        (c.section, c.case, c.ours, c.ours_ms, c.best, c.best_ms, c.speed, c.fastest_ms, c.file) for c in lost
-    )
     header = (
         "section", "case", "ours", "ours_ms", "best other", "other_ms", "speed", "fastest of ours_ms", "file",
     )  # fmt: skip
-    return Table("Cases in which another is faster", header, rows)
+    rows = tuple(
+        (c.section, c.case, c.ours, c.ours_ms, c.best, c.best_ms, c.speed, c.fastest_ms, c.file) for c in lost
+    )
+    return Table("Cases in which another is faster", header, rows) if rows else None
 
 
 def losses_text(comparisons: list[Comparison]) -> str:
     """Return how many cases were compared, and in how many of them another is faster."""
-    lost = sum(found.speed < 1 for found in comparisons)
-    slower = (
-        "none of them is slower" if lost == 0 else f"{lost} of them {'is' if lost == 1 else 'are'} slower"
-    )
     if not comparisons:
         return "No result was compared with another library."
+    lost = sum(found.speed < 1 for found in comparisons)
+    slower = f"{lost} of them {'is' if lost == 1 else 'are'} slower" if lost else "none of them is slower"
     return (
         f"{len(comparisons)} times of ours were compared with the fastest other result of the same case; "
         f"{slower}. A speed is the other's time divided by ours."
@@ -410,26 +355,16 @@ def losses_text(comparisons: list[Comparison]) -> str:
 
 def files_table(report: Report) -> Table:
     """Return where, by which versions and from which commit the results of each file come."""
-    rows = [_origin(file, found) for file in report.files for found in _different(file)]
+    # Environments of the parts of a file may differ in nothing but the time of day.
+    rows = [_origin(file.name, found) for file in report.files for found in file.environments]
     header = ("file", "device", "torch", "CUDA", "Python", "threads", "commit", "date")
-    return Table("Files", header, tuple(rows))
+    return Table("Files", header, tuple({repr(row): row for row in rows}.values()))
 
 
-def _different(file: ResultFile) -> list[dict[str, Any]]:
-    """Return the environments of a file that differ in more than the time of day."""
-    found: dict[str, dict[str, Any]] = {}
-    for environment in file.environments:
-        found.setdefault(repr(_origin(file, environment)), environment)
-    return list(found.values())
-
-
-def _origin(file: ResultFile, environment: dict[str, Any]) -> tuple[Any, ...]:
-    versions = environment["versions"]
-    commit = environment.get("commit")
-    short = None
-    if isinstance(commit, str):
-        short = commit[:7] + ("-dirty" if commit.endswith("-dirty") else "")
+def _origin(name: str, environment: dict[str, Any]) -> tuple[Any, ...]:
+    versions, commit = environment["versions"], str(environment.get("commit") or "")
+    short = commit[:7] + "-dirty" * commit.endswith("-dirty")
     return (
-        file.name, environment["device_name"], versions.get("torch"), versions.get("cuda"),
-        versions.get("python"), environment.get("threads"), short, environment["date"][:10],
+        name, environment["device_name"], *(versions.get(of) for of in ("torch", "cuda", "python")),
+        environment.get("threads"), short, environment["date"][:10],
     )  # fmt: skip
