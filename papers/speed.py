@@ -157,8 +157,8 @@ def speed_rows(
     bench.run()
     add_ratios(bench.rows, session.device)
     for skipped in bench.skipped:
-        where = " on ".join(filter(None, (skipped.name, skipped.graph)))
-        gone = Missing(f"{where} ({skipped.op} {skipped.precision})", skipped.reason)
+        where = " on ".join(filter(None, (skipped["name"], skipped["graph"])))
+        gone = Missing(f"{where} ({skipped['op']} {skipped['precision']})", skipped["reason"])
         if gone not in outcome.missing:
             outcome.missing.append(gone)
     wrong = [row for row in bench.rows if not row["ok"]]

@@ -17,7 +17,7 @@ from gnnsparse.bench.accuracy_effects import accumulation_rows, overflow_rows, s
 from gnnsparse.bench.accuracy_operations import OPERATIONS, RANGES, ROUNDING, operation_rows
 from gnnsparse.bench.arguments import device_option, file_option, plot_option, seed_option
 from gnnsparse.bench.figures import form_of, plot_accuracy
-from gnnsparse.bench.kernels_report import new_table
+from gnnsparse.bench.session import new_table
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from gnnsparse.runtime.environment import DEVICES, describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,12 +15,21 @@ from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
 from gnnsparse.runtime.environment import DEVICES
 
 __all__ = [
-    "PLOT_ENDINGS", "at_least_one", "device_option", "devices_here", "file_option", "matrices_option",
-    "number_option", "plot_option", "seed_option",
+    "PLOT_ENDINGS", "Several", "add_device", "add_outputs", "at_least_one", "device_option", "devices_here",
+    "file_option", "matrices_option", "number_option", "plot_option", "seed_option",
 ]  # fmt: skip
 
 #: Endings of the names of figures.
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
+
+
+class Several(argparse.Action):
+    """Stores a tuple of the values, each once; an option's type may return several at a time."""
+
+    def __call__(self, parser: Any, options: argparse.Namespace, values: Any, option: Any = None) -> None:
+        """Store the values of an option."""
+        flat = (value for group in values for value in (group if isinstance(group, list) else [group]))
+        setattr(options, self.dest, tuple(dict.fromkeys(flat)))
 
 
 def at_least_one(text: str) -> int:
@@ -79,6 +89,22 @@ def device_option(text: str) -> str:
         problem = "no NVIDIA GPU here" if _native.has_cuda else "gnnsparse was built without CUDA kernels"
         raise argparse.ArgumentTypeError(problem)
     return text if text != "auto" else "cuda" if usable else "cpu"
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Declare the option --device."""
+    parser.add_argument(
+        "--device", type=device_option, default="auto", metavar="NAME",
+        help=f"{', '.join(DEVICES)}; default: auto",
+    )  # fmt: skip
+
+
+def add_outputs(parser: argparse.ArgumentParser, drawn: str) -> None:
+    """Declare the options --out, and --plot, which draws what `drawn` says."""
+    parser.add_argument("--out", type=file_option, metavar="FILE.json", help="write all measurements")
+    parser.add_argument(
+        "--plot", type=plot_option, metavar="FILE.png", help=f"draw the {drawn} (needs matplotlib)"
+    )
 
 
 def file_option(text: str) -> Path:

@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -26,8 +26,9 @@ from gnnsparse.bench.candidates import (
 )
 from gnnsparse.bench.counters import Run, count, find_ncu
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.noise import NoiseMeter, spread_of
+from gnnsparse.bench.noise import spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
+from gnnsparse.bench.session import Row, Session
 from gnnsparse.bench.workload import (
     KERNEL_FACTOR,
     PEER_FACTOR,
@@ -43,6 +44,7 @@ from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
 from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.gpu_records import records
+from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, VECTOR_BYTES, WINDOW_K_TILE, path
 from gnnsparse.runtime.environment import device_name
@@ -52,46 +54,34 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "TALL", "Bench", "ModelledCounts", "Rates", "Settings", "Skipped", "details", "floor_measured",
+    "SKIPPED", "TALL", "Bench", "ModelledCounts", "Settings", "details", "floor_measured",
     "floor_model", "format_plans", "has_tall", "modelled_counts", "prepare_subject", "rates_of",
     "tall_plans",
 ]  # fmt: skip
 
-
-@dataclass(frozen=True)
-class Rates:
-    """Measured ceilings of a device, in bytes a second.
-
-    Attributes:
-        dram: a large copy through DRAM.
-        gather: random rows read through L2.
-    """
-
-    dram: float
-    gather: float
+_T = TypeVar("_T")
 
 
-def floor_model(work: Workload, gathered: int, rates: Rates) -> float:
-    """Models the floor in milliseconds: the larger of the least traffic to DRAM and the gather through L2.
+def floor_model(work: Workload, gathered: int, rates: MemoryRates) -> float:
+    """Model the floor in milliseconds: the larger of the least traffic to DRAM and the gather through L2.
 
     The model has no L1 cache: a kernel can be faster if neighbouring rows have common columns.
 
     Args:
         work: the workload.
         gathered: number of rows of a dense operand that the kernel reads.
-        rates: ceilings of the device.
+        rates: the measured rates of the device's memory.
     """
     csr = work.subject.csr
     dram = (csr.rows + csr.cols) * work.row_bytes + 4 * min(gathered, csr.nnz)
     if work.op == "sddmm":
         dram += csr.nnz * work.precision.storage.itemsize
-    return 1e3 * max(dram / rates.dram, gathered * work.row_bytes / rates.gather)
+    return 1e-9 * max(dram / rates.dram_tbs, gathered * work.row_bytes / rates.gather_tbs)
 
 
-def rates_of(name: str) -> Rates | None:
-    """Return the ceilings of the GPU called `name` by its record; None if it has no record."""
-    found = next((record.memory for record in records() if record.name == name), None)
-    return None if found is None else Rates(1e12 * found.dram_tbs, 1e12 * found.gather_tbs)
+def rates_of(name: str) -> MemoryRates | None:
+    """Return the memory rates of the GPU called `name` by its record; None if it has no record."""
+    return next((record.memory for record in records() if record.name == name), None)
 
 
 def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
@@ -238,10 +228,10 @@ def modelled_counts(
     )
 
 
-def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]:
+def details(a: SparseOperand, plan: Plan, op: str, width: int) -> Row:
     """Return what the row of a format has beside a kernel's: its name, policy and modelled counts."""
     blocked = a.kernels.blocked
-    found: dict[str, Any] = {"format": None if blocked is None else blocked.spec.name}
+    found: Row = {"format": None if blocked is None else blocked.spec.name}
     if blocked is None or op != "spmm" or not isinstance(plan, WindowPlan):
         return found
     if packed_kernel(blocked.spec):  # other kernels, which the model does not describe
@@ -254,6 +244,11 @@ def details(a: SparseOperand, plan: Plan, op: str, width: int) -> dict[str, Any]
 
 # The benchmark of `gnnsparse bench kernels`: this package's kernels and peers on equal workloads.
 
+#: The keys of a combination that is skipped, with what stands for all.
+SKIPPED = {
+    "graph": "", "op": "", "values": "", "precision": "", "width": 0, "name": "", "ours": False, "reason": "",
+    "failed": False,
+}  # fmt: skip
 #: Seconds that the repeats of a candidate may take; calls of a second or more are repeated 3 times.
 _SECONDS = 3.0
 #: Timed calls of each variant of a candidate, by which the fastest one is found that is then measured.
@@ -296,56 +291,24 @@ class Settings:
     profile: bool = False
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A combination that was asked for and not measured.
-
-    Attributes:
-        graph: name of the matrix.
-        reason: why it was not measured.
-        op, values, precision, width, name: the combination; "" or 0 stands for all.
-        ours: whether `name` is a kernel of this package.
-        failed: True: an error occurred; False: a known limit was met.
-    """
-
-    graph: str
-    reason: str
-    op: str = ""
-    values: str = ""
-    precision: str = ""
-    width: int = 0
-    name: str = ""
-    ours: bool = False
-    failed: bool = False
-
-
 @dataclass
-class Bench:
+class Bench(Session):
     """A run of the benchmark; `rows` and `skipped` grow with each matrix.
 
     Attributes:
-        settings: what to measure.
-        tell: called with a line of text when a matrix begins.
-        rows: the measurements, as they are written to the JSON file (notes/benchmarks.md lists the keys).
-        skipped: what was not measured.
         commits: the commits of a run that this one goes on with.
         profiler_problem: why the GPU's counters were asked for and not read; "" if they were.
-        noise: what is known of the noise; it is read when the run begins and after each matrix.
     """
 
-    settings: Settings
-    tell: Callable[[str], None] = lambda line: None
-    rows: list[dict[str, Any]] = field(default_factory=list)
-    skipped: list[Skipped] = field(default_factory=list)
+    who = "name"
     commits: list[str] = field(default_factory=list)
     profiler_problem: str = ""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         self._rates = rates_of(device_name(self.settings.device))
         cold = self.settings.cache == "cold"
         self._before = cache_flusher(self.settings.device) if cold else lambda: None
-        self.noise = NoiseMeter(self.settings.device)
-        self.noise.read()
 
     def run(self) -> None:
         """Measure all matrices."""
@@ -358,8 +321,7 @@ class Bench:
             graph = spec.load(self.settings.device)
         except (ValueError, OSError, RuntimeError, MemoryError) as error:
             # The message begins with the whole path, which must not get into published results.
-            reason = first_line(error).removeprefix(f"{spec.path}: ")
-            self.skipped.append(Skipped(spec.name, reason, failed=True))
+            self._skip({"graph": spec.name}, first_line(error).removeprefix(f"{spec.path}: "), failed=True)
             return
         self.tell(f"{spec.name}: {graph.num_rows} x {graph.num_cols}, {graph.nnz} nonzeros")
         for op in self.settings.ops:
@@ -370,58 +332,62 @@ class Bench:
         release()
         self.noise.read()
 
-    def _run_subject(self, spec: MatrixSpec, graph: SparseGraph, op: str, kind: str) -> None:
-        name = spec.name
+    def _skip(self, case: Row, reason: str, failed: bool = False) -> None:
+        self.skipped.append({**SKIPPED, **case, "reason": reason, "failed": failed})
+
+    def _attempt(self, make: Callable[[], _T], case: Row) -> _T | None:
+        """Return what `make` returns; None if it raises, which is told. A ValueError is a known limit."""
         try:
-            subject = make_subject(name, graph, kind)
-            sample = Sample.of(subject)
+            return make()
         except (ValueError, RuntimeError, MemoryError) as error:
-            limit = isinstance(error, ValueError)
-            self.skipped.append(Skipped(name, first_line(error), op, kind, ours=True, failed=not limit))
+            self._skip({**case, "ours": True}, first_line(error), failed=not isinstance(error, ValueError))
+            return None
+
+    def _run_subject(self, spec: MatrixSpec, graph: SparseGraph, op: str, kind: str) -> None:
+        case = {"graph": spec.name, "op": op, "values": kind}
+        # GCN's weights are of square matrices.
+        sample = self._attempt(lambda: Sample.of(make_subject(spec.name, graph, kind)), case)
+        if sample is None:
             return
+        subject, reorder = sample.subject, self.settings.reorder
         measured: set[tuple[str, Precision, int]] = set()
         for precision in map(Precision, self.settings.precisions):
-            try:
-                a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder)
-            except (ValueError, RuntimeError, MemoryError) as error:
-                limit = isinstance(error, ValueError)  # for example, "rcm" needs a square matrix
-                case = Skipped(
-                    name, first_line(error), op, kind, precision.value, ours=True, failed=not limit
-                )
-                self.skipped.append(case)
+            # "rcm" needs a square matrix, for example.
+            made = self._attempt(
+                partial(prepare_subject, subject, precision, reorder), {**case, "precision": precision.value}
+            )
+            if made is None:
                 continue
             for width in self.settings.widths:
                 work = Workload(subject, op, precision, width)
                 self._run_peers(work, sample, measured)
-                self._run_kernels(a, prepare_ms, work, sample)
-            del a
+                self._run_kernels(*made, work, sample)
+            del made
             release()
             for format in self.settings.formats:
-                self._run_format(format, spec, subject, precision, op, sample)
+                self._run_format(format, spec, precision, op, sample)
                 release()
 
-    def _run_format(
-        self, name: str, spec: MatrixSpec, subject: Subject, precision: Precision, op: str, sample: Sample
-    ) -> None:
+    def _run_format(self, name: str, spec: MatrixSpec, precision: Precision, op: str, sample: Sample) -> None:
         """Measure a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
+        subject, reorder = sample.subject, self.settings.reorder
+        case = {
+            "graph": subject.name, "op": op, "values": subject.kind, "precision": precision.value,
+            "name": name,
+        }  # fmt: skip
         ablate = self.settings.ablate and op == "spmm"
         for panel in (None, TALL) if ablate and has_tall(name) else (None,):
-            try:
-                a, prepare_ms = prepare_subject(subject, precision, self.settings.reorder, name, panel)
-            except (ValueError, RuntimeError, MemoryError) as error:
-                limit = isinstance(error, ValueError)  # a paper may not have the precision
-                case = Skipped(
-                    subject.name, first_line(error), op, subject.kind, precision.value, 0, name, True
-                )
-                self.skipped.append(replace(case, failed=not limit))
+            # A paper may not have the precision.
+            made = self._attempt(partial(prepare_subject, subject, precision, reorder, name, panel), case)
+            if made is None:
                 return
+            a, prepare_ms = made
             for width in self.settings.widths:
                 reference = Reference(Workload(subject, op, precision, width), sample)
                 try:
                     plans = format_plans(a, op, width, ablate) if panel is None else tall_plans(a, width)
                 except (UnavailableError, ValueError) as error:
-                    where = (op, subject.kind, precision.value, width, name, True)
-                    self.skipped.append(Skipped(subject.name, first_line(error), *where))
+                    self._skip({**case, "width": width, "ours": True}, first_line(error))
                     continue
                 rows = []
                 for label, plan in plans.items():
@@ -433,13 +399,13 @@ class Bench:
                         rows.append((row, plan))
                 if self.settings.profile and op == "spmm":
                     self._profile(rows, Run(
-                        spec, subject.kind, precision.value, width, self.settings.reorder, name, panel,
+                        spec, subject.kind, precision.value, width, reorder, name, panel,
                         tuple(plan for _, plan in rows),
                     ))  # fmt: skip
-            del a
+            del a, made
             release()
 
-    def _profile(self, rows: list[tuple[dict[str, Any], Plan]], run: Run) -> None:
+    def _profile(self, rows: list[tuple[Row, Plan]], run: Run) -> None:
         """Add to the rows what ncu counts of their plans, or set why it can't as `profiler_problem`."""
         try:
             counts = count(run, find_ncu())
@@ -461,8 +427,7 @@ class Bench:
                     break
                 measured.add(key)
                 if precision not in references:
-                    theirs = work if precision is work.precision else replace(work, precision=precision)
-                    references[precision] = Reference(theirs, sample)
+                    references[precision] = Reference(replace(work, precision=precision), sample)
                 reference = references[precision]
                 try:
                     self._add(name, reference, False, partial(self._fastest, name, reference))
@@ -477,7 +442,7 @@ class Bench:
         problem = a.kernels.problem(Product(work.op, work.width))
         plans = {name: KERNELS[name](problem) for name in self.settings.kernels}
         for variant in our_variants(work):
-            done = dict[str, dict[str, Any]]()
+            done = dict[str, Row]()
             for name, plan in plans.items():
                 same = [n for n in done if plan and (p := plans[n]) and same_run(p, plan, work.device)]
                 if same:
@@ -491,14 +456,14 @@ class Bench:
     def _ours(
         self, name: str, plan: Plan | None, a: SparseOperand, prepare_ms: float, reference: Reference,
         variant: str = "",
-    ) -> dict[str, Any]:  # fmt: skip
+    ) -> Row:  # fmt: skip
         """Measure a kernel of this package; raises UnavailableError without a plan for it."""
         who = replace(our_kernel(name, plan, a, reference.work, variant), preprocess_ms=prepare_ms)
         return self._measure(who, reference, _check(who, reference))
 
-    def _fastest(self, name: str, reference: Reference) -> dict[str, Any]:
+    def _fastest(self, name: str, reference: Reference) -> Row:
         """Measure the fastest variant of a peer that is right; raises UnavailableError if none can run."""
-        tried: list[dict[str, Any]] = []
+        tried: list[Row] = []
         best: tuple[float, Candidate, Verdict] | None = None
         makes = peer_candidates(name, reference.work)
         for number, make in enumerate(makes):
@@ -519,49 +484,41 @@ class Bench:
         row = self._measure(best[1], reference, best[2])
         return {**row, "variants": tried if len(makes) > 1 else []}
 
-    def _add(
-        self, name: str, reference: Reference, ours: bool, measured: Callable[[], dict[str, Any]]
-    ) -> dict[str, Any] | None:
+    def _add(self, name: str, reference: Reference, ours: bool, measured: Callable[[], Row]) -> Row | None:
         """Add the row that `measured` returns and return it, or add why it was skipped and return None.
 
         Raises:
             UnsupportedError: the candidate does not have the precision, which is told as well.
         """
         work = reference.work
-        subject = work.subject
-        skipped = Skipped(
-            subject.name, "", work.op, subject.kind, work.precision.value, work.width, name, ours
-        )
+        case = {
+            "graph": work.subject.name, "op": work.op, "values": work.subject.kind,
+            "precision": work.precision.value, "width": work.width, "name": name, "ours": ours,
+        }  # fmt: skip
         try:
             # torch warns that its CSR support is in beta, and other libraries warn when they are imported.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 row = measured()
         except UnavailableError as error:
-            self.skipped.append(replace(skipped, reason=first_line(error)))
+            self._skip(case, first_line(error))
             if isinstance(error, UnsupportedError):
                 raise
             return None
         # Other libraries raise errors of any type; the run goes on, and the report lists them.
         except Exception as error:
-            reason = f"{type(error).__name__}: {first_line(error)}"
-            self.skipped.append(replace(skipped, reason=reason, failed=True))
+            self._skip(case, f"{type(error).__name__}: {first_line(error)}", failed=True)
             return None
         self.rows.append(row)
         return row
 
     def _time(self, who: Candidate, repeats: int) -> Timing:
-        graph = self.settings.timing == "graph"
         return measure(
-            who.call,
-            self.settings.device,
-            repeats=repeats,
-            before=self._before,
-            seconds=_SECONDS,
-            graph=graph,
-        )
+            who.call, self.settings.device, repeats=repeats, before=self._before, seconds=_SECONDS,
+            graph=self.settings.timing == "graph",
+        )  # fmt: skip
 
-    def _measure(self, who: Candidate, reference: Reference, verdict: Verdict) -> dict[str, Any]:
+    def _measure(self, who: Candidate, reference: Reference, verdict: Verdict) -> Row:
         work, repeats = reference.work, self.settings.repeats
         timing = self._time(who, repeats)
         model = None if self._rates is None else floor_model(work, who.gathered, self._rates)

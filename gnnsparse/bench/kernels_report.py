@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
@@ -12,23 +11,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.kernels import Bench, Skipped
-from gnnsparse.bench.noise import SPREAD_LIMIT, is_noise, noise_lines
+from gnnsparse.bench.kernels import Bench
+from gnnsparse.bench.noise import SPREAD_LIMIT, is_noise
 from gnnsparse.bench.peers import BASELINES, peer_precision
+from gnnsparse.bench.session import (
+    LOSS,
+    Row,
+    new_table,
+    no_losses,
+    printer,
+    shown_error,
+    skipped_lines,
+)
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.environment import describe_environment
 
-__all__ = [
-    "LOSS", "add_ratios", "as_json", "lost_cases", "means_of_auto", "new_table", "no_losses", "print_report",
-    "weight_pairs",
-]  # fmt: skip
-
-#: `auto` loses a case if its speed is below this fraction of the best one's.
-LOSS = 0.97
-#: Most matrices that a line of the report names.
-_NAMES = 4
-
-Row = dict[str, Any]
+__all__ = ["add_ratios", "as_json", "lost_cases", "means_of_auto", "print_report", "weight_pairs"]
 
 
 def _case(row: Row) -> tuple[Any, ...]:
@@ -136,18 +133,6 @@ def _compared(rows: list[Row]) -> list[tuple[Row, Row]]:
     return found
 
 
-def no_losses(measured: int, compared: int) -> str:
-    """Return what a report says of losses when it lists none: a comparison of nothing shows nothing.
-
-    Args:
-        measured: number of measurements.
-        compared: number of right results of ours that stand beside a right one of another.
-    """
-    if compared:
-        return f"nowhere among {compared} compared cases"
-    return "nothing was compared: no right results stand side by side" if measured else "nothing was measured"
-
-
 def _competes(rival: Row, row: Row) -> bool:
     """Return whether a candidate's row is in the precision that rows like `row` are compared with."""
     precision = Precision(row["precision"])
@@ -168,32 +153,14 @@ def _full_name(row: Row) -> str:
     return f"{row['kernel']} {row['precision']}{variant}"
 
 
-def as_json(bench: Bench) -> dict[str, Any]:
+def as_json(bench: Bench) -> Row:
     """Return the content of the JSON file: environment, settings, rows, what was skipped, summary."""
-    settings = asdict(bench.settings)
     names = [*(row["graph"] for row in bench.rows), *(spec.name for spec in bench.settings.matrices)]
-    settings["matrices"] = list(dict.fromkeys(names))  # with those of a file that the run went on with
-    environment = describe_environment(bench.settings.device)
-    return {
-        **environment,
-        "commits": list(dict.fromkeys([*bench.commits, environment["commit"]])),
-        "settings": settings,
-        "rows": bench.rows,
-        "skipped": [asdict(skipped) for skipped in bench.skipped],
-        "means": means_of_auto(bench.rows),
-        "lost": lost_cases(bench.rows, bench.noise.drift),
-        "noise": bench.noise.summary([row["spread"] for row in bench.rows]),
-    }
-
-
-def new_table(title: str, texts: Iterable[str], numbers: Iterable[str], **options: Any) -> Table:
-    """Return a table of a terminal without rows: columns of texts, then of numbers."""
-    table = Table(title=title, **options)
-    for name in texts:
-        table.add_column(name, overflow="fold")
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table
+    # With the matrices of a file that the run went on with.
+    settings = {**asdict(bench.settings), "matrices": list(dict.fromkeys(names))}
+    means, lost = means_of_auto(bench.rows), lost_cases(bench.rows, bench.noise.drift)
+    content = bench.content(settings, means=means, lost=lost)
+    return {**content, "commits": list(dict.fromkeys([*bench.commits, content["commit"]]))}
 
 
 def _table(op: str, rows: list[Row]) -> Table:
@@ -202,13 +169,12 @@ def _table(op: str, rows: list[Row]) -> Table:
     # Sorted by case, since peers of one precision may be measured long before kernels of another.
     order = {case: number for number, case in enumerate(dict.fromkeys(map(_case, rows)))}
     for r in sorted(rows, key=lambda row: order[_case(row)]):
-        error = "-" if r["error"] is None else f"{r['error']:.1e}"
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"],
             _kernel_name(r), f"{r['ms']:.3f}" + ("~" if r["spread"] > SPREAD_LIMIT else ""),
             f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}", f"{r['gflops']:.0f}", _floor(r),
             _number(r["of_floor"]), _number(r["over_baseline"]), _number(r["over_torch"]),
-            error if r["ok"] else f"[red]WRONG[/red] {error}",
+            shown_error(r),
             style=None if r["ours"] else "dim",
         )  # fmt: skip
     return table
@@ -274,10 +240,7 @@ def _number(value: float | None) -> str:
 
 def print_report(bench: Bench, console: Console) -> None:
     """Print the tables, what is wrong or was skipped, means of `auto`, the noise, and where we lose."""
-
-    def say(text: str) -> None:
-        console.print(escape(text), soft_wrap=True, highlight=False)
-
+    say = printer(console)
     for op in bench.settings.ops:
         rows = [row for row in bench.rows if row["op"] == op]
         if rows:
@@ -292,18 +255,15 @@ def print_report(bench: Bench, console: Console) -> None:
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")
-    for line in _uncaptured_lines(bench.rows):
-        say(line)
-    for line in _skipped_lines(bench.skipped):
-        say(line)
+    uncaptured = dict.fromkeys((r["kernel"], r["timing_problem"]) for r in bench.rows if r["timing_problem"])
+    lines = [f"timed without a CUDA graph: {name}: {problem}" for name, problem in uncaptured]
+    lines += skipped_lines(bench.skipped, "name", ("graph", "op", "precision"))
     for mean in means_of_auto(bench.rows):
         if mean["matrices"] > 1:
             about = f"{mean['cases']} cases of {mean['matrices']} matrices"
             which = f"{mean['op']} {mean['precision']}" + (f" ({mean['variant']})" if mean["variant"] else "")
-            say(f"auto, {which}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
-    for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
-        say(line)
-    say("Where we lose:")
+            lines.append(f"auto, {which}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
+    bench.say_end(say, lines)
     cases = lost_cases(bench.rows, bench.noise.drift)
     clear = [case for case in cases if not case["noisy"]]
     for case in clear:
@@ -325,32 +285,7 @@ def _baseline_names(rows: list[Row]) -> str:
     return "; ".join(names) or "none was measured and is right"
 
 
-def _uncaptured_lines(rows: list[Row]) -> list[str]:
-    """Return a line for each kernel that could not be captured in a CUDA graph, with the reason."""
-    found = dict.fromkeys((r["kernel"], r["timing_problem"]) for r in rows if r.get("timing_problem"))
-    return [f"timed without a CUDA graph: {name}: {problem}" for name, problem in found]
-
-
 def _where(row: Row) -> str:
     variant = f", {row['variant']}" if row.get("variant") else ""
     case = f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}"
     return case + variant
-
-
-def _skipped_lines(skipped: list[Skipped]) -> list[str]:
-    """Return a line for each candidate and reason for which it was skipped."""
-    groups: dict[tuple[str, str], list[Skipped]] = defaultdict(list)
-    for case in skipped:
-        groups[case.name, case.reason].append(case)
-    lines = []
-    for (name, reason), cases in groups.items():
-        graphs = list(dict.fromkeys(c.graph for c in cases))
-        if len(graphs) > _NAMES:
-            graphs = [*graphs[:_NAMES], f"and {len(graphs) - _NAMES} more"]
-        parts = (graphs, [c.op for c in cases], [c.precision for c in cases])
-        where = [", ".join(dict.fromkeys(filter(None, names))) for names in parts]
-        about = "; ".join(filter(None, where))
-        verb = "failed" if any(c.failed for c in cases) else "skipped"
-        count = f"{len(cases)} cases of " if len(cases) > 1 else ""
-        lines.append(f"{verb}: {name + ' in ' if name else ''}{count}{about}: {reason}")
-    return lines

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from gnnsparse.bench.latency_tasks import BACKENDS, FEED_FORWARD, GraphStack, Ta
 from gnnsparse.bench.peers import check_memory_of, free_bytes
 from gnnsparse.errors import check_choice
 
-__all__ = ["Backend", "backend", "variants_of"]
+__all__ = ["Backend", "variants_of"]
 
 #: Share of the free memory that a dense matrix may take.
 _MEMORY_SHARE = 0.25
@@ -77,30 +78,18 @@ def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
     return [lambda: _pyg_backend(name, task)]
 
 
-def backend(name: str, task: Task) -> Backend:
-    """Make the only variant of a backend."""
-    (make,) = variants_of(name, task)
-    return make()
-
-
 def _stored(task: Task) -> torch.nn.Module:
     """Return the task's model with its weights in the storage dtype."""
     return copy.deepcopy(task.module).to(task.precision.storage)
 
 
 def _ours(task: Task) -> Backend:
-    if task.model == "transformer":
-        graph = gnnsparse.SparseGraph(task.csr)
-        return Backend(
-            "gnnsparse", _stored(task),
-            lambda: gnnsparse.prepare(graph, precision=task.precision, cache=False),
-        )  # fmt: skip
-    edge_index, nodes = task.edge_index, task.csr.rows
+    graph: Any = {"graph": gnnsparse.SparseGraph(task.csr)}
+    if task.model != "transformer":
+        graph = {"graph": task.edge_index, "num_nodes": task.csr.rows, "values": "gcn"}
     return Backend(
         "gnnsparse", _stored(task),
-        lambda: gnnsparse.prepare(
-            edge_index, num_nodes=nodes, values="gcn", precision=task.precision, cache=False
-        ),
+        lambda: gnnsparse.prepare(**graph, precision=task.precision, cache=False),
     )  # fmt: skip
 
 
@@ -112,16 +101,15 @@ def _dense(task: Task) -> list[Callable[[], Backend]]:
     needed = 2 * task.csr.rows**2 * torch.float32.itemsize
     if needed > _MEMORY_SHARE * (free := free_bytes(task.device)):
         raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-    return [lambda: Backend("dense", _DenseGcn(_stored(task)), lambda: _dense_matrix(task))]
+    return [lambda: Backend("dense", _DenseGcn(_stored(task)), lambda: _gcn_matrix(task).to_dense())]
 
 
-def _dense_matrix(task: Task) -> torch.Tensor:
+def _gcn_matrix(task: Task) -> torch.Tensor:
+    """Return the adjacency of a GCN as a torch CSR tensor in the storage dtype."""
     csr, _ = task.csr.add_self_loops()
     scale = csr.degrees.float().rsqrt()
-    row, col = csr.row_index(), csr.indices.long()
-    matrix = torch.zeros(csr.rows, csr.cols, dtype=torch.float32, device=csr.device)
-    matrix[row, col] = scale[row] * scale[col]
-    return matrix.to(task.precision.storage)
+    values = (scale[csr.row_index()] * scale[csr.indices.long()]).to(task.precision.storage)
+    return torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, values, (csr.rows, csr.cols))
 
 
 class _DenseGcn(torch.nn.Module):
@@ -143,31 +131,26 @@ class _DenseGcn(torch.nn.Module):
 def _dense_encoders(task: Task) -> Iterator[Callable[[], Backend]]:
     """Yield the dense encoder by each kernel of attention, as torch's layer and as plain code without it."""
 
-    def make(variant: str, module: torch.nn.Module, context: Any) -> Backend:
-        return Backend("dense", module, lambda: None, variant, dense=True, context=context)
+    def make(variant: str, encoder: Callable[[Task], torch.nn.Module], context: Any) -> Backend:
+        return Backend("dense", encoder(task), lambda: None, variant, dense=True, context=context)
 
-    yield lambda: make("torch's layer, fast path", _torch_encoder(task), contextlib.nullcontext)
+    yield partial(make, "torch's layer, fast path", _torch_encoder, contextlib.nullcontext)
     for name, kernel in _SDPA[task.device.type].items():
-        context = _Context(kernel)
-        yield lambda n=name, c=context: make(f"torch's layer, {n}", _torch_encoder(task), c)  # type: ignore[misc]
-        yield lambda n=name, c=context: make(f"plain, {n}", _PlainEncoder(_stored(task)), c)  # type: ignore[misc]
+        context = partial(_attention_by, kernel)
+        yield partial(make, f"torch's layer, {name}", _torch_encoder, context)
+        yield partial(make, f"plain, {name}", _PlainEncoder, context)
 
 
-class _Context:
-    """Makes contexts in which one kernel of attention runs, and torch's layer not as one operation."""
-
-    def __init__(self, kernel: SDPBackend) -> None:
-        self._kernel = kernel
-
-    @contextlib.contextmanager
-    def __call__(self) -> Iterator[None]:
-        fast = torch.backends.mha.get_fastpath_enabled()
-        torch.backends.mha.set_fastpath_enabled(False)
-        try:
-            with sdpa_kernel([self._kernel]):
-                yield
-        finally:
-            torch.backends.mha.set_fastpath_enabled(fast)
+@contextlib.contextmanager
+def _attention_by(kernel: SDPBackend) -> Iterator[None]:
+    """Let one kernel of attention run, and torch's layer not as one operation."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with sdpa_kernel([kernel]):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
 
 
 class _WithoutPattern(torch.nn.Module):
@@ -197,13 +180,12 @@ def _torch_encoder(task: Task) -> torch.nn.Module:
 class _PlainEncoder(torch.nn.Module):
     """The dense encoder with nothing around its products and torch's attention."""
 
-    def __init__(self, encoder: torch.nn.Module) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder: Any = _stored(task)
 
     def forward(self, x: torch.Tensor, pattern: None) -> torch.Tensor:
-        layers: Any = self.encoder
-        for layer in layers.layers:
+        for layer in self.encoder.layers:
             attention = layer.self_attn
             projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)
             q, k, v = projected.unflatten(-1, (3, attention.num_heads, -1)).permute(2, 0, 3, 1, 4)
@@ -259,7 +241,7 @@ def _pyg_backend(name: str, task: Task) -> Backend:
     if name == "pyg-csr":
         if task.model != "gcn":
             raise UnavailableError(f"PyG's {task.model.upper()} has no product with a CSR adjacency")
-        return Backend(name, _pyg_stack(task, layers["gcn of a matrix"]), lambda: _csr_adjacency(task))
+        return Backend(name, _pyg_stack(task, layers["gcn of a matrix"]), lambda: _gcn_matrix(task))
     width = max(p.shape[0] for p in task.module.parameters())
     check_memory_of(task.csr.nnz, width * task.precision.storage.itemsize, task.csr.rows, task.device)
     stack, edge_index, nodes = _pyg_stack(task, layers[task.model]), task.edge_index, task.csr.rows
@@ -279,10 +261,3 @@ def _pyg_backend(name: str, task: Task) -> Backend:
     # Adapts to a CPU, where there are no CUDA graphs.
     compiled: Any = torch.compile(stack, mode="reduce-overhead", dynamic=False)
     return Backend(name, compiled, prepare, "reduce-overhead")
-
-
-def _csr_adjacency(task: Task) -> torch.Tensor:
-    csr, _ = task.csr.add_self_loops()
-    scale = csr.degrees.float().rsqrt()
-    values = (scale[csr.row_index()] * scale[csr.indices.long()]).to(task.precision.storage)
-    return torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, values, (csr.rows, csr.cols))

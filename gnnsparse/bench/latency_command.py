@@ -6,7 +6,7 @@ import argparse
 import math
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.arguments import at_least_one, device_option, file_option, number_option, plot_option
+from gnnsparse.bench.arguments import Several, add_device, add_outputs, at_least_one, number_option
 from gnnsparse.bench.figures import plot_latencies
-from gnnsparse.bench.kernels_report import new_table, no_losses
-from gnnsparse.bench.latency_run import LatencyBench, SkippedLatency
+from gnnsparse.bench.latency_measure import LatencyBench
 from gnnsparse.bench.latency_tasks import (
     BACKENDS,
     CACHES,
@@ -27,15 +26,25 @@ from gnnsparse.bench.latency_tasks import (
     MODES,
     LatencySettings,
 )
-from gnnsparse.bench.noise import SPREAD_LIMIT, noise_lines
+from gnnsparse.bench.noise import SPREAD_LIMIT
+from gnnsparse.bench.session import (
+    LOSS,
+    Row,
+    new_table,
+    no_losses,
+    printer,
+    progress,
+    shown_error,
+    skipped_lines,
+)
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.environment import DEVICES, describe_environment, write_json
+from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.profiler import wide_console
 
 __all__ = [
-    "DESCRIPTION", "LOSS", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases",
-    "print_report", "run", "run_latency", "settings_of",
+    "DESCRIPTION", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases", "print_report",
+    "run", "run_latency", "settings_of",
 ]  # fmt: skip
 
 
@@ -50,24 +59,18 @@ def run_latency(settings: LatencySettings, out: Path | None = None, plot: Path |
     Returns:
         The exit status: 1 if a result of this package is wrong or failed, or a data set could not be loaded.
     """
-    progress = Console(stderr=True)
 
     def save(bench: LatencyBench) -> None:
         if out is not None:
             write_json(out, as_json(bench))
 
-    def tell(line: str) -> None:
-        progress.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    bench = LatencyBench(settings, tell, save)
+    bench = LatencyBench(settings, progress(), save=save)
     bench.run()
     save(bench)
     print_report(bench, wide_console(200))
     if plot is not None:
         plot_latencies(bench.rows, plot)
-    wrong = any(row["ours"] and not row["ok"] for row in bench.rows)
-    failed = any(case.failed and case.backend in ("", "gnnsparse") for case in bench.skipped)
-    return 1 if wrong or failed else 0
+    return bench.status
 
 
 # The options of `gnnsparse bench latency`, checked before anything is measured.
@@ -114,69 +117,65 @@ _seconds = number_option("a number of seconds above 0", lambda value: 0 < value 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse bench latency`."""
     datasets = (CORA_LIKE, *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
-
-    def several(name: str, choices: tuple[str, ...], default: tuple[str, ...] | None, text: str) -> None:
+    precisions = Precision.names()
+    several: dict[str, tuple[str, Any, Any, str]] = {
+        "--model": ("models", _names(MODELS), ("gcn",), f"{', '.join(MODELS)}; default: gcn"),
+        "--dataset": (
+            "datasets", _names(datasets), (CORA_LIKE,),
+            "cora_like (default), a random graph of Cora's size, or a data set of train.py: cora, pubmed, "
+            "reddit_like, arxiv_like, ...; the transformer has none",
+        ),
+        "--precision": (
+            "precisions", _names(precisions), ("fp32",), f"{', '.join(precisions)}; default: fp32"
+        ),
+        "--backend": (
+            "backends", _names(BACKENDS), None,
+            "gnnsparse; pyg: an edge_index; pyg-csr: a torch CSR adjacency; pyg-compile: torch.compile with "
+            "CUDA graphs, in a process of its own; dense: a dense matrix, or dense attention by torch's best "
+            "kernel. Default: all, on a CPU all but pyg-compile",
+        ),
+        "--mode": (
+            "modes", _names(MODES), None,
+            "eager: each call from Python; captured: a CUDA graph. Default: both on a GPU",
+        ),
+        "--cache": (
+            "caches", _names(CACHES), CACHES,
+            "warm, cold: the last-level cache is flushed before each call; default: both",
+        ),
+        "--batch": ("batches", _counts, (1,), "sequences of a call; default: 1"),
+    }  # fmt: skip
+    for name, (dest, kind, default, text) in several.items():
         parser.add_argument(
-            name, nargs="+", type=_names(choices), default=None if default is None else [default],
-            metavar="NAME", help=text,
+            name, dest=dest, nargs="+", action=Several, type=kind, default=default, help=text,
+            metavar="N" if kind is _counts else "NAME",
         )  # fmt: skip
-
-    def number(name: str, kind: Callable[[str], Any], default: Any, metavar: str, text: str) -> None:
+    add_device(parser)
+    single: dict[str, tuple[Any, Any, str, str]] = {
+        "--layers": (at_least_one, None, "N", "default: 3, of the transformer 4"),
+        "--hidden": (
+            at_least_one, None, "N", "features of a layer; default: 128, of the transformer 64 a head"
+        ),
+        "--heads": (at_least_one, 8, "N", "heads of gat and transformer; default: 8"),
+        "--seq-len": (
+            at_least_one, None, "N", f"tokens of a sequence; default: 8192, on a CPU {_CPU_TOKENS}"
+        ),
+        "--sparsity": (
+            _fraction, 0.95, "S", "fraction of the pairs that the pattern leaves out; default: 0.95"
+        ),
+        "--vector": (at_least_one, 8, "N", "rows of a vector of the pattern; default: 8"),
+        "--root": (
+            _folder, None, "DIR",
+            "a folder with the files of the data set, or with one for each data set",
+        ),
+        "--scale": (_scale, 1.0, "S", "size of generated data sets, at most 1 (default)"),
+        "--features": (at_least_one, None, "N", "features of a node of cora_like and of generated graphs"),
+        "--calls": (at_least_one, 200, "N", "calls of each row; default: 200, fewer of slow ones"),
+        "--seconds": (_seconds, 5.0, "S", "time that the calls of a row may take; default: 5"),
+        "--timeout": (_seconds, 300.0, "S", "time that a compiled peer may take in all; default: 300"),
+    }  # fmt: skip
+    for name, (kind, default, metavar, text) in single.items():
         parser.add_argument(name, type=kind, default=default, metavar=metavar, help=text)
-
-    several("--model", MODELS, ("gcn",), f"{', '.join(MODELS)}; default: gcn")
-    several(
-        "--dataset", datasets, (CORA_LIKE,),
-        "cora_like (default), a random graph of Cora's size, or a data set of train.py: cora, pubmed, "
-        "reddit_like, arxiv_like, ...; the transformer has none",
-    )  # fmt: skip
-    several("--precision", Precision.names(), ("fp32",), f"{', '.join(Precision.names())}; default: fp32")
-    several(
-        "--backend", BACKENDS, None,
-        "gnnsparse; pyg: an edge_index; pyg-csr: a torch CSR adjacency; pyg-compile: torch.compile with CUDA "
-        "graphs, in a process of its own; dense: a dense matrix, or dense attention by torch's best kernel. "
-        "Default: all, on a CPU all but pyg-compile",
-    )  # fmt: skip
-    number("--device", device_option, "auto", "NAME", f"{', '.join(DEVICES)}; default: auto")
-    several(
-        "--mode", MODES, None, "eager: each call from Python; captured: a CUDA graph. Default: both on a GPU"
-    )
-    several(
-        "--cache", CACHES, None, "warm, cold: the last-level cache is flushed before each call; default: both"
-    )
-    number("--layers", at_least_one, None, "N", "default: 3, of the transformer 4")
-    number(
-        "--hidden", at_least_one, None, "N", "features of a layer; default: 128, of the transformer 64 a head"
-    )
-    number("--heads", at_least_one, 8, "N", "heads of gat and transformer; default: 8")
-    parser.add_argument(
-        "--batch", nargs="+", type=_counts, default=[[1]], metavar="N", help="sequences of a call; default: 1"
-    )
-    number(
-        "--seq-len", at_least_one, None, "N", f"tokens of a sequence; default: 8192, on a CPU {_CPU_TOKENS}"
-    )
-    number(
-        "--sparsity", _fraction, 0.95, "S", "fraction of the pairs that the pattern leaves out; default: 0.95"
-    )
-    number("--vector", at_least_one, 8, "N", "rows of a vector of the pattern; default: 8")
-    number(
-        "--root",
-        _folder,
-        None,
-        "DIR",
-        "a folder with the files of the data set, or with one for each data set",
-    )
-    number("--scale", _scale, 1.0, "S", "size of generated data sets, at most 1 (default)")
-    number("--features", at_least_one, None, "N", "features of a node of cora_like and of generated graphs")
-    number("--calls", at_least_one, 200, "N", "calls of each row; default: 200, fewer of slow ones")
-    number("--seconds", _seconds, 5.0, "S", "time that the calls of a row may take; default: 5")
-    number("--timeout", _seconds, 300.0, "S", "time that a compiled peer may take in all; default: 300")
-    number("--out", file_option, None, "FILE.json", "write all measurements")
-    number("--plot", plot_option, None, "FILE.png", "draw the latencies (needs matplotlib)")
-
-
-def _flat(groups: list[Any] | None, default: tuple[Any, ...] = ()) -> tuple[Any, ...]:
-    return default if groups is None else tuple(dict.fromkeys(name for group in groups for name in group))
+    add_outputs(parser, "latencies")
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> LatencySettings:
@@ -187,44 +186,17 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> L
         fail: called with a message if options do not go together, as ArgumentParser.error.
     """
     cuda = options.device == "cuda"
-    modes = _flat(options.mode, MODES if cuda else ("eager",))
-    if not cuda and "captured" in modes:
+    given = {field.name: getattr(options, field.name) for field in fields(LatencySettings)}
+    given["modes"] = options.modes or (MODES if cuda else ("eager",))
+    given["backends"] = options.backends or tuple(b for b in BACKENDS if cuda or b != "pyg-compile")
+    given["seq_len"] = options.seq_len or (8192 if cuda else _CPU_TOKENS)
+    settings = LatencySettings(**given)
+    if not cuda and "captured" in settings.modes:
         fail("argument --mode: captured needs an NVIDIA GPU; this run is on the CPU")
-    backends = _flat(options.backend, BACKENDS if cuda else tuple(b for b in BACKENDS if b != "pyg-compile"))
-    models = _flat(options.model)
-    tokens = options.seq_len or (8192 if cuda else _CPU_TOKENS)
-    settings = LatencySettings(
-        models=models,
-        datasets=_flat(options.dataset),
-        precisions=_flat(options.precision),
-        backends=backends,
-        device=options.device,
-        modes=modes,
-        caches=_flat(options.cache, CACHES),
-        layers=options.layers,
-        hidden=options.hidden,
-        heads=options.heads,
-        batches=_flat(options.batch),
-        seq_len=tokens,
-        sparsity=options.sparsity,
-        vector=options.vector,
-        root=options.root,
-        scale=options.scale,
-        features=options.features,
-        calls=options.calls,
-        seconds=options.seconds,
-        timeout=options.timeout,
-    )
-    _check_widths(settings, fail)
-    return settings
-
-
-def _check_widths(settings: LatencySettings, fail: Callable[[str], object]) -> None:
     for model in settings.models:
         hidden, heads = settings.hidden_of(model), settings.heads
-        if model not in ("gat", "transformer") or hidden % heads == 0:
-            continue
-        fail(f"argument --hidden: got {hidden} for {model}; accepted: a multiple of --heads {heads}")
+        if model in ("gat", "transformer") and hidden % heads:
+            fail(f"argument --hidden: got {hidden} for {model}; accepted: a multiple of --heads {heads}")
     if "transformer" in settings.models and settings.seq_len % settings.vector:
         fail(
             f"argument --seq-len: got {settings.seq_len}; accepted: a multiple of --vector {settings.vector}"
@@ -235,14 +207,10 @@ def _check_widths(settings: LatencySettings, fail: Callable[[str], object]) -> N
         fail(f"argument --scale: goes with generated graphs: {', '.join(GENERATED_GRAPHS)}")
     if on_graphs and settings.features and not made and CORA_LIKE not in settings.datasets:
         fail(f"argument --features: goes with {CORA_LIKE} and generated graphs; published ones have theirs")
+    return settings
 
 
 # The report of `gnnsparse bench latency`: ratios to the fastest peer, break-even, and where we lose.
-
-#: A case is lost if our speed is below this fraction of the fastest peer's.
-LOSS = 0.97
-
-Row = dict[str, Any]
 
 
 def _case(row: Row) -> tuple[Any, ...]:
@@ -322,29 +290,18 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
     return sorted(lost, key=lambda case: case["speed"])
 
 
-def as_json(bench: LatencyBench) -> dict[str, Any]:
+def as_json(bench: LatencyBench) -> Row:
     """Return the content of the JSON file: environment, settings, rows, what was skipped, losses, noise."""
     add_ratios(bench.rows)
     settings = asdict(bench.settings)
     del settings["root"]  # a path of this machine
-    return {
-        **describe_environment(bench.settings.device),
-        "settings": settings,
-        "rows": bench.rows,
-        "skipped": [asdict(skipped) for skipped in bench.skipped],
-        "lost": lost_cases(bench.rows, bench.noise.drift),
-        "noise": bench.noise.summary([row["spread"] for row in bench.rows]),
-    }
+    return bench.content(settings, lost=lost_cases(bench.rows, bench.noise.drift))
 
 
 def _ms(value: float | None) -> str:
     if value is None:
         return ""
     return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1e3 else f"{value:.0f}"
-
-
-def _ratio(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
 
 
 def _table(rows: list[Row]) -> Table:
@@ -356,18 +313,19 @@ def _table(rows: list[Row]) -> Table:
         "even after", "MB", "x best peer", "x PyG", "error",
     )  # fmt: skip
     table = new_table(escape(about), ("backend", "precision", "mode", "cache"), numbers)
+
+    def shown(value: float | None, form: str, unit: float = 1.0) -> str:
+        return "" if value is None else format(value / unit, form)
+
     for r in rows:
         name = f"{r['backend']} ({r['variant']})" if r["variant"] and not r["ours"] else r["backend"]
-        peak = "" if r["peak_bytes"] is None else f"{r['peak_bytes'] / 1e6:.1f}"
-        error = "-" if r["error"] is None else f"{r['error']:.1e}"
         noisy = "~" if r["spread"] > SPREAD_LIMIT else ""
         table.add_row(
             escape(name), r["precision"], r["mode"], r["cache"], _ms(r["p50_ms"]) + noisy, _ms(r["p90_ms"]),
             _ms(r["p99_ms"]), _ms(r["max_ms"]), str(r["calls"]), _ms(r["gpu_ms"]),
-            "" if r["samples_per_s"] is None else f"{r['samples_per_s']:.0f}", _ms(r["first_result_ms"]),
-            _ms(r["preprocess_ms"]), "" if r["break_even"] is None else str(r["break_even"]), peak,
-            _ratio(r["over_baseline"]), _ratio(r["over_pyg"]),
-            error if r["ok"] else f"[red]WRONG[/red] {error}",
+            shown(r["samples_per_s"], ".0f"), _ms(r["first_result_ms"]), _ms(r["preprocess_ms"]),
+            shown(r["break_even"], ".0f"), shown(r["peak_bytes"], ".1f", 1e6),
+            shown(r["over_baseline"], ".2f"), shown(r["over_pyg"], ".2f"), shown_error(r),
             style=None if r["ours"] else "dim",
         )  # fmt: skip
     return table
@@ -375,10 +333,7 @@ def _table(rows: list[Row]) -> Table:
 
 def print_report(bench: LatencyBench, console: Console) -> None:
     """Print the tables, what is wrong or was skipped, the noise, and where we lose."""
-
-    def say(text: str) -> None:
-        console.print(escape(text), soft_wrap=True, highlight=False)
-
+    say = printer(console)
     add_ratios(bench.rows)
     tables: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in bench.rows:
@@ -393,11 +348,8 @@ def print_report(bench: LatencyBench, console: Console) -> None:
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG, and not compared: {_where(row)}, {row['backend']}: {row['problem']}")
-    for line in [*_call_lines(bench), *_skipped_lines(bench.skipped)]:
-        say(line)
-    for line in noise_lines(bench.noise.summary([row["spread"] for row in bench.rows])):
-        say(line)
-    say("Where we lose:")
+    skipped = skipped_lines(bench.skipped, "backend", ("model", "dataset", "precision"))
+    bench.say_end(say, [*_call_lines(bench), *skipped])
     for case in (cases := lost_cases(bench.rows, bench.noise.drift)):
         noisy = ", not larger than the measured noise" if case["noisy"] else ""
         speed = f"{case['p50_ms']:.3f} ms, {case['speed']:.2f}x {case['baseline']}"
@@ -426,19 +378,6 @@ def _call_lines(bench: LatencyBench) -> list[str]:
         lines.append(
             f"{unstable} of {len(bench.rows)} rows were not stable within 2 % when the warm-up ended"
         )
-    return lines
-
-
-def _skipped_lines(skipped: list[SkippedLatency]) -> list[str]:
-    """Return a line for each backend and reason for which it was skipped."""
-    groups: dict[tuple[str, str, bool], list[SkippedLatency]] = defaultdict(list)
-    for case in skipped:
-        groups[case.backend, case.reason, case.failed].append(case)
-    lines = []
-    for (name, reason, failed), cases in groups.items():
-        parts = ([c.model for c in cases], [c.dataset for c in cases], [c.precision for c in cases])
-        where = "; ".join(filter(None, (", ".join(dict.fromkeys(filter(None, part))) for part in parts)))
-        lines.append(f"{'failed' if failed else 'skipped'}: {name + ' in ' if name else ''}{where}: {reason}")
     return lines
 
 

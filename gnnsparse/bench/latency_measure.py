@@ -1,30 +1,44 @@
-"""Latencies of single calls: warm-up until stable, percentiles, throughput, and the GPU's part."""
+"""The measurement of `gnnsparse bench latency`: single calls, backends on tasks, and all combinations."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
 
 import torch
 
 from gnnsparse.bench.candidates import UnavailableError, first_line, release
-from gnnsparse.bench.latency_backends import Backend, backend, variants_of
+from gnnsparse.bench.latency_backends import Backend, variants_of
 from gnnsparse.bench.latency_reference import Answers, answers_of, judge
-from gnnsparse.bench.latency_tasks import LatencySettings, Task, tiny_task
+from gnnsparse.bench.latency_tasks import (
+    GRAPH_MODELS,
+    LatencySettings,
+    Task,
+    graph_task,
+    load_graph,
+    sequence_task,
+    tiny_task,
+)
 from gnnsparse.bench.noise import spread_of
+from gnnsparse.bench.session import Row, Session
 from gnnsparse.bench.workload import Verdict
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = [
-    "COMPILED", "LEAST_CALLS", "Latency", "Measured", "collect", "gpu_time", "matmul_precision",
-    "measure_backend", "percentile", "throughput", "wait_for", "warm_up",
+    "LEAST_CALLS", "Latency", "LatencyBench", "Measured", "collect", "gpu_time", "matmul_precision",
+    "measure_backend", "measure_isolated", "percentile", "throughput", "wait_for", "warm_up",
 ]  # fmt: skip
 
 #: The fewest calls of a measurement, however slow they are.
@@ -200,8 +214,6 @@ COMPILED = "pyg-compile"
 #: Calls of each variant of a backend, by which the fastest right one is found.
 _TRIALS = 5
 
-Row = dict[str, Any]
-
 
 @dataclass
 class Measured:
@@ -256,12 +268,12 @@ def measure_backend(
             makes, tried = _fastest(makes, task, known)
         else:
             _answers(known, False, task)  # before peaks of memory are measured
-        return _Run(task, settings, known, tried).measure(makes[0])
+        return _measure_variant(makes[0], task, settings, known, tried)
 
 
 def _initialise(name: str, task: Task) -> None:
     small = tiny_task(task)
-    first = backend(name, small) if name != "dense" else variants_of(name, small)[0]()
+    first = variants_of(name, small)[0]()
     adjacency = first.prepare()
     with torch.inference_mode():
         first.module(small.x, adjacency)
@@ -290,16 +302,14 @@ def _fastest(
                 verdict = judge(result, task, _answers(known, who.dense, task), who.ours)
                 del result
                 call = partial(who.module, task.x, adjacency)
-                time_of = collect(call, task.device, calls=_TRIALS, seconds=1.0)
+                p50 = collect(call, task.device, calls=_TRIALS, seconds=1.0).p50
         except RuntimeError as error:  # a kernel of attention that does not take these inputs
             tried.append({"name": who.variant, "p50_ms": None, "ok": None, "problem": first_line(error)})
             continue
         finally:
             release()
-        tried.append(
-            {"name": who.variant, "p50_ms": time_of.p50, "ok": verdict.ok, "problem": verdict.problem}
-        )
-        rank = (not verdict.ok, time_of.p50)
+        tried.append({"name": who.variant, "p50_ms": p50, "ok": verdict.ok, "problem": verdict.problem})
+        rank = (not verdict.ok, p50)
         if best is None or rank < best[0]:
             best = rank, make
     if best is None:
@@ -307,116 +317,225 @@ def _fastest(
     return [best[1]], tried
 
 
-class _Run:
-    """The measurement of a variant of a backend."""
+def _measure_variant(
+    make: Callable[[], Backend], task: Task, settings: LatencySettings, known: dict[bool, Answers],
+    tried: list[Row],
+) -> Measured:  # fmt: skip
+    found, device, wait = Measured(), task.device, wait_for(task.device)
+    cuda = device.type == "cuda"
+    release()
+    before = torch.cuda.memory_allocated(device) if cuda else 0
+    if cuda:
+        torch.cuda.reset_peak_memory_stats(device)
+    who = make()
+    about = {
+        "model": task.model, "dataset": task.dataset, "nodes": task.csr.rows, "edges": task.csr.nnz,
+        "precision": task.precision.value, "batch": task.batch, "layers": settings.layers_of(task.model),
+        "hidden": settings.hidden_of(task.model), "backend": who.name, "ours": who.ours,
+        "variant": who.variant, "variants": tried,
+    }  # fmt: skip
 
-    def __init__(
-        self, task: Task, settings: LatencySettings, known: dict[bool, Answers], tried: list[Row]
-    ) -> None:
-        self.task, self.settings, self.known, self.tried = task, settings, known, tried
-        self.device, self.wait = task.device, wait_for(task.device)
-        self.cuda = task.device.type == "cuda"
-        self.found = Measured()
+    def add_rows(mode: str, call: Callable[[], object], costs: Row, verdict: Verdict) -> None:
+        """Measure calls in one mode and add a row for each state of the cache."""
+        preprocess_ms = costs["prepare_ms"] + costs["capture_ms"]
+        for cache in settings.caches:
+            warm = cache == "warm"
+            flush = (lambda: None) if warm else cache_flusher(device)
+            warmup, stable = warm_up(call, device, settings.seconds)
+            time_of = collect(call, device, calls=settings.calls, seconds=settings.seconds, before=flush)
+            del flush
+            if cache == settings.caches[0]:
+                preprocess_ms += max(costs["first_call_ms"] - time_of.p50, 0.0)
+            times = asdict(time_of)
+            counted = {key: times.pop(key) for key in ("calls", "spread")}
+            found.rows.append({
+                **about, "mode": mode, "cache": cache, **{f"{key}_ms": ms for key, ms in times.items()},
+                **counted, "warmup_calls": warmup, "stable": stable,
+                "samples_per_s": throughput(call, device, time_of.p50) * task.batch if warm else None,
+                "gpu_ms": gpu_time(call, device, time_of.p50) if warm else None,
+                **costs, "first_result_ms": sum(costs.values()), "preprocess_ms": preprocess_ms,
+                "peak_bytes": torch.cuda.max_memory_allocated(device) - before if cuda and warm else None,
+                **asdict(verdict),
+            })  # fmt: skip
 
-    def measure(self, make: Callable[[], Backend]) -> Measured:
-        task = self.task
-        release()
-        before = self._allocated()
-        if self.cuda:
-            torch.cuda.reset_peak_memory_stats(self.device)
-        who = make()
-        # CUDA graphs of torch.compile keep their results, which inference tensors would forbid to change.
-        mode = torch.no_grad() if who.name == COMPILED else torch.inference_mode()
-        self.wait()
-        begin = time.perf_counter()
-        adjacency = who.prepare()
-        self.wait()
-        prepared = time.perf_counter()
-        with mode, who.context():
-
-            def call() -> torch.Tensor:
-                out: torch.Tensor = who.module(task.x, adjacency)
-                return out
-
-            start = time.perf_counter()
-            result = call()
-            self.wait()
-            first_ms = 1e3 * (time.perf_counter() - start)
-            answers = self.known[who.dense]
-            verdict = judge(result, task, answers, who.ours)
-            del result  # CUDA graphs of torch.compile could not use its memory again
-            costs = {"prepare_ms": 1e3 * (prepared - begin), "first_call_ms": first_ms, "capture_ms": 0.0}
-            compiled = who.name == COMPILED and self.cuda
-            if compiled or "eager" in self.settings.modes or not self.cuda:
-                self._mode("captured" if compiled else "eager", who, call, costs, before, verdict)
-            if self.cuda and "captured" in self.settings.modes and not compiled:
-                self._captured(who, call, costs, before, answers)
-        return self.found
-
-    def _captured(
-        self, who: Backend, call: Callable[[], torch.Tensor], costs: Row, before: int, answers: Answers
-    ) -> None:
-        kept: list[torch.Tensor] = []
+    def add_captured(call: Callable[[], torch.Tensor], costs: Row) -> None:
+        """Measure the replays of a CUDA graph."""
+        result: list[torch.Tensor] = []
 
         def keep() -> None:
-            kept[:] = [call()]
+            result[:] = [call()]
 
-        self.wait()
+        wait()
         begin = time.perf_counter()
         try:
             replay = capture(keep, 1)
         except CaptureError as error:
-            self.found.problems.append(f"can't be captured in a CUDA graph: {error}")
+            found.problems.append(f"can't be captured in a CUDA graph: {error}")
             return
-        self.wait()
+        wait()
         costs = {**costs, "capture_ms": 1e3 * (time.perf_counter() - begin)}
-        kept[0].fill_(float("nan"))  # so that a replay that writes nothing shows
+        result[0].fill_(float("nan"))  # so that a replay that writes nothing shows
         replay()
-        self.wait()
-        self._mode("captured", who, replay, costs, before, judge(kept[0], self.task, answers, who.ours))
+        wait()
+        add_rows("captured", replay, costs, judge(result[0], task, known[who.dense], who.ours))
 
-    def _allocated(self) -> int:
-        return torch.cuda.memory_allocated(self.device) if self.cuda else 0
+    wait()
+    begin = time.perf_counter()
+    adjacency = who.prepare()
+    wait()
+    prepare_ms = 1e3 * (time.perf_counter() - begin)
+    # CUDA graphs of torch.compile keep their results, which inference tensors would forbid to change.
+    with torch.no_grad() if who.name == COMPILED else torch.inference_mode(), who.context():
 
-    def _mode(
-        self,
-        mode: str,
-        who: Backend,
-        call: Callable[[], object],
-        costs: Row,
-        before: int,
-        verdict: Verdict,
-    ) -> None:
-        """Measure calls in one mode and add a row for each state of the cache."""
-        settings, extra = self.settings, costs["capture_ms"]
-        for cache in settings.caches:
-            flush = cache_flusher(self.device) if cache == "cold" else lambda: None
-            warmup, stable = warm_up(call, self.device, settings.seconds)
-            time_of = collect(call, self.device, calls=settings.calls, seconds=settings.seconds, before=flush)
-            warm = cache == "warm"
-            times = {
-                f"{key}_ms": value for key, value in asdict(time_of).items() if key not in ("calls", "spread")
-            }
-            rate = throughput(call, self.device, time_of.p50) * self.task.batch if warm else None
-            del flush
-            if cache == settings.caches[0]:
-                extra += max(costs["first_call_ms"] - time_of.p50, 0.0)
-            self.found.rows.append({
-                **self._about(who), "mode": mode, "cache": cache, **times, "calls": time_of.calls,
-                "spread": time_of.spread, "warmup_calls": warmup, "stable": stable,
-                "samples_per_s": rate, "gpu_ms": gpu_time(call, self.device, time_of.p50) if warm else None,
-                **costs, "first_result_ms": sum(costs.values()), "preprocess_ms": costs["prepare_ms"] + extra,
-                "peak_bytes": self._peak(before) if warm else None, **asdict(verdict),
+        def call() -> torch.Tensor:
+            out: torch.Tensor = who.module(task.x, adjacency)
+            return out
+
+        begin = time.perf_counter()
+        result = call()
+        wait()
+        costs = {
+            "prepare_ms": prepare_ms,
+            "first_call_ms": 1e3 * (time.perf_counter() - begin),
+            "capture_ms": 0.0,
+        }
+        verdict = judge(result, task, known[who.dense], who.ours)
+        del result  # CUDA graphs of torch.compile could not use its memory again
+        compiled = who.name == COMPILED and cuda
+        if compiled or "eager" in settings.modes or not cuda:
+            add_rows("captured" if compiled else "eager", call, costs, verdict)
+        if cuda and "captured" in settings.modes and not compiled:
+            add_captured(call, costs)
+    return found
+
+
+# Measures a backend in a process of its own, so that its failure does not take a run down.
+#
+# A peer that is compiled may end the process: compilers crash, and a CUDA graph that can't be captured can
+# leave the device unusable. `measure_isolated` writes the task to a folder and starts this module with it.
+
+_GIVEN, _FOUND = "given.pt", "found.json"
+
+
+def measure_isolated(
+    name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers]
+) -> Measured:
+    """Measure a backend in another process; whatever becomes of it is told under `problems`.
+
+    Args:
+        name: one of BACKENDS.
+        task: the task.
+        settings: what to measure; `timeout` is how long the process may take.
+        answers: right results by `Backend.dense`.
+    """
+    with tempfile.TemporaryDirectory(prefix="gnnsparse-latency-") as folder:
+        torch.save((name, task, settings, answers), Path(folder) / _GIVEN)
+        command = [sys.executable, "-m", "gnnsparse.bench.latency_measure", folder]
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, timeout=settings.timeout, errors="replace"
+            )
+        except subprocess.TimeoutExpired:
+            return Measured(problems=[f"took more than {settings.timeout:g} s"])
+        found = Path(folder) / _FOUND
+        if not found.is_file():
+            lines = [line for line in done.stderr.splitlines() if line.strip()]
+            last = lines[-1][:200] if lines else ""
+            return Measured(problems=[f"its process ended with status {done.returncode}: {last}"])
+        return Measured(**json.loads(found.read_text()))
+
+
+# Every combination of what was asked for.
+
+
+@dataclass
+class LatencyBench(Session):
+    """A run of the benchmark; `rows` and `skipped` grow with each task.
+
+    Attributes:
+        save: called after each task.
+    """
+
+    who = "backend"
+    save: Callable[[LatencyBench], None] = lambda bench: None
+
+    def run(self) -> None:
+        """Measure everything."""
+        for task in self._tasks():
+            batch = f", batch {task.batch}" if task.model == "transformer" else ""
+            self.tell(f"{task.model}, {task.dataset}, {task.precision.value}{batch}")
+            with matmul_precision(task.precision):
+                self.run_task(task)
+            self.noise.read()
+            self.save(self)
+
+    def _tasks(self) -> Iterator[Task]:
+        settings = self.settings
+        precisions = [Precision(p) for p in settings.precisions]
+        models = [model for model in settings.models if model in GRAPH_MODELS]
+        for name in settings.datasets if models else ():
+            try:
+                graph = load_graph(name, settings)
+            except (ValueError, OSError, RuntimeError, ImportError, MemoryError) as error:
+                reason = first_line(error).replace(str(settings.root), "ROOT")  # results are published
+                case = {"model": "", "dataset": name, "precision": "", "backend": "", "batch": 0}
+                self.skipped.append({**case, "ours": False, "reason": reason, "failed": True})
+                continue
+            for model in models:
+                for precision in precisions:
+                    yield graph_task(model, graph, precision, settings)
+            del graph
+            release()
+        if "transformer" in settings.models:
+            for batch in settings.batches:
+                for precision in precisions:
+                    yield sequence_task(batch, precision, settings)
+
+    def run_task(self, task: Task) -> None:
+        """Measure a task with every backend."""
+
+        def skip(backend: str, reason: str, failed: bool = False) -> None:
+            self.skipped.append({
+                "model": task.model, "dataset": task.dataset, "precision": task.precision.value,
+                "backend": backend, "batch": task.batch, "ours": backend == "gnnsparse", "reason": reason,
+                "failed": failed,
             })  # fmt: skip
 
-    def _peak(self, before: int) -> int | None:
-        return torch.cuda.max_memory_allocated(self.device) - before if self.cuda else None
+        try:
+            answers = {False: answers_of(task)}
+        except (RuntimeError, MemoryError) as error:
+            # Without the right result nothing could be compared, so nothing is measured.
+            skip("", f"the right result could not be computed: {first_line(error)}", failed=True)
+            return
+        finally:
+            release()
+        for name in self.settings.backends:
+            try:
+                found = self._measure(name, task, answers)
+            except UnavailableError as error:
+                skip(name, first_line(error))
+            except Exception as error:  # other libraries raise errors of any type; the run goes on
+                skip(name, f"{type(error).__name__}: {first_line(error)}", failed=True)
+            else:
+                self.rows += found.rows
+                for problem in found.problems:
+                    skip(name, problem, failed=not found.rows)
+            finally:
+                release()
 
-    def _about(self, who: Backend) -> Row:
-        task, settings = self.task, self.settings
-        return {
-            "model": task.model, "dataset": task.dataset, "nodes": task.csr.rows, "edges": task.csr.nnz,
-            "precision": task.precision.value, "batch": task.batch, "layers": settings.layers_of(task.model),
-            "hidden": settings.hidden_of(task.model), "backend": who.name, "ours": who.ours,
-            "variant": who.variant, "variants": self.tried,
-        }  # fmt: skip
+    def _measure(self, name: str, task: Task, answers: dict[bool, Answers]) -> Measured:
+        if name != COMPILED:
+            with warnings.catch_warnings():  # of other libraries, of what is new in them
+                warnings.simplefilter("ignore")
+                return measure_backend(name, task, self.settings, answers)
+        if task.model not in GRAPH_MODELS:
+            raise UnavailableError(f"PyG has no {task.model}")
+        release()  # for the memory that the other process needs
+        return measure_isolated(name, task, self.settings, answers)
+
+
+if __name__ == "__main__":
+    # The file is this package's own, written by the process that started this one.
+    folder = Path(sys.argv[1])
+    measured = measure_backend(*torch.load(folder / _GIVEN, weights_only=False))
+    (folder / _FOUND).write_text(json.dumps(asdict(measured)))

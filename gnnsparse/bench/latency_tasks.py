@@ -203,11 +203,6 @@ class GraphInput:
     x: torch.Tensor
     classes: int
 
-    @property
-    def edge_index(self) -> torch.Tensor:
-        """PyG's: int64 [2, edges], sources over targets."""
-        return torch.stack([self.csr.indices.long(), self.csr.row_index()])
-
     def to(self, device: torch.device | str) -> GraphInput:
         """Return the graph on a device."""
         return GraphInput(self.name, self.csr.to(torch.device(device)), self.x.to(device), self.classes)

@@ -19,8 +19,7 @@ from gnnsparse.bench import latency_tasks as tasks
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency_backends import Backend, variants_of
 from gnnsparse.bench.latency_command import as_json
-from gnnsparse.bench.latency_measure import measure_backend
-from gnnsparse.bench.latency_run import LatencyBench, measure_isolated
+from gnnsparse.bench.latency_measure import LatencyBench, measure_backend, measure_isolated
 from gnnsparse.bench.latency_tasks import GRAPH_MODELS, MODELS, LatencySettings
 from gnnsparse.cli.main import main
 from gnnsparse.nn import gcn_conv
@@ -212,7 +211,9 @@ def test_a_peer_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch)
     bench.run_task(task_of("gcn"))
     assert [r["backend"] for r in bench.rows] == ["gnnsparse"]
     (skipped,) = bench.skipped
-    assert (skipped.backend, skipped.reason, skipped.failed) == ("dense", "TypeError: no such kernel", True)
+    assert [skipped[key] for key in ("backend", "reason", "failed")] == [
+        "dense", "TypeError: no such kernel", True
+    ]  # fmt: skip
 
 
 def test_a_variant_that_fails_or_is_wrong_is_not_chosen() -> None:

@@ -49,7 +49,7 @@ def test_a_case_that_can_not_run_is_named_with_the_reason(device: str) -> None:
     )
     bench = run(device, cases, precisions=("tf32",))
     assert [row["kernel"] for row in bench.rows] == ["auto"]
-    reasons = {skipped.name: skipped.reason for skipped in bench.skipped}
+    reasons = {skipped["name"]: skipped["reason"] for skipped in bench.skipped}
     assert set(reasons) == {"plain", "64"}
     assert "panel: got 64" in reasons["64"]
 
@@ -79,7 +79,7 @@ def test_switches_of_a_policy_are_changed() -> None:
     assert [row["kernel"] for row in bench.rows] == ["auto", "coalesced", "plain", "16x1"]
     assert all(row["ok"] for row in bench.rows), bench.rows
     (skipped,) = bench.skipped
-    assert "no mma of depth 4 in fp16" in skipped.reason
+    assert "no mma of depth 4 in fp16" in skipped["reason"]
 
 
 def arguments(tmp_path: Path, *more: str) -> list[str]:
