@@ -12,7 +12,6 @@ from gnnsparse import SparseGraph, SparseOperand, masks, prepare
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.adjacency import AdjacencyMemo, Recipe
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.memo import Key
 
 __all__ = [
     "ALL_PAIRS_UP_TO", "ATTENTIONS", "EDGE_TYPES", "AllNodes", "Interactions", "Pattern", "pattern_of",
@@ -130,7 +129,7 @@ def _expander(nodes: int, degree: int, seed: int) -> SparseGraph:
 
 
 @dataclass(frozen=True)
-class _PatternOf(Key[Pattern]):
+class _PatternOf:
     """Key of a pattern that is kept with an operand."""
 
     recipe: Any

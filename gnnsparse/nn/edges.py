@@ -17,7 +17,7 @@ from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import unwrapped
-from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
@@ -232,11 +232,7 @@ class Edges:
         return sums.to(features.dtype)
 
 
-@dataclass(frozen=True)
-class _LogCounts(Key["torch.Tensor | None"]):
-    """Key of the logarithms of the numbers of repeats of edges."""
-
-
+@made_once
 def log_counts(operand: SparseOperand) -> torch.Tensor | None:
     """Returns a bias by which the softmax counts repeated edges several times; None if there are none.
 
@@ -246,14 +242,10 @@ def log_counts(operand: SparseOperand) -> torch.Tensor | None:
     Returns:
         float32 [nnz] in the operand's order, the logarithm of the number of times that each edge was given.
     """
-
-    def make() -> Any:
-        if operand.num_edges == operand.nnz:
-            return None
-        ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
-        return operand.from_coo_order(ones).log()
-
-    return operand.kernels.memo.get(_LogCounts(), make)
+    if operand.num_edges == operand.nnz:
+        return None
+    ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)
+    return operand.from_coo_order(ones).log()
 
 
 def edges_of(

@@ -6,7 +6,6 @@ caller's current stream, without waiting for the GPU.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -19,7 +18,7 @@ from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
-from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
 __all__ = ["sddmm", "spmm", "spmm_max", "spmm_max_grad"]
@@ -49,38 +48,23 @@ class _Shape(NamedTuple):
         return self.heads * self.width
 
 
-@dataclass(frozen=True)
-class _Lanes(Key[CsrPlan]):
-    """Key of how lanes are shared out.
-
-    Attributes:
-        op: "spmm" or "sddmm".
-        width: elements of a row, or of a head.
-        heads: heads that lanes are divided among.
-    """
-
-    op: str
-    width: int
-    heads: int
-
-
 def _plan(kernels: KernelCache, op: str, shape: _Shape, plan: Plan | None) -> CsrPlan:
     """Returns the caller's plan, or a default one: SDDMM shares out lanes among heads, SpMM among vectors."""
     if plan is not None:
         if not isinstance(plan, CsrPlan):
             bad_value("plan", f"got {plan.label} with heads, a maximum or a minimum; accepted: csr")
         return plan
-    key = _Lanes(op, shape.padded * (shape.heads if op == "spmm" else 1), shape.heads)
+    return _default_plan(kernels, op, shape.padded * (shape.heads if op == "spmm" else 1), shape.heads)
 
-    def make() -> CsrPlan:
-        # Edge values: the csr kernel is the one that reads them in the order of the nonzeros.
-        chosen = CSR.by_vectors(kernels.problem(Product("spmm", key.width, True)))
-        if op == "spmm":
-            return CsrPlan(chosen.lanes, chosen.row_lanes, kernels.row_limit(chosen.row_limit))
-        row_lanes = min(32, chosen.lanes * (1 << (shape.heads - 1).bit_length()))
-        return CsrPlan(chosen.lanes, row_lanes, kernels.row_limit(chosen.row_limit))
 
-    return kernels.memo.get(key, make)
+@made_once
+def _default_plan(kernels: KernelCache, op: str, width: int, heads: int) -> CsrPlan:
+    # Edge values: the csr kernel is the one that reads them in the order of the nonzeros.
+    chosen = CSR.by_vectors(kernels.problem(Product("spmm", width, True)))
+    row_lanes = chosen.row_lanes
+    if op != "spmm":
+        row_lanes = min(32, chosen.lanes * (1 << (heads - 1).bit_length()))
+    return CsrPlan(chosen.lanes, row_lanes, kernels.row_limit(chosen.row_limit))
 
 
 def _operand(x: torch.Tensor, shape: _Shape, precision: Precision) -> _native.Dense:

@@ -26,7 +26,7 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.memo import Memo
-from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall, StoredCall
+from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 from gnnsparse.sparse.operand import SparseOperand
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def bind_stored(
         bytewise = isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA
         return (_on_panels if bytewise else _converted)(kernels, product, dtype, chosen, mean)
 
-    key = StoredCall(product, dtype, plan, mean, kernels.quantization)
+    key = BoundCall(product, dtype, plan, mean, kernels.quantization, stored=True)
     return kernels.memo.get(key, make)
 
 

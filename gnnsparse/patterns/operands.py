@@ -6,7 +6,6 @@ import itertools
 import operator
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-from gnnsparse.runtime.memo import ForkLock, Key
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
@@ -314,11 +313,6 @@ def _value(value: Any) -> Any:
     return type(value).__name__, value if plain else id(value)
 
 
-@dataclass(frozen=True)
-class _Pairs(Key[torch.Tensor]):
-    """Key of what `make_pairs` makes of an operand."""
-
-
 def make_pairs(operand: SparseOperand) -> torch.Tensor:
     """Returns the index of each edge in the flattened matrix [L, S], int64 [nnz]; the operand keeps it."""
 
@@ -326,7 +320,7 @@ def make_pairs(operand: SparseOperand) -> torch.Tensor:
         row, col = operand.indices()
         return row * operand.shape[1] + col
 
-    return operand.kernels.memo.get(_Pairs(), make)
+    return operand.kernels.memo.get("pairs", make)
 
 
 def _pairs(operand: SparseOperand) -> torch.Tensor:
@@ -334,7 +328,7 @@ def _pairs(operand: SparseOperand) -> torch.Tensor:
     if not torch.compiler.is_compiling():
         return make_pairs(operand)
     _make_pairs_while_tracing(operand.handle)  # before the first look: the tracer remembers what it has seen
-    found = operand.kernels.memo.find(_Pairs())
+    found = operand.kernels.memo.find("pairs")
     assert found is not None
     return found
 

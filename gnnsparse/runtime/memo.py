@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Generic, TypeVar, cast, overload
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 import torch
 
@@ -19,15 +19,16 @@ from gnnsparse.runtime.nvtx import ranges_are_on
 __all__ = [
     "DispatchCache",
     "ForkLock",
-    "Key",
     "Launchable",
     "Memo",
     "Multiplier",
     "Streams",
     "cached_property",
+    "made_once",
     "tensors_of",
 ]
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MISSING = object()
 
@@ -83,15 +84,11 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801
         return values.setdefault(name, self.func(instance)) if found is _MISSING else found
 
 
-class Key(Generic[_T]):
-    """Key of a kept value of type `_T`. Keys are frozen dataclasses, one class for each kind of value."""
-
-
 class Memo:
     """A dictionary of values, each computed once, under a lock, when its key is first asked for.
 
-    Calls that run keep what they were bound to. A value is neither replaced nor dropped, except for plans and
-    calls bound to them.
+    Keys are tuples, strings or frozen dataclasses. Calls that run keep what they were bound to. A value is
+    neither replaced nor dropped, except for plans and calls bound to them.
 
     Args:
         lock: shared by all instances whose values are computed from one another, so that none can deadlock.
@@ -107,7 +104,7 @@ class Memo:
         self._values: dict[Hashable, Any] = {}
         self._makers: dict[Hashable, Callable[[], Any]] | None = {} if renewable else None
 
-    def get(self, key: Key[_T], make: Callable[[], _T]) -> _T:
+    def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
         """Returns the value of a key; calls `make` for it the first time.
 
         Raises:
@@ -150,11 +147,11 @@ class Memo:
                 if new.data_ptr() != old.data_ptr():
                     old.copy_(new)
 
-    def find(self, key: Key[_T]) -> _T | None:
+    def find(self, key: Hashable) -> Any:
         """Returns the value of a key, or None if it was not made yet. torch.compile can trace it."""
-        return cast("_T | None", self._values.get(key))
+        return self._values.get(key)
 
-    def put(self, key: Key[_T], value: _T) -> None:
+    def put(self, key: Hashable, value: object) -> None:
         """Sets the value of a key, and replaces the one that it had."""
         with self.lock:
             self._values[key] = value
@@ -186,6 +183,20 @@ class Memo:
             other = Memo(self.lock, self._device, self._one_stream)
             other._values = dict(self._values)
             return other
+
+
+def made_once(function: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
+    """Makes a function of an object that has a `memo` compute its value once for the same other arguments.
+
+    The memo keeps the value. Arguments are given by position and can be hashed.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @functools.wraps(function)
+    def find(owner: Any, *arguments: Any) -> Any:
+        return owner.memo.get((name, *arguments), functools.partial(function, owner, *arguments))
+
+    return cast("Callable[Concatenate[Any, _P], _T]", find)
 
 
 #: X -> A X, None or NotImplemented: see DispatchCache.

@@ -18,28 +18,9 @@ from gnnsparse.plan.panel import HEIGHTS, takes
 from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
-from gnnsparse.runtime.memo import DispatchCache, ForkLock, Key, Memo, Streams
+from gnnsparse.runtime.memo import DispatchCache, ForkLock, Memo, Streams, made_once
 
-__all__ = [
-    "ArrayKey",
-    "BoundCall",
-    "CountsKey",
-    "KernelCache",
-    "NearKey",
-    "PanelWorkKey",
-    "PanelsKey",
-    "PlanKey",
-    "Product",
-    "RowGroupsKey",
-    "RowWorkKey",
-    "SddmmCall",
-    "SlotScaleKey",
-    "SpmmCall",
-    "StoredCall",
-    "ViewKey",
-    "WindowWorkKey",
-    "explicit_values",
-]
+__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall", "explicit_values"]
 
 
 @dataclass(frozen=True)
@@ -62,96 +43,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class PlanKey(Key[Plan]):
-    """The plan of an operation. An operand whose X has 8 bits (`quantization`) has another one for it."""
-
-    product: Product
-    quantization: Precision | None
-
-
-@dataclass(frozen=True)
-class ArrayKey(Key[Any]):
-    """Weights, or another array that the operand has once."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class RowWorkKey(Key[WorkList]):
-    """The work list of rows with more than `limit` nonzeros."""
-
-    limit: int
-    residual: bool = False
-
-
-@dataclass(frozen=True)
-class RowGroupsKey(Key[torch.Tensor]):
-    """Neighbouring rows in groups of about `size` nonzeros."""
-
-    size: int
-    limit: int
-
-
-@dataclass(frozen=True)
-class WindowWorkKey(Key[WorkList]):
-    """The work list of windows."""
-
-    limit: int
-    for_scores: bool = False
-    balance: str = "auto"
-    concurrent: int = 0
-
-
-@dataclass(frozen=True)
-class PanelsKey(Key[BlockedMatrix]):
-    """A format with panels of a height."""
-
-    preset: str
-    height: int
-
-
-@dataclass(frozen=True)
-class CountsKey(Key[PanelCounts]):
-    """What panels of a height would hold."""
-
-    height: int
-
-
-@dataclass(frozen=True)
-class NearKey(Key[int]):
-    """The number of nonzeros near the diagonal."""
-
-
-@dataclass(frozen=True)
-class PanelWorkKey(Key[WorkList]):
-    """The work list of panels."""
-
-    height: int
-    limit: int
-    longest_first: bool
-    concurrent_panels: int = 0
-    for_scores: bool = False
-
-
-@dataclass(frozen=True)
-class SlotScaleKey(Key["torch.Tensor | None"]):
-    """The column weight of each slot of a format."""
-
-    preset: str
-    height: int
-
-
-@dataclass(frozen=True)
-class ViewKey(Key[Any]):
-    """The handle of a format for native functions."""
-
-    preset: str
-    height: int
-    weighted: bool
-
-
-@dataclass(frozen=True)
-class BoundCall(Key[Any]):
+class BoundCall:
     """Key of a product with all arguments but the dense operands bound.
 
     Attributes:
@@ -160,6 +52,7 @@ class BoundCall(Key[Any]):
         plan: the plan given by the caller, or None.
         mean: whether SpMM divides a row's sum by its number of nonzeros.
         quantization: the precision of 8 bits in which X is stored, or None.
+        stored: whether X is given in 8 bits; `dtype` is that of the result then.
     """
 
     product: Product
@@ -167,11 +60,7 @@ class BoundCall(Key[Any]):
     plan: Plan | None
     mean: bool = False
     quantization: Precision | None = None
-
-
-@dataclass(frozen=True)
-class StoredCall(BoundCall):
-    """Key of a product with an X that has 8 bits already, for results of a dtype."""
+    stored: bool = False
 
 
 #: Products with all arguments but the dense operands bound: (x, edge values or None) -> y, of some kernels
@@ -320,49 +209,39 @@ class KernelCache:
     # Weights, rounded to the precision.
 
     @property
+    @made_once
     def values(self) -> torch.Tensor | None:
         """The matrix's own values, [nnz] in the storage dtype; None if the matrix is rank-1."""
-
-        def make() -> torch.Tensor | None:
-            values = self.own_values()
-            return None if values is None else round_operand(values, self.precision)
-
-        return self.memo.get(ArrayKey("values"), make)
+        values = self.own_values()
+        return None if values is None else round_operand(values, self.precision)
 
     @property
+    @made_once
     def values32(self) -> torch.Tensor | None:
         """The values as float32, for the CPU kernels."""
-        values = self.values
-        return None if values is None else self.memo.get(ArrayKey("values32"), values.float)
+        return None if self.values is None else self.values.float()
 
     @property
+    @made_once
     def row_scale(self) -> torch.Tensor | None:
         """Row weights of a rank-1 matrix by stored row, float32 [rows], or None."""
-
-        def make() -> torch.Tensor | None:
-            scale, ids = self.given_row_scale, self.row_ids
-            return scale if scale is None or ids is None else scale[ids.long()]
-
-        return self.memo.get(ArrayKey("row_scale"), make)
+        scale, ids = self.given_row_scale, self.row_ids
+        return scale if scale is None or ids is None else scale[ids.long()]
 
     @property
+    @made_once
     def col_scale(self) -> torch.Tensor | None:
         """Column weights of a rank-1 matrix, float32 [cols], rounded to the precision, or None."""
-
-        def make() -> torch.Tensor | None:
-            scale = self.given_col_scale
-            return None if scale is None else round_operand(scale, self.precision).float()
-
-        return self.memo.get(ArrayKey("col_scale"), make)
+        scale = self.given_col_scale
+        return None if scale is None else round_operand(scale, self.precision).float()
 
     @property
+    @made_once
     def explicit_values(self) -> torch.Tensor:
         """The value of every nonzero, [nnz] in the storage dtype, computed if the matrix is rank-1."""
         if (values := self.values) is not None:
             return values
-        scales = self.row_scale, self.col_scale
-        make = lambda: explicit_values(self.csr, None, None, scales, self.precision)  # noqa: E731
-        return self.memo.get(ArrayKey("explicit"), make)
+        return explicit_values(self.csr, None, None, (self.row_scale, self.col_scale), self.precision)
 
     @property
     def own_weights(self) -> torch.Tensor | None:
@@ -371,22 +250,21 @@ class KernelCache:
         return None if unweighted else self.explicit_values
 
     @property
+    @made_once
     def inverse_counts(self) -> torch.Tensor:
         """1 / the number of nonzeros of each row, by stored row, float32 [rows]; 1 for empty rows."""
-        return self.memo.get(ArrayKey("inverse_counts"), lambda: 1 / self.csr.degrees.clamp(min=1).float())
+        return 1 / self.csr.degrees.clamp(min=1).float()
 
     @property
+    @made_once
     def inverse_counts_by_row(self) -> torch.Tensor:
         """`inverse_counts` by matrix row."""
+        counts, ids = self.inverse_counts, self.row_ids
+        return counts if ids is None else torch.empty_like(counts).index_copy(0, ids.long(), counts)
 
-        def make() -> torch.Tensor:
-            counts, ids = self.inverse_counts, self.row_ids
-            return counts if ids is None else torch.empty_like(counts).index_copy(0, ids.long(), counts)
-
-        return self.memo.get(ArrayKey("inverse_counts_by_row"), make)
-
+    @made_once
     def row_factors(self, weighted: bool, mean: bool) -> torch.Tensor | None:
-        """Returns what the rows of a product are multiplied by, float32 [rows] by stored row; None: nothing.
+        """Return the factors of the rows of a product, float32 [rows] by stored row; None: there are none.
 
         Args:
             weighted: whether the row weights of a rank-1 matrix are factors.
@@ -395,33 +273,31 @@ class KernelCache:
         scale = self.row_scale if weighted else None
         if not mean:
             return scale
-        counts = self.inverse_counts
-        return counts if scale is None else self.memo.get(ArrayKey("mean_scale"), lambda: scale * counts)
+        return self.inverse_counts if scale is None else scale * self.inverse_counts
 
     # Work of the csr kernel.
 
     def row_limit(self, limit: int) -> int:
-        """Returns the limit above which rows are cut: `limit`, unless rows have to be kept whole."""
+        """Return the limit above which rows are cut: `limit`, unless rows have to be kept whole."""
         return max(limit, self.longest_row or 0) if self.keeps_rows_whole else limit
 
+    @made_once
     def row_work(self, limit: int) -> WorkList:
-        """Returns the parts into which rows of more than `limit` nonzeros are cut."""
-        make = lambda: no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)  # noqa: E731
-        return self.memo.get(RowWorkKey(limit), make)
+        """Return the parts into which rows of more than `limit` nonzeros are cut."""
+        return no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)
 
+    @made_once
     def row_groups(self, size: int, limit: int) -> torch.Tensor:
-        """Returns groups of neighbouring short rows, of about `size` nonzeros each."""
-        make = lambda: group_rows(self.csr, size, limit, at_once=self._none_above(limit))  # noqa: E731
-        return self.memo.get(RowGroupsKey(size, limit), make)
+        """Return groups of neighbouring short rows, of about `size` nonzeros each."""
+        return group_rows(self.csr, size, limit, at_once=self._none_above(limit))
 
     def _none_above(self, limit: int) -> bool:
-        """Returns whether it is known that no row has more than `limit` nonzeros."""
         return self.longest_row is not None and self.longest_row <= limit
 
     # The format that the operand was prepared in.
 
     def require_blocked(self) -> BlockedMatrix:
-        """Returns the format that the operand was prepared in; raises RuntimeError if there is none."""
+        """Return the format that the operand was prepared in; raises RuntimeError if there is none."""
         if self.blocked is None:
             raise RuntimeError("the operand has no blocked format")
         return self.blocked
@@ -437,19 +313,19 @@ class KernelCache:
         return exclusive_preset(self.format_name) is not None
 
     def require(self, argument: str, what: str, op: str | None) -> None:
-        """Raises ValueError if the operand's format does not have an operation (formats.support)."""
+        """Raise a ValueError if the operand's format does not have an operation (`require_operation`)."""
         require_operation(argument, self.format_name, what, op)
 
     @property
+    @made_once
     def value_places(self) -> torch.Tensor:
         """The index of each nonzero's value in the `values` of the prepared format, int64 [nnz]."""
-        blocked = self.require_blocked()
-        return self.memo.get(ArrayKey("value_places"), lambda: value_places(self.csr, blocked))
+        return value_places(self.csr, self.require_blocked())
 
     def window_work(
         self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
     ) -> WorkList:
-        """Returns all windows, those that are long cut into parts.
+        """Return all windows, those that are long cut into parts.
 
         Args:
             limit: `tile_limit` of the plan.
@@ -457,99 +333,92 @@ class KernelCache:
             balance: `balance` of the plan.
             concurrent: `concurrent_windows` of the plan.
         """
-        blocked = self.require_blocked()
-        for_scores = for_scores and blocked.spec.stores_values
+        for_scores = for_scores and self.require_blocked().spec.stores_values
         if balance in ("auto", "none"):
-            key = WindowWorkKey(limit if balance == "auto" else 0, for_scores, balance)
-        else:
-            warps = self._record.csr.warps * describe_device(self.csr.device).multiprocessors
-            key = WindowWorkKey(0, for_scores, balance, concurrent or warps)
-        make = lambda: cut_windows(  # noqa: E731
-            blocked, self.csr, limit, for_scores, balance=balance, concurrent=key.concurrent
-        )
-        return self.memo.get(key, make)
+            return self._window_work(limit if balance == "auto" else 0, for_scores, balance, 0)
+        warps = self._record.csr.warps * describe_device(self.csr.device).multiprocessors
+        return self._window_work(0, for_scores, balance, concurrent or warps)
 
-    def blocked_view(self, weighted: bool = True) -> Any:
-        """Returns the native handle of the prepared format, with or without its column weights."""
+    @made_once
+    def _window_work(self, limit: int, for_scores: bool, balance: str, concurrent: int) -> WorkList:
         blocked = self.require_blocked()
-        scale = self._slot_scale(blocked) if weighted else None
-        return self.memo.get(ViewKey(blocked.spec.name, 0, weighted), lambda: blocked.view(scale))
+        return cut_windows(blocked, self.csr, limit, for_scores, balance=balance, concurrent=concurrent)
 
+    def blocked_view(self, weighted: bool) -> Any:
+        """Return the native handle of the prepared format, with or without its column weights."""
+        return self._view(0, weighted)
+
+    def _residual(self) -> tuple[Csr, torch.Tensor]:
+        """Return the rows that the format keeps out of its windows, and their numbers."""
+        blocked = self.require_blocked()
+        if blocked.residual is None or blocked.residual_rows is None:
+            raise RuntimeError("the format keeps no rows out")
+        return blocked.residual, blocked.residual_rows
+
+    @made_once
     def residual_work(self, limit: int) -> WorkList:
-        """Returns the parts of the long ones among the rows that the format keeps out of its windows."""
-        residual = self.require_blocked().residual
-        if residual is None:
-            raise RuntimeError("the format keeps no rows out")
-        return self.memo.get(RowWorkKey(limit, residual=True), lambda: cut_rows(residual, limit))
+        """Return the parts of the long ones among the rows that the format keeps out of its windows."""
+        return cut_rows(self._residual()[0], limit)
 
+    @made_once
     def residual_row_ids(self) -> torch.Tensor:
-        """Returns the output row of each row that the format keeps out of its windows, int32."""
-        rows = self.require_blocked().residual_rows
-        if rows is None:
-            raise RuntimeError("the format keeps no rows out")
-        ids = self.row_ids
-        return rows if ids is None else self.memo.get(ArrayKey("residual_ids"), lambda: ids[rows.long()])
+        """Return the output row of each row that the format keeps out of its windows, int32."""
+        rows, ids = self._residual()[1], self.row_ids
+        return rows if ids is None else ids[rows.long()]
 
+    @made_once
     def residual_counts(self) -> torch.Tensor:
-        """Returns 1 / the number of nonzeros of each row that the format keeps out of its windows."""
-        rows = self.require_blocked().residual_rows
-        if rows is None:
-            raise RuntimeError("the format keeps no rows out")
-        return self.memo.get(ArrayKey("residual_counts"), lambda: self.inverse_counts[rows.long()])
+        """Return 1 / the number of nonzeros of each row that the format keeps out of its windows."""
+        return self.inverse_counts[self._residual()[1].long()]
 
     # Panels.
 
     def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
-        """Returns the matrix in panels of `height` rows, which are converted at the first call.
+        """Return the matrix in panels of `height` rows, which are converted at the first call.
 
         Panels store the matrix's values, if it has any (as entries with 32 rows in 16 bits); with `bits` they
         store the structure alone.
         """
-        values = None if bits else self.values
-        preset = "panel" if values is None else "panel-values"
+        return self._panel("panel" if bits or self.values is None else "panel-values", height)
+
+    @made_once
+    def _panel(self, preset: str, height: int) -> BlockedMatrix:
         spec = format_spec(preset, self.precision, panel=height)
-        return self.memo.get(PanelsKey(preset, height), lambda: convert(self.csr, spec, values))
+        return convert(self.csr, spec, None if preset == "panel" else self.values)
 
     @property
     def panel_bytes(self) -> int:
         """Bytes of the panels made so far."""
         return sum(made.nbytes for made in self.memo.values_of(BlockedMatrix))
 
+    @made_once
     def panel_counts(self, height: int) -> PanelCounts:
-        """Counts the column slots and K tiles of panels, without converting.
+        """Count the column slots and K tiles of panels, without converting.
 
         Panels of 32 or more K tiles are counted as up to a sixteenth longer, so that few lengths differ.
         """
+        slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
+        tiles = slots // PANEL_K_TILE
+        grain = 2 ** (tiles.clamp(min=1).double().log2().floor().long() - 4).clamp(min=0)
+        lengths, panels = torch.unique((tiles + grain - 1) // grain * grain, return_counts=True)
+        pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
+        return PanelCounts(height, int(slots.sum()), pairs)
 
-        def count() -> PanelCounts:
-            slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
-            tiles = slots // PANEL_K_TILE
-            grain = 2 ** (tiles.clamp(min=1).double().log2().floor().long() - 4).clamp(min=0)
-            lengths, panels = torch.unique((tiles + grain - 1) // grain * grain, return_counts=True)
-            pairs = tuple(zip(lengths.tolist(), panels.tolist(), strict=True))
-            return PanelCounts(height, int(slots.sum()), pairs)
-
-        return self.memo.get(CountsKey(height), count)
-
+    @made_once
     def panel_work(self, height: int, limit: int, longest_first: bool, concurrent_panels: int) -> WorkList:
-        """Returns every panel, cut into parts of at most `limit` K tiles."""
-        panel = self.panel(height)
-        key = PanelWorkKey(height, limit, longest_first, concurrent_panels)
+        """Return every panel, cut into parts of at most `limit` K tiles."""
         ahead = self._prefetch("panel")
-        return self.memo.get(
-            key, lambda: cut_panels(panel, limit, None, longest_first, concurrent_panels, ahead)
-        )
+        return cut_panels(self.panel(height), limit, None, longest_first, concurrent_panels, ahead)
 
     def panel_view(self, height: int, weighted: bool) -> Any:
-        """Returns the native handle of the panels, with or without their column weights."""
-        panel = self.panel(height)
-        scale = self._slot_scale(panel) if weighted else None
-        return self.memo.get(ViewKey("panel", height, weighted), lambda: panel.view(scale))
+        """Return the native handle of the panels, with or without their column weights."""
+        return self._view(height, weighted)
 
+    @made_once
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
     ) -> tuple[BlockedMatrix, Any, WorkList]:
-        """Returns panels of bits for SDDMM or attention, their native handle and their work list.
+        """Return panels of bits for SDDMM or attention, their native handle and their work list.
 
         Args:
             limit, longest_first, height: `tile_limit`, `longest_first` and `height` of the plan.
@@ -558,61 +427,65 @@ class KernelCache:
         Returns:
             The panels, their native handle, and a work list that has row offsets.
         """
-        panel, ahead = self.panel(height, bits=True), self._prefetch(kernel)
-        view = self.memo.get(ViewKey("panel bits", height, False), panel.view)
-        key = PanelWorkKey(height, limit, longest_first, for_scores=True)
-        make = lambda: cut_panels(panel, limit, self.csr, longest_first, 0, ahead)  # noqa: E731
-        return panel, view, self.memo.get(key, make)
+        panel = self.panel(height, bits=True)
+        work = cut_panels(panel, limit, self.csr, longest_first, 0, self._prefetch(kernel))
+        return panel, panel.view(), work
 
     @property
     def _record(self) -> GpuRecord:
         return record_for(describe_device(self.csr.device))
 
     def _prefetch(self, kernel: str) -> int:
-        """Returns how many panels further on in the work list a warp's prefetch to L2 lies, on this GPU."""
+        """Return how many panels further on in the work list a warp's prefetch to L2 lies, on this GPU."""
         rates = self._record.attention if kernel == "attention" else self._record.panel
         return rates.prefetch * describe_device(self.csr.device).multiprocessors
 
-    def _slot_scale(self, blocked: BlockedMatrix) -> torch.Tensor | None:
-        """Returns the weight of each column slot in the storage dtype, or None if weights are not rank-1."""
-        scale = self.col_scale
-        if scale is None or blocked.spec.stores_values:
+    def _form(self, height: int) -> BlockedMatrix:
+        """Return panels of a height, or the prepared format for the height 0."""
+        return self.panel(height) if height else self.require_blocked()
+
+    @made_once
+    def _view(self, height: int, weighted: bool) -> Any:
+        return self._form(height).view(self._slot_scale(height) if weighted else None)
+
+    @made_once
+    def _slot_scale(self, height: int) -> torch.Tensor | None:
+        """Return the weight of each column slot in the storage dtype, or None if weights are not rank-1."""
+        scale, form = self.col_scale, self._form(height)
+        if scale is None or form.spec.stores_values:
             return None
         # Padded column slots may be -1; no nonzero uses their weight.
-        return self.memo.get(
-            SlotScaleKey(blocked.spec.name, blocked.spec.panel),
-            lambda: scale[blocked.columns.clamp(min=0).long()].to(self.precision.storage),
-        )
+        return scale[form.columns.clamp(min=0).long()].to(self.precision.storage)
 
     # Plans.
 
     def plan(self, op: str, width: int, edge_values: bool = False) -> Plan:
-        """Returns the plan of a product."""
+        """Return the plan of a product."""
         return self.plan_of(Product(op, width, edge_values))
 
     def plan_of(self, product: Product, transpose: KernelCache | None = None) -> Plan:
-        """Returns the plan of an operation; "attention_grad" needs the transpose's cache as `transpose`."""
+        """Return the plan of an operation; "attention_grad" needs the transpose's cache as `transpose`."""
 
         def make() -> Plan:
             if self.tuner is not None and product.op in ("spmm", "sddmm"):
                 return self.tuner(self, product)
             return choose_plan(self.problem(product, transpose))
 
-        return self.memo.get(PlanKey(product, self.quantization), make)
+        return self.memo.get(("plan", product, self.quantization), make)
 
     def use_plan(self, product: Product, plan: Plan) -> None:
-        """Replaces the plan of an operation, and drops the calls that were bound to the former plan."""
+        """Replace the plan of an operation, and drop the calls that were bound to the former plan."""
         with self.memo.lock:
-            self.memo.put(PlanKey(product, self.quantization), plan)
+            self.memo.put(("plan", product, self.quantization), plan)
             self.memo.drop(lambda key: isinstance(key, BoundCall) and key.product == product)
             self.dispatch_cache.clear()
 
     def scratch(self) -> KernelCache:
-        """Returns a copy for measuring: what the copy makes is freed with it."""
+        """Return a copy for measuring: what the copy makes is freed with it."""
         return replace(self, tuner=None, memo=self.memo.copy())
 
     def problem(self, product: Product, transpose: KernelCache | None = None) -> Problem:
-        """Counts what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
+        """Count what the plan depends on; "attention_grad" needs the transpose's cache as `transpose`."""
         op, device = product.op, describe_device(self.csr.device)
         panels: tuple[PanelCounts, ...] = ()
         if self.allows_panels and not product.edge_values and takes(device, self.precision):
@@ -637,22 +510,16 @@ class KernelCache:
             product.has_score_terms, self.allows_panels, back,
         )  # fmt: skip
 
+    @made_once
     def _near(self) -> int:
-        """Counts the nonzeros near the diagonal, unless rows have other places than their numbers."""
-        if self.row_ids is not None:
-            return 0
-        return self.memo.get(NearKey(), lambda: self.csr.count_near(NEAR))
+        """Count the nonzeros near the diagonal, unless rows have other places than their numbers."""
+        return 0 if self.row_ids is not None else self.csr.count_near(NEAR)
 
     def _panels_of(self, op: str) -> tuple[PanelCounts, ...]:
-        """Counts panels of the heights that an operation has; tall ones only where they may pay."""
+        """Count panels of the heights that an operation has; tall ones only where they may pay."""
         kind = "attention" if op.startswith("attention") else op
-        found = []
-        for height, kernels in HEIGHTS.items():
-            may_pay = height == 16 or kind != "attention" or self._is_full()
-            if kind in kernels.ops and may_pay:
-                found.append(self.panel_counts(height))
-        return tuple(found)
-
-    def _is_full(self) -> bool:
-        """Returns whether 16-row panels have nonzeros enough for each column slot to count taller ones."""
-        return self.csr.nnz >= self._record.attention.tall_nnz * self.panel_counts(16).slots
+        heights = [height for height, kernels in HEIGHTS.items() if kind in kernels.ops]
+        if kind == "attention":  # taller ones need enough nonzeros in each column slot of 16-row panels
+            least = self._record.attention.tall_nnz
+            heights = [h for h in heights if h == 16 or self.csr.nnz >= least * self.panel_counts(16).slots]
+        return tuple(self.panel_counts(height) for height in heights)

@@ -29,7 +29,7 @@ from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside, runs_outside, unwrapped
-from gnnsparse.runtime.memo import ForkLock
+from gnnsparse.runtime.memo import ForkLock, Memo
 from gnnsparse.sparse.graph import Exported, check_range, index_tensor
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import PRODUCTS, Prepared, check_product, inverse, tune
@@ -235,6 +235,11 @@ class SparseOperand(Exported):
     def kernels(self) -> KernelCache:
         """The matrix and everything that kernels derive from it: formats, work lists, plans."""
         return self._kernels
+
+    @property
+    def memo(self) -> Memo:
+        """The arrays, work lists and plans that were made for this operand once."""
+        return self._kernels.memo
 
     @property
     def T(self) -> SparseOperand:  # noqa: N802

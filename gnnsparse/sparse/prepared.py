@@ -18,7 +18,7 @@ from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import describe_device, path
-from gnnsparse.runtime.memo import ForkLock, Key, Memo, Streams
+from gnnsparse.runtime.memo import ForkLock, Memo, Streams, made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
 __all__ = [
@@ -53,14 +53,6 @@ def inverse(permutation: torch.Tensor) -> torch.Tensor:
         return undo.scatter_(0, permutation.long(), places)
     undo[permutation.long()] = places  # by all threads
     return undo
-
-
-@dataclass(frozen=True)
-class _Map(Key[torch.Tensor]):
-    """Key of an array of nonzero indices on the operand's device, for A (0) or its transpose (1)."""
-
-    name: str
-    which: int
 
 
 @dataclass(eq=False)
@@ -106,7 +98,7 @@ class Prepared:
         self.device = self.forward.csr.device
         self.lock = ForkLock()  # one for both orientations, which call each other
         self.has_self_loops = None if self.added_loops is None or self.is_part else True
-        self._maps, self._streams = self._new_memo(), Streams(self.device)
+        self.memo, self._streams = self._new_memo(), Streams(self.device)  # of the index maps
         self.forward, self.backward = self._bound(self.forward, 0), self._bound(self.backward, 1)
         if path().takes(self.device) and not self.one_stream:
             path().finish(self.device)  # products on other streams read what was prepared on this one
@@ -133,7 +125,7 @@ class Prepared:
     def _keep_while_read(self) -> None:
         """Make the arrays outlive this object until the GPU has read them."""
         if path().takes(self.device):
-            arrays = self.forward, self.backward, self.transpose_map, self.edge_map, self._maps
+            arrays = self.forward, self.backward, self.transpose_map, self.edge_map, self.memo
             weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
 
     @property
@@ -160,8 +152,8 @@ class Prepared:
 
     def renew(self) -> None:
         """Compute again what was derived from the arrays, which were overwritten, in the memory it has."""
-        for kept in (self._maps, self.forward.memo, self.backward.memo):
-            kept.renew()
+        for memo in (self.memo, self.forward.memo, self.backward.memo):
+            memo.renew()
 
     def on(self, device: torch.device) -> Prepared:
         """Return the matrix on a device, in the format that the device chooses if it does.
@@ -203,15 +195,12 @@ class Prepared:
         self.has_self_loops = matrix.csr.rows == matrix.csr.cols == found
         return self.has_self_loops
 
+    @made_once
     def map_of_transpose(self, which: int) -> torch.Tensor:
         """Return for each nonzero of the other orientation its index in this one, int32 or int64 [nnz]."""
+        return (self.transpose_map if which == 0 else inverse(self.transpose_map)).to(self.device)
 
-        def make() -> torch.Tensor:
-            index = self.transpose_map
-            return (index if which == 0 else inverse(index)).to(self.device)
-
-        return self._maps.get(_Map("transpose", which), make)
-
+    @made_once
     def map_of_edges(self, which: int) -> torch.Tensor | None:
         """Return for each edge of the input the index of its nonzero in this orientation, int [edges].
 
@@ -221,10 +210,10 @@ class Prepared:
         if edges is None:
             return None if which == 0 else self.map_of_transpose(1)
         if which == 0:
-            return self._maps.get(_Map("edges", 0), lambda: edges.to(self.device))
+            return edges.to(self.device)
         own = self.map_of_edges(0)
         assert own is not None
-        return self._maps.get(_Map("edges", 1), lambda: self.map_of_transpose(1).index_select(0, own))
+        return self.map_of_transpose(1).index_select(0, own)
 
 
 def assemble(

@@ -7,7 +7,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 
 import pytest
 import torch
@@ -18,7 +17,7 @@ from gnnsparse.nn import SparseLinear
 from gnnsparse.ops.spmm_kernels import bind_spmm
 from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
-from gnnsparse.runtime.memo import Key, Memo
+from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RecordingPath
@@ -122,11 +121,6 @@ def test_the_first_calls_of_2000_operands(graphs: list[SparseGraph], precision: 
                 assert torch.equal(one, other)
 
 
-@dataclass(frozen=True)
-class _Key(Key[object]):
-    number: int
-
-
 @pytest.mark.usefixtures("interrupted")
 def test_a_value_is_made_once() -> None:
     kept, made, seen = Memo(threading.RLock(), torch.device("cpu")), list[int](), list[object]()
@@ -134,9 +128,7 @@ def test_a_value_is_made_once() -> None:
     def work(thread: int, start: threading.Barrier) -> None:
         for number in range(200):
             start.wait()
-            seen.append(
-                (number, kept.get(_Key(number), lambda number=number: (made.append(number), object())[1]))
-            )
+            seen.append((number, kept.get(number, lambda number=number: (made.append(number), object())[1])))
 
     run_together(THREADS, work)
     assert made == list(range(200))
@@ -153,7 +145,7 @@ def test_on_a_gpu_a_value_is_complete_before_another_thread_sees_it() -> None:
             assert key not in kept._values
             self.finished = True
 
-    key, path = _Key(1), Path()
+    key, path = 1, Path()
     with device_module.use(path):
         kept = Memo(threading.RLock(), torch.device("cpu"))
         kept.get(key, object)

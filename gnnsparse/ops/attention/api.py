@@ -28,9 +28,9 @@ from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_eager, materialised
-from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_cache import Product
+from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "graph_attention"]
@@ -81,24 +81,14 @@ def _check_scale(scale: Any, width: int) -> float:
     return check_number("scale", scale, "a finite number in the range of float32, or None")
 
 
-@dataclass(frozen=True)
-class _Checked(Key[bool]):
-    """A plan of the caller that has passed the check for a product."""
-
-    product: Product
-    plan: Plan
-
-
 def _check_plan(call: AttentionCall, plan: Plan) -> None:
     kernel_of("attention", plan)
-    kernels, product = call.operand.kernels, call.product("attention")
+    _check_product(call.operand.kernels, call.product("attention"), plan)
 
-    def check() -> bool:
-        problem = kernels.problem(product)
-        kernel_of("attention", plan).check(problem, plan)
-        return True
 
-    kernels.memo.get(_Checked(product, plan), check)
+@made_once
+def _check_product(kernels: KernelCache, product: Product, plan: Plan) -> None:
+    kernel_of("attention", plan).check(kernels.problem(product), plan)
 
 
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:

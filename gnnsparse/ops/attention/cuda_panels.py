@@ -26,7 +26,7 @@ from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_partial_bytes
 from gnnsparse.plan.work import WorkList
 from gnnsparse.runtime.device import SCORE_ROWS, partial_width, path
-from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "forward"]
@@ -58,22 +58,12 @@ class _PanelPass(NamedTuple):
         return torch.empty(floats, dtype=torch.float32, device=device)
 
 
-@dataclass(frozen=True)
-class _PassKey(Key[_PanelPass]):
-    plan: AttentionPlan
-
-
+@made_once
 def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
     """Return the arguments of a pass over the rows of an orientation by a plan; `kernels` keeps them."""
-
-    def make() -> _PanelPass:
-        panel, view, work = kernels.score_panels(
-            plan.tile_limit, plan.longest_first, plan.height, "attention"
-        )
-        rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
-        return _PanelPass(panel, work, (view, rows, work.view))
-
-    return kernels.memo.get(_PassKey(plan), make)
+    panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "attention")
+    rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
+    return _PanelPass(panel, work, (view, rows, work.view))
 
 
 class _DkvPlaces(NamedTuple):
@@ -90,28 +80,20 @@ class _DkvPlaces(NamedTuple):
     starts: torch.Tensor
 
 
-@dataclass(frozen=True)
-class _DkvKey(Key[_DkvPlaces]):
-    pass
-
-
+@made_once
 def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
     """Return the places at which the fused backward pass writes partial sums of dK and dV; they are kept."""
-
-    def make() -> _DkvPlaces:
-        slots = kernels.panel(SCORE_ROWS, bits=True).columns
-        real = torch.nonzero(slots >= 0).squeeze(1)
-        by_column = real[torch.argsort(slots[real], stable=True)]
-        places = torch.full_like(slots, -1)
-        places[by_column] = torch.arange(by_column.numel(), dtype=places.dtype, device=places.device)
-        counts = torch.bincount(slots[real], minlength=kernels.csr.cols)
-        starts = torch.zeros(kernels.csr.cols + 1, dtype=torch.int32, device=slots.device)
-        torch.cumsum(counts, 0, out=starts[1:])
-        # Lane j of a group of four writes the sums of slots 8 (n // 2) + 2 j + n % 2, n = 0 .. 7.
-        lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
-        return _DkvPlaces(lanes, starts)
-
-    return kernels.memo.get(_DkvKey(), make)
+    slots = kernels.panel(SCORE_ROWS, bits=True).columns
+    real = torch.nonzero(slots >= 0).squeeze(1)
+    by_column = real[torch.argsort(slots[real], stable=True)]
+    places = torch.full_like(slots, -1)
+    places[by_column] = torch.arange(by_column.numel(), dtype=places.dtype, device=places.device)
+    counts = torch.bincount(slots[real], minlength=kernels.csr.cols)
+    starts = torch.zeros(kernels.csr.cols + 1, dtype=torch.int32, device=slots.device)
+    torch.cumsum(counts, 0, out=starts[1:])
+    # Lane j of a group of four writes the sums of slots 8 (n // 2) + 2 j + n % 2, n = 0 .. 7.
+    lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
+    return _DkvPlaces(lanes, starts)
 
 
 def _readable(call: AttentionCall) -> AttentionCall:

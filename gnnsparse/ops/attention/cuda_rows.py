@@ -26,7 +26,7 @@ from gnnsparse.ops.segments import row_sums
 from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
 from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
 from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
-from gnnsparse.runtime.memo import Key, cached_property
+from gnnsparse.runtime.memo import cached_property, made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
@@ -77,14 +77,10 @@ def _fits(call: GraphCall) -> bool:
     return min(sizes) > 0 and max(widths) * call.operand.precision.storage.itemsize <= most
 
 
-@dataclass(frozen=True)
-class _RatesKey(Key[AttentionRates]):
-    pass
-
-
+@made_once
 def _rates(kernels: KernelCache) -> AttentionRates:
     """Return the numbers of the GPU's record by which these kernels are launched; `kernels` keeps them."""
-    return kernels.memo.get(_RatesKey(), lambda: record_for(describe_device(kernels.csr.device)).attention)
+    return record_for(describe_device(kernels.csr.device)).attention
 
 
 def _can_take_tiles(call: GraphCall, forward: bool) -> bool:

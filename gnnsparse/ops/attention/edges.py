@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
 from gnnsparse.errors import bad_value
 from gnnsparse.ops.dispatch import direct, register
-from gnnsparse.runtime.functorch import is_eager, outside
-from gnnsparse.runtime.memo import Key
+from gnnsparse.runtime.functorch import is_eager
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
@@ -34,27 +33,18 @@ class EdgeOrder(NamedTuple):
     has_added: bool
 
 
-@dataclass(frozen=True)
-class _Key(Key[EdgeOrder]):
-    """Key of an operand's order."""
-
-
+@made_once
 def order_of(operand: SparseOperand) -> EdgeOrder:
     """Return how nonzeros and edges correspond; the operand keeps it."""
-
-    def make() -> EdgeOrder:
-        with outside():
-            edges, device = operand.num_edges, operand.device
-            numbers = torch.arange(edges, dtype=torch.int64, device=device)
-            # The number of a nonzero, moved to the place of each edge.
-            nonzero_of = operand.to_coo_order(torch.arange(operand.nnz, dtype=torch.int64, device=device))
-            edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
-            edge_of = edge_of.scatter(0, nonzero_of, numbers)
-            has_repeats = bool((edge_of[nonzero_of] != numbers).any())
-            has_added = bool((edge_of == edges).any())
-        return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
-
-    return operand.kernels.memo.get(_Key(), make)
+    edges, device = operand.num_edges, operand.device
+    numbers = torch.arange(edges, dtype=torch.int64, device=device)
+    # The number of a nonzero, moved to the place of each edge.
+    nonzero_of = operand.to_coo_order(torch.arange(operand.nnz, dtype=torch.int64, device=device))
+    edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
+    edge_of = edge_of.scatter(0, nonzero_of, numbers)
+    has_repeats = bool((edge_of[nonzero_of] != numbers).any())
+    has_added = bool((edge_of == edges).any())
+    return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
 
 
 class _FromCoo(torch.autograd.Function):
