@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_tensor, shown
-from gnnsparse.sparse.graph import SparseGraph, check_range
+from gnnsparse.formats.csr import check_range
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "GraphDataset", "LinkDataset", "NodeDataset",

@@ -31,7 +31,7 @@ from safetensors import SafetensorError
 from gnnsparse.data.datasets import check_finite, check_labels
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_type, bad_value, check_tensor
-from gnnsparse.sparse.graph import check_range
+from gnnsparse.formats.csr import check_range
 
 __all__ = [
     "SOURCES", "DatasetUnavailableError", "RawNodes", "Source", "data_folder", "download_source",

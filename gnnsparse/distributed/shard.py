@@ -12,7 +12,7 @@ import torch
 
 from gnnsparse.distributed.partition import Partition, partition_rows
 from gnnsparse.errors import bad_value
-from gnnsparse.formats.csr import Csr, check_ascending, check_csr, check_host_array, check_indices, coo_to_csr
+from gnnsparse.formats.csr import Csr, check_ascending, check_csr, check_host_array, check_range, coo_to_csr
 from gnnsparse.preprocess.normalize import Weighted, normalize, symmetric_scales
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
@@ -300,7 +300,7 @@ def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> S
         ("nodes", nodes, facts.nodes, facts.rows),
     ):
         check_host_array(name, array, (torch.int64,), count)
-        check_indices(name, array, limit)
+        check_range(name, array, limit)
     check_ascending("halo", halo, facts.nodes)
     counts = {"values": csr.nnz, "row_scale": facts.rows, "col_scale": csr.cols}
     for name, count in counts.items():

@@ -12,8 +12,8 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, naming
-from gnnsparse.formats.csr import Csr, check_ascending, check_host_array, check_indices, check_offsets
-from gnnsparse.formats.packing import entry_parts, paper_bytes, read_records
+from gnnsparse.formats.csr import Csr, check_ascending, check_host_array, check_offsets, check_range
+from gnnsparse.formats.packing import entry_parts, read_records
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.runtime.memo import cached_property
 
@@ -84,13 +84,21 @@ class BlockedMatrix:
         return self.columns.numel()
 
     @cached_property
+    def first_slots(self) -> torch.Tensor:
+        """Whether a column slot is the first one of its panel with its column, bool [slots].
+
+        A padded slot repeats the column before it.
+        """
+        first = torch.ones_like(self.columns, dtype=torch.bool)
+        first[1:] = self.columns[1:] != self.columns[:-1]
+        starts = self.panel_ptr[:-1]
+        first[starts[starts < self.slots]] = True
+        return first
+
+    @property
     def vectors(self) -> int:
         """Number of column slots without padding: nonzero vectors, of as many rows as a panel has."""
-        real = torch.ones_like(self.columns, dtype=torch.bool)
-        real[1:] = self.columns[1:] != self.columns[:-1]  # a padded slot repeats the column before it
-        starts = self.panel_ptr[:-1]
-        real[starts[starts < self.slots]] = True
-        return int((real & (self.columns >= 0)).sum())
+        return int((self.first_slots & (self.columns >= 0)).sum())
 
     @cached_property
     def arrays(self) -> dict[str, torch.Tensor]:
@@ -148,41 +156,6 @@ class BlockedMatrix:
         if self.residual_rows is not None and self.residual_cols is not None:
             view.attach_residual(self.residual_rows, self.residual_cols, self.residual_values)
         return view
-
-    def footprint(self, zeros: int = 0, residual_nnz: int = 0) -> int:
-        """Computes the bytes by the formula of the format's paper, with offsets of 8 bytes instead of 4.
-
-        Args:
-            zeros: number of stored zeros, without those in padded slots (tiled-csr).
-            residual_nnz: number of nonzeros kept out of the windows (rs-tile).
-
-        The paper of rs-tile gives its residual rows a fixed size, so that the rows' room counts. That of hrpb
-        does not align its records, which are stored in whole 16 bytes.
-        """
-        spec, slots, value = self.spec, self.slots, 0 if self.values is None else self.values.itemsize
-        total = 8 * (self.panels + 1) + 4 * slots
-        if self.size_ptr is not None and self.packed_blocks is not None:
-            records = paper_bytes(self.size_ptr, self.packed_blocks, self.nnz)
-            return total + 8 * self.size_ptr.numel() + records
-        if spec.encoding == "dense":
-            total += value * spec.window * slots
-        if spec.encoding == "bitmap":
-            bricks = slots // spec.brick * (spec.panel // spec.window)
-            if self.brick_rows is not None:
-                bricks = self.brick_rows.numel()
-                total += 4 * bricks + 8 * (slots // spec.brick + 1)
-            total += bricks * spec.window * spec.brick // 8
-        if spec.packed:
-            total += 8 * (slots // spec.block + 1) + value * (self.nnz - residual_nnz)
-        if spec.entry_layout is not None and self.values is not None:
-            total += 8 * (slots // spec.block + 1) + self.values.nbytes  # with the padding of each block
-        if spec.zero_index:
-            total += 8 * (self.rows + 1) + 4 * zeros
-        if self.residual_rows is not None and self.residual_cols is not None:
-            total += (
-                4 * self.panels + 4 * self.residual_rows.numel() + (4 + value) * self.residual_cols.numel()
-            )
-        return total
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Reads every stored nonzero back from the arrays.
@@ -301,8 +274,8 @@ class BlockedMatrix:
         return row, self.columns.long()[slot], bricks.values
 
 
-#: Checks the content of an array: (name in errors, array, matrix, the matrix in CSR form). Arrays that stand
-#: before it in ARRAYS have been checked.
+#: Checks the content of an array: (name in errors, array, matrix, the matrix in CSR form). The array has its
+#: dtype and length then, and arrays that stand before it in ARRAYS have been checked.
 Content = Callable[[str, torch.Tensor, "BlockedMatrix", Csr], None]
 
 
@@ -349,17 +322,13 @@ def _value_count(matrix: BlockedMatrix) -> int:
     return count if layout is None else count * layout["bytes"] // layout["value_bytes"]
 
 
-def _check_panel_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_ascending(name, array, csr.rows, step=matrix.spec.window)
-
-
 def _check_panel_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     check_offsets(name, array, matrix.slots)
     if bool((array % matrix.spec.pad).any()):
         bad_value(name, f"has panels that are not padded to a multiple of {matrix.spec.pad} column slots")
 
 
-def _check_structure(name: str, matrix: BlockedMatrix, csr: Csr) -> None:
+def _check_structure(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     with naming(name.rpartition(".")[0]):  # the errors of the handle name an array alone
         at = _native.first_unlike(csr.view, replace(matrix, values=None).view(), torch.get_num_threads())
     if at >= 0:
@@ -368,19 +337,11 @@ def _check_structure(name: str, matrix: BlockedMatrix, csr: Csr) -> None:
 
 def _check_columns(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
     if matrix.spec.lane_order:  # padded slots are -1
-        check_indices(name, (array + 1).clamp(min=-1), csr.cols + 1)
+        check_range(name, (array + 1).clamp(min=-1), csr.cols + 1)
     else:
-        check_indices(name, array, csr.cols)
+        check_range(name, array, csr.cols)
     if matrix.spec.encoding != "bitmap":
-        _check_structure(name, matrix, csr)
-
-
-def _check_brick_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_offsets(name, array, _bricks(matrix))
-
-
-def _check_brick_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_indices(name, array, matrix.spec.panel // matrix.spec.window)
+        _check_structure(name, array, matrix, csr)
 
 
 def _check_value_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -388,10 +349,6 @@ def _check_value_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr:
     layout = matrix.spec.entry_layout
     if layout is not None and bool((array % layout["group"]).any()):
         bad_value(name, f"has lists that are not padded to a multiple of {layout['group']}")
-
-
-def _check_bitmap(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    _check_structure(name, matrix, csr)
 
 
 def _check_values(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -405,18 +362,6 @@ def _check_values(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Cs
     real = byte != end
     if int(real.sum()) != csr.nnz or bool((real & ((byte > end) | (byte % size > 0))).any()):
         bad_value(name, f"are not {csr.nnz} entries with a place in their block each")
-
-
-def _check_zero_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_offsets(name, array, 0 if matrix.zero_cols is None else matrix.zero_cols.numel())
-
-
-def _check_zero_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_indices(name, array, csr.cols)
-
-
-def _check_residual_rows(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_ascending(name, array, csr.rows)
 
 
 def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
@@ -447,50 +392,57 @@ def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
         bad_value(name, wrong)
 
 
-def _check_size_ptr(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    check_offsets(name, array, 0 if matrix.packed_blocks is None else matrix.packed_blocks.nbytes)
+def _nbytes(array: torch.Tensor | None) -> int:
+    return 0 if array is None else array.nbytes
 
 
 #: The arrays in the order in which they are checked.
 ARRAYS: dict[str, ArrayRule] = {
-    "panel_rows": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_panel_rows),
+    "panel_rows": ArrayRule(
+        torch.int32, lambda s: s.split_short_rows, None,
+        lambda name, array, m, csr: check_ascending(name, array, csr.rows, step=m.spec.window),
+    ),
     "panel_ptr": ArrayRule(torch.int64, lambda s: True, lambda m: _panels(m) + 1, _check_panel_ptr),
     "columns": ArrayRule(torch.int32, lambda s: True, None, _check_columns),
-    "brick_rows": ArrayRule(torch.int32, _lists_bricks, None, _check_brick_rows),
+    "brick_rows": ArrayRule(
+        torch.int32, _lists_bricks, None,
+        lambda name, array, m, csr: check_range(name, array, m.spec.panel // m.spec.window),
+    ),
     "brick_ptr": ArrayRule(
-        torch.int64,
-        _lists_bricks,
-        lambda m: m.slots // m.spec.brick + 1,
-        _check_brick_ptr,
+        torch.int64, _lists_bricks, lambda m: m.slots // m.spec.brick + 1,
+        lambda name, array, m, csr: check_offsets(name, array, _bricks(m)),
     ),
     "value_ptr": ArrayRule(
-        torch.int64,
-        lambda s: (s.packed and not s.records) or s.entry_layout is not None,
-        lambda m: m.slots // m.spec.block + 1,
-        _check_value_ptr,
+        torch.int64, lambda s: (s.packed and not s.records) or s.entry_layout is not None,
+        lambda m: m.slots // m.spec.block + 1, _check_value_ptr,
     ),
     "bitmap": ArrayRule(
-        torch.uint8,
-        lambda s: s.encoding == "bitmap" and not s.records,
-        lambda m: _bricks(m) * m.spec.window * m.spec.brick // 8,
-        _check_bitmap,
+        torch.uint8, lambda s: s.encoding == "bitmap" and not s.records,
+        lambda m: _bricks(m) * m.spec.window * m.spec.brick // 8, _check_structure,
     ),
     "values": ArrayRule(None, lambda s: s.stores_values and not s.records, _value_count, _check_values),
     "size_ptr": ArrayRule(
-        torch.int64, lambda s: s.records, lambda m: m.slots // m.spec.block + 1, _check_size_ptr
+        torch.int64, lambda s: s.records, lambda m: m.slots // m.spec.block + 1,
+        lambda name, array, m, csr: check_offsets(name, array, _nbytes(m.packed_blocks)),
     ),
-    "packed_blocks": ArrayRule(None, lambda s: s.records, None, _check_bitmap),
-    "zero_ptr": ArrayRule(torch.int64, lambda s: s.zero_index, lambda m: m.rows + 1, _check_zero_ptr),
-    "zero_cols": ArrayRule(torch.int32, lambda s: s.zero_index, None, _check_zero_cols),
-    "residual_rows": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual_rows),
+    "packed_blocks": ArrayRule(None, lambda s: s.records, None, _check_structure),
+    "zero_ptr": ArrayRule(
+        torch.int64, lambda s: s.zero_index, lambda m: m.rows + 1,
+        lambda name, array, m, csr: check_offsets(name, array, _nbytes(m.zero_cols) // 4),
+    ),
+    "zero_cols": ArrayRule(
+        torch.int32, lambda s: s.zero_index, None,
+        lambda name, array, m, csr: check_range(name, array, csr.cols),
+    ),
+    "residual_rows": ArrayRule(
+        torch.int32, lambda s: s.split_short_rows, None,
+        lambda name, array, m, csr: check_ascending(name, array, csr.rows),
+    ),
     "residual_cols": ArrayRule(torch.int32, lambda s: s.split_short_rows, None, _check_residual_cols),
     "residual_values": ArrayRule(
-        None,
-        lambda s: s.split_short_rows and s.stores_values,
-        lambda m: 0 if m.residual_cols is None else m.residual_cols.numel(),
-        None,
+        None, lambda s: s.split_short_rows and s.stores_values, lambda m: _nbytes(m.residual_cols) // 4, None
     ),
-}
+}  # fmt: skip
 
 
 def check_blocked(name: str, matrix: BlockedMatrix, csr: Csr, storage: torch.dtype) -> None:

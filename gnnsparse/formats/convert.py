@@ -63,11 +63,6 @@ def _padded(counts: torch.Tensor, pad: int) -> torch.Tensor:
     return (counts + pad - 1) // pad * pad
 
 
-def _host_only(spec: FormatSpec) -> bool:
-    """Returns whether a format's conversion has no GPU version, so that the CPU converts for GPUs as well."""
-    return spec.packed or spec.panel != spec.window
-
-
 def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
     """Converts a matrix to a blocked format.
 
@@ -83,14 +78,12 @@ def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedM
         TypeError: the format stores entries, and `values` are not of the width of theirs.
         MemoryError: on the CPU, scratch memory does not fit.
     """
-    if csr.device.type == "cuda" and not _host_only(spec):
-        blocked = _convert_cuda(csr, spec, values)
-    elif csr.device.type == "cuda":
+    if csr.device.type == "cpu":
+        return _convert_cpu(csr, spec, values)
+    if spec.packed or spec.panel != spec.window:  # these conversions have no GPU version
         host = None if values is None else values.cpu()
         return _convert_cpu(csr.to(torch.device("cpu")), spec, host).to(csr.device)
-    else:
-        blocked = _convert_cpu(csr, spec, values)
-    return blocked
+    return _convert_cuda(csr, spec, values)
 
 
 def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
@@ -248,36 +241,27 @@ def _with_values(
     if spec.zero_index and value_index is not None:
         arrays["zero_ptr"], arrays["zero_cols"] = _zero_index(target, csr, value_index)
     if residual is not None:
-        rows = residual.long()
-        lengths = csr.degrees[rows]
-        start = _running_sum(lengths)
-        picked = torch.repeat_interleave(csr.indptr[:-1][rows] - start[:-1], lengths)
-        picked += torch.arange(int(start[-1]), device=picked.device)
-        arrays["residual_rows"] = residual
+        kept, picked = csr.select_rows(residual.long())
+        lengths = kept.degrees
         # Every row has room for the nonzeros of the longest one, and so needs no offset.
-        width = int(lengths.max()) if rows.numel() else 0
-        place = torch.repeat_interleave(torch.arange(rows.numel(), device=rows.device) * width, lengths)
-        place += torch.arange(place.numel(), device=place.device)
-        place -= torch.repeat_interleave(start[:-1], lengths)
-        shape = (rows.numel() * width,)
-        arrays["residual_cols"] = torch.full(shape, -1, dtype=torch.int32, device=rows.device)
-        arrays["residual_cols"][place] = csr.indices[picked]
+        width = int(lengths.max()) if kept.rows else 0
+        real = torch.arange(width, device=csr.device) < lengths[:, None]
+        arrays["residual_rows"] = residual
+        arrays["residual_cols"] = torch.full(real.shape, -1, dtype=torch.int32, device=csr.device)
+        arrays["residual_cols"][real] = kept.indices
         if values is not None:
-            arrays["residual_values"] = torch.zeros(shape, dtype=values.dtype, device=rows.device)
-            arrays["residual_values"][place] = values[picked]
+            arrays["residual_values"] = torch.zeros(real.shape, dtype=values.dtype, device=csr.device)
+            arrays["residual_values"][real] = values[picked]
+        for name in ("residual_cols", "residual_values"):
+            if name in arrays:
+                arrays[name] = arrays[name].flatten()
     made = {**target.arrays, **arrays}
-    if spec.records:
-        made = _in_records(made, values)
+    if spec.records:  # what each block stores, together
+        if values is None:
+            bad_type("values", None, "the values of the nonzeros, which packed blocks store")
+        parts = [made.pop(name) for name in ("bitmap", "brick_ptr", "brick_rows", "value_ptr", "values")]
+        made["size_ptr"], made["packed_blocks"] = pack_records(*parts)
     return BlockedMatrix(spec, target.rows, target.cols, target.nnz, **made)
-
-
-def _in_records(arrays: dict[str, torch.Tensor], values: torch.Tensor | None) -> dict[str, torch.Tensor]:
-    """Puts together what each block stores, in place of the arrays of all blocks."""
-    if values is None:
-        bad_type("values", None, "the values of the nonzeros, which packed blocks store")
-    parts = [arrays.pop(name) for name in ("bitmap", "brick_ptr", "brick_rows", "value_ptr", "values")]
-    arrays["size_ptr"], arrays["packed_blocks"] = pack_records(*parts)
-    return arrays
 
 
 def _zero_index(
@@ -293,11 +277,7 @@ def _zero_index(
     stored[value_index] = True
     # `pad` is a multiple of `block` in this format, so that every block is full and row-major.
     zero = ~stored.reshape(-1, spec.window, spec.block)
-    first = torch.ones(target.slots, dtype=torch.bool, device=device)
-    first[1:] = target.columns[1:] != target.columns[:-1]
-    starts = target.panel_ptr[:-1]
-    first[starts[starts < target.slots]] = True
-    zero &= first.reshape(-1, 1, spec.block)  # a padded slot repeats the column before it
+    zero &= target.first_slots.reshape(-1, 1, spec.block)
     block, r, c = zero.nonzero(as_tuple=True)
     slot = block * spec.block + c
     panel = torch.searchsorted(target.panel_ptr, slot, right=True) - 1

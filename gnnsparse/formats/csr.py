@@ -23,9 +23,9 @@ __all__ = [
     "check_ascending",
     "check_csr",
     "check_host_array",
-    "check_indices",
     "check_offsets",
     "check_permutation",
+    "check_range",
     "coo_to_csr",
     "index_dtype",
     "measure_locality",
@@ -105,6 +105,17 @@ class Csr:
         with outside():
             return self.indptr.diff()
 
+    @property
+    def is_canonical(self) -> bool:
+        """Whether the columns of each row ascend without repeats."""
+        if self.device.type == "cpu":
+            return _native.is_canonical(self.indptr, self.indices, _threads())
+        if self.nnz < 2:
+            return True
+        starts = torch.zeros(self.nnz + 1, dtype=torch.bool, device=self.device)
+        starts[self.indptr] = True
+        return bool(((self.indices.diff() > 0) | starts[1:-1]).all())
+
     def __repr__(self) -> str:
         return f"Csr({self.rows} x {self.cols}, nnz={self.nnz}, device={self.device})"
 
@@ -144,11 +155,11 @@ class Csr:
             found += int((distance.abs() <= reach).sum())
         return found
 
-    def _empty_like(self, rows: int, nnz: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _empty(self, rows: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return empty offsets, indices and sources for a matrix of as many nonzeros."""
         indptr = torch.empty(rows + 1, dtype=torch.int64, device=self.device)
-        indices = torch.empty(nnz, dtype=torch.int32, device=self.device)
-        source = torch.empty(nnz, dtype=index_dtype(self.nnz), device=self.device)
-        return indptr, indices, source
+        indices = torch.empty(self.nnz, dtype=torch.int32, device=self.device)
+        return indptr, indices, torch.empty(self.nnz, dtype=index_dtype(self.nnz), device=self.device)
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
         """Returns the transpose, and for each of its nonzeros the index of that nonzero in this matrix.
@@ -160,8 +171,7 @@ class Csr:
             MemoryError: on the CPU, scratch memory of 24 bytes a column does not fit.
         """
         self.check_scratch(bytes_per_column=24)
-        indptr, indices, source = self._empty_like(self.cols, self.nnz)
-        out = (indptr, indices, source)
+        out = indptr, indices, source = self._empty(self.cols)
         if self.device.type == "cpu":
             _native.transpose(self.view, *out, _threads())
         else:
@@ -181,7 +191,7 @@ class Csr:
         if self.device.type != "cpu":
             csr, source = self._gather_rows(order.long(), self.nnz)
             return csr, source.to(index_dtype(self.nnz))
-        indptr, indices, source = self._empty_like(self.rows, self.nnz)
+        indptr, indices, source = self._empty(self.rows)
         _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, _threads())
         return Csr(indptr, indices, self.cols), source
 
@@ -245,76 +255,6 @@ class Csr:
         source = torch.full((csr.nnz,), -1, dtype=index_dtype(self.nnz), device=self.device)
         source[nnz_index[: self.nnz].long()] = torch.arange(self.nnz, dtype=source.dtype, device=self.device)
         return csr, source
-
-    def community_order(self, rounds: int = 10, resolution: float = 1.0) -> torch.Tensor:
-        """Orders the rows of a square matrix on the CPU so that rows of one community are neighbours.
-
-        Args:
-            rounds, resolution: options of the "community" reordering.
-
-        Returns:
-            int32 [rows], a permutation.
-        """
-        self.check_scratch(bytes_per_column=128 + 4 * _threads())
-        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
-        _native.community_order(self.view, rounds, resolution, order, _threads())
-        return order
-
-    def shuffled_rows(
-        self, height: int, width: int, threshold: float, bin: int, fill: bool
-    ) -> tuple[torch.Tensor, dict[str, int]]:
-        """Orders the rows of a matrix on the CPU by Tiled-CSR's row shuffle.
-
-        Args:
-            height, width, threshold, bin, fill: options of the "row-shuffle" reordering.
-
-        Returns:
-            int32 [rows], a permutation, and the counts that the reordering reports.
-        """
-        self.check_scratch(bytes_per_column=8, bytes_per_row=44)
-        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
-        counts = _native.shuffle_rows(self.view, height, width, threshold, bin, fill, order)
-        names = ("similar", "complementary", "filled", "tiles", "short_tiles")
-        return order, dict(zip(names, counts, strict=True))
-
-    def similar_rows_order(
-        self, neighbors: int, alpha: float, tree: bool, two_opt: bool, window: int, isolation: bool,
-        isolated: float,
-    ) -> tuple[torch.Tensor, dict[str, float]]:  # fmt: skip
-        """Orders the rows of a matrix on the CPU so that neighbouring rows are similar.
-
-        Args:
-            neighbors, alpha, tree, two_opt, window, isolation, isolated: options of the "jaccard" reordering.
-
-        Returns:
-            int32 [rows], a permutation, and the objective in the given order and after each stage.
-        """
-        self._check_similarity_scratch(neighbors)
-        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
-        *objective, moved = _native.jaccard_order(
-            self.view, neighbors, alpha, tree, two_opt, window, isolation, isolated, order, _threads()
-        )
-        stages = dict(zip(("given", "tree", "two_opt", "isolation"), objective, strict=True))
-        return order, {**stages, "moved": moved}
-
-    def clusters_order(self, height: int, group: int, neighbors: int) -> torch.Tensor:
-        """Orders the rows of a matrix on the CPU by clusters of similar rows.
-
-        Args:
-            height, group, neighbors: options of the "tca" reordering.
-
-        Returns:
-            int32 [rows], a permutation.
-        """
-        self._check_similarity_scratch(neighbors)
-        order = torch.empty(self.rows, dtype=torch.int32, device="cpu")
-        _native.cluster_order(self.view, height, group, neighbors, order, _threads())
-        return order
-
-    def _check_similarity_scratch(self, neighbors: int) -> None:
-        """Raises MemoryError if lists of the rows of each column and of similar rows do not fit."""
-        self.check_scratch(bytes_per_column=40 + 4 * _threads(), bytes_per_row=60 + 28 * neighbors)
-        check_memory("graph", 4 * self.nnz, f"lists of {self.nnz} nonzeros")
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Counts the distinct columns in each group of `height` consecutive rows.
@@ -409,10 +349,6 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
 _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
-def _dtype_names(dtypes: tuple[torch.dtype, ...]) -> str:
-    return " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
-
-
 def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
@@ -421,41 +357,56 @@ def check_host_array(
     Raises:
         ValueError: it is something else. `count` None accepts any length.
     """
-    accepted = f"{_dtype_names(dtypes)} [{'any' if count is None else count}], contiguous, on the CPU"
+    names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
+    accepted = f"{names} [{'any' if count is None else count}], contiguous, on the CPU"
     if not isinstance(array, torch.Tensor) or array.layout != torch.strided:
         bad_value(name, f"got {type(array).__name__}; accepted: {accepted}")
     right = array.dtype in dtypes and array.dim() == 1 and (count is None or array.numel() == count)
     if not right or not array.is_contiguous() or array.device.type != "cpu":
-        got = f"{_dtype_names((array.dtype,))} {list(array.shape)} on {array.device}"
+        got = f"{str(array.dtype).removeprefix('torch.')} {list(array.shape)} on {array.device}"
         bad_value(name, f"got {got}; accepted: {accepted}")
     return array
 
 
-def check_indices(name: str, indices: torch.Tensor, limit: int) -> None:
-    """Raises ValueError if an element of an int32 or int64 array is outside [0, limit)."""
-    check_host_array(name, indices, _INDEX_DTYPES)
-    at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
+def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
+    """Raises a ValueError that names the first element outside [0, limit).
+
+    Args:
+        name: the argument.
+        indices: int32 or int64 [indices], contiguous, on any device.
+        limit: the number of what is counted.
+        of: the name of that number, as in "num_nodes"; "": none.
+    """
+    if indices.device.type == "cpu":
+        at = _native.first_out_of_range(indices, limit, _threads())
+    else:
+        bad = ((indices < 0) | (indices >= limit)).nonzero()
+        at = int(bad[0]) if bad.numel() else -1
     if at >= 0:
         accepted = f"0 to {limit - 1}" if limit > 0 else "nothing"
-        bad_value(name, f"element {at} is {int(indices[at])}; accepted: {accepted}")
+        why = f", as {of} is {limit}" if of else ""
+        bad_value(name, f"element {at} is {int(indices[at])}; accepted: {accepted}{why}")
 
 
 def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
-    """Raises ValueError unless an int64 array begins with 0, never decreases and ends with `last`."""
-    check_host_array(name, offsets, (torch.int64,))
+    """Raises ValueError unless int64 offsets begin with 0, never decrease and end with `last`."""
     if offsets.numel() == 0:
         bad_value(name, "is empty; accepted: at least one offset")
     first, end = int(offsets[0]), int(offsets[-1])
     if first != 0 or end != last:
         bad_value(name, f"runs from {first} to {end}; accepted: 0 to {last}")
-    at = _native.first_decreasing(offsets, torch.get_num_threads())
+    if offsets.device.type == "cpu":
+        at = _native.first_decreasing(offsets, _threads())
+    else:
+        bad = (offsets.diff() < 0).nonzero()
+        at = int(bad[0]) if bad.numel() else -1
     if at >= 0:
         bad_value(name, f"decreases after element {at}; accepted: offsets that never decrease")
 
 
 def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1) -> None:
     """Raises ValueError unless each index is in [0, limit) and at least `step` above the one before it."""
-    check_indices(name, indices, limit)
+    check_range(name, indices, limit)
     close = (indices.diff() < step).nonzero()
     if close.numel():
         bad_value(
@@ -466,24 +417,19 @@ def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1)
 def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
     """Raises ValueError unless an int32 or int64 array holds each number below `count` once."""
     check_host_array(name, indices, _INDEX_DTYPES, count)
-    if not _native.is_permutation(indices, torch.get_num_threads()):
-        check_indices(name, indices, count)
+    if not _native.is_permutation(indices, _threads()):
+        check_range(name, indices, count)
         bad_value(name, f"repeats an element; accepted: each number below {count} once")
 
 
 def check_csr(name: str, csr: Csr) -> None:
-    """Raises ValueError unless a matrix is in canonical CSR form: valid offsets, ascending columns in range.
-
-    Args:
-        name: the name of the matrix in errors.
-        csr: the matrix.
-    """
+    """Raises ValueError unless a matrix on the CPU has valid offsets and ascending columns in range."""
     indptr, indices = f"{name}.indptr", f"{name}.indices"
     check_host_array(indptr, csr.indptr, (torch.int64,))
     check_host_array(indices, csr.indices, (torch.int32,))
     check_offsets(indptr, csr.indptr, csr.nnz)
-    check_indices(indices, csr.indices, csr.cols)
-    if not _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads()):
+    check_range(indices, csr.indices, csr.cols)
+    if not csr.is_canonical:
         bad_value(indices, "do not ascend in a row; accepted: ascending columns without repeats")
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-
 from gnnsparse import _native
 from gnnsparse.formats.blocked import BlockedMatrix
 from gnnsparse.formats.packing import paper_bytes
@@ -15,62 +13,36 @@ from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.registry import Option
 
-__all__ = ["csr_bytes", "cvse_bytes", "hrpb_bytes", "me_bcrs_bytes", "rs_tile_bytes", "tiled_csr_bytes"]
+__all__ = ["MOST_SHORT_NNZ"]
 
 #: Bytes of an offset or an index.
 _INDEX = 4
 
-
-def csr_bytes(rows: int, nnz: int, value: int) -> int:
-    """Computes the bytes of CSR, with which the papers compare.
-
-    Args:
-        rows: rows of the matrix.
-        nnz: nonzeros.
-        value: bytes of a value.
-    """
-    return _INDEX * (rows + 1) + (_INDEX + value) * nnz
+# The bytes of a matrix by the formula of each paper.
 
 
-def _value_bytes(values: torch.Tensor | None) -> int:
-    return 0 if values is None else values.itemsize
+def _value_bytes(matrix: BlockedMatrix) -> int:
+    return 0 if matrix.values is None else matrix.values.itemsize
 
 
-def me_bcrs_bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes of ME-BCRS (FlashSparse, section 3.5).
-
-    RowPointers has one element for each window; ColumnIndices has one, and Values has as many as a window has
-    rows, for each nonzero vector.
-    """
-    vector = _INDEX + matrix.spec.window * _value_bytes(matrix.values)
-    return _INDEX * matrix.panels + vector * matrix.vectors
+def _vector_bytes(matrix: BlockedMatrix, offsets: int) -> int:
+    """Offsets, and for each nonzero vector its column and its values: ME-BCRS and CVSE."""
+    return _INDEX * offsets + (_INDEX + matrix.spec.window * _value_bytes(matrix)) * matrix.vectors
 
 
-def cvse_bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes of CVSE (SSpMM, algorithm 1): vecPtr[windows + 1], colInd[NNZV], LHS[NNZV * V]."""
-    vector = _INDEX + matrix.spec.window * _value_bytes(matrix.values)
-    return _INDEX * (matrix.panels + 1) + vector * matrix.vectors
-
-
-def tiled_csr_bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes of Tiled-CSR (section III-A): offsets, whole tiles of 8 x 16 and the Zero Index.
+def _tiled_csr_bytes(matrix: BlockedMatrix) -> int:
+    """Offsets, whole tiles of 8 x 16 and the Zero Index (section III-A).
 
     A tile has its values and the columns of its 16 column slots. The Zero Index has an offset for each row,
     and the column of every zero that is stored in a column with a nonzero.
     """
-    spec = matrix.spec
     zeros = 0 if matrix.zero_cols is None else matrix.zero_cols.numel()
-    offsets = matrix.panels + 1 + matrix.rows + 1
-    slot = _INDEX + spec.window * _value_bytes(matrix.values)
-    return _INDEX * (offsets + zeros) + slot * matrix.slots
+    slot = _INDEX + matrix.spec.window * _value_bytes(matrix)
+    return _INDEX * (matrix.panels + 1 + matrix.rows + 1 + zeros) + slot * matrix.slots
 
 
-def hrpb_bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes of HRPB (cuTeSpMM, section 3.2, figures 4 and 5).
-
-    A block has a pattern of 64 bits and a row for each active brick, an offset for each brick column and one
-    more, and the values of its nonzeros; beside the blocks lie blockedRowPtr, activeCols and sizePtr.
-    """
+def _hrpb_bytes(matrix: BlockedMatrix) -> int:
+    """The records, and beside them blockedRowPtr, activeCols and sizePtr (section 3.2, figures 4 and 5)."""
     if matrix.size_ptr is None or matrix.packed_blocks is None:
         return 0
     blocks = matrix.slots // matrix.spec.block
@@ -78,19 +50,17 @@ def hrpb_bytes(matrix: BlockedMatrix) -> int:
     return packed + _INDEX * (matrix.panels + 1 + matrix.slots + blocks + 1)
 
 
-def rs_tile_bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes of RS-Tile (RSH-SpMM, section 3.2).
+def _rs_tile_bytes(matrix: BlockedMatrix) -> int:
+    """Windows, blocks, values and the rows that are kept out (section 3.2).
 
     A window has its first row and an offset, a block of 8 columns its columns and 64 bits, a nonzero its
     value. A row that is kept out has its number, and for each of its nonzeros a column; row pointers are
     omitted.
     """
-    spec = matrix.spec
-    blocks = matrix.slots // spec.block
-    residual = matrix.residual
-    kept_out = 0 if residual is None else residual.rows + residual.nnz
-    values = _value_bytes(matrix.values) * matrix.nnz
-    return _INDEX * (2 * matrix.panels + 1 + kept_out) + (8 + _INDEX * spec.block) * blocks + values
+    blocks = matrix.slots // matrix.spec.block
+    kept_out = 0 if matrix.residual is None else matrix.residual.rows + matrix.residual.nnz
+    values = _value_bytes(matrix) * matrix.nnz
+    return _INDEX * (2 * matrix.panels + 1 + kept_out) + (8 + _INDEX * matrix.spec.block) * blocks + values
 
 
 #: The precisions of papers whose kernels have fp16 alone, with bf16 added.
@@ -129,7 +99,7 @@ register_preset(
     adapt=_blocks_of_32_bits,
     ops=OPS,
     added=_ADDED,
-    paper_bytes=me_bcrs_bytes,
+    paper_bytes=lambda matrix: _vector_bytes(matrix, offsets=matrix.panels),
     policy=WindowPolicy(x_load="coalesced", shuffle=False),
     adapt_policy=_depth_of_blocks,
 )
@@ -148,7 +118,7 @@ register_preset(
     choose_panel=_vector_length,
     precisions=_HALF,
     added=_ADDED,
-    paper_bytes=cvse_bytes,
+    paper_bytes=lambda matrix: _vector_bytes(matrix, offsets=matrix.panels + 1),
     policy=WindowPolicy(stage_a="double"),
 )
 
@@ -158,7 +128,7 @@ register_preset(
     source="Tiled-CSR, section III-A",
     precisions=_HALF,
     added=_ADDED,
-    paper_bytes=tiled_csr_bytes,
+    paper_bytes=_tiled_csr_bytes,
     policy=WindowPolicy(x_load="plain", shuffle=False, stage_a="single", grid="3d"),
 )
 
@@ -170,7 +140,7 @@ register_preset(
     source="cuTeSpMM, section 3.2",
     panels={16: 16, 32: 16},
     precisions=(Precision.TF32,),
-    paper_bytes=hrpb_bytes,
+    paper_bytes=_hrpb_bytes,
     policy=RECORD_POLICY,
 )  # fmt: skip
 
@@ -183,7 +153,7 @@ register_preset(
     # Section 4.1 measures fp16; the registers of figure 7 are those of tf32.
     precisions=(Precision.FP16, Precision.TF32, Precision.BF16),
     added=_ADDED,
-    paper_bytes=rs_tile_bytes,
+    paper_bytes=_rs_tile_bytes,
     policy=TILE_POLICY,
     options={
         "threshold": Option(int, 0, least=0, most=MOST_SHORT_NNZ),

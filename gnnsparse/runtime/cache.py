@@ -46,6 +46,7 @@ _MOST_DAMAGED = 4
 _LOCK_SECONDS = 600
 
 Found = TypeVar("Found")
+Check = Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
 
 
 class CacheWarning(UserWarning):
@@ -106,16 +107,10 @@ def _size_cap() -> int:
     return _DEFAULT_CAP
 
 
-def _user_name(number: int) -> str:
+def _name(find: Callable[[int], Any], number: int) -> str:
+    """Return the name of a user or a group, or its number in a container or on another machine's disk."""
     try:
-        return pwd.getpwuid(number).pw_name
-    except KeyError:  # a container, or a file system of another machine
-        return str(number)
-
-
-def _group_name(number: int) -> str:
-    try:
-        return grp.getgrgid(number).gr_name
+        return find(number)[0]
     except KeyError:
         return str(number)
 
@@ -176,11 +171,11 @@ class GraphCache:
             if not stat.S_ISDIR(mode):
                 return
             if status.st_uid not in (0, os.geteuid()):
-                who, remedy = f"user {_user_name(status.st_uid)} owns", "chown it"
+                who, remedy = f"user {_name(pwd.getpwuid, status.st_uid)} owns", "chown it"
             elif mode & stat.S_IWOTH:
                 who, remedy = "every user can write to", "chmod o-w it"
             elif mode & stat.S_IWGRP:
-                who, remedy = f"group {_group_name(status.st_gid)} can write to", "chmod g-w it"
+                who, remedy = f"group {_name(grp.getgrgid, status.st_gid)} can write to", "chmod g-w it"
             else:
                 return
             self._warn(
@@ -188,27 +183,30 @@ class GraphCache:
                 "GNNSPARSE_CACHE_DIR to a folder of your own"
             )
 
-    def _make_folder(self) -> None:
-        """Make the folder if it is missing, so that no other user can write to it, whatever the umask is."""
-        self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-
     @contextlib.contextmanager
-    def lock(self, key: str) -> Iterator[bool]:
+    def lock(self, key: str, seconds: float | None = None) -> Iterator[bool]:
         """Holds the key's file lock inside a `with` block, against other processes that write the file.
 
+        Args:
+            key: the key.
+            seconds: how long to wait for another process that has it; None: ten minutes, and then a
+                CacheWarning.
+
         Yields:
-            True; or False, after a CacheWarning, if the folder can't be written, or another process has held
-            the lock for ten minutes.
+            Whether it is held. It is not if another process has it, or if the folder can't be written, which
+            is a CacheWarning, too.
         """
         held = None
         try:
-            self._make_folder()
-            held = self._acquire(key, _LOCK_SECONDS)
+            # Not for other users to write, whatever the umask is.
+            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            held = self._acquire(key, _LOCK_SECONDS if seconds is None else seconds)
         except (OSError, NotImplementedError, NotOursError) as error:
-            self._warn(
-                f"the cache folder {self.folder} can't be written ({error}); {self._what} is "
-                "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this"
-            )
+            if seconds is None:
+                self._warn(
+                    f"the cache folder {self.folder} can't be written ({error}); {self._what} is "
+                    "not kept. Set GNNSPARSE_CACHE_DIR, or cache=False to silence this"
+                )
         try:
             yield held is not None
         finally:
@@ -229,20 +227,6 @@ class GraphCache:
         lock = filelock.FileLock(path)
         lock.acquire(timeout=seconds)
         return lock
-
-    @contextlib.contextmanager
-    def _if_free(self, key: str) -> Iterator[bool]:
-        """Holds the key's lock inside a `with` block if nobody else does. Yields whether it is held."""
-        try:
-            held = self._acquire(key, 0)
-        except (OSError, NotImplementedError, NotOursError):
-            yield False
-            return
-        try:
-            yield True
-        finally:
-            with contextlib.suppress(OSError):
-                held.release()
 
     def load(
         self, key: str, unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found]
@@ -322,7 +306,7 @@ class GraphCache:
             if os.path.lexists(path) and not may_remove(path):
                 self._leave_alone(path, f"{path} was not made by the cache")
                 return
-            self._make_folder()
+            self.folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             write_file(temporary, tensors, {**metadata, "key": key})
             os.replace(temporary, path)
         except OSError as error:
@@ -337,8 +321,7 @@ class GraphCache:
         found = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as listing:
             for item in listing:
-                known = file_kind(item.name)
-                if known is None or known[0] != kind:
+                if file_kind(item.name) != kind:
                     continue
                 with contextlib.suppress(OSError):  # another process removed it
                     if stat.S_ISREG((status := item.stat(follow_symlinks=False)).st_mode):
@@ -355,9 +338,7 @@ class GraphCache:
             found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, metadata))
         return found
 
-    def verify(
-        self, check: Callable[[dict[str, torch.Tensor], dict[str, Any]], object] = lambda *_: None
-    ) -> Iterator[tuple[CacheEntry, str | None]]:
+    def verify(self, check: Check = lambda *_: None) -> Iterator[tuple[CacheEntry, str | None]]:
         """Reads every file and verifies its checksums. Damaged files stay where they are.
 
         Args:
@@ -369,15 +350,8 @@ class GraphCache:
         for entry in self.entries():
             yield entry, self.problem_of(entry, check)
 
-    def problem_of(
-        self, entry: CacheEntry, check: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
-    ) -> str | None:
-        """Reads a file, verifies its checksums and returns what is wrong with it, or None.
-
-        Args:
-            entry: one of `entries()`.
-            check: as in `verify`.
-        """
+    def problem_of(self, entry: CacheEntry, check: Check) -> str | None:
+        """Reads a file as `verify` does, and returns what is wrong with it, or None."""
         try:
             with opened(entry.path) as file:
                 check(*_read(file, entry.key))
@@ -399,16 +373,14 @@ class GraphCache:
     def _remove_leftovers(self, locks: bool = False, held: str = "") -> None:
         """Removes unfinished files that nobody writes any more, and with `locks` the locks that are free.
 
-        Args:
-            locks: whether to remove locks.
-            held: a key whose lock the caller holds.
+        `held` is a key whose lock the caller holds.
         """
         keys: dict[str, list[Path]] = {}
         for kind in ("part", "lock") if locks else ("part",):
             for path, _ in self._files(kind):
                 keys.setdefault(path.name[:32], []).append(path)
         for key, paths in keys.items():
-            with contextlib.nullcontext(True) if key == held else self._if_free(key) as free:
+            with contextlib.nullcontext(True) if key == held else self.lock(key, 0) as free:
                 for path in (*paths, self.folder / f"{key}.lock") if locks else paths:
                     if free:
                         self._remove(path)

@@ -1,7 +1,8 @@
 """The files of the cache: safetensors with a mark, read into memory of their own.
 
-A file is not memory-mapped: what is read and checked stays as it is, whatever happens to the file later. If a
-mapped file is cut short, the next access to its pages ends the process.
+This stands alone: a form of files, which knows nothing of graphs, keys or the size of a folder. A file is
+not memory-mapped: what is read and checked stays as it is, whatever happens to the file later. If a mapped
+file is cut short, the next access to its pages ends the process.
 """
 
 from __future__ import annotations
@@ -56,16 +57,9 @@ class NotOursError(Exception):
     """Something that the cache did not make has the name of one of its files."""
 
 
-def file_kind(name: str) -> tuple[str, str] | None:
-    """Returns what a file of this name is to the cache, and the key in the name; None: it is none of its own.
-
-    Returns:
-        ("entry", "damaged", "part" or "lock", key), or None.
-    """
-    for kind, pattern in _NAMES.items():
-        if match := pattern.fullmatch(name):
-            return kind, match[1]
-    return None
+def file_kind(name: str) -> str | None:
+    """Returns "entry", "damaged", "part" or "lock" for the name of a file of the cache, None for others."""
+    return next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), None)
 
 
 def may_remove(path: Path) -> bool:
@@ -112,17 +106,6 @@ def opened(path: Path) -> Iterator[Opened]:
 
 
 @dataclass(frozen=True)
-class _Array:
-    """An array as the header describes it."""
-
-    name: str
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Opened:
     """An open file.
 
@@ -153,40 +136,23 @@ class Opened:
         head = self._bytes(min(self.size, _HEAD_BYTES), 0)
         return any(mark in head for mark in _MARKS)
 
-    def _header(self) -> tuple[dict[str, Any], int]:
+    def _header(self) -> tuple[dict[str, Any], dict[str, Any], Any, int]:
+        """Reads the plain values, the arrays as they are described, their checksums, and where they begin."""
         if self.size < 8:
             raise DamagedError("it is too short")
         length = int.from_bytes(self._bytes(8, 0), "little")
         if length > min(self.size - 8, _MOST_HEADER_BYTES):
             raise DamagedError("its header is longer than the file")
-        try:
-            header = json.loads(self._bytes(length, 8))
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"its header is no JSON: {error}") from error
-        if not isinstance(header, dict):
-            raise DamagedError("its header is no JSON object")
-        return header, 8 + length
-
-    @staticmethod
-    def _strings(header: dict[str, Any]) -> dict[str, str]:
-        strings = header.get("__metadata__")
+        described = _json(self._bytes(length, 8), "its header is")
+        strings = described.pop("__metadata__", None)
         if not isinstance(strings, dict) or strings.get("made_by") != _MARK:
             raise DamagedError("its header has not the mark of the cache")
         if not all(isinstance(strings.get(name), str) for name in ("facts", "facts_sum", "sums")):
             raise DamagedError("its header is incomplete")
-        return strings
-
-    @staticmethod
-    def _facts(strings: dict[str, str]) -> dict[str, Any]:
         if fingerprint([], strings["facts"], strings["sums"]) != strings["facts_sum"]:
             raise DamagedError("its metadata do not match their checksum")
-        try:
-            facts = json.loads(strings["facts"])
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"its metadata are no JSON: {error}") from error
-        if not isinstance(facts, dict):
-            raise DamagedError("its metadata are no JSON object")
-        return facts
+        facts, sums = _json(strings["facts"], "its metadata are"), _json(strings["sums"], "its checksums are")
+        return facts, described, sums, 8 + length
 
     def metadata(self) -> dict[str, Any]:
         """Returns the plain values stored with the arrays, by their checksum.
@@ -195,7 +161,7 @@ class Opened:
             DamagedError: the header is not what was written.
             OSError: the file can't be read.
         """
-        return self._facts(self._strings(self._header()[0]))
+        return self._header()[0]
 
     def read(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
         """Reads arrays and metadata, and compares them with their checksums.
@@ -205,71 +171,59 @@ class Opened:
             OSError: the file can't be read.
             MemoryError: the arrays do not fit into this machine's memory.
         """
-        header, start = self._header()
-        strings = self._strings(header)
-        facts = self._facts(strings)
-        described = {name: value for name, value in header.items() if name != "__metadata__"}
-        layout = _layout(described, self.size - start)
-        tensors = self._arrays(layout, start)
+        facts, described, sums, start = self._header()
         try:
-            sums = json.loads(strings["sums"])
-        except (ValueError, RecursionError) as error:
-            raise DamagedError(f"its checksums are no JSON: {error}") from error
-        if not isinstance(sums, dict) or set(sums) != set(tensors):
+            tensors = self._arrays(described, start)
+        except (KeyError, TypeError, ValueError, RuntimeError, OverflowError) as error:
+            raise DamagedError(f"its header describes no arrays of the cache: {error}") from error
+        if set(sums) != set(tensors):
             raise DamagedError("its arrays are not those that were written")
         for name, tensor in tensors.items():
             if checksum(name, tensor) != sums[name]:
                 raise DamagedError(f"array {name!r} does not match its checksum")
         return tensors, facts
 
-    def _arrays(self, layout: list[_Array], start: int) -> dict[str, torch.Tensor]:
-        """Reads all arrays into one piece of memory, each aligned."""
-        places, total = [], 0
-        for array in layout:
-            places.append(total)
-            total += -(-(array.end - array.begin) // _ALIGNMENT) * _ALIGNMENT
-        if total == 0:
-            return {array.name: torch.empty(array.shape, dtype=array.dtype, device="cpu") for array in layout}
+    def _arrays(self, described: dict[str, Any], start: int) -> dict[str, torch.Tensor]:
+        """Reads all arrays, which lie one behind the other, into one piece of memory, each aligned.
+
+        Raises:
+            KeyError, TypeError, ValueError, RuntimeError, OverflowError: the header describes no arrays.
+        """
+        at, total, layout = start, 0, []
+        ordered = sorted(described.items(), key=lambda item: [*map(int, item[1]["data_offsets"])])
+        for name, entry in ordered:
+            dtype, shape = _DTYPES[entry["dtype"]], tuple(entry["shape"])
+            (begin, end), count = entry["data_offsets"], math.prod(shape)
+            if begin != at - start or end - begin != count * dtype.itemsize or count < 0:
+                raise ValueError(f"array {name!r} is not where the one before it ends")
+            layout.append((name, dtype, shape, count, total))
+            at, total = start + end, total - (begin - end) // _ALIGNMENT * _ALIGNMENT
+        if at != self.size:
+            raise ValueError(f"they take {at - start} bytes, and the file has {self.size - start} for them")
         check_memory("cache", total, "a file of the cache")
-        memory = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        memory = mmap.mmap(-1, max(total, 1), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         with contextlib.suppress(AttributeError, OSError):
             # Large pages: filling them takes a quarter of the time that pages of 4 KB take.
             memory.madvise(mmap.MADV_HUGEPAGE)
-        tensors, target = {}, memoryview(memory)
-        for array, place in zip(layout, places, strict=True):
-            nbytes = array.end - array.begin
-            self._fill(target[place : place + nbytes], start + array.begin)
-            flat = torch.empty(0, dtype=array.dtype, device="cpu")
-            if nbytes:
-                count = nbytes // array.dtype.itemsize
-                flat = torch.frombuffer(memory, dtype=array.dtype, count=count, offset=place)
-            tensors[array.name] = flat.reshape(array.shape)
+        tensors, at = {}, start
+        for name, dtype, shape, count, place in layout:
+            nbytes = count * dtype.itemsize
+            self._fill(memoryview(memory)[place : place + nbytes], at)
+            flat = torch.empty(0, dtype=dtype, device="cpu")
+            if count:
+                flat = torch.frombuffer(memory, dtype=dtype, count=count, offset=place)
+            tensors[name], at = flat.reshape(shape), at + nbytes
         return tensors
 
 
-def _layout(described: dict[str, Any], nbytes: int) -> list[_Array]:
-    """Returns the arrays of a header in the order of their bytes, which are `nbytes` without a gap."""
+def _json(text: str | bytes, what: str) -> dict[str, Any]:
     try:
-        arrays = [
-            _Array(name, _DTYPES[entry["dtype"]], tuple(entry["shape"]), *entry["data_offsets"])
-            for name, entry in described.items()
-        ]
-    except (KeyError, TypeError) as error:
-        raise DamagedError("its header describes no arrays of the cache") from error
-    for array in arrays:
-        numbers = (*array.shape, array.begin, array.end)
-        if not all(isinstance(n, int) and not isinstance(n, bool) and 0 <= n < 2**63 for n in numbers):
-            raise DamagedError(f"array {array.name!r} has no valid shape or place")
-    arrays.sort(key=lambda array: (array.begin, array.end))
-    at = 0
-    for array in arrays:
-        size = math.prod(array.shape) * array.dtype.itemsize
-        if array.begin != at or array.end - array.begin != size:
-            raise DamagedError(f"array {array.name!r} is not where the one before it ends")
-        at = array.end
-    if at != nbytes:
-        raise DamagedError(f"its arrays take {at} bytes, and the file has {nbytes} for them")
-    return arrays
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DamagedError(f"{what} no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise DamagedError(f"{what} no JSON object")
+    return found
 
 
 def checksum(name: str, tensor: torch.Tensor) -> str:
@@ -296,11 +250,7 @@ def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str,
     at = 0
     for name, tensor in ordered:
         place = [at, at + tensor.nbytes]
-        header[name] = {
-            "dtype": _NAME_OF[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": place,
-        }
+        header[name] = {"dtype": _NAME_OF[tensor.dtype], "shape": [*tensor.shape], "data_offsets": place}
         at = place[1]
     text = json.dumps(header).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNMENT)

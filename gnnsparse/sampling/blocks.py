@@ -9,14 +9,13 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.formats.csr import Csr
+from gnnsparse.formats.csr import Csr, check_range
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sampling.draws import Drawn, Numbering, draw_edges, launch, refuse_repeat
 from gnnsparse.sampling.neighbourhood import Neighbourhood
-from gnnsparse.sparse.graph import check_range
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble, inverse

@@ -12,6 +12,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, device_of
+from gnnsparse.formats.csr import check_range
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.source import read_source
 from gnnsparse.runtime.device import path
@@ -30,7 +31,7 @@ from gnnsparse.sampling.blocks import (
 )
 from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
-from gnnsparse.sparse.graph import SparseGraph, check_range, index_tensor
+from gnnsparse.sparse.graph import SparseGraph, index_tensor
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 

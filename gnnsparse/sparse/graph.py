@@ -8,7 +8,6 @@ from typing import Any, overload
 import numpy as np
 import torch
 
-from gnnsparse import _native
 from gnnsparse.errors import (
     bad_type,
     bad_value,
@@ -19,7 +18,7 @@ from gnnsparse.errors import (
     device_of,
     shown,
 )
-from gnnsparse.formats.csr import Csr, coo_to_csr, send_by_value
+from gnnsparse.formats.csr import Csr, check_offsets, check_range, coo_to_csr, send_by_value
 from gnnsparse.runtime.functorch import runs_outside, unwrapped
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import cached_property
@@ -28,7 +27,6 @@ __all__ = [
     "Exported",
     "SparseGraph",
     "check_edge_index",
-    "check_range",
     "index_tensor",
     "merge_values",
     "node_count",
@@ -269,26 +267,6 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
     return form, (*parts, value_tensor("graph.data", data, count, torch.device("cpu")))
 
 
-def check_range(name: str, indices: torch.Tensor, limit: int, of: str) -> None:
-    """Raises a ValueError that names the first element outside [0, limit).
-
-    Args:
-        name: the argument.
-        indices: int32 or int64 [indices], contiguous.
-        limit: the number of what is counted.
-        of: the name of that number, as in "num_nodes".
-    """
-    if indices.numel() == 0:
-        return
-    if indices.device.type == "cpu":
-        at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
-    else:
-        bad = ((indices < 0) | (indices >= limit)).nonzero()
-        at = int(bad[0]) if bad.numel() else -1
-    if at >= 0:
-        bad_value(name, f"element {at} is {int(indices[at])}; accepted: 0 to {limit - 1}, as {of} is {limit}")
-
-
 def value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
     """Returns finite float32 values, one for each edge, made from a tensor, an array or a list.
 
@@ -477,18 +455,16 @@ class SparseGraph(Exported):
         """
         offsets = index_tensor("indptr", indptr).to(torch.int64)
         columns = index_tensor("indices", indices)
-        if offsets.numel() == 0:
-            bad_value("indptr", "is empty; accepted: rows + 1 offsets")
         if columns.device != offsets.device:
             bad_value("indices", f"is on {columns.device}; accepted: {offsets.device}, as indptr")
-        rows = node_count("indptr", offsets.numel() - 1)
+        rows = node_count("indptr", max(offsets.numel() - 1, 0))
         cols = rows if num_cols is None else node_count("num_cols", num_cols)
-        _check_offsets(offsets, columns.numel())
+        check_offsets("indptr", offsets, columns.numel())
         check_range("indices", columns, cols, "num_cols")
         if values is not None:
             values = value_tensor("values", values, columns.numel(), offsets.device)
         csr = Csr(offsets, columns, cols)
-        if _is_canonical(csr):
+        if csr.is_canonical:
             # Copies, so that later writes to the caller's arrays do not change the graph.
             owned = Csr(offsets.clone(), columns.to(torch.int32, copy=True), cols)
             return cls(owned, None if values is None else values.clone())
@@ -515,7 +491,7 @@ class SparseGraph(Exported):
             offsets = first.to(torch.int64)
             if offsets.numel() != cols + 1:
                 bad_value("graph.indptr", f"has {offsets.numel()} offsets; accepted: {cols + 1}")
-            _check_offsets(offsets, second.numel())
+            check_offsets("indptr", offsets, second.numel())
             first, second = second, torch.repeat_interleave(torch.arange(cols, device="cpu"), offsets.diff())
         edge_index = torch.stack([second.long(), first.long()])
         made = cls.from_edge_index(edge_index, (cols, rows), values)
@@ -547,7 +523,7 @@ class SparseGraph(Exported):
             return cls.from_csr(matrix.crow_indices(), matrix.col_indices(), matrix.values(), cols)
         if matrix.layout == torch.sparse_csc:
             row = matrix.row_indices()
-            _check_offsets(matrix.ccol_indices().long(), row.numel())
+            check_offsets("indptr", matrix.ccol_indices().long(), row.numel())
             counts = matrix.ccol_indices().diff()
             col = torch.repeat_interleave(torch.arange(cols, device=row.device), counts)
             edge_index, values = torch.stack([col, row.long()]), matrix.values()
@@ -584,26 +560,3 @@ def restore_graph(indptr: Any, indices: Any, num_cols: Any, values: Any, nnz_ind
 
 # torch.load with weights_only=True calls this function, which checks what it gets.
 torch.serialization.add_safe_globals([restore_graph])
-
-
-def _check_offsets(offsets: torch.Tensor, nnz: int) -> None:
-    first, last = int(offsets[0]), int(offsets[-1])
-    if first != 0 or last != nnz:
-        bad_value("indptr", f"runs from {first} to {last}; accepted: 0 to nnz, here {nnz}")
-    if offsets.device.type == "cpu":
-        at = _native.first_decreasing(offsets, torch.get_num_threads())
-    else:
-        bad = (offsets.diff() < 0).nonzero()
-        at = int(bad[0]) if bad.numel() else -1
-    if at >= 0:
-        bad_value("indptr", f"decreases after element {at}; accepted: offsets that never decrease")
-
-
-def _is_canonical(csr: Csr) -> bool:
-    if csr.device.type == "cpu":
-        return _native.is_canonical(csr.indptr, csr.indices, torch.get_num_threads())
-    if csr.nnz < 2:
-        return True
-    starts = torch.zeros(csr.nnz + 1, dtype=torch.bool, device=csr.device)
-    starts[csr.indptr] = True
-    return bool(((csr.indices.diff() > 0) | starts[1:-1]).all())

@@ -23,14 +23,14 @@ from gnnsparse.errors import (
     device_of,
 )
 from gnnsparse.formats import PRESETS, BlockedMatrix, operations
-from gnnsparse.formats.csr import Csr, index_dtype, send_by_value
+from gnnsparse.formats.csr import Csr, check_range, index_dtype, send_by_value
 from gnnsparse.plan import Plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside, runs_outside, unwrapped
 from gnnsparse.runtime.memo import ForkLock, Memo
-from gnnsparse.sparse.graph import Exported, check_range, index_tensor
+from gnnsparse.sparse.graph import Exported, index_tensor
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import PRODUCTS, Prepared, check_product, inverse, tune
 from gnnsparse.sparse.saved import pack_operand, unpack_operand

@@ -14,7 +14,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_number
 from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, FormatSpec, check_blocked, format_spec
-from gnnsparse.formats.csr import Csr, Locality, check_csr, check_host_array, check_indices, check_permutation
+from gnnsparse.formats.csr import Csr, Locality, check_csr, check_host_array, check_permutation, check_range
 from gnnsparse.plan import plan_from_plain
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
@@ -166,7 +166,7 @@ def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> N
     """Checks the arrays that both orientations share: lengths, dtypes, and indices."""
     if "edge_map" in shared:
         check_host_array("edge_map", shared["edge_map"], _INDEX_DTYPES, facts.edges)
-        check_indices("edge_map", shared["edge_map"], nnz)
+        check_range("edge_map", shared["edge_map"], nnz)
     elif facts.edges != nnz:
         bad_value("metadata.edges", f"got {facts.edges}; accepted without an edge_map: {nnz}")
     for name, count in (("values", nnz), ("row_scale", facts.rows), ("col_scale", facts.cols)):

@@ -348,7 +348,7 @@ def test_auto_goes_on_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> 
     def short(*_: Any, **__: Any) -> None:
         raise MemoryError("num_nodes: too many")
 
-    monkeypatch.setattr("gnnsparse.formats.csr.Csr.similar_rows_order", short)
+    monkeypatch.setattr("gnnsparse._native.jaccard_order", short)
     tried = reorder(random_graph(90, 40, 0.1), "auto").details["tried"]
     assert tried["jaccard"] == {"not_tried": "num_nodes: too many"}
     assert "columns" in tried["tca"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gnnsparse import _native
 from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder.registry import Option, register_reordering
 
@@ -74,4 +75,8 @@ def order_by_communities(csr: Csr, rounds: int, resolution: float) -> torch.Tens
         rounds: most sweeps of local moving at each level.
         resolution: resolution of the modularity; a larger one makes smaller communities.
     """
-    return csr.community_order(rounds, resolution)
+    threads = torch.get_num_threads()
+    csr.check_scratch(bytes_per_column=128 + 4 * threads)
+    order = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
+    _native.community_order(csr.view, rounds, resolution, order, threads)
+    return order

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from gnnsparse import _native
+from gnnsparse.errors import check_memory
 from gnnsparse.formats.csr import Csr
 from gnnsparse.preprocess.reorder.registry import Found, Option, register_reordering
 
@@ -50,8 +52,12 @@ def shuffle_rows(csr: Csr, threshold: float, bin: int, fill: bool, height: int, 
     Raises:
         MemoryError: the scratch memory, about 8 bytes a column, does not fit.
     """
-    order, counts = csr.shuffled_rows(height or _HEIGHT, width or _WIDTH, threshold, bin, fill)
-    return Found(order, counts)
+    csr.check_scratch(bytes_per_column=8, bytes_per_row=44)
+    order = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
+    tile = height or _HEIGHT, width or _WIDTH
+    counts = _native.shuffle_rows(csr.view, *tile, threshold, bin, fill, order)
+    names = ("similar", "complementary", "filled", "tiles", "short_tiles")
+    return Found(order, dict(zip(names, counts, strict=True)))
 
 
 @register_reordering(
@@ -97,8 +103,12 @@ def order_by_similarity(
     Raises:
         MemoryError: the scratch memory does not fit.
     """
-    order, details = csr.similar_rows_order(neighbors, alpha, tree, two_opt, window, isolation, isolated)
-    return Found(order, details)
+    order = _similarity_scratch(csr, neighbors)
+    *objective, moved = _native.jaccard_order(
+        csr.view, neighbors, alpha, tree, two_opt, window, isolation, isolated, order, torch.get_num_threads()
+    )
+    stages = dict(zip(("given", "tree", "two_opt", "isolation"), objective, strict=True))
+    return Found(order, {**stages, "moved": moved})
 
 
 @register_reordering(
@@ -127,4 +137,13 @@ def order_by_clusters(csr: Csr, group: int, neighbors: int, height: int) -> torc
     Raises:
         MemoryError: the scratch memory does not fit.
     """
-    return csr.clusters_order(height or _HEIGHT, group, neighbors)
+    order = _similarity_scratch(csr, neighbors)
+    _native.cluster_order(csr.view, height or _HEIGHT, group, neighbors, order, torch.get_num_threads())
+    return order
+
+
+def _similarity_scratch(csr: Csr, neighbors: int) -> torch.Tensor:
+    """Return memory for an order, if lists of the rows of each column and of similar rows fit beside it."""
+    csr.check_scratch(40 + 4 * torch.get_num_threads(), 60 + 28 * neighbors)
+    check_memory("graph", 4 * csr.nnz, f"lists of {csr.nnz} nonzeros")
+    return torch.empty(csr.rows, dtype=torch.int32, device="cpu")
