@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,14 +20,11 @@ from gnnsparse.errors import bad_value, check_choice, check_flag
 from gnnsparse.registry import Names, Registry
 
 __all__ = [
-    "CATALOG", "DATASETS", "REQUIRED", "SEQUENCE_DATASETS", "DatasetEntry", "Loaders", "load_dataset",
-    "load_entry", "load_sequences", "names_for", "register_dataset",
+    "CATALOG", "DATASETS", "SEQUENCE_DATASETS", "DatasetEntry", "load_dataset", "load_entry",
+    "load_sequences", "register_dataset",
 ]  # fmt: skip
 
 Loader = TypeVar("Loader", bound=Callable[..., Any])
-
-#: Stands for the default of an option that has none and must be given.
-REQUIRED = inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -49,13 +46,20 @@ class DatasetEntry:
 
     @property
     def options(self) -> dict[str, Any]:
-        """The options of `load` with their defaults, REQUIRED for those without one."""
+        """The options of `load` with their defaults, inspect.Parameter.empty for those without one."""
         return {name: option.default for name, option in inspect.signature(self.load).parameters.items()}
 
     @property
     def split_count(self) -> int | None:
         """Number of splits that can be asked for; None: there is no end of them."""
         return self.splits if "split" in self.options else 1
+
+    def check_options(self, given: Mapping[str, Any]) -> None:
+        """Raise a TypeError if an option is given that the data set does not have."""
+        for option in given:
+            if option not in self.options:
+                accepted = ", ".join(self.options)
+                raise TypeError(f"{option}: no such option of {self.name}; accepted: {accepted}")
 
 
 #: The data sets by name.
@@ -77,63 +81,24 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
         ValueError: the name is taken.
     """
 
-    def keep(load: Loader) -> Loader:
+    def register(load: Loader) -> Loader:
         CATALOG.register(name, DatasetEntry(name, load, task, splits))
         return load
 
-    return keep
-
-
-def names_for(task: str) -> Names:
-    """Return the names of the data sets for a task, which include those that are registered later."""
-    return Names(CATALOG, where=lambda entry: entry.task == task)
+    return register
 
 
 def load_entry(name: str, options: Mapping[str, Any]) -> Any:
-    """Load a data set of the catalog. Errors of its loader are passed on.
-
-    Args:
-        name: name of the data set.
-        options: options of its loader.
-
-    Raises:
-        TypeError: the data set has no such option.
-    """
+    """Load a data set of the catalog by options of its loader, whose errors are passed on."""
     entry = CATALOG[name]
-    check_options(entry, options)
+    entry.check_options(options)
     return entry.load(**options)
 
 
-def check_options(entry: DatasetEntry, options: Mapping[str, Any]) -> None:
-    """Raise a TypeError if an option is given that the data set does not have."""
-    accepted = entry.options
-    for option in options:
-        if option not in accepted:
-            raise TypeError(f"{option}: no such option of {entry.name}; accepted: {', '.join(accepted)}")
-
-
-class Loaders(Mapping[str, Callable[..., Any]]):
-    """The loaders of the data sets for a task by name, which include those that are registered later."""
-
-    def __init__(self, task: str) -> None:
-        self._names = names_for(task)
-
-    def __getitem__(self, name: str) -> Callable[..., Any]:
-        if name not in self._names:
-            raise KeyError(name)
-        return CATALOG[name].load
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._names)
-
-    def __len__(self) -> int:
-        return len(self._names)
-
-
-#: The names that `load_dataset` accepts.
-DATASETS = names_for("node")
-#: The names that `load_sequences` accepts, with their loaders.
-SEQUENCE_DATASETS = Loaders("sequence")
+#: The names that `load_dataset` accepts, which include those that are registered later.
+DATASETS = Names(CATALOG, where=lambda entry: entry.task == "node")
+#: The names that `load_sequences` accepts.
+SEQUENCE_DATASETS = Names(CATALOG, where=lambda entry: entry.task == "sequence")
 
 
 def load_dataset(
@@ -194,7 +159,7 @@ def load_dataset(
         bad_value("scale", f"got {scale:g} for {name}; accepted: 1, as only generated data sets have a scale")
     if root is not None and "root" not in known:
         bad_value("root", f"got {str(root)!r} for {name}; accepted: None, as it needs no files")
-    check_options(entry, options)
+    entry.check_options(options)
     common: dict[str, Any] = {
         "root": root, "split": split, "seed": seed, "scale": scale,
         "normalize_features": normalize_features, "download": download,
@@ -228,5 +193,5 @@ def load_sequences(name: str, **options: Any) -> SequenceDataset:
         ValueError: an argument is out of range.
         DatasetUnavailableError: the files are not in `root`, or the data folder can't be written.
     """
-    dataset: SequenceDataset = load_entry(check_choice("name", name, tuple(SEQUENCE_DATASETS)), options)
+    dataset: SequenceDataset = load_entry(check_choice("name", name, SEQUENCE_DATASETS), options)
     return dataset

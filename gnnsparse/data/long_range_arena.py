@@ -92,7 +92,7 @@ def load_listops(
 
 def _read(file: Path, count: int, length: int) -> dict[str, torch.Tensor] | None:
     """Read the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
-    arrays = load_arrays(file, {"tokens": torch.int16, "y": torch.int8})
+    arrays = load_arrays(file, {"tokens": (torch.int16,), "y": (torch.int8,)})
     if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != {
         "tokens": (count, length),
         "y": (count,),

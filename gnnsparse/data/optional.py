@@ -20,15 +20,7 @@ _PACKAGES = {
 
 
 def import_optional(module: str, needed_by: str) -> ModuleType:
-    """Import a module of an optional package.
-
-    Args:
-        module: full name of the module.
-        needed_by: what needs it, such as the name of a data set or a file, for the error.
-
-    Raises:
-        ImportError: the module can't be imported; the message names the package to install.
-    """
+    """Import a module of an optional package; an ImportError says what needs it, and what to install."""
     package, extra = _PACKAGES[module.partition(".")[0]]
     with warnings.catch_warnings():
         # PyG compiles classes by torch.jit when it is imported, which torch >= 2.10 warns is deprecated.

@@ -12,7 +12,7 @@ import io
 import os
 import pickle
 import re
-from collections.abc import Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,16 +20,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.array_files import open_npz, parse_rows, read_csv, read_lines, read_npy
+from gnnsparse.data.array_files import open_npz, parse_rows, read_lines, read_npy
 from gnnsparse.data.catalog import register_dataset
+from gnnsparse.data.custom.build import PARTS, Content, mask_of_ids
+from gnnsparse.data.custom.readers import read_archive, read_ogb_folder
 from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels, normalize_rows
 from gnnsparse.data.matrix_files import csr_of_archive
 from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.formats.csr import coo_to_csr
 from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
-from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse.sparse.graph import SparseGraph, check_range
 
 __all__ = [
     "load_published", "read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid",
@@ -38,9 +39,7 @@ __all__ = [
 
 #: Validation nodes of Planetoid's split, which follow the training nodes.
 _PLANETOID_VAL = 500
-#: Bytes of a JSON file.
-_MAX_JSON = 2**30
-#: Bytes of a pickle; the largest of Planetoid's has 6 MB.
+#: Bytes of a JSON file, and of a pickle, of which the largest of Planetoid's has 6 MB.
 _MAX_BYTES = 2**30
 
 
@@ -53,59 +52,50 @@ def _features(name: str, array: np.ndarray) -> torch.Tensor:
 
 def _edges(source: np.ndarray, target: np.ndarray, nodes: int) -> torch.Tensor:
     """Make edges of sources and targets, int32 [2, edges], after a check that they are nodes."""
-    for name, ends in (("sources", source), ("targets", target)):
-        wrong = (ends < 0) | (ends >= nodes)
-        if wrong.any():
-            at = int(wrong.argmax())
-            bad_value("edges", f"the {name} have {ends[at]} as element {at}; accepted: 0 to {nodes - 1}")
-    return torch.from_numpy(np.stack([source, target]).astype(np.int32))
-
-
-def _dense(matrix: SparseGraph) -> np.ndarray:
-    rows, cols = matrix.num_rows, matrix.num_cols
-    check_memory("features", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
-    return matrix.to_scipy().toarray()
+    ends = [torch.from_numpy(end.astype(np.int64)) for end in (source, target)]
+    for end in ends:
+        check_range("edges", end, nodes, "the number of nodes")
+    return torch.stack(ends).to(torch.int32)
 
 
 def _classes(labels: np.ndarray) -> torch.Tensor:
-    wrong = (labels < 0) | (labels >= len(labels))
+    wrong = (labels < 0) | (labels >= len(labels)) | (labels % 1 != 0)
     if wrong.any():
-        at = int(wrong.argmax())
-        bad_value(
-            "labels", f"element {at} is {labels[at]}; accepted: 0 to {len(labels) - 1}, below the nodes"
-        )
+        at, accepted = int(wrong.argmax()), f"0 to {len(labels) - 1}, below the nodes"
+        bad_value("labels", f"element {at} is {labels[at]}; accepted: {accepted}")
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _masks(nodes: int, parts: Iterable[tuple[str, np.ndarray]]) -> dict[str, torch.Tensor]:
+def _masks(nodes: int, parts: list[np.ndarray]) -> dict[str, torch.Tensor]:
     """Make masks [1, nodes] of the node ids of each part, after a check that they are nodes."""
-    masks = {}
-    for name, ids in parts:
-        if ids.size and not 0 <= int(ids.min()) <= int(ids.max()) < nodes:
-            bad_value(name, f"holds the nodes {ids.min()} to {ids.max()}; accepted: 0 to {nodes - 1}")
-        mask = torch.zeros(1, nodes, dtype=torch.bool)
-        mask[0, torch.from_numpy(ids.astype(np.int64))] = True
-        masks[f"{name}_masks"] = mask
-    return masks
+    named = zip(PARTS, parts, strict=True)
+    return {f"{name}_masks": torch.from_numpy(mask_of_ids(name, ids, nodes)[None]) for name, ids in named}
 
 
-def _without_loops(source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    kept = source != target
-    return source[kept], target[kept]
+def _without_loops(edges: torch.Tensor) -> torch.Tensor:
+    return edges[:, edges[0] != edges[1]]
+
+
+def _raw_nodes(path: Path, content: Content) -> RawNodes:
+    """Check what a reader of users' own files has read, which may be less than a published data set has."""
+    with reading(path):
+        if content.x is None or content.y is None or content.y.dtype.kind not in "biuf":
+            bad_value("features, labels", "are missing, or of another type; accepted: real numbers")
+        y = content.y.reshape(-1) if content.y.shape[1:] == (1,) else content.y
+        if y.ndim != 1:
+            bad_value("labels", f"have shape {y.shape}; accepted: a class for each node")
+        masks = {f"{name}_masks": np.atleast_2d(mask.T) for name, mask in content.masks.items()}
+        return RawNodes(
+            _edges(content.edges[0], content.edges[1], content.nodes),
+            _features("features", content.x),
+            _classes(y),
+            **{name: torch.from_numpy(np.ascontiguousarray(mask)) for name, mask in masks.items()},
+        )
 
 
 def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
     """Read an npz file of Platonov et al. (2023): features, labels, edges in one direction, splits."""
-    with open_npz(folder / files[0]) as arrays:
-        x = _features("node_features", arrays.read("node_features", "iuf", (None, None)))
-        nodes = x.shape[0]
-        source, target = arrays.read("edges", "iu", (None, 2)).T
-        masks = {
-            name: torch.from_numpy(arrays.read(name, "b", (None, nodes)))
-            for name in ("train_masks", "val_masks", "test_masks")
-        }
-        labels = _classes(arrays.read("node_labels", "iu", (nodes,)))
-        return RawNodes(_edges(source, target, nodes), x, labels, **masks)
+    return _raw_nodes(folder / files[0], read_archive(folder / files[0]))
 
 
 def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
@@ -113,19 +103,14 @@ def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
     Features above 0 become 1, and self-loops are left out, as in PyG.
     """
-    with open_npz(folder / files[0]) as arrays:
-        graph = csr_of_archive(arrays, "adj_")
-        nodes = graph.num_rows
-        if graph.num_cols != nodes:
-            bad_value("adj_shape", f"is ({nodes}, {graph.num_cols}); accepted: a square one")
-        features = csr_of_archive(arrays, "attr_")
-        if features.num_rows != nodes:
-            bad_value("attr_shape", f"has {features.num_rows} rows; accepted: {nodes}, one for each node")
-        x = torch.from_numpy(_dense(features))
-        x[x > 0] = 1
-        labels = _classes(arrays.read("labels", "iu", (nodes,)))
-        row, col = graph.csr.row_index().numpy(), graph.csr.indices.numpy()
-        return RawNodes(_edges(*_without_loops(row, col), nodes), x, labels)
+    raw = _raw_nodes(folder / files[0], read_archive(folder / files[0]))
+    raw.x[raw.x > 0] = 1
+    return replace(raw, edges=_without_loops(raw.edges))
+
+
+def read_ogb(folder: Path, files: tuple[str, ...]) -> RawNodes:
+    """Read the compressed tables of OGB: numbers of nodes and edges, edges, features, classes, splits."""
+    return _raw_nodes(folder, read_ogb_folder(folder))
 
 
 def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
@@ -135,10 +120,7 @@ def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
         nodes = x.shape[0]
         y = _classes(arrays.read("label", "iu", (nodes,)))
         part = arrays.read("node_types", "iu", (nodes,))
-        ids = [
-            (name, (part == number).nonzero()[0]) for number, name in enumerate(("train", "val", "test"), 1)
-        ]
-        masks = _masks(nodes, ids)
+        masks = _masks(nodes, [(part == number).nonzero()[0] for number in (1, 2, 3)])
     with open_npz(folder / files[1]) as arrays:
         row = arrays.read("row", "iu", (None,))
         return RawNodes(_edges(row, arrays.read("col", "iu", row.shape), nodes), x, y, **masks)
@@ -157,13 +139,12 @@ def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
         y = _labels_of_map(labels, nodes)
     roles = _json(folder / role)
     with reading(folder / role):
-        parts = [(name, _ids(roles.get(name[:2]), name[:2])) for name in ("train", "val", "test")]
-        masks = _masks(nodes, parts)
+        masks = _masks(nodes, [_ids(roles.get(name[:2]), name[:2]) for name in PARTS])
     return RawNodes(edges, x, y, **masks)
 
 
 def _json(path: Path) -> dict[str, Any]:
-    found = read_json(path, _MAX_JSON)
+    found = read_json(path, _MAX_BYTES)
     if not isinstance(found, dict):
         raise ValueError(f"{path}: holds {type(found).__name__}; accepted: an object")
     return found
@@ -191,29 +172,6 @@ def _ids(numbers: Any, name: str) -> np.ndarray:
     if not isinstance(numbers, list) or not all(type(n) is int and abs(n) < 2**62 for n in numbers):
         bad_value(name, "is missing, or something else; accepted: a list of integers")
     return np.array(numbers, dtype=np.int64)
-
-
-def read_ogb(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Read the compressed tables of OGB: numbers of nodes and edges, edges, features, classes, splits."""
-    nodes = int(read_csv(folder / "raw/num-node-list.csv.gz", np.int64, 1, 1)[0, 0])
-    count = int(read_csv(folder / "raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
-    read = partial(_table, folder)
-    edges = read("raw/edge.csv.gz", np.int64, count, 2)
-    features = read("raw/node-feat.csv.gz", np.float32, nodes)
-    labels = read("raw/node-label.csv.gz", np.int64, nodes, 1)
-    splits = [file for file in files if file.startswith("split/")]
-    parts = []
-    for name, file in zip(("train", "val", "test"), splits, strict=True):
-        parts.append((name, read_csv(folder / file, np.int64, nodes, 1, exact=False)[:, 0]))
-    with reading(folder):
-        x, masks = _features("node-feat", features), _masks(nodes, parts)
-        return RawNodes(_edges(edges[:, 0], edges[:, 1], nodes), x, _classes(labels[:, 0]), **masks)
-
-
-def _table(folder: Path, file: str, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
-    if rows < 0:
-        raise ValueError(f"{folder}: {file}: promises {rows} rows; accepted: 0 or more")
-    return read_csv(folder / file, dtype, rows, columns)
 
 
 class _Matrix:
@@ -257,9 +215,8 @@ def _unpickled(path: Path) -> Any:
         try:
             return _Unpickler(io.BytesIO(content), encoding="latin1").load()
         except Exception as error:  # an unpickler raises errors of many types
-            raise ValueError(
-                f"is no pickle of arrays ({type(error).__name__}: {str(error)[:400]})"
-            ) from error
+            problem = f"is no pickle of arrays ({type(error).__name__}: {str(error)[:400]})"
+            raise ValueError(problem) from error
 
 
 def _pickled_array(name: str, found: Any) -> np.ndarray:
@@ -285,16 +242,14 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
         test = _planetoid_index(part["test.index"], tx.shape[0])
         first = allx.shape[0]
         if test.size and test.min() != first:
-            bad_value(
-                "test.index", f"begins with node {test.min()}; accepted: {first}, the first that allx lacks"
-            )
+            accepted = f"{first}, the first that allx lacks"
+            bad_value("test.index", f"begins with node {test.min()}; accepted: {accepted}")
         nodes = int(test.max()) + 1 if test.size else first
     with reading(folder):
         width = allx.shape[1]
         if tx.shape[1] != width or len(ally) != first or len(ty) != len(test) or len(y) > first:
-            raise ValueError(
-                "tx, ty, y, ally: have other sizes than allx and test.index; accepted: as many nodes"
-            )
+            problem = "have other sizes than allx and test.index"
+            bad_value("tx, ty, y, ally", f"{problem}; accepted: as many nodes")
         check_memory("test.index", 4 * nodes * width, f"features of {nodes} nodes and {width} columns")
         x = torch.zeros(nodes, width)
         x[:first], x[torch.from_numpy(test)] = torch.from_numpy(allx), torch.from_numpy(tx)
@@ -309,10 +264,10 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
         if not all(type(number) is int and -(2**62) < number < 2**62 for pair in ends for number in pair):
             bad_value("graph", f"holds something else than integers; accepted: {accepted}")
         pairs = np.array(ends, np.int64).reshape(-1, 2)
-        edges = _edges(*_without_loops(pairs[:, 0], pairs[:, 1]), nodes)
+        edges = _without_loops(_edges(pairs[:, 0], pairs[:, 1], nodes))
     train = np.arange(len(y))
     val = np.arange(len(y), min(len(y) + _PLANETOID_VAL, first))
-    masks = _masks(nodes, (("train", train), ("val", val), ("test", test)))
+    masks = _masks(nodes, [train, val, test])
     return RawNodes(edges, x, _classes(labels), **masks)
 
 
@@ -320,10 +275,8 @@ def _planetoid_index(path: Path, rows: int) -> np.ndarray:
     """Read the numbers of the test nodes, one a line."""
     with open_text(path) as (file, _):
         index = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
-    if np.unique(index).size != rows:
-        bad_value(
-            "test.index", f"holds {np.unique(index).size} different nodes; accepted: {rows}, as tx has rows"
-        )
+    if (found := np.unique(index).size) != rows:
+        bad_value("test.index", f"holds {found} different nodes; accepted: {rows}, as tx has rows")
     return index
 
 
@@ -340,11 +293,13 @@ def _planetoid_features(path: Path, name: str) -> np.ndarray:
         if indptr.dtype.kind != "i" or indices.dtype.kind != "i":
             bad_value(name, f"has arrays of {indptr.dtype} and {indices.dtype}; accepted: integers")
         matrix = SparseGraph.from_csr(indptr.astype(np.int64), indices.astype(np.int64), data, shape[1])
-        if matrix.num_rows != shape[0]:
+        rows, cols = shape
+        if matrix.num_rows != rows:
             bad_value(
-                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {shape[0] + 1}, one more than rows"
+                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {rows + 1}, one more than rows"
             )
-        return _dense(matrix)
+        check_memory("features", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
+        return matrix.to_scipy().toarray()
 
 
 def _planetoid_labels(path: Path, name: str) -> np.ndarray:
@@ -388,9 +343,10 @@ def load_published(
     if several != (source.metric == "micro_f1"):  # the files of flickr have the names of yelp's
         raise DatasetUnavailableError(f"root: the files in {root} are not those of {source.name}")
     train, val, test = _split_of(data, split)
+    edges = torch.cat([data.edges, data.edges.flip(0)], dim=1) if source.directed else data.edges
     return NodeDataset(
         name=source.name,
-        graph=_graph_of(data.edges, x.shape[0], source.directed),
+        graph=SparseGraph(SparseGraph.from_edge_index(edges, x.shape[0]).csr),  # repeats count once
         x=x,
         y=data.y,
         train_mask=train,
@@ -405,41 +361,32 @@ def _split_of(data: RawNodes, split: int) -> Masks:
     masks = (data.train_masks, data.val_masks, data.test_masks)
     if masks[0] is None or masks[1] is None or masks[2] is None:
         return split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
-    if split >= masks[0].shape[0]:
-        raise DatasetUnavailableError(
-            f"split: got {split}; accepted: below {masks[0].shape[0]}, as the files have"
-        )
+    if split >= (count := masks[0].shape[0]):
+        raise DatasetUnavailableError(f"split: got {split}; accepted: below {count}, as the files have")
     return masks[0][split].clone(), masks[1][split].clone(), masks[2][split].clone()
 
 
-def _graph_of(edges: torch.Tensor, nodes: int, directed: bool) -> SparseGraph:
-    """Make a graph of edges in range, in which repeated ones count once. Directed ones get reverse ones."""
-    source, target = edges
-    if directed:
-        source, target = torch.cat([source, target]), torch.cat([target, source])
-    csr, _ = coo_to_csr(target.contiguous(), source.contiguous(), nodes, nodes)
-    return SparseGraph(csr)
+_GITHUB = "https://github.com"
 
 
 def _planetoid(name: str, title: str) -> Source:
     parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
     files = tuple(f"ind.{name}.{part}" for part in parts)
-    site = "https://github.com"
-    return Source(name, "Planetoid", (title,), read_planetoid, f"{title}/raw", files, site, normalize=True)
+    place = f"{title}/raw"
+    return Source(name, "Planetoid", (title,), read_planetoid, place, files, _GITHUB, normalize=True)
 
 
 def _heterophilous(name: str) -> Source:
-    file, site = (f"{name}.npz",), "https://github.com"
     return Source(
-        name, "HeterophilousGraphDataset", (name,), read_heterophilous, f"{name}/raw", file, site,
-        splits=10, metric="roc_auc", directed=True,
+        name, "HeterophilousGraphDataset", (name,), read_heterophilous, f"{name}/raw", (f"{name}.npz",),
+        _GITHUB, splits=10, metric="roc_auc", directed=True,
     )  # fmt: skip
 
 
 def _unsplit(name: str, downloader: str, title: str, file: str) -> Source:
-    place, site = f"{title}/raw", "https://github.com"
+    place = f"{title}/raw"
     return Source(
-        name, downloader, (title,), read_benchmark, place, (file,), site, splits=None, directed=True
+        name, downloader, (title,), read_benchmark, place, (file,), _GITHUB, splits=None, directed=True
     )
 
 
@@ -457,6 +404,7 @@ def _ogb(name: str, split: str, more: tuple[str, ...] = ()) -> Source:
     return Source(name, "ogb", (title,), read_ogb, name, tuple(files), site, directed=True)
 
 
+_REDDIT = ("reddit_data.npz", "reddit_graph.npz")
 for _source in (
     _planetoid("cora", "Cora"),
     _planetoid("citeseer", "CiteSeer"),
@@ -467,15 +415,7 @@ for _source in (
     _unsplit("amazon_computers", "Amazon", "Computers", "amazon_electronics_computers.npz"),
     _unsplit("coauthor_cs", "Coauthor", "CS", "ms_academic_cs.npz"),
     _unsplit("coauthor_physics", "Coauthor", "Physics", "ms_academic_phy.npz"),
-    Source(
-        "reddit",
-        "Reddit",
-        (),
-        read_reddit,
-        "raw",
-        ("reddit_data.npz", "reddit_graph.npz"),
-        "https://data.dgl.ai",
-    ),
+    Source("reddit", "Reddit", (), read_reddit, "raw", _REDDIT, "https://data.dgl.ai"),
     _saint("flickr", "Flickr", "accuracy"),
     _saint("yelp", "Yelp", "micro_f1"),
     _ogb("ogbn_arxiv", "time", more=("node_year",)),

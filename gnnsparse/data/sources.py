@@ -34,12 +34,21 @@ from gnnsparse.errors import bad_type, bad_value, check_tensor
 from gnnsparse.formats.csr import check_range
 
 __all__ = [
-    "SOURCES", "DatasetUnavailableError", "RawNodes", "Source", "data_folder", "download_source",
-    "import_downloader", "load_arrays", "load_raw", "locked", "no_update_check", "raw_folder",
-    "read_source", "save_raw", "staged",
+    "SOURCES", "DatasetUnavailableError", "RawNodes", "Source", "data_folder", "import_downloader",
+    "load_arrays", "locked", "no_update_check", "raw_folder", "read_source",
 ]  # fmt: skip
 
 _MASKS = ("train_masks", "val_masks", "test_masks")
+#: The file of processed arrays, and a number to be raised when what it holds changes.
+_ARRAYS, _LAYOUT = "arrays.safetensors", 1
+#: Seconds that a site may take to answer, and that a connection may stall.
+_PROBE_SECONDS, _STALL_SECONDS = 10.0, 60.0
+#: The first bytes of files, by the ending of their names.
+_MAGIC = {".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
+
+
+class DatasetUnavailableError(RuntimeError):
+    """A data set can't be loaded: the download failed, or the given folder lacks its files."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,10 +83,8 @@ class RawNodes:
         check_finite("x", self.x)
         if nodes == 0:
             bad_value("x", "has no rows; accepted: one node or more")
-        if isinstance(self.y, torch.Tensor) and self.y.is_floating_point():
-            check_labels("y", self.y, nodes, self.y.shape[1] if self.y.dim() == 2 else 0)
-        else:
-            check_labels("y", self.y, nodes, nodes)  # of more classes than nodes most would be empty
+        several = isinstance(self.y, torch.Tensor) and self.y.dim() == 2
+        check_labels("y", self.y, nodes, self.y.shape[1] if several else nodes)
         masks = {name: getattr(self, name) for name in _MASKS if getattr(self, name) is not None}
         if len(masks) not in (0, len(_MASKS)):
             bad_value("masks", f"are {', '.join(masks)}; accepted: all of {', '.join(_MASKS)}, or none")
@@ -89,7 +96,7 @@ class RawNodes:
             bad_value("masks", "a node is in two of them; accepted: masks without overlap")
 
 
-def load_arrays(path: Path, dtypes: dict[str, torch.dtype]) -> dict[str, torch.Tensor] | None:
+def load_arrays(path: Path, dtypes: dict[str, tuple[torch.dtype, ...]]) -> dict[str, torch.Tensor] | None:
     """Read the arrays that this package has written to a safetensors file.
 
     Args:
@@ -99,37 +106,38 @@ def load_arrays(path: Path, dtypes: dict[str, torch.dtype]) -> dict[str, torch.T
     Returns:
         The arrays; None if there is no such file, it is damaged, or has other arrays or types.
     """
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
         arrays = load_file(path) if path.is_file() else {}
     except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
         return None
-    if not arrays or any(dtypes.get(name) != array.dtype for name, array in arrays.items()):
+    if not arrays or any(array.dtype not in dtypes.get(name, ()) for name, array in arrays.items()):
         return None
     # A byte of a bool that is neither 0 nor 1 would be undefined in native code.
     return {name: a.view(torch.uint8) != 0 if a.dtype == torch.bool else a for name, a in arrays.items()}
 
 
 def save_raw(nodes: RawNodes, path: Path) -> None:
-    """Write nodes to a safetensors file, for `load_raw`."""
+    """Write nodes to a safetensors file."""
     from safetensors.torch import save_file
 
     save_file({name: array.contiguous() for name, array in vars(nodes).items() if array is not None}, path)
 
 
-def load_raw(path: Path) -> RawNodes | None:
+def _load_raw(path: Path) -> RawNodes | None:
     """Read what `save_raw` wrote; None if there is no file or it holds no valid nodes."""
-    kinds = {"edges": torch.int32, "x": torch.float32, **dict.fromkeys(_MASKS, torch.bool)}
-    for labels in (torch.int64, torch.float32):
-        arrays = load_arrays(path, {**kinds, "y": labels})
-        if arrays is not None and {"edges", "x", "y"} <= arrays.keys():
-            try:
-                return RawNodes(**arrays)
-            except (ValueError, TypeError):
-                return None
-    return None
+    arrays = load_arrays(
+        path,
+        {
+            "edges": (torch.int32,), "x": (torch.float32,), "y": (torch.int64, torch.float32),
+            **dict.fromkeys(_MASKS, (torch.bool,)),
+        },
+    )  # fmt: skip
+    try:
+        return None if arrays is None else RawNodes(**arrays)
+    except (ValueError, TypeError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -217,7 +225,7 @@ class _DownloadedError(Exception):
     """Raised to end a class's constructor after downloading, before it reads the files."""
 
 
-def download_source(source: Source, root: Path) -> Path:
+def _download(source: Source, root: Path) -> Path:
     """Download the raw files of a data set below `root`, and return their folder.
 
     Errors of the class that downloads are passed on; they are of many types.
@@ -228,31 +236,18 @@ def download_source(source: Source, root: Path) -> Path:
         raise _DownloadedError
 
     downloader = type(base.__name__, (base,), {"process": stop})
-    with _contained(), contextlib.suppress(_DownloadedError):
-        downloader(str(root), *source.args)
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(_STALL_SECONDS)  # since the classes set none
+    try:
+        with (
+            contextlib.redirect_stdout(sys.stderr),  # to which OGB prints its progress
+            warnings.catch_warnings(),  # the classes change its filters
+            contextlib.suppress(_DownloadedError),
+        ):
+            downloader(str(root), *source.args)
+    finally:
+        socket.setdefaulttimeout(before)
     return root / source.place
-
-
-@contextlib.contextmanager
-def _contained() -> Iterator[None]:
-    """Undoe changes that classes of PyG and OGB make to the state of the process."""
-    with (
-        contextlib.redirect_stdout(sys.stderr),  # OGB prints its progress to stdout
-        warnings.catch_warnings(),
-    ):
-        yield
-
-
-_PROBE_SECONDS = 10.0
-_STALL_SECONDS = 60.0
-#: The file of processed arrays, and a number to be raised when what it holds changes.
-_ARRAYS, _LAYOUT = "arrays.safetensors", 1
-#: The first bytes of files, by the ending of their names.
-_MAGIC = {".npy": b"\x93NUMPY", ".gz": b"\x1f\x8b", ".json": b"{"}
-
-
-class DatasetUnavailableError(RuntimeError):
-    """A data set can't be loaded: the download failed, or the given folder lacks its files."""
 
 
 def data_folder() -> Path:
@@ -285,39 +280,31 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
     """
     raw = raw_folder(source, root, download)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
-    if (nodes := load_raw(folder / _ARRAYS)) is not None:
+    if (nodes := _load_raw(folder / _ARRAYS)) is not None:
         return nodes
     try:
-        return _process(source, raw, folder)
-    except DatasetUnavailableError as error:
+        with locked(folder):
+            if (nodes := _load_raw(folder / _ARRAYS)) is not None:
+                return nodes  # another process made it while this one waited for the lock
+            with _staged(folder) as staging:
+                nodes = source.read(raw, source.files)
+                save_raw(nodes, staging / _ARRAYS)
+                shutil.rmtree(folder, ignore_errors=True)  # which is damaged, if it is there
+                os.replace(staging, folder)
+            return nodes
+    except (ValueError, OSError, SafetensorError) as error:
         # An error of the system, such as a full disk, does not mean that the download is broken.
-        if root is None and not getattr(error.__cause__, "errno", None):
+        if root is None and not getattr(error, "errno", None):
             with locked(raw):
                 shutil.rmtree(raw, ignore_errors=True)  # the next call downloads again
-        raise
+        raise DatasetUnavailableError(
+            f"{source.name}: the raw files in {raw} can't be read ({_reason(error)})"
+        ) from error
 
 
 def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bool) -> Path:
     """Return the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
     return _downloaded(source, download) if root is None else _locate(source, root)
-
-
-def _process(source: Source, raw: Path, folder: Path) -> RawNodes:
-    """Read the raw files and store what they hold in `folder`, in place of what is there and is damaged."""
-    with locked(folder):
-        if (nodes := load_raw(folder / _ARRAYS)) is not None:
-            return nodes  # another process made it while this one waited for the lock
-        with staged(folder) as staging:
-            try:
-                nodes = source.read(raw, source.files)
-                save_raw(nodes, staging / _ARRAYS)
-            except (ValueError, OSError, SafetensorError) as error:
-                raise DatasetUnavailableError(
-                    f"{source.name}: the raw files in {raw} can't be read ({_reason(error)})"
-                ) from error
-            shutil.rmtree(folder, ignore_errors=True)
-            os.replace(staging, folder)
-        return nodes
 
 
 def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
@@ -357,7 +344,7 @@ def _identity(source: Source, raw: Path) -> str:
 
 
 def _downloaded(source: Source, download: bool) -> Path:
-    """Return the folder of the downloaded raw files, and downloads them if they are missing."""
+    """Return the folder of the downloaded raw files, and download them if they are missing."""
     raw = data_folder() / "raw" / source.name
     if not _missing(source, raw):
         return raw
@@ -365,25 +352,19 @@ def _downloaded(source: Source, download: bool) -> Path:
         _raise_unavailable(source, "is not downloaded, and download=False")
     import_downloader(source)  # so that a missing package is not reported as a failed download
     with locked(raw):
-        if _missing(source, raw):  # another process may have downloaded them since
-            with staged(raw) as staging:
-                found = _fetch(source, staging)
-                shutil.rmtree(raw, ignore_errors=True)
-                os.replace(found, raw)
+        if not _missing(source, raw):
+            return raw  # another process has downloaded them since
+        with _staged(raw) as staging:
+            try:
+                _probe(source.site)
+                found = _download(source, staging)
+            except Exception as error:
+                _raise_unavailable(source, f"can't be downloaded ({_reason(error)})", error)
+            if wrong := _missing(source, found) or [f for f in source.files if not _looks_whole(found / f)]:
+                _raise_unavailable(source, f"came without, or with something else as, {', '.join(wrong)}")
+            shutil.rmtree(raw, ignore_errors=True)
+            os.replace(found, raw)
     return raw
-
-
-def _fetch(source: Source, staging: Path) -> Path:
-    """Download into `staging`, and return the folder of the raw files there."""
-    try:
-        _probe(source.site)
-        with _no_endless_waits():
-            found = download_source(source, staging)
-    except Exception as error:
-        _raise_unavailable(source, f"can't be downloaded ({_reason(error)})", error)
-    if wrong := _missing(source, found) or [f for f in source.files if not _looks_whole(found / f)]:
-        _raise_unavailable(source, f"came without, or with something else as, {', '.join(wrong)}")
-    return found
 
 
 def _raise_unavailable(source: Source, problem: str, cause: Exception | None = None) -> None:
@@ -422,17 +403,6 @@ def _probe(site: str) -> None:
 
 
 @contextlib.contextmanager
-def _no_endless_waits() -> Iterator[None]:
-    """Set a time limit for stalled connections inside a `with` block, since readers set none."""
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_STALL_SECONDS)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)
-
-
-@contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Hold the file lock of a folder in the data folder inside a `with` block; creates the parent folder.
 
@@ -457,7 +427,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def staged(folder: Path) -> Iterator[Path]:
+def _staged(folder: Path) -> Iterator[Path]:
     """Yield an empty folder next to `folder`, which is removed after the `with` block unless it was renamed.
 
     The caller holds the lock of `folder`.

@@ -5,14 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = [
-    "Masks",
-    "random_split",
-    "split_by_class",
-    "split_by_time",
-    "split_generator",
-    "stratified_split",
-]
+__all__ = ["Masks", "random_split", "split_by_class", "split_by_time", "split_generator", "stratified_split"]
 
 #: Training, validation and test nodes: bool [N] each, without overlap.
 Masks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
@@ -26,24 +19,16 @@ def split_generator(split: int, seed: int = 0) -> torch.Generator:
 
 def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
     """Make masks of the ids of training and validation nodes; all other nodes are test nodes."""
-    train_mask = torch.zeros(nodes, dtype=torch.bool)
-    val_mask = torch.zeros(nodes, dtype=torch.bool)
-    train_mask[train] = True
-    val_mask[val] = True
-    return train_mask, val_mask, ~(train_mask | val_mask)
+    masks = torch.zeros(2, nodes, dtype=torch.bool)
+    masks[0, train] = masks[1, val] = True
+    return masks[0], masks[1], ~masks.any(dim=0)
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
     """Draw `train` training and `val` validation nodes of each class; the others are test nodes.
 
-    If a class is too small for them, a third of it are test nodes, and the others are divided in the
-    proportion of `train` to `val`.
-
-    Args:
-        y: int64 [N], the classes.
-        split: number of the split, from 0 on.
-        train: training nodes of a class.
-        val: validation nodes of a class.
+    If a class of y, int64 [N], is too small for them, a third of it are test nodes, and the others are
+    divided in the proportion of `train` to `val`. Splits are numbered from 0 on.
     """
     generator = split_generator(split)
     chosen_train, chosen_val = [], []
@@ -66,14 +51,7 @@ def random_split(nodes: int, generator: torch.Generator, train: float, val: floa
 
 
 def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, val: float) -> Masks:
-    """Draw a fraction of the nodes of each class for each part, up to rounding.
-
-    Args:
-        y: int64 [N], the classes.
-        generator: of the random numbers.
-        train: fraction of the training nodes.
-        val: fraction of the validation nodes; the others are test nodes.
-    """
+    """Draw fractions of the nodes of each class of y, int64 [N], up to rounding, see `random_split`."""
     order = torch.randperm(y.numel(), generator=generator)
     order = order[y[order].argsort(stable=True)]
     counts = y.bincount()
@@ -88,21 +66,14 @@ def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, 
 def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
     """Take the earliest nodes for training, the next ones for validation, and the last ones for the test.
 
-    Nodes of the same time are in the same part, so that the fractions are met as nearly as that allows.
-
-    Args:
-        times: real [N].
-        train: fraction of the training nodes.
-        val: fraction of the validation nodes.
+    Nodes of the same time, real [N], are in the same part, so that the fractions are met as nearly as that
+    allows.
     """
     moments, counts = times.unique(return_counts=True)
     before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # nodes before each moment
     last = max(moments.numel() - 2, 0)
-    first = min(max(_nearest(before, train * times.numel()), 1), max(last, 1))
-    second = min(max(_nearest(before, (train + val) * times.numel()), first + 1), last + 1)
+    nearest = [int((before - part * times.numel()).abs().argmin()) for part in (train, train + val)]
+    first = min(max(nearest[0], 1), max(last, 1))
+    second = min(max(nearest[1], first + 1), last + 1)
     rank = torch.searchsorted(moments, times)
     return rank < first, (rank >= first) & (rank < second), rank >= second
-
-
-def _nearest(sorted_counts: torch.Tensor, wanted: float) -> int:
-    return int((sorted_counts - wanted).abs().argmin())

@@ -17,20 +17,17 @@ from gnnsparse.data.datasets import GraphDataset, check_seed
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.sources import DatasetUnavailableError, RawNodes, Source, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
-from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.runtime.safe_io import open_regular, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["FOLDS", "VALIDATIONS", "load_tu", "read_tu", "stratified_folds"]
+__all__ = ["load_tu", "stratified_folds"]
 
 #: The number of folds of the cross-validation.
-FOLDS = 10
-#: Values of the option `validation`.
-VALIDATIONS = ("holdout", "fold")
+_FOLDS = 10
 
 
 @dataclass(frozen=True, eq=False)
-class TUGraphs:
+class _TUGraphs:
     """What the files of a data set hold.
 
     Attributes:
@@ -89,14 +86,14 @@ def load_tu(
         DatasetUnavailableError: the files are not there, can't be downloaded or read, or are malformed.
         ImportError: scikit-learn, which draws folds, or torch-geometric, which downloads, is not installed.
     """
-    if not 0 <= check_integer("fold", fold, 0) < FOLDS:
-        bad_value("fold", f"got {fold}; accepted: 0 to {FOLDS - 1}")
+    if not 0 <= check_integer("fold", fold, 0) < _FOLDS:
+        bad_value("fold", f"got {fold}; accepted: 0 to {_FOLDS - 1}")
     if seed is not None:
         check_seed(seed)
-    check_choice("validation", validation, VALIDATIONS)
+    check_choice("validation", validation, ("holdout", "fold"))
     check_flag("node_attributes", node_attributes)
     check_flag("download", download)
-    data = read_tu(title, root, download)
+    data = _read(title, root, download)
     x = torch.nn.functional.one_hot(data.node_labels).float()
     if node_attributes:
         if data.attributes is None:
@@ -104,13 +101,13 @@ def load_tu(
         x = torch.cat([data.attributes, x], dim=1)
     folds = data.test_fold
     if seed is not None or folds is None:
-        folds = stratified_folds(data.y, FOLDS, seed or 0)
+        folds = stratified_folds(data.y, _FOLDS, seed or 0)
     test = folds == fold
     train, val = ~test, test
     if validation == "holdout":
         rest = train.nonzero().flatten()
         val = torch.zeros_like(test)
-        val[rest[stratified_folds(data.y[rest], FOLDS, seed or 0) == 0]] = True
+        val[rest[stratified_folds(data.y[rest], _FOLDS, seed or 0) == 0]] = True
         train = train & ~val
     classes = int(data.y.max()) + 1
     try:
@@ -120,21 +117,12 @@ def load_tu(
 
 
 def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
-    """Divide items into folds at random, each with about the same fraction of every class.
-
-    It is scikit-learn's StratifiedKFold with `shuffle=True`.
+    """Return the fold of each item, int64 [n], by scikit-learn's StratifiedKFold with `shuffle=True`.
 
     Args:
         y: int64 [n], classes, of which the largest has an item for each fold.
-        folds: number of folds.
+        folds: number of folds, no more than there are items.
         seed: the seed; what it is modulo 2^32 counts.
-
-    Returns:
-        int64 [n], the fold of each item.
-
-    Raises:
-        ValueError: there are fewer items than folds.
-        ImportError: scikit-learn is not installed.
     """
     selection = import_optional("sklearn.model_selection", "a data set of graphs without folds of its own")
     if y.numel() < folds:
@@ -146,8 +134,7 @@ def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     return of_item
 
 
-def read_tu(title: str, root: str | os.PathLike[str] | None, download: bool = True) -> TUGraphs:
-    """Read the files of a data set; `load_tu` documents the arguments and errors."""
+def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _TUGraphs:
     if root is not None and not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = None if root is None else Path(root).expanduser().absolute()
@@ -173,7 +160,7 @@ def _source(title: str) -> Source:
     )
 
 
-def _read_npz(file: Path) -> TUGraphs:
+def _read_npz(file: Path) -> _TUGraphs:
     with open_npz(file) as arrays:
         ptr, offsets, columns, labels, y = (
             torch.from_numpy(arrays.read(name, "iu", (None,)).astype(np.int64))
@@ -186,10 +173,10 @@ def _read_npz(file: Path) -> TUGraphs:
         graph = SparseGraph.from_csr(offsets, columns)
         if ptr.numel() != y.numel() + 1 or labels.numel() != graph.num_rows:
             raise ValueError("graph_ptr, graph_labels, node_labels: have sizes that do not fit")
-        return TUGraphs(graph, ptr, _ranks(labels), _ranks(y), None, folds)
+        return _TUGraphs(graph, ptr, _ranks(labels), _ranks(y), None, folds)
 
 
-def _read_text(folder: Path, title: str) -> TUGraphs:
+def _read_text(folder: Path, title: str) -> _TUGraphs:
     """Read the text files; nodes and graphs are counted from 1 in them."""
     pairs = _numbers(folder / f"{title}_A.txt", np.int64)
     graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
@@ -205,14 +192,13 @@ def _read_text(folder: Path, title: str) -> TUGraphs:
         if (np.diff(graph_of) < 0).any() or sorted(set(graph_of.tolist())) != list(range(y.size)):
             raise ValueError(f"{title}_graph_indicator.txt: does not count from 1 to {y.size}, node by node")
         if labels.size != nodes or (attributes is not None and attributes.shape[0] != nodes):
-            raise ValueError(
-                f"{title}_node_labels.txt, _node_attributes.txt: have other rows than {nodes} nodes"
-            )
-        row, column = (torch.from_numpy(np.ascontiguousarray(pairs[:, k] - 1)) for k in (0, 1))
-        csr, _ = coo_to_csr(row, column, nodes, nodes)
+            files = f"{title}_node_labels.txt, _node_attributes.txt"
+            raise ValueError(f"{files}: have other rows than {nodes} nodes")
+        edges = torch.from_numpy(pairs - 1).T.flip(0)
+        csr = SparseGraph.from_edge_index(edges, nodes).csr
         ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(y.size + 1)).astype(np.int64))
         ranks = _ranks(torch.from_numpy(labels)), _ranks(torch.from_numpy(y))
-        return TUGraphs(SparseGraph(Csr(csr.indptr, csr.indices, nodes)), ptr, *ranks, attributes)
+        return _TUGraphs(SparseGraph(csr), ptr, *ranks, attributes)
 
 
 def _numbers(file: Path, dtype: Any) -> np.ndarray:
@@ -226,7 +212,7 @@ def _numbers(file: Path, dtype: Any) -> np.ndarray:
 
 def _ranks(labels: torch.Tensor) -> torch.Tensor:
     """Return for each label how many different labels are smaller."""
-    return torch.unique(labels, sorted=True, return_inverse=True)[1]
+    return torch.unique(labels, return_inverse=True)[1]
 
 
 for _title in ("PROTEINS", "ENZYMES", "DD"):

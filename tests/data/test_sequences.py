@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from gnnsparse.data import (
+    CATALOG,
     LISTOPS_TOKENS,
     SEQUENCE_DATASETS,
     DatasetUnavailableError,
@@ -238,5 +239,5 @@ def test_the_data_set_checks_itself() -> None:
 
 def test_names() -> None:
     assert list(SEQUENCE_DATASETS)[:2] == ["listops", "lra_text_bytes"]
-    assert SEQUENCE_DATASETS["listops"] is module.load_listops
+    assert CATALOG["listops"].load is module.load_listops
     assert "digits" not in SEQUENCE_DATASETS

@@ -6,27 +6,37 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from typing import Any
 
 import numpy as np
 import torch
 
-from gnnsparse.data.custom.table_files import is_number
+from gnnsparse.data.custom.table_files import is_number, text_of
 from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory
-from gnnsparse.formats.csr import coo_to_csr
-from gnnsparse.sparse.graph import SparseGraph, node_count
+from gnnsparse.sparse.graph import SparseGraph, check_range
 
-__all__ = [
-    "FEATURES", "LABEL_KINDS", "MISSING_WORDS", "PARTS", "SPLITS", "BuildOptions", "Content", "Labels",
-    "build_dataset", "check_classes", "column_of_ids", "dense_features", "read_labels",
-]  # fmt: skip
+__all__ = ["MISSING_WORDS", "PARTS", "BuildOptions", "Content", "FileOptions", "build_dataset", "mask_of_ids"]
 
 #: The parts of a split.
 PARTS = ("train", "val", "test")
 #: Words, in small letters, that programs write where a value is missing, and that may be names as well.
 MISSING_WORDS = ("na", "n/a", "nan", "null", "none")
+#: What `label_kind`, `features` and `split` can be; `split` also "given:NUMBER" and "time:COLUMN".
+_LABEL_KINDS = ("auto", "class", "multilabel", "regression")
+_FEATURES = ("file", "degree", "constant", "identity")
+_SPLITS = ("auto", "given", "random", "stratified")
+#: Columns of the features that are made of degrees, one for each power of two of 32 bits.
+_DEGREES = 32
+#: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
+_NO_CLASS = "-1"
+#: Nodes whose labels are names and no classes if all of them differ.
+_MANY = 20
+
+#: The number of classes or labels, or their names; None: those of the file.
+Classes = int | tuple[str, ...] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +48,7 @@ class Content:
         edges: int64 [2, edges], sources over targets; they are checked when a graph is made of them.
         weights: real [edges]; None: the edges have none.
         x: real [N, F]; None: the nodes have no features.
-        y: what the file says of each node: integers, real numbers or texts, [N] or [N, columns]; None:
-            nothing.
+        y: integers, real numbers or texts, [N] or [N, columns]; None: the file says nothing of the nodes.
         masks: of each of PARTS, bool [N] or, with several splits, [N, splits]; empty: the file has no split.
         columns: other columns of the nodes by name, [N] each.
         ids: the names of the nodes; None: they are numbered.
@@ -74,70 +83,52 @@ class Content:
                 bad_value(name, f"has shape {array.shape}; accepted: a row for each of {self.nodes} nodes")
         if self.x is not None and self.x.ndim != 2:
             bad_value("x", f"has shape {self.x.shape}; accepted: ({self.nodes}, features)")
-        if self.edges.ndim != 2 or self.edges.shape[0] != 2:
-            bad_value("edge_index", f"has shape {self.edges.shape}; accepted: (2, edges)")
-        if self.weights is not None and self.weights.shape != self.edges.shape[1:]:
-            bad_value(
-                "edge_weight",
-                f"has shape {self.weights.shape}; accepted: ({self.edges.shape[1]}), one an edge",
-            )
+        count = self.edges.shape[1]
+        if self.weights is not None and self.weights.shape != (count,):
+            bad_value("edge_weight", f"has shape {self.weights.shape}; accepted: ({count}), one an edge")
 
 
-def column_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
-    """Make a mask, bool [nodes], of the numbers of nodes.
-
-    Raises:
-        ValueError: a number is that of no node.
-    """
+def mask_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
+    """Make a mask, bool [nodes], of the numbers of nodes; raise ValueError if one is that of no node."""
     wrong = (ids < 0) | (ids >= nodes)
     if wrong.any():
         at = int(wrong.argmax())
         bad_value(name, f"element {at} is {ids[at]}; accepted: the nodes 0 to {nodes - 1}")
     mask = np.zeros(nodes, bool)
-    mask[ids.astype(np.int64)] = True
+    mask[ids] = True
     return mask
 
 
-def dense_features(x: np.ndarray) -> np.ndarray:
-    """Return features as float32 [N, F], those beyond its range as infinity."""
-    check_memory("x", 4 * x.size, f"features of shape {x.shape}")
-    with np.errstate(over="ignore"):
-        return np.ascontiguousarray(x, dtype=np.float32)
-
-
-#: What labels can be; "auto": what they look like.
-LABEL_KINDS = ("auto", "class", "multilabel", "regression")
-#: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
-_NO_CLASS = "-1"
-#: Nodes whose labels are names and no classes if all of them differ.
-_MANY = 20
-
-
 @dataclass(frozen=True, eq=False)
-class Labels:
+class _Labels:
     """The labels of N nodes.
 
     Attributes:
         y: int64 [N], classes, -1 where there is none; or float32 [N, labels] of 0 and 1, or float32 [N,
             targets], NaN where there are none.
-        present: bool [N], the nodes that have a label, or some of several.
         count: number of classes, labels or targets.
-        kind: one of LABEL_KINDS but "auto".
+        kind: "class", "multilabel" or "regression".
         names: the names of the classes or labels; None: they are numbered.
     """
 
     y: torch.Tensor
-    present: torch.Tensor
     count: int
     kind: str
     names: tuple[str, ...] | None = None
 
+    @property
+    def present(self) -> torch.Tensor:
+        """The nodes that have a label, or some of several, bool [N]."""
+        return self.y >= 0 if self.kind == "class" else ~self.y.isnan().all(dim=1)
 
-def check_classes(classes: Any) -> int | tuple[str, ...] | None:
+
+def _classes_of(classes: Any) -> Classes:
     """Return the option `classes`: a number of classes, their names, or None; else raise."""
     accepted = "the number of classes, or a list of their different names"
-    if classes is None or (isinstance(classes, int) and not isinstance(classes, bool)):
-        return None if classes is None else check_integer("classes", classes, 1, accepted, 2**31 - 1)
+    if classes is None:
+        return None
+    if isinstance(classes, int) and not isinstance(classes, bool):
+        return check_integer("classes", classes, 1, accepted, 2**31 - 1)
     if isinstance(classes, (str, bytes)) or not isinstance(classes, Sequence):
         bad_type("classes", classes, accepted)
     names = tuple(str(name) for name in classes)
@@ -146,19 +137,16 @@ def check_classes(classes: Any) -> int | tuple[str, ...] | None:
     return names
 
 
-def read_labels(content: Content, kind: str, classes: int | tuple[str, ...] | None) -> Labels:
+def _count_and_names(classes: int | tuple[str, ...]) -> tuple[int, tuple[str, ...] | None]:
+    return (classes, None) if isinstance(classes, int) else (len(classes), classes)
+
+
+def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
     """Make labels of what a file says of its nodes.
 
-    Args:
-        content: the file's content.
-        kind: one of LABEL_KINDS. "auto": whole numbers and texts are classes, other numbers are targets of a
-            regression, and a table of 0 and 1 with several columns is multi-label.
-        classes: the number of classes or labels, or their names in the order of their numbers; None: those
-            that there are. An empty text is a missing label, and so is -1 unless it is one of the names.
-
-    Raises:
-        ValueError: there are no labels and `classes` is None; there are fewer than two classes; a label is
-            out of range, infinite, or none of the names; or it may be a class or a missing label.
+    With `kind` "auto" whole numbers and texts are classes, other numbers are targets of a regression, and a
+    table of 0 and 1 with several columns is multi-label. An empty text is a missing label, and so is -1
+    unless it is one of the names of `classes`.
     """
     y = content.y
     if y is None:
@@ -168,49 +156,32 @@ def read_labels(content: Content, kind: str, classes: int | tuple[str, ...] | No
     if y.ndim == 1 and (content.named or y.dtype.kind not in "biuf") and kind != "regression":
         if kind == "multilabel":
             bad_value("label_kind", "got 'multilabel' for one column; accepted: class, regression or auto")
-        texts = _texts(y)
-        if kind == "class" or not _are_fractions(texts):
-            return _named(texts, classes)
+        texts = [text_of(value) for value in (y if y.dtype.kind == "f" else y.tolist())]
+        if kind == "class" or not _are_fractions(set(texts)):
+            return _of_names(texts, classes)
     return _of_numbers(_numbers(y), kind, classes, content.label_columns)
 
 
-def _no_labels(nodes: int, kind: str, classes: int | tuple[str, ...] | None) -> Labels:
+def _no_labels(nodes: int, kind: str, classes: Classes) -> _Labels:
     if classes is None:
         bad_value(
             "label",
             "there are no labels; accepted: y, a column of labels (label=COLUMN), or for predictions alone "
             "classes=, the number or the names of the classes",
         )
-    names = classes if isinstance(classes, tuple) else None
-    count = classes if isinstance(classes, int) else len(classes)
-    present = torch.zeros(nodes, dtype=torch.bool, device="cpu")
+    count, names = _count_and_names(classes)
     if kind in ("auto", "class"):
         _check_count(classes)
-        return Labels(torch.full((nodes,), -1, device="cpu"), present, count, "class", names)
+        return _Labels(torch.full((nodes,), -1, device="cpu"), count, "class", names)
     y = torch.full((nodes, count), math.nan, dtype=torch.float32, device="cpu")
-    return Labels(y, present, count, kind, names)
+    return _Labels(y, count, kind, names)
 
 
-def _texts(y: np.ndarray) -> np.ndarray:
-    """Return labels as texts, "" where there is none."""
-    if y.dtype.kind == "f":
-        whole = np.isfinite(y) & (y == np.floor(y))
-        return np.array(
-            [str(int(v)) if w else "" if v != v else str(v) for v, w in zip(y, whole, strict=True)]
-        )
-    return np.array([str(value).strip() for value in y.tolist()], dtype=object)
-
-
-def _are_fractions(texts: np.ndarray) -> bool:
-    """Return whether labels are numbers that are not all whole.
-
-    Raises:
-        ValueError: some are, and others are no numbers.
-    """
-    words = set(texts.tolist()) - {""}
-    if not any(is_number(word) and not float(word).is_integer() for word in words):
+def _are_fractions(texts: set[str]) -> bool:
+    """Return whether labels are numbers that are not all whole; raise if others of them are no numbers."""
+    if not any(is_number(text) and not float(text).is_integer() for text in texts):
         return False
-    others = sorted(word for word in words if not is_number(word) and word.casefold() != "nan")
+    others = sorted(text for text in texts if text and not is_number(text) and text.casefold() != "nan")
     if others:
         bad_value(
             "label",
@@ -220,56 +191,49 @@ def _are_fractions(texts: np.ndarray) -> bool:
     return True
 
 
-def _check_count(classes: int | tuple[str, ...]) -> int:
-    """Return the number of classes that the option `classes` says; raise unless it is two or more."""
-    count = classes if isinstance(classes, int) else len(classes)
+def _check_count(classes: int | tuple[str, ...]) -> None:
+    count, names = _count_and_names(classes)
     if count < 2:
-        got = classes if isinstance(classes, int) else classes[0]
-        bad_value("classes", f"got {got}, one class; accepted: two or more")
-    return count
+        bad_value("classes", f"got {names[0] if names else count}, one class; accepted: two or more")
 
 
-def _named(texts: np.ndarray, classes: int | tuple[str, ...] | None) -> Labels:
+def _of_names(texts: list[str], classes: Classes) -> _Labels:
     """Make classes of names. Without `classes` they are sorted, as numbers if all of them are integers."""
-    words = set(texts.tolist()) - {""}
-    if classes is None:
-        _check_words(words, texts)
-    elif isinstance(classes, int) or _NO_CLASS not in classes:
+    words = set(texts) - {""}
+    if isinstance(classes, int) or (classes is not None and _NO_CLASS not in classes):
         words.discard(_NO_CLASS)
     found = sorted(words)
-    if all(_is_integer(name) for name in found):
+    if all(map(_is_integer, found)):
         found.sort(key=int)
-    if isinstance(classes, int):
+    present = sum(text in words for text in texts)
+    if classes is None:
+        _check_words(words, texts)
+    elif isinstance(classes, int):
         wrong = next((name for name in found if not (_is_integer(name) and 0 <= int(name) < classes)), None)
         if wrong is not None:
-            bad_value(
-                "classes", f"got {classes}, and a label is {wrong!r}; accepted: labels below it, or names"
-            )
-    elif classes is not None:
-        unknown = [name for name in found if name not in set(classes)]
-        if unknown:
-            bad_value("classes", f"lacks {unknown[0]!r}, which is a label in the file; accepted: all labels")
+            got = f"got {classes}, and a label is {wrong!r}"
+            bad_value("classes", f"{got}; accepted: labels below it, or names")
+    elif unknown := [name for name in found if name not in classes]:
+        bad_value("classes", f"lacks {unknown[0]!r}, which is a label in the file; accepted: all labels")
     if classes is not None:
         _check_count(classes)
-    present = np.array([text in words for text in texts.tolist()], dtype=bool)
     if not found:
         bad_value("label", "no node has a label; accepted: at least one that is not empty")
-    if classes is None and len(found) == int(present.sum()) >= _MANY:
+    if classes is None and len(found) == present >= _MANY:
         bad_value(
             "label",
             f"each of {len(found)} nodes has a label of its own, as a name is; accepted: classes of several "
             "nodes (label=COLUMN), or classes= for what they are",
         )
     if classes is None and len(found) < 2:
-        _refuse_one_class("label", found[0], int(present.sum()))
+        _refuse_one_class("label", found[0], present)
     if isinstance(classes, int):
-        number = {name: int(name) for name in found}
-        names = tuple(map(str, range(classes)))
+        names, number = tuple(map(str, range(classes))), {name: int(name) for name in found}
     else:
         names = classes or tuple(found)
-        number = {name: at for at, name in enumerate(names)}
-    y = np.array([number[text] if have else -1 for text, have in zip(texts.tolist(), present, strict=True)])
-    return Labels(torch.from_numpy(y.astype(np.int64)), torch.from_numpy(present), len(names), "class", names)
+        number = {name: at for at, name in enumerate(names) if name in words}
+    y = torch.tensor([number.get(text, -1) for text in texts], dtype=torch.int64, device="cpu")
+    return _Labels(y, len(names), "class", names)
 
 
 def _refuse_one_class(option: str, name: object, nodes: int) -> None:
@@ -280,21 +244,21 @@ def _refuse_one_class(option: str, name: object, nodes: int) -> None:
     )
 
 
-def _check_words(words: set[str], texts: np.ndarray) -> None:
+def _check_words(words: set[str], texts: list[str]) -> None:
     """Raise ValueError if a label may be a class or a missing one; warn of a class with such a name."""
     accepted = "an empty cell where there is no label, or classes= with the names of all classes"
     doubt = "which may be a class or a missing label"
     if _NO_CLASS in words:
-        count = int((texts == _NO_CLASS).sum())
-        bad_value("label", f"got '-1' ({count} times), {doubt}; accepted: {accepted}, -1 among them or not")
+        got = f"got '-1' ({texts.count(_NO_CLASS)} times), {doubt}"
+        bad_value("label", f"{got}; accepted: {accepted}, -1 among them or not")
     doubtful = sorted(word for word in words if word.casefold() in MISSING_WORDS)
     if not doubtful:
         return
-    got = f"got {doubtful[0]!r} ({int((texts == doubtful[0]).sum())} times)"
+    got = f"got {doubtful[0]!r} ({texts.count(doubtful[0])} times)"
     if all(is_number(word) for word in words - set(doubtful)):
         bad_value("label", f"{got} and beside it numbers or nothing, {doubt}; accepted: {accepted}")
-    warnings.warn(f"label: {got}, which is taken as a class; accepted without this warning: {accepted}",
-                  UserWarning, stacklevel=2)  # fmt: skip
+    problem = f"label: {got}, which is taken as a class; accepted without this warning: {accepted}"
+    warnings.warn(problem, UserWarning, stacklevel=2)
 
 
 def _is_integer(text: str) -> bool:
@@ -317,14 +281,10 @@ def _numbers(y: np.ndarray) -> np.ndarray:
     return flat.reshape(y.shape)
 
 
-def _of_numbers(
-    y: np.ndarray, kind: str, classes: int | tuple[str, ...] | None, columns: tuple[str, ...] | None
-) -> Labels:
+def _of_numbers(y: np.ndarray, kind: str, classes: Classes, columns: tuple[str, ...] | None) -> _Labels:
+    table = y.reshape(len(y), -1)
     if np.isinf(y).any():
-        bad_value(
-            "y",
-            f"node {int(np.isinf(y).reshape(len(y), -1).any(1).argmax())} has infinity; accepted: numbers",
-        )
+        bad_value("y", f"node {int(np.isinf(table).any(1).argmax())} has infinity; accepted: numbers")
     known = y[~np.isnan(y)]
     if kind == "auto":
         whole = bool((known == np.floor(known)).all())
@@ -332,74 +292,96 @@ def _of_numbers(
         kind = "multilabel" if several else "class" if y.ndim == 1 and whole else "regression"
     if kind == "class":
         return _numbered(y, known, classes)
-    table = y.reshape(len(y), -1)
     if kind == "multilabel":
         table = np.where(table == -1, np.nan, table)
         if not (np.isnan(table) | np.isin(table, (0, 1))).all():
             bad_value("y", "holds other numbers than 0 and 1; accepted: 1 for each label that a node has")
-        if np.isin(y, -1).any() and not (table == 0).any():
-            bad_value("y", "holds -1 and no 0; accepted: 0 for a label that a node does not have, and -1 or "
-                      "NaN where it is not known")  # fmt: skip
-    present = ~np.isnan(table).all(axis=1)
-    if not present.any():
+        if -1 in y and not (table == 0).any():
+            accepted = "0 for a label that a node does not have, and -1 or NaN where it is not known"
+            bad_value("y", f"holds -1 and no 0; accepted: {accepted}")
+    if np.isnan(table).all():
         bad_value("y", "no node has a label; accepted: at least one that is not NaN")
     with np.errstate(over="ignore"):
         table = table.astype(np.float32)
     if np.isinf(table).any():
         bad_value("y", "holds a number beyond the range of float32; accepted: smaller ones")
-    names = _names_of(classes, columns, table.shape[1])
-    return Labels(torch.from_numpy(table), torch.from_numpy(present), table.shape[1], kind, names)
-
-
-def _names_of(
-    classes: int | tuple[str, ...] | None, columns: tuple[str, ...] | None, count: int
-) -> tuple[str, ...] | None:
-    """Return the names of labels or targets, after a check that there are so many."""
-    given = classes if isinstance(classes, int) else count if classes is None else len(classes)
+    count = table.shape[1]
+    given, names = (count, None) if classes is None else _count_and_names(classes)
     if given != count:
         bad_value("classes", f"got {given}, and there are {count} columns of labels; accepted: as many")
-    return classes if isinstance(classes, tuple) else columns
+    names = columns if names is None and not isinstance(classes, tuple) else names
+    return _Labels(torch.from_numpy(table), count, kind, names)
 
 
-def _numbered(y: np.ndarray, known: np.ndarray, classes: int | tuple[str, ...] | None) -> Labels:
+def _numbered(y: np.ndarray, known: np.ndarray, classes: Classes) -> _Labels:
     """Make classes of integers, which are the numbers of the classes."""
-    accepted = f"0 to {len(y) - 1}, or -1 or NaN where there is none" if len(y) else "integers"
     if y.ndim != 1:
         bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
-    limit = len(y) if classes is None else _check_count(classes)
-    wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= limit))
+    count, names = (len(y), None) if classes is None else _count_and_names(classes)
+    if classes is not None:
+        _check_count(classes)
+    wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= count))
     if wrong.any():
-        at = int(wrong.argmax())
-        if classes is not None:
-            accepted = f"0 to {limit - 1}, as classes= says, or -1 or NaN where there is none"
+        at, option = int(wrong.argmax()), "" if classes is None else " as classes= says,"
+        accepted = f"0 to {count - 1},{option} or -1 or NaN where there is none"
         bad_value("y", f"node {at} has the class {y[at]:g}; accepted: {accepted}")
     found = known[known >= 0]
-    if classes is None and not found.size:
-        bad_value("y", "no node has a label; accepted: at least one that is not NaN or -1")
-    if classes is None and len(set(found.tolist())) < 2:
-        _refuse_one_class("y", int(found[0]), found.size)
-    count = limit if classes is not None else int(found.max()) + 1
+    if classes is None:
+        if not found.size:
+            bad_value("y", "no node has a label; accepted: at least one that is not NaN or -1")
+        if len(np.unique(found)) < 2:
+            _refuse_one_class("y", int(found[0]), found.size)
+        count = int(found.max()) + 1
     numbers = np.where(np.isnan(y), -1, y).astype(np.int64)
-    names = classes if isinstance(classes, tuple) else None
-    return Labels(torch.from_numpy(numbers), torch.from_numpy(numbers >= 0), count, "class", names)
+    return _Labels(torch.from_numpy(numbers), count, "class", names)
 
 
-#: What `features` can be: those of the file, or made of the graph.
-FEATURES = ("file", "degree", "constant", "identity")
-#: What `split` can be, beside "given:NUMBER" and "time:COLUMN".
-SPLITS = ("auto", "given", "random", "stratified")
-#: Columns of the features that are made of degrees, one for each power of two of 32 bits.
-_DEGREES = 32
+@dataclass(frozen=True)
+class FileOptions:
+    """What a user says of a file; `load_custom` documents the attributes, None: decided by what is there.
+
+    `time` is the column of times, which is no feature, and `has_features` whether columns of the nodes are
+    features at all.
+    """
+
+    edges: str | None = None
+    nodes: str | None = None
+    labels: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    id: str | None = None
+    label: str | Sequence[str] | None = None
+    feature_columns: Sequence[str] | None = None
+    time: str | None = None
+    has_features: bool = True
+
+    def __post_init__(self) -> None:
+        files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id")
+        for name in (*files, *columns):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                bad_type(name, value, f"the name of a {'file' if name in files else 'column'}")
+        for name in ("label", "feature_columns"):
+            value, accepted = getattr(self, name), "a list of names of columns"
+            if value is None or (name == "label" and isinstance(value, str)):
+                continue
+            if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+                bad_type(name, value, accepted)
+            if not value or not all(isinstance(item, str) for item in value):
+                bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
+            if len(set(value)) != len(value):
+                bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns of labels that are given."""
+        return [self.label] if isinstance(self.label, str) else list(self.label or ())
 
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """How a data set is made of a file's content; `load_custom` documents the attributes.
-
-    Raises:
-        TypeError: an attribute is of another type.
-        ValueError: an attribute is out of range.
-    """
+    """How a data set is made of a file's content; `load_custom` documents the attributes and errors."""
 
     features: str = "file"
     label_kind: str = "auto"
@@ -413,14 +395,18 @@ class BuildOptions:
     normalize_features: bool = False
 
     def __post_init__(self) -> None:
-        check_choice("features", self.features, FEATURES)
-        check_choice("label_kind", self.label_kind, LABEL_KINDS)
-        check_classes(self.classes)
+        check_choice("features", self.features, _FEATURES)
+        check_choice("label_kind", self.label_kind, _LABEL_KINDS)
+        object.__setattr__(self, "classes", _classes_of(self.classes))
         if self.metric is not None:
             check_choice("metric", self.metric, METRICS)
-        self.split_parts()
+        self.split_kind()
         for name in ("train_fraction", "val_fraction"):
-            _check_fraction(name, getattr(self, name))
+            value, accepted = getattr(self, name), "a number between 0 and 1, without both"
+            if isinstance(value, bool) or not isinstance(value, (int, float)):
+                bad_type(name, value, accepted)
+            if not 0 < value < 1:
+                bad_value(name, f"got {value}; accepted: {accepted}")
         if self.train_fraction + self.val_fraction >= 1:
             got = f"{self.val_fraction} beside train_fraction={self.train_fraction}"
             bad_value("val_fraction", f"got {got}; accepted: fractions that leave some nodes for the test")
@@ -429,41 +415,28 @@ class BuildOptions:
             check_flag("directed", self.directed)
         check_flag("normalize_features", self.normalize_features)
 
-    def split_parts(self) -> tuple[str, str]:
+    def split_kind(self) -> tuple[str, str]:
         """Return the kind of split, and what follows the colon."""
-        accepted = ", ".join([*SPLITS, "given:NUMBER", "time:COLUMN"])
+        accepted = ", ".join([*_SPLITS, "given:NUMBER", "time:COLUMN"])
         if not isinstance(self.split, str):
             bad_type("split", self.split, f"one of {accepted}")
-        kind, colon, rest = self.split.partition(":")
-        plain = kind in SPLITS and not colon
+        kind, _, rest = self.split.partition(":")
         numbered = kind == "given" and rest.isdecimal() and len(rest) < 10
-        if not (plain or numbered or (kind == "time" and rest)):
+        if not (self.split in _SPLITS or numbered or (kind == "time" and rest)):
             bad_value("split", f"got {self.split!r}; accepted: {accepted}")
         return kind, rest
 
 
-def _check_fraction(name: str, value: Any) -> None:
-    accepted = "a number between 0 and 1, without both"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
-    if not 0 < value < 1:
-        bad_value(name, f"got {value}; accepted: {accepted}")
-
-
 def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset:
-    """Make a data set.
-
-    Args:
-        name: name of the data set.
-        content: what the file holds.
-        options: how to make labels, features and the split of it.
+    """Make a data set of a file's content.
 
     Raises:
         ValueError: something that the options ask for is not in the file, or what it holds can't be trained
             on; the message begins with the option or the array.
         MemoryError: the data set does not fit into memory.
     """
-    labels = read_labels(content, options.label_kind, check_classes(options.classes))
+    classes: Any = options.classes
+    labels = _read_labels(content, options.label_kind, classes)
     graph = _graph(content, options.directed)
     x = _features(content, graph, options.features)
     if options.normalize_features:
@@ -487,9 +460,8 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
 
 def _metric(kind: str, given: str | None) -> str:
     """Return the metric of labels of a kind; raise ValueError if another one is given."""
-    accepted = {"class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc")}.get(
-        kind, REGRESSION_METRICS
-    )
+    of_classes = {"class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc")}
+    accepted = of_classes.get(kind, REGRESSION_METRICS)
     if given is not None and given not in accepted:
         bad_value("metric", f"got {given!r} for labels of the kind {kind}; accepted: {', '.join(accepted)}")
     return given or accepted[0]
@@ -502,50 +474,31 @@ def _graph(content: Content, directed: bool | None) -> SparseGraph:
     or in both directions. Weights of repeated edges are summed.
     """
     directed = content.directed if directed is None else directed
-    edges, weights = torch.from_numpy(content.edges), content.weights
+    edges, weights = torch.from_numpy(content.edges).contiguous(), content.weights
+    for ends in edges:
+        check_range("edge_index", ends, content.nodes, "num_nodes")
     check_memory("edge_index", 48 * edges.shape[1], f"a graph of {edges.shape[1]} edges")
     if weights is not None:
         with np.errstate(over="ignore"):  # too large ones become infinite, which the graph refuses
             weights = weights.astype(np.float32)
-    if directed:
-        made = SparseGraph.from_edge_index(edges, content.nodes, weights)
-        return SparseGraph(made.csr, made.values)
-    if weights is None:
-        node_count("num_nodes", content.nodes)
-        _check_nodes(content)
-        both = torch.cat([edges, edges.flip(0)], dim=1)
-        csr, _ = coo_to_csr(both[1].contiguous(), both[0].contiguous(), content.nodes, content.nodes)
-        return SparseGraph(csr)
-    beside = edges[0] != edges[1]
-    both = torch.cat([edges, edges.flip(0)[:, beside]], dim=1)
-    made = SparseGraph.from_edge_index(
-        both, content.nodes, np.concatenate([weights, weights[beside.numpy()]])
-    )
-    return SparseGraph(made.csr, made.values)
-
-
-def _check_nodes(content: Content) -> None:
-    for name, ends in zip(("sources", "targets"), content.edges, strict=True):
-        wrong = (ends < 0) | (ends >= content.nodes)
-        if wrong.any():
-            at = int(wrong.argmax())
-            bad_value(
-                "edge_index",
-                f"the {name} have {ends[at]} as element {at}; accepted: 0 to {content.nodes - 1}",
-            )
+    if not directed:
+        beside = edges[0] != edges[1]
+        edges = torch.cat([edges, edges.flip(0)[:, beside]], dim=1)
+        weights = None if weights is None else np.concatenate([weights, weights[beside.numpy()]])
+    made = SparseGraph.from_edge_index(edges, content.nodes, weights)
+    return SparseGraph(made.csr, made.values if directed or weights is not None else None)
 
 
 def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
     """Return features, float32 [N, F]: those of the file, or made of the graph."""
-    nodes = content.nodes
+    nodes, x = content.nodes, content.x
     if kind == "file":
-        if content.x is None:
-            bad_value(
-                "features",
-                "got 'file', and the file has no features; accepted: degree, constant or identity, as in "
-                "features=degree",
-            )
-        return torch.from_numpy(dense_features(content.x))
+        if x is None:
+            accepted = "degree, constant or identity, as in features=degree"
+            bad_value("features", f"got 'file', and the file has no features; accepted: {accepted}")
+        check_memory("x", 4 * x.size, f"features of shape {x.shape}")
+        with np.errstate(over="ignore"):  # too large ones become infinite, which the data set refuses
+            return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
     if kind == "constant":
         return torch.ones(nodes, 1, dtype=torch.float32, device="cpu")
     if kind == "identity":
@@ -555,29 +508,29 @@ def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
     return torch.nn.functional.one_hot(place, _DEGREES).float()
 
 
-def _split(content: Content, labels: Labels, options: BuildOptions) -> Masks:
+def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     """Make the split of the nodes that have a label; check that no part is empty."""
-    kind, rest = options.split_parts()
-    if not labels.present.any():
-        return labels.present, labels.present.clone(), labels.present.clone()
+    kind, rest = options.split_kind()
+    present = labels.present
+    if not present.any():
+        return present, present.clone(), present.clone()
     if kind == "auto":
         kind = "given" if content.masks else "stratified" if labels.kind == "class" else "random"
-    parts = _given(content, rest) if kind == "given" else _made(kind, rest, content, labels, options)
-    train, val, test = (part & labels.present for part in parts)
+    parts = _given(content, rest) if kind == "given" else _drawn(kind, rest, content, labels, options)
+    train, val, test = (part & present for part in parts)
     for name, part in zip(PARTS, (train, val, test), strict=True):
         if not part.any():
-            of = f"{int(labels.present.sum())} nodes with a label"
+            of = f"{int(present.sum())} nodes with a label"
             bad_value("split", f"{options.split!r} of {of} leaves none for {name}; accepted: no empty part")
     return train, val, test
 
 
-def _given(content: Content, number: str) -> Masks:
+def _given(content: Content, number: str) -> list[torch.Tensor]:
     missing = [f"{name}_mask" for name in PARTS if name not in content.masks]
     if missing:
         there = "no split" if len(missing) == len(PARTS) else f"no {', '.join(missing)}"
-        bad_value(
-            "split", f"got 'given', and the file has {there}; accepted: random, stratified or time:COLUMN"
-        )
+        accepted = "random, stratified or time:COLUMN"
+        bad_value("split", f"got 'given', and the file has {there}; accepted: {accepted}")
     which = int(number or 0)
     masks = [mask[:, None] if mask.ndim == 1 else mask for mask in (content.masks[name] for name in PARTS)]
     # A mask of one column goes with each split of the others.
@@ -588,17 +541,16 @@ def _given(content: Content, number: str) -> Masks:
     if which >= (count := max(counts, default=1)):
         bad_value("split", f"got 'given:{which}', and the file has {count}; accepted: smaller numbers")
     columns = [mask[:, 0 if mask.shape[1] == 1 else which] for mask in masks]
-    parts = [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
-    twice = torch.stack(parts).sum(dim=0) > 1
+    twice = np.sum(columns, axis=0) > 1
     if twice.any():
-        at = int(twice.long().argmax())
+        at = int(twice.argmax())
         node = at if content.ids is None else repr(content.ids[at])
         bad_value("split", f"node {node} is in two parts of the given split; accepted: parts without overlap")
-    return parts[0], parts[1], parts[2]
+    return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
 
 
-def _made(kind: str, column: str, content: Content, labels: Labels, options: BuildOptions) -> Masks:
-    """Draw a split of the nodes with a label, or make one of their times."""
+def _drawn(kind: str, column: str, content: Content, labels: _Labels, options: BuildOptions) -> torch.Tensor:
+    """Draw a split of the nodes with a label, or make one of their times; bool [3, N]."""
     present = labels.present.nonzero().flatten()
     generator = split_generator(0, options.seed)
     fractions = (options.train_fraction, options.val_fraction)
@@ -606,55 +558,45 @@ def _made(kind: str, column: str, content: Content, labels: Labels, options: Bui
         masks = random_split(present.numel(), generator, *fractions)
     elif kind == "stratified":
         if labels.kind != "class":
-            bad_value(
-                "split", "got 'stratified' for labels that are no classes; accepted: random or time:COLUMN"
-            )
+            accepted = "random or time:COLUMN"
+            bad_value("split", f"got 'stratified' for labels that are no classes; accepted: {accepted}")
         masks = stratified_split(labels.y[present], generator, *fractions)
     else:
         times = _times(content, column)[present]
         present, times = present[~times.isnan()], times[~times.isnan()]
         if times.unique().numel() < len(PARTS):
-            bad_value(
-                "split", f"column {column!r} has less than three different times; accepted: three or more"
-            )
+            problem = f"column {column!r} has less than three different times"
+            bad_value("split", f"{problem}; accepted: three or more")
         masks = split_by_time(times, *fractions)
     whole = torch.zeros(len(PARTS), content.nodes, dtype=torch.bool, device="cpu")
-    for row, mask in zip(whole, masks, strict=True):
-        row[present[mask]] = True
-    return whole[0], whole[1], whole[2]
+    whole[:, present] = torch.stack(masks)
+    return whole
 
 
 def _times(content: Content, column: str) -> torch.Tensor:
     """Return a column of times as numbers, float64 [N], NaN where there is none."""
     if column not in content.columns:
         known = ", ".join(content.columns) or "none"
-        bad_value(
-            "split", f"got 'time:{column}', and the nodes have no such column; they have: {known}"[:400]
-        )
+        problem = f"got 'time:{column}', and the nodes have no such column; they have: {known}"
+        bad_value("split", problem[:400])
     values = content.columns[column]
-    if values.ndim != 1:
-        bad_value("split", f"column {column!r} has shape {values.shape}; accepted: a number for each node")
     if values.dtype.kind in "biuf":
         return torch.from_numpy(values.astype(np.float64))
     times = np.full(len(values), np.nan)
     for at, value in enumerate(values.tolist()):
         text = str(value).strip()
         try:
-            times[at] = float(text) if text else np.nan
+            times[at] = float(text or "nan")
         except ValueError:
-            times[at] = _date(column, at, text)
+            times[at] = _seconds(column, at, text)
     return torch.from_numpy(times)
 
 
-def _date(column: str, row: int, text: str) -> float:
+def _seconds(column: str, node: int, text: str) -> float:
     """Return a date in the form of ISO 8601 as seconds."""
-    from datetime import datetime, timezone
-
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        bad_value(
-            "split",
-            f"column {column!r} has {text[:40]!r} for node {row}; accepted: numbers, or dates as 2024-12-31",
-        )
+        got = f"column {column!r} has {text[:40]!r} for node {node}"
+        bad_value("split", f"{got}; accepted: numbers, or dates as 2024-12-31")
     return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

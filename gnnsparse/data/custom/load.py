@@ -8,14 +8,14 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
-from gnnsparse.data.custom.build import BuildOptions, Content, build_dataset
+from gnnsparse.data.custom.build import BuildOptions, Content, FileOptions, build_dataset
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
+    SAVED,
     content_of_attributes,
     read_archive,
     read_dgl,
@@ -25,7 +25,7 @@ from gnnsparse.data.custom.readers import (
     read_saved,
 )
 from gnnsparse.data.custom.table_files import ENDINGS
-from gnnsparse.data.custom.tables import Columns, find_tables, read_tables
+from gnnsparse.data.custom.tables import read_tables
 from gnnsparse.data.datasets import NodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.preprocess.source import is_pyg_data
@@ -34,53 +34,11 @@ __all__ = ["CUSTOM_FORMATS", "dataset_of_pyg", "load_custom"]
 
 _log = logging.getLogger("gnnsparse.data")
 
-
-@dataclass(frozen=True)
-class _Request:
-    """What is to be read: the file or folder, and the options of the readers."""
-
-    path: Path
-    edges: str | None
-    nodes: str | None
-    labels: str | None
-    columns: Columns
-
-
-def _tables(request: _Request) -> Content:
-    found = find_tables(request.path, request.edges, request.nodes)
-    return read_tables(*found, request.columns)
-
-
-def _saved(request: _Request) -> Content:
-    path = request.path
-    if path.is_dir():
-        path = next(place for place in _processed(path) if place.is_file())
-    return read_saved(path)
-
-
-def _processed(folder: Path) -> list[Path]:
-    """Return where a folder of PyG has its processed file."""
-    return [folder / "processed" / "data.pt", folder / "data.pt"]
-
-
-def _graphml(request: _Request) -> Content:
-    columns = request.columns
-    if columns.label is not None and not isinstance(columns.label, str):
-        bad_type("label", columns.label, "the name of one attribute of a GraphML file")
-    features = None if columns.features is None else list(columns.features)
-    return read_graphml(request.path, columns.label, columns.weight, features)
-
-
 #: The readers by the name of their format.
-_READERS: dict[str, Callable[[_Request], Content]] = {
-    "pyg": _saved,
-    "npz": lambda request: read_archive(request.path),
-    "tables": _tables,
-    "mtx": lambda request: read_matrix(request.path, request.labels),
-    "graphml": _graphml,
-    "ogb": lambda request: read_ogb_folder(request.path),
-    "dgl": lambda request: read_dgl(request.path),
-}
+_READERS: dict[str, Callable[[Path, FileOptions], Content]] = {
+    "pyg": read_saved, "npz": read_archive, "tables": read_tables, "mtx": read_matrix,
+    "graphml": read_graphml, "ogb": read_ogb_folder, "dgl": read_dgl,
+}  # fmt: skip
 #: The formats that `load_custom` reads; "auto": by the ending of the name or by what is in the folder.
 CUSTOM_FORMATS = ("auto", *_READERS)
 #: Endings of the names of files, and their formats.
@@ -175,15 +133,14 @@ def load_custom(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
         normalize_features,
     )  # fmt: skip
-    kind, rest = options.split_parts()
+    kind, rest = options.split_kind()
     time = rest if kind == "time" else None
-    columns = Columns(source, target, weight, id, label, feature_columns, time, features == "file")
-    for name, value in (("edges", edges), ("nodes", nodes), ("labels", labels)):
-        if value is not None and not isinstance(value, str):
-            bad_type(name, value, "the name of a file")
-    place, read = _find(path, check_choice("format", format, CUSTOM_FORMATS))
+    about = FileOptions(
+        edges, nodes, labels, source, target, weight, id, label, feature_columns, time, features == "file"
+    )
+    place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     with _naming_file(place):
-        content = read(_Request(place, edges, nodes, labels, columns))
+        content = _READERS[format](place, about)
         dataset = build_dataset(place.name, content, options)
     for line in content.uses:
         _log.info(line)
@@ -205,8 +162,8 @@ def _naming_file(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _find(path: Any, format: str) -> tuple[Path, Callable[[_Request], Content]]:
-    """Return the path and its reader; raise ValueError if there is no such file or no such format."""
+def _find(path: Any, format: str) -> tuple[Path, str]:
+    """Return the path and its format; raise ValueError if there is no such file, or it has another format."""
     accepted = "the path of a file or a folder, as in graph.npz"
     if not isinstance(path, (str, os.PathLike)):
         bad_type("path", path, accepted)
@@ -217,81 +174,50 @@ def _find(path: Any, format: str) -> tuple[Path, Callable[[_Request], Content]]:
         is_folder = exists = False
     if not exists:
         bad_value("path", f"there is no file or folder {str(place)!r}; accepted: {accepted}")
-    if format == "auto":
-        format = _format_of_folder(place) if is_folder else _format_of_file(place)
-    elif is_folder != (format == "ogb") and not (is_folder and format in ("tables", "pyg")):
-        bad_value(
-            "path", f"{str(place)!r} is a {'folder' if is_folder else 'file'}, which format={format} is not"
-        )
-    return place, _READERS[format]
-
-
-def _format_of_file(path: Path) -> str:
-    for ending, format in _ENDINGS.items():
-        if path.name.lower().endswith(ending):
-            return format
-    bad_value("path", f"got {str(path)!r}; accepted: a folder, or a file {', '.join(_ENDINGS)} (or format=)")
-
-
-def _format_of_folder(folder: Path) -> str:
-    if (folder / OGB_MARK).is_file():
-        return "ogb"
-    if any((folder / f"edges{ending}").is_file() for ending in ENDINGS):
-        return "tables"
-    if any(place.is_file() for place in _processed(folder)):
-        return "pyg"
+    if format != "auto":
+        if is_folder != (format == "ogb") and not (is_folder and format in ("tables", "pyg")):
+            what = "folder" if is_folder else "file"
+            bad_value("path", f"{str(place)!r} is a {what}, which format={format} is not")
+        return place, format
+    if not is_folder:
+        of_file = (format for ending, format in _ENDINGS.items() if place.name.lower().endswith(ending))
+        if (found := next(of_file, None)) is None:
+            accepted = f"a folder, or a file {', '.join(_ENDINGS)} (or format=)"
+            bad_value("path", f"got {str(place)!r}; accepted: {accepted}")
+        return place, found
+    marks = {"ogb": [OGB_MARK], "tables": [f"edges{ending}" for ending in ENDINGS], "pyg": list(SAVED)}
+    for found, files in marks.items():
+        if any((place / file).is_file() for file in files):
+            return place, found
     bad_value(
         "path",
-        f"the folder {str(folder)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor "
-        "processed/data.pt; accepted: such a folder, or edges=FILE with format=tables",
+        f"the folder {str(place)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor {SAVED[0]}; "
+        "accepted: such a folder, or edges=FILE with format=tables",
     )
 
 
 register_dataset("custom", task="node")(load_custom)
 
 
-def dataset_of_pyg(
-    data: Any,
-    *,
-    features: str = "file",
-    label_kind: str = "auto",
-    classes: int | Sequence[str] | None = None,
-    metric: str | None = None,
-    split: str = "auto",
-    train_fraction: float = 0.6,
-    val_fraction: float = 0.2,
-    seed: int = 0,
-    directed: bool | None = None,
-    normalize_features: bool = False,
-) -> NodeDataset:
+def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
     """Make a data set of nodes of a torch_geometric.data.Data, as `load_custom` does of a saved one.
 
     Args:
         data: the graph, on any device: edge_index, x, y, and if there are such edge_weight, and train_mask,
             val_mask and test_mask, bool [N] or [N, splits].
-        features: "file" (x), "degree", "constant" or "identity", see `load_custom`.
-        label_kind: "auto", "class", "multilabel" or "regression".
-        classes: the number of classes or labels, or their names; None: those of y.
-        metric: the metric; None: the usual one.
-        split: "auto", "given", "given:NUMBER", "random", "stratified" or "time:COLUMN".
-        train_fraction: fraction of the training nodes, where the split is made.
-        val_fraction: fraction of the validation nodes; the others are for the test.
-        seed: seed of the split.
-        directed: False adds the reverse of each edge; None or True: the edges are as they are.
-        normalize_features: whether features are divided by the sum of the magnitudes in their row.
+        options: those of `load_custom` that are of no file: features, label_kind, classes, metric, split,
+            train_fraction, val_fraction, seed, directed and normalize_features. With directed=None edges are
+            as they are.
 
     Returns:
         The data set, on the CPU.
 
     Raises:
-        TypeError: an argument is of another type.
+        TypeError: an argument is of another type, or there is no such option.
         ValueError: an argument is out of range, or an attribute of the graph is missing, of another shape, or
             holds what a model can't be trained on.
     """
-    options = BuildOptions(
-        features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-        normalize_features,
-    )  # fmt: skip
+    checked = BuildOptions(**options)
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    return build_dataset("data", content_of_attributes(data.to_dict()), options)
+    return build_dataset("data", content_of_attributes(data.to_dict()), checked)

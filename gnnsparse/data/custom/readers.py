@@ -1,10 +1,11 @@
-"""Readers of a user's own graph: npz archives, files of torch.save, Matrix Market, GraphML, OGB and DGL.
+"""Readers of a graph: npz archives, files of torch.save, Matrix Market, GraphML, and folders of OGB and DGL.
 
 It stands alone because it makes a Content of files; options and data sets are not its matter.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -18,15 +19,15 @@ import numpy as np
 import torch
 
 from gnnsparse.data.array_files import Arrays, open_npz, read_csv
-from gnnsparse.data.custom.build import PARTS, Content, column_of_ids
+from gnnsparse.data.custom.build import PARTS, Content, FileOptions, mask_of_ids
 from gnnsparse.data.matrix_files import csr_of_archive, read_mtx
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, open_text, read_small, reading
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
-    "OGB_MARK", "content_of_attributes", "read_archive", "read_dgl", "read_graphml", "read_matrix",
+    "OGB_MARK", "SAVED", "content_of_attributes", "read_archive", "read_dgl", "read_graphml", "read_matrix",
     "read_ogb_folder", "read_saved",
 ]  # fmt: skip
 
@@ -40,9 +41,14 @@ _EDGES = (
     "edge_index [2, edges]; edges [edges, 2]; indptr and indices; row and col; or adj_indptr, adj_indices "
     "and adj_shape"
 )
+#: The names of arrays that are no columns of the nodes.
+_NO_COLUMNS = {
+    "num_nodes", "edge_index", "edges", "edge_weight", "indptr", "indices", "row", "col", "data", "ids",
+    *_FEATURES, *_LABELS, *(name for names in (*_MASKS.values(), *_INDICES.values()) for name in names),
+}  # fmt: skip
 
 
-def read_archive(path: Path) -> Content:
+def read_archive(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph of an npz archive.
 
     Args:
@@ -60,7 +66,7 @@ def read_archive(path: Path) -> Content:
     with open_npz(path) as arrays:
         edges, weights, nodes = _edges(arrays)
         x = _features(arrays)
-        y = _first(arrays, _LABELS, "biufSU", 2)
+        y = _first(arrays, _LABELS, "biufSU", least=1)
         if "num_nodes" in arrays.names:
             nodes = arrays.scalar("num_nodes")
         elif nodes is None:
@@ -68,72 +74,42 @@ def read_archive(path: Path) -> Content:
             nodes = rows[0] if rows else int(edges.max(initial=-1)) + 1
         if not 0 <= nodes < 2**31:
             bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
-        known = {
-            "num_nodes",
-            "edge_index",
-            "edges",
-            "edge_weight",
-            "indptr",
-            "indices",
-            "row",
-            "col",
-            "data",
-            "ids",
-        }
-        for names in (_FEATURES, _LABELS, *_MASKS.values(), *_INDICES.values()):
-            known |= set(names)
         columns: dict[str, np.ndarray] = {}
-        for name in sorted(arrays.names - known):
+        for name in sorted(arrays.names - _NO_COLUMNS):
             if not name.startswith(("adj_", "attr_")):
                 columns |= _column(arrays, name, nodes)
         named = y is not None and y.dtype.kind in "SU"
-        return Content(
-            nodes,
-            edges,
-            weights,
-            x,
-            _as_text(y),
-            _masks(arrays, nodes),
-            columns,
-            _ids(arrays, nodes),
-            named=named,
-        )
+        y = None if y is None else _as_text(y)
+        masks, ids = _masks(arrays, nodes), _ids(arrays, nodes)
+        return Content(nodes, edges, weights, x, y, masks, columns, ids, named=named)
 
 
 def _edges(arrays: Arrays) -> tuple[np.ndarray, np.ndarray | None, int | None]:
     """Return edges, weights, and the number of nodes if the form of the edges says it."""
     names = arrays.names
+    weight = "edge_weight" if "edge_weight" in names else "data"
     if "edge_index" in names:
-        edges = _signed(arrays.read("edge_index", "iu", (2, None)))
+        edges = _signed(arrays, "edge_index", (2, None))
     elif "edges" in names:
-        edges = np.ascontiguousarray(_signed(arrays.read("edges", "iu", (None, 2))).T)
+        edges = np.ascontiguousarray(_signed(arrays, "edges", (None, 2)).T)
     elif {"row", "col"} <= names:
-        row = _signed(arrays.read("row", "iu", (None,)))
-        edges = np.stack([_signed(arrays.read("col", "iu", row.shape)), row])
+        row = _signed(arrays, "row", (None,))
+        edges = np.stack([_signed(arrays, "col", row.shape), row])
     elif {"adj_indptr", "adj_indices", "adj_shape"} <= names:
         return _of_matrix(csr_of_archive(arrays, "adj_"))
     elif {"indptr", "indices"} <= names:
-        data = "edge_weight" if "edge_weight" in names else "data"
-        values = arrays.read(data, "biuf", (None,)) if data in names else None
-        return _of_matrix(
-            SparseGraph.from_csr(
-                _signed(arrays.read("indptr", "iu", (None,))),
-                _signed(arrays.read("indices", "iu", (None,))),
-                None if values is None else values.astype(np.float32),
-            )
-        )
+        values = arrays.read(weight, "biuf", (None,)).astype(np.float32) if weight in names else None
+        indptr, indices = (_signed(arrays, name, (None,)) for name in ("indptr", "indices"))
+        return _of_matrix(SparseGraph.from_csr(indptr, indices, values))
     else:
-        bad_value(
-            "edge_index", f"is missing; the archive has {', '.join(sorted(names)[:12])}; accepted: {_EDGES}"
-        )
-    name = "edge_weight" if "edge_weight" in names else "data"
-    weights = arrays.read(name, "biuf", (edges.shape[1],)) if name in names else None
-    return edges, weights, None
+        there = ", ".join(sorted(names)[:12])
+        bad_value("edge_index", f"is missing; the archive has {there}; accepted: {_EDGES}")
+    return edges, arrays.read(weight, "biuf", (edges.shape[1],)) if weight in names else None, None
 
 
-def _signed(array: np.ndarray) -> np.ndarray:
-    """Return integers as int64; those that do not fit become negative, which no node is."""
-    return array.astype(np.int64)
+def _signed(arrays: Arrays, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Read integers as int64; those that do not fit become negative, which no node is."""
+    return arrays.read(name, "iu", shape).astype(np.int64)
 
 
 def _of_matrix(graph: SparseGraph) -> tuple[np.ndarray, np.ndarray | None, int]:
@@ -149,25 +125,23 @@ def _features(arrays: Arrays) -> np.ndarray | None:
         rows, cols = matrix.num_rows, matrix.num_cols
         check_memory("attr_shape", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
         return matrix.to_scipy().toarray()
-    return _first(arrays, _FEATURES, "biuf", 2, least=2)
+    return _first(arrays, _FEATURES, "biuf", least=2)
 
 
-def _first(
-    arrays: Arrays, names: tuple[str, ...], kinds: str, dimensions: int, least: int = 1
-) -> np.ndarray | None:
-    """Read the first of some arrays that is there; None: none is."""
+def _first(arrays: Arrays, names: tuple[str, ...], kinds: str, least: int) -> np.ndarray | None:
+    """Read the first of some arrays that is there, of `least` to two dimensions; None: none is."""
     for name in names:
         if name in arrays.names:
             found = arrays.read(name, kinds)
-            if not least <= found.ndim <= dimensions:
-                accepted = "two dimensions" if least == dimensions else "one or two dimensions"
+            if not least <= found.ndim <= 2:
+                accepted = "two dimensions" if least == 2 else "one or two dimensions"
                 bad_value(name, f"has shape {str(found.shape)[:80]}; accepted: {accepted}")
             return found
     return None
 
 
-def _as_text(y: np.ndarray | None) -> np.ndarray | None:
-    if y is None or y.dtype.kind != "S":
+def _as_text(y: np.ndarray) -> np.ndarray:
+    if y.dtype.kind != "S":
         return y
     return np.array([value.decode("utf-8") for value in y.ravel().tolist()], dtype=str).reshape(y.shape)
 
@@ -180,22 +154,21 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
             if name not in arrays.names:
                 continue
             mask = arrays.read(name, "biu")
-            if mask.dtype.kind != "b":
-                if not np.isin(mask, (0, 1)).all():
-                    bad_value(name, "holds other numbers than 0 and 1; accepted: a mask, or ids as train_idx")
-                mask = mask != 0
+            if mask.dtype.kind != "b" and not np.isin(mask, (0, 1)).all():
+                bad_value(name, "holds other numbers than 0 and 1; accepted: a mask, or ids as train_idx")
+            mask = mask != 0
             rows_last = mask.ndim == 2 and mask.shape[0] != nodes and mask.shape[1] == nodes
             masks[part] = mask.T if rows_last else mask
         for name in _INDICES[part]:
             if part not in masks and name in arrays.names:
-                masks[part] = column_of_ids(name, _signed(arrays.read(name, "iu", (None,))), nodes)
+                masks[part] = mask_of_ids(name, _signed(arrays, name, (None,)), nodes)
     return masks
 
 
 def _column(arrays: Arrays, name: str, nodes: int) -> dict[str, np.ndarray]:
     """Read an array of a number or a text for each node; an empty dict if it is something else."""
     try:
-        return {name: _as_text(arrays.read(name, "biufSU", (nodes,)))}  # type: ignore[dict-item]
+        return {name: _as_text(arrays.read(name, "biufSU", (nodes,)))}
     except ValueError:
         return {}
 
@@ -203,24 +176,23 @@ def _column(arrays: Arrays, name: str, nodes: int) -> dict[str, np.ndarray]:
 def _ids(arrays: Arrays, nodes: int) -> tuple[str, ...] | None:
     if "ids" not in arrays.names:
         return None
-    found = tuple(str(value) for value in _as_text(arrays.read("ids", "iuSU", (nodes,))).tolist())  # type: ignore[union-attr]
+    found = tuple(str(value) for value in _as_text(arrays.read("ids", "iuSU", (nodes,))).tolist())
     if len(set(found)) != nodes:
         bad_value("ids", "has an id twice; accepted: a different one for each node")
     return found
 
 
 _GRAPH = "a torch_geometric.data.Data, a list with one, or a dict with edge_index"
-#: The attributes of a Data that are read; others may hold anything.
-_SAVED_MASKS = {part: f"{part}_mask" for part in PARTS}
-_KNOWN = ("edge_index", "edge_weight", "x", "y", "num_nodes", *_SAVED_MASKS.values())
+#: Where a folder of PyG has its processed file.
+SAVED = ("processed/data.pt", "data.pt")
 
 
-def read_saved(path: Path) -> Content:
+def read_saved(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph that torch.save has written, by torch.load with weights_only, which runs no code of it.
 
     Args:
         path: a file of a Data, of a list or tuple with one graph, of what an InMemoryDataset saves as its
-            processed file, or of a dict of tensors.
+            processed file, or of a dict of tensors; or the folder of the processed file.
 
     Raises:
         ValueError: the file is damaged or of another kind, names other classes than PyG's Data, or holds no
@@ -229,6 +201,8 @@ def read_saved(path: Path) -> Content:
         ImportError: it holds a Data, and PyG is not installed.
         OSError: it can't be opened.
     """
+    if path.is_dir():
+        path = next((path / name for name in SAVED if (path / name).is_file()), path / SAVED[0])
     with open_regular(path) as file, reading(path):
         if not zipfile.is_zipfile(file):
             raise ValueError("is no archive of torch.save (of torch 1.6 or later)")
@@ -236,17 +210,20 @@ def read_saved(path: Path) -> Content:
         with zipfile.ZipFile(file) as archive:
             for member in archive.infolist():
                 if member.compress_type != zipfile.ZIP_STORED or member.file_size > nbytes:
-                    raise ValueError(
-                        f"has a compressed part {member.filename[:100]!r}; accepted: stored ones"
-                    )
+                    name = member.filename[:100]
+                    raise ValueError(f"has a compressed part {name!r}; accepted: stored ones")
             if (wrong := archive.testzip()) is not None:
                 raise ValueError(f"is damaged: its part {wrong[:100]!r} does not match its checksum")
         check_memory("path", nbytes, f"a file of {nbytes} bytes")
-        attributes = _attributes(_load(path))
-        for name, value in attributes.items():
+        found = _load(path)
+        graphs = list(_graphs(found, 0))
+        if len(graphs) != 1:
+            no_graph = f"a {type(found).__name__}, and no graph"
+            raise ValueError(f"holds {f'{len(graphs)} graphs' if graphs else no_graph}; accepted: {_GRAPH}")
+        for name, value in graphs[0].items():
             if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > nbytes:
                 bad_value(name, f"is a tensor of more bytes than the file has, {nbytes}")
-        return content_of_attributes(attributes)
+        return content_of_attributes(graphs[0])
 
 
 def _load(path: Path) -> Any:
@@ -274,15 +251,6 @@ def _load(path: Path) -> Any:
         raise ValueError(f"is damaged ({type(error).__name__}: {str(error)[:300]})") from error
 
 
-def _attributes(found: Any) -> dict[str, Any]:
-    """Return the attributes of the one graph of an object that was read, by name."""
-    graphs = list(_graphs(found, 0))
-    if len(graphs) != 1:
-        what = f"holds {len(graphs)} graphs" if graphs else f"holds a {type(found).__name__}, and no graph"
-        raise ValueError(f"{what}; accepted: {_GRAPH}")
-    return graphs[0]
-
-
 def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
     """Yield the attributes of each graph of an object that was read."""
     if isinstance(found, (list, tuple)) and depth < 5:
@@ -302,6 +270,15 @@ def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
         yield found
 
 
+#: The attributes of a PyG graph that are read, with the kinds of numpy's types that they may have, and what
+#: an error says of them; others may hold anything.
+_ATTRIBUTES = {
+    "edge_index": ("iu", "integers"),
+    **dict.fromkeys(("edge_weight", "x", "y", "num_nodes"), ("biuf", "numbers")),
+    **{f"{part}_mask": ("b", "bools") for part in PARTS},
+}
+
+
 def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     """Make a content of the attributes of a PyG graph.
 
@@ -312,27 +289,28 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     Raises:
         ValueError: a tensor is missing, of another type or shape.
     """
-    arrays = {name: _array(name, attributes[name]) for name in _KNOWN if attributes.get(name) is not None}
-    columns = {
-        name: _array(name, value)
-        for name, value in attributes.items()
-        if isinstance(name, str) and name not in _KNOWN and isinstance(value, torch.Tensor)
-        and (value.dim() == 1 or (value.dim() == 2 and value.shape[1] == 1))
-    }  # fmt: skip
-    edges = _kinds("edge_index", arrays.get("edge_index"), "iu")
+    arrays = {}
+    for name, (kinds, accepted) in _ATTRIBUTES.items():
+        if attributes.get(name) is not None:
+            arrays[name] = array = _array(name, attributes[name])
+            if array.dtype.kind not in kinds:
+                bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
+    if "edge_index" not in arrays:
+        bad_value("edge_index", "is missing; accepted: a graph with edge_index")
+    edges, x, y, weights = (arrays.get(name) for name in ("edge_index", "x", "y", "edge_weight"))
+    assert edges is not None
     if edges.ndim != 2 or edges.shape[0] != 2:
         bad_value("edge_index", f"has shape {edges.shape}; accepted: (2, edges)")
-    x = _kinds("x", arrays["x"], "biuf") if "x" in arrays else None
-    if x is not None and x.ndim == 1:
-        x = x[:, None]
-    y = _kinds("y", arrays["y"], "biuf") if "y" in arrays else None
-    masks = {part: _kinds(name, arrays[name], "b") for part, name in _SAVED_MASKS.items() if name in arrays}
-    nodes = _count(arrays, x, y, masks, edges)
-    weights = None
-    if "edge_weight" in arrays:
-        weights = _kinds("edge_weight", arrays["edge_weight"], "biuf")
-        weights = weights[:, 0] if weights.ndim == 2 and weights.shape[1] == 1 else weights
-    columns = {name: column.reshape(-1) for name, column in columns.items() if column.size == nodes}
+    x = x[:, None] if x is not None and x.ndim == 1 else x
+    weights = weights[:, 0] if weights is not None and weights.shape[1:] == (1,) else weights
+    masks = {part: arrays[f"{part}_mask"] for part in PARTS if f"{part}_mask" in arrays}
+    nodes = _count(arrays.get("num_nodes"), [a for a in (x, y, *masks.values()) if a is not None], edges)
+    columns = {
+        name: _array(name, value).reshape(-1)
+        for name, value in attributes.items()
+        if isinstance(name, str) and name not in _ATTRIBUTES and isinstance(value, torch.Tensor)
+        and value.shape in ((nodes,), (nodes, 1))
+    }  # fmt: skip
     return Content(nodes, edges.astype(np.int64), weights, x, y, masks, columns)
 
 
@@ -340,54 +318,228 @@ def _array(name: str, value: Any) -> np.ndarray:
     """Make an array of a tensor, or of a number."""
     if isinstance(value, (int, float)):
         return np.array(value)
+    accepted = "a dense tensor of real numbers"
     if not isinstance(value, torch.Tensor):
-        bad_value(name, f"is a {type(value).__name__}; accepted: a dense tensor of real numbers")
+        bad_value(name, f"is a {type(value).__name__}; accepted: {accepted}")
     if value.layout != torch.strided or value.is_complex():
-        bad_value(
-            name, f"is a {value.layout} tensor of {value.dtype}; accepted: a dense tensor of real numbers"
-        )
+        bad_value(name, f"is a {value.layout} tensor of {value.dtype}; accepted: {accepted}")
     if not value.is_contiguous():
         check_memory(name, value.numel() * value.itemsize, f"a tensor of shape {tuple(value.shape)}"[:100])
     value = value.detach().cpu()
     return (value.float() if value.dtype == torch.bfloat16 else value).contiguous().numpy()
 
 
-def _kinds(name: str, array: np.ndarray | None, kinds: str) -> np.ndarray:
-    if array is None:
-        bad_value(name, "is missing; accepted: a graph with edge_index")
-    if array.dtype.kind not in kinds:
-        accepted = {"iu": "integers", "b": "bools", "biuf": "numbers"}[kinds]
-        bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
-    return array
-
-
-def _count(
-    arrays: Mapping[str, np.ndarray],
-    x: np.ndarray | None,
-    y: np.ndarray | None,
-    masks: Mapping[str, np.ndarray],
-    edges: np.ndarray,
-) -> int:
-    """Return the number of nodes: of num_nodes, of the rows of the first array, or of the edges."""
-    if "num_nodes" in arrays:
-        given = arrays["num_nodes"]
+def _count(given: np.ndarray | None, of_nodes: list[np.ndarray], edges: np.ndarray) -> int:
+    """Return the number of nodes: num_nodes, the rows of the first array, or what the edges need."""
+    if given is not None:
         if given.size != 1 or given.dtype.kind not in "iu" or not 0 <= int(given.item()) < 2**31:
             bad_value("num_nodes", "is no number of nodes; accepted: an integer from 0 to 2^31 - 1")
         return int(given.item())
-    for array in (x, y, *masks.values()):
-        if array is not None and array.ndim:
+    for array in of_nodes:
+        if array.ndim:
             return len(array)
     return int(edges.max()) + 1 if edges.size and 0 <= edges.max() < 2**31 - 1 else 0
 
 
-#: A file that every folder of OGB has.
-OGB_MARK = "raw/num-node-list.csv.gz"
-#: Bytes of a GraphML file, and bytes of memory for each of them.
-_MAX_XML, _XML_FACTOR = 2**31, 30
 #: Endings of the file of labels beside a matrix, which has the matrix's name otherwise.
 _LABEL_FILES = (".labels", ".labels.txt", "_labels.txt", ".y.txt")
 #: Bytes of a line of labels.
 _LINE = 2**16
+
+
+def read_matrix(path: Path, options: FileOptions) -> Content:
+    """Read the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
+
+    Args:
+        path: the file, `.mtx` or `.mtx.gz`.
+        options: `labels` is the name of the file of labels in the same folder, a label in each line, an empty
+            one where there is none; None: the name of the matrix with the ending .labels, .labels.txt,
+            _labels.txt or .y.txt, if there is such a file.
+
+    Raises:
+        ValueError: a file is damaged, the matrix is not square, or there are more or fewer labels than nodes.
+        MemoryError: the matrix does not fit into memory.
+        OSError: a file can't be read.
+    """
+    found = read_mtx(path)
+    rows, cols = found.shape
+    if rows != cols:
+        raise ValueError(
+            f"{path}: has shape ({rows}, {cols}); accepted: a square one, of edges between nodes"
+        )
+    edges = np.stack([found.col, found.row]).astype(np.int64)
+    stem = path.name.removesuffix(".gz").removesuffix(".mtx")
+    names = [stem + ending for ending in _LABEL_FILES] if options.labels is None else [options.labels]
+    file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
+    if file is None and options.labels is not None:
+        problem = f"there is no file {options.labels!r} in {path.parent}"
+        bad_value("labels", f"{problem}; accepted: the name of a file there")
+    y = None if file is None else _labels(file, rows)
+    return Content(rows, edges, found.values, y=y, named=True)
+
+
+def _labels(path: Path, nodes: int) -> np.ndarray:
+    """Read the label in each line of a text."""
+    lines: list[str] = []
+    with open_text(path) as (file, _), reading(path):
+        while line := file.readline(_LINE):
+            lines.append(line.decode("utf-8").strip())
+            if len(lines) > nodes and lines[-1]:
+                break
+        while len(lines) > nodes and not lines[-1]:
+            lines.pop()
+        if len(lines) != nodes:
+            got = "more" if len(lines) > nodes else str(len(lines))
+            raise ValueError(f"has {got} labels; accepted: {nodes}, one in a line for each node")
+    return np.array(lines, dtype=object)
+
+
+#: Bytes of a GraphML file, and bytes of memory for each of them.
+_MAX_XML, _XML_FACTOR = 2**31, 30
+
+
+def read_graphml(path: Path, options: FileOptions) -> Content:
+    """Read a GraphML file by NetworkX, with the attributes of its nodes and edges.
+
+    Args:
+        path: the file.
+        options: `label` is the attribute of a node that is its label (None: label or y, if there is one),
+            `weight` that of an edge (None: weight, if edges have it), and `feature_columns` those of nodes
+            that are features (None: all numbers but the label).
+
+    Raises:
+        TypeError: the label is a list of attributes.
+        ValueError: the file is damaged, there is no such attribute, or it is no number, or is missing at a
+            node or an edge, where it has to be a number everywhere.
+        MemoryError: the graph does not fit into memory.
+        ImportError: NetworkX is not installed.
+        OSError: the file can't be read.
+    """
+    if options.label is not None and not isinstance(options.label, str):
+        bad_type("label", options.label, "the name of one attribute of a GraphML file")
+    networkx = import_optional("networkx", path.name)
+    content = read_small(path, _MAX_XML)
+    with reading(path):
+        check_memory("path", _XML_FACTOR * len(content), f"a graph of {len(content)} bytes of XML")
+        if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
+            raise ValueError("declares a document type or entities; accepted: GraphML without them")
+        try:
+            graph = networkx.parse_graphml(content.decode("utf-8"))
+        except MemoryError:
+            raise
+        except Exception as error:  # the parser raises errors of many types
+            raise ValueError(f"is no GraphML ({type(error).__name__}: {str(error)[:200]})") from error
+        return _of_networkx(graph, options)
+
+
+def _of_networkx(graph: Any, options: FileOptions) -> Content:
+    of_nodes, label, features = dict(graph.nodes.items()), options.label, options.feature_columns
+    number = {node: at for at, node in enumerate(of_nodes)}
+    ends = [(number[edge[0]], number[edge[1]]) for edge in graph.edges()]
+    names = list(dict.fromkeys(name for of in of_nodes.values() for name in of))
+    if label is None:
+        label = next((name for name in ("label", "y") if name in names), None)
+    elif label not in names:
+        there = ", ".join(names)[:200] or "none"
+        bad_value("label", f"no node has the attribute {label!r}; they have {there}")
+
+    def texts(name: Any) -> np.ndarray:
+        found = (of.get(name) for of in of_nodes.values())
+        return np.array(["" if value is None else str(value) for value in found], dtype=object)
+
+    if features is None:
+        rest = [name for name in names if name not in (label, "split")]
+        features = [
+            name
+            for name in rest
+            if all(_is_number(of[name]) for of in of_nodes.values() if of.get(name) is not None)
+        ]
+    for name in features:
+        accepted = f"a number at every node, or feature_columns without {name!r}"
+        _check_numbers("feature_columns", name, "node", of_nodes, accepted)
+    table = [[of[name] for name in features] for of in of_nodes.values()]
+    columns = {name: texts(name) for name in names}
+    return Content(
+        len(of_nodes),
+        np.array(ends, dtype=np.int64).reshape(-1, 2).T,
+        _graphml_weights(dict(graph.edges.items()), options.weight),
+        x=np.array(table, dtype=np.float64) if features and table else None,
+        y=None if label is None else columns[str(label)],
+        masks={part: columns["split"] == part for part in PARTS if "split" in columns},
+        columns=columns,
+        ids=tuple(str(node) for node in of_nodes),
+        feature_names=tuple(features) if features and table else None,
+        directed=bool(graph.is_directed()),
+        named=True,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float))
+
+
+def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any], accepted: str) -> None:
+    """Raise a ValueError that counts and names nodes or edges whose attribute is missing, or no number."""
+    wrong = [(key, of.get(name)) for key, of in attributes.items() if not _is_number(of.get(name))]
+    if wrong:
+        key, value = wrong[0]
+        problem = "is missing" if value is None else f"is {str(value)[:80]!r}"
+        many = "" if len(wrong) == 1 else f", as at {len(wrong)} of {len(attributes)}"
+        bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
+
+
+def _graphml_weights(edges: dict[Any, Any], weight: str | None) -> np.ndarray | None:
+    name = weight or "weight"
+    if weight is None and all(of.get(name) is None for of in edges.values()):
+        return None
+    _check_numbers("weight", name, "edge", edges, "a number at every edge, or at none")
+    values = [of[name] for of in edges.values()]
+    return np.array(values, dtype=np.float64) if values else None
+
+
+#: A file that every folder of OGB has.
+OGB_MARK = "raw/num-node-list.csv.gz"
+
+
+def read_ogb_folder(folder: Path, _: FileOptions | None = None) -> Content:
+    """Read a folder of OGB's node data sets as it lies after its download: compressed tables.
+
+    Args:
+        folder: the folder with raw/, and split/, whose masks are read if there is one split.
+
+    Raises:
+        ValueError: a file is missing, damaged, or has other sizes than the others.
+        MemoryError: the tables do not fit into memory.
+        OSError: a file can't be read.
+    """
+
+    def table(name: str, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
+        if not (folder / name).is_file():
+            raise ValueError(f"{folder} lacks {name}; accepted: a whole folder of OGB's node data sets")
+        return read_csv(folder / name, dtype, rows, columns)
+
+    def optional(name: str, dtype: Any, columns: int | None = None) -> np.ndarray | None:
+        return table(name, dtype, nodes, columns) if (folder / name).is_file() else None
+
+    nodes = int(table(OGB_MARK, np.int64, 1, 1)[0, 0])
+    count = int(table("raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
+    if not (0 <= nodes < 2**31 and count >= 0):
+        raise ValueError(f"{folder} promises {nodes} nodes and {count} edges; accepted: below 2^31 nodes")
+    edges = np.ascontiguousarray(table("raw/edge.csv.gz", np.int64, count, 2).T)
+    x = optional("raw/node-feat.csv.gz", np.float32)
+    y = optional("raw/node-label.csv.gz", np.float64)
+    years = optional("raw/node_year.csv.gz", np.int64, 1)
+    masks = {}
+    splits = sorted(path.parent for path in (folder / "split").glob("*/train.csv.gz"))
+    if len(splits) == 1:
+        for part, file in zip(PARTS, ("train", "valid", "test"), strict=True):
+            ids = read_csv(splits[0] / f"{file}.csv.gz", np.int64, nodes, 1, exact=False)[:, 0]
+            masks[part] = mask_of_ids(f"split/{splits[0].name}/{file}", ids, nodes)
+    with reading(folder):
+        columns = {} if years is None else {"year": years[:, 0]}
+        return Content(nodes, edges, None, x, y, masks, columns, directed=False)
+
+
 #: Seconds after which a process that reads a file of DGL is ended.
 _DGL_SECONDS = 600
 _DGL_PROGRAM = """
@@ -414,215 +566,7 @@ numpy.savez(sys.argv[2], **arrays)
 """
 
 
-def read_matrix(path: Path, labels: str | None) -> Content:
-    """Read the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
-
-    Args:
-        path: the file, `.mtx` or `.mtx.gz`.
-        labels: name of the file of labels in the same folder, a label in each line, an empty one where there
-            is none; None: the name of the matrix with the ending .labels, .labels.txt, _labels.txt or
-            .y.txt, if there is such a file.
-
-    Raises:
-        ValueError: a file is damaged, the matrix is not square, or there are more or fewer labels than nodes.
-        MemoryError: the matrix does not fit into memory.
-        OSError: a file can't be read.
-    """
-    found = read_mtx(path)
-    rows, cols = found.shape
-    with reading(path):
-        if rows != cols:
-            raise ValueError(f"has shape ({rows}, {cols}); accepted: a square matrix, of edges between nodes")
-    edges = np.stack([found.col, found.row]).astype(np.int64)
-    stem = path.name.removesuffix(".gz").removesuffix(".mtx")
-    names = [labels] if labels is not None else [stem + ending for ending in _LABEL_FILES]
-    file = next((path.parent / name for name in names if (path.parent / name).is_file()), None)
-    if file is None and labels is not None:
-        bad_value(
-            "labels", f"there is no file {labels!r} in {path.parent}; accepted: the name of a file there"
-        )
-    y = None if file is None else _labels(file, rows)
-    return Content(rows, edges, found.values, y=y, named=True)
-
-
-def _labels(path: Path, nodes: int) -> np.ndarray:
-    """Read the label in each line of a text."""
-    lines: list[str] = []
-    with open_text(path) as (file, _), reading(path):
-        while line := file.readline(_LINE):
-            lines.append(line.decode("utf-8").strip())
-            if len(lines) > nodes and lines[-1]:
-                break
-        while len(lines) > nodes and not lines[-1]:
-            lines.pop()
-        if len(lines) != nodes:
-            got = "more" if len(lines) > nodes else str(len(lines))
-            raise ValueError(f"has {got} labels; accepted: {nodes}, one in a line for each node")
-    return np.array(lines, dtype=object)
-
-
-def read_graphml(path: Path, label: str | None, weight: str | None, features: list[str] | None) -> Content:
-    """Read a GraphML file by NetworkX, with the attributes of its nodes and edges.
-
-    Args:
-        path: the file.
-        label: attribute of a node that is its label; None: label or y, if there is one.
-        weight: attribute of an edge that is its weight; None: weight, if edges have it.
-        features: attributes of the nodes that are features; None: all numbers but the label.
-
-    Raises:
-        ValueError: the file is damaged, there is no such attribute, or it is no number, or is missing at a
-            node or an edge, where it has to be a number everywhere.
-        MemoryError: the graph does not fit into memory.
-        ImportError: NetworkX is not installed.
-        OSError: the file can't be read.
-    """
-    networkx = import_optional("networkx", path.name)
-    content = read_small(path, _MAX_XML)
-    with reading(path):
-        check_memory("path", _XML_FACTOR * len(content), f"a graph of {len(content)} bytes of XML")
-        if b"<!DOCTYPE" in content or b"<!ENTITY" in content:
-            raise ValueError("declares a document type or entities; accepted: GraphML without them")
-        try:
-            graph = networkx.parse_graphml(content.decode("utf-8"))
-        except MemoryError:
-            raise
-        except Exception as error:  # the parser raises errors of many types
-            raise ValueError(f"is no GraphML ({type(error).__name__}: {str(error)[:200]})") from error
-        return _of_networkx(graph, label, weight, features)
-
-
-def _of_networkx(graph: Any, label: str | None, weight: str | None, features: list[str] | None) -> Content:
-    nodes = list(graph.nodes)
-    number = {node: at for at, node in enumerate(nodes)}
-    ends = [(number[edge[0]], number[edge[1]]) for edge in graph.edges()]
-    edges = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-    attributes = [graph.nodes[node] for node in nodes]
-    names = list(dict.fromkeys(name for of in attributes for name in of))
-    if label is None:
-        label = next((name for name in ("label", "y") if name in names), None)
-    elif label not in names:
-        bad_value(
-            "label", f"no node has the attribute {label!r}; they have {', '.join(names)[:200] or 'none'}"
-        )
-    y = None
-    if label is not None:
-        y = np.array(["" if of.get(label) is None else str(of[label]) for of in attributes], dtype=object)
-    if features is None:
-        features = [
-            name for name in names if name not in (label, "split") and _holds_numbers(attributes, name)
-        ]
-    columns = {name: np.array([str(of.get(name, "")) for of in attributes], dtype=object) for name in names}
-    of_nodes = dict(zip(nodes, attributes, strict=True))
-    for name in features:
-        accepted = f"a number at every node, or feature_columns without {name!r}"
-        _check_numbers("feature_columns", name, "node", of_nodes, accepted)
-    table = [[of[name] for name in features] for of in attributes]
-    return Content(
-        len(nodes),
-        edges,
-        _graphml_weights(graph, weight),
-        x=np.array(table, dtype=np.float64) if features and table else None,
-        y=y,
-        masks=_split_column(columns.get("split")),
-        columns=columns,
-        ids=tuple(str(node) for node in nodes),
-        feature_names=tuple(features) if features and table else None,
-        directed=bool(graph.is_directed()),
-        named=True,
-    )
-
-
-def _split_column(split: np.ndarray | None) -> dict[str, np.ndarray]:
-    return {} if split is None else {part: split == part for part in PARTS}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float))
-
-
-def _holds_numbers(attributes: list[Any], name: str) -> bool:
-    """Return whether an attribute is a number wherever it is given."""
-    return all(_is_number(of[name]) for of in attributes if of.get(name) is not None)
-
-
-def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any], accepted: str) -> None:
-    """Raise a ValueError that counts and names nodes or edges whose attribute is missing, or no number."""
-    wrong = [(key, of.get(name)) for key, of in attributes.items() if not _is_number(of.get(name))]
-    if wrong:
-        key, value = wrong[0]
-        problem = "is missing" if value is None else f"is {str(value)[:80]!r}"
-        many = "" if len(wrong) == 1 else f", as at {len(wrong)} of {len(attributes)}"
-        bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
-
-
-def _graphml_weights(graph: Any, weight: str | None) -> np.ndarray | None:
-    name = weight or "weight"
-    attributes = dict(graph.edges.items())
-    if weight is None and all(of.get(name) is None for of in attributes.values()):
-        return None
-    _check_numbers("weight", name, "edge", attributes, "a number at every edge, or at none")
-    values = [of[name] for of in attributes.values()]
-    return np.array(values, dtype=np.float64) if values else None
-
-
-def read_ogb_folder(folder: Path) -> Content:
-    """Read a folder of OGB's node data sets as it lies after its download: compressed tables.
-
-    Args:
-        folder: the folder with raw/ and split/.
-
-    Raises:
-        ValueError: a file is missing, damaged, or has other sizes than the others.
-        MemoryError: the tables do not fit into memory.
-        OSError: a file can't be read.
-    """
-
-    def table(name: str, kind: Any, rows: int, columns: int | None = None, exact: bool = True) -> Any:
-        if not (folder / name).is_file():
-            bad_value("path", f"{folder} lacks {name}; accepted: a whole folder of OGB's node data sets")
-        return read_csv(folder / name, kind, rows, columns, exact)
-
-    nodes = int(table(OGB_MARK, np.int64, 1, 1)[0, 0])
-    count = int(table("raw/num-edge-list.csv.gz", np.int64, 1, 1)[0, 0])
-    if not (0 <= nodes < 2**31 and count >= 0):
-        bad_value("path", f"{folder} promises {nodes} nodes and {count} edges; accepted: below 2^31 nodes")
-    edges = table("raw/edge.csv.gz", np.int64, count, 2)
-    x = y = None
-    if (folder / "raw/node-feat.csv.gz").is_file():
-        x = table("raw/node-feat.csv.gz", np.float32, nodes)
-    if (folder / "raw/node-label.csv.gz").is_file():
-        y = table("raw/node-label.csv.gz", np.float64, nodes)
-    columns = {}
-    if (folder / "raw/node_year.csv.gz").is_file():
-        columns["year"] = table("raw/node_year.csv.gz", np.int64, nodes, 1)[:, 0]
-    with reading(folder):
-        return Content(
-            nodes,
-            np.ascontiguousarray(edges.T),
-            None,
-            x,
-            y,
-            _ogb_split(folder, nodes),
-            columns,
-            directed=False,
-        )
-
-
-def _ogb_split(folder: Path, nodes: int) -> dict[str, np.ndarray]:
-    """Read the split of a folder of OGB, which must have one at most."""
-    found = sorted(path for path in (folder / "split").glob("*") if (path / "train.csv.gz").is_file())
-    if len(found) != 1:
-        return {}
-    masks = {}
-    for part, file in zip(PARTS, ("train", "valid", "test"), strict=True):
-        path = found[0] / f"{file}.csv.gz"
-        ids = read_csv(path, np.int64, nodes, 1, exact=False)[:, 0]
-        masks[part] = column_of_ids(f"split/{found[0].name}/{file}", ids, nodes)
-    return masks
-
-
-def read_dgl(path: Path) -> Content:
+def read_dgl(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph of a file that dgl.save_graphs has written, in a process of its own.
 
     DGL reads such files in native code that does not check them: a damaged one can end a process.
@@ -635,7 +579,8 @@ def read_dgl(path: Path) -> Content:
         ImportError: DGL is not installed.
         OSError: the file can't be opened.
     """
-    import_spec(path.name)
+    if importlib.util.find_spec("dgl") is None:
+        raise ImportError(f"{path.name} needs dgl, which is not installed: docs/howto/dgl-model.md says how")
     open_regular(path).close()
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "graph.npz"
@@ -650,11 +595,3 @@ def read_dgl(path: Path) -> Content:
             lines = done.stderr.strip().splitlines() or [f"its process ended with status {done.returncode}"]
             raise ValueError(f"{path}: DGL can't read it: {lines[-1][:300]}")
         return read_archive(target)
-
-
-def import_spec(needed_by: str) -> None:
-    """Raise ImportError if DGL is not installed."""
-    import importlib.util
-
-    if importlib.util.find_spec("dgl") is None:
-        raise ImportError(f"{needed_by} needs dgl, which is not installed: docs/howto/dgl-model.md says how")

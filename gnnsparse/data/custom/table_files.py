@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
 
-__all__ = ["ENDINGS", "Table", "is_number", "read_table"]
+__all__ = ["ENDINGS", "Table", "is_number", "read_table", "text_of"]
 
 #: The endings of the names of tables.
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -56,18 +56,15 @@ class Table:
         names = tuple(f"column {number + 1}" for number in range(len(columns)))
         return Table(self.file, names, tuple(columns), nameless=True)
 
-    def check_names(self) -> None:
-        """Raise ValueError if two columns have the same name."""
+    def with_names(self) -> Table:
+        """Return the table itself if no two of its columns have the same name, else raise."""
         twice = next((name for at, name in enumerate(self.names) if name in self.names[:at]), None)
         if twice is not None:
             bad_value("path", f"{self.file} has two columns {twice!r}; accepted: a different name for each")
+        return self
 
     def choose(self, option: str, name: str) -> str:
-        """Return the name of a column that an option chooses.
-
-        Raises:
-            ValueError: there is no such column.
-        """
+        """Return the name of the column that an option chooses, if there is such a column, else raise."""
         if name not in self.names:
             known = ", ".join(self.names)[:300]
             bad_value(option, f"there is no column {name!r}; {self.file} has {known or 'none'}")
@@ -77,13 +74,13 @@ class Table:
         """Return the names of columns that are one of some usual names, in capital or small letters."""
         return [name for name in self.names if name.casefold() in usual]
 
-    def row_numbers(self) -> list[str]:
-        """Return the columns without a name in which a library numbers rows, and those that are empty."""
-        return [name for name in self.unnamed() if self.counts_rows(name)]
-
     def unnamed(self) -> list[str]:
         """Return the columns to which nobody gave a name."""
         return [name for name in self.names if _UNNAMED.fullmatch(name)]
+
+    def row_numbers(self) -> list[str]:
+        """Return the columns without a name in which a library numbers rows, and those that are empty."""
+        return [name for name in self.unnamed() if self.counts_rows(name)]
 
     def counts_rows(self, name: str) -> bool:
         """Return whether a column has a different whole number in each row, as an index has, or nothing."""
@@ -96,38 +93,28 @@ class Table:
 
     def texts(self, name: str) -> np.ndarray:
         """Return a column as texts, an array of objects, "" where a value is missing."""
-        return np.array([_text(value) for value in self.values(name).tolist()], dtype=object)
+        return np.array([text_of(value) for value in self.values(name).tolist()], dtype=object)
 
     def full_texts(self, option: str, name: str) -> np.ndarray:
-        """Return a column as texts, an array of objects.
-
-        Raises:
-            ValueError: a value is missing.
-        """
+        """Return a column as texts, an array of objects, of which none may be missing."""
         texts = self.texts(name)
         if (empty := texts == "").any():
-            at = int(empty.argmax()) + 1
-            bad_value(option, f"{self.file}: column {name!r} is empty in row {at}; accepted: a text")
+            self.refuse(option, name, int(empty.argmax()), "a text")
         return texts
 
     def numbers(
         self, option: str, name: str, missing: bool = False, accepted: str = "finite numbers"
     ) -> np.ndarray:
-        """Return a column as float64.
+        """Return a column, which an option chooses, as finite numbers, float64; else raise.
 
         Args:
-            option: the option that chooses the column.
+            option: the option.
             name: the column.
             missing: whether values may be missing, which become NaN.
             accepted: what an error says is accepted.
-
-        Raises:
-            ValueError: a value is no finite number.
         """
         numbers, wrong = self._parsed(name)
-        if not missing:
-            wrong |= np.isnan(numbers)
-        wrong |= np.isinf(numbers)
+        wrong |= np.isinf(numbers) if missing else ~np.isfinite(numbers)
         if wrong.any():
             self.refuse(option, name, int(wrong.argmax()), accepted)
         return numbers
@@ -138,7 +125,7 @@ class Table:
 
     def refuse(self, option: str, name: str, at: int, accepted: str) -> NoReturn:
         """Raise ValueError about an element of a column."""
-        got = _text(self.values(name)[at])[:80]
+        got = text_of(self.values(name)[at])[:80]
         what = f"has {got!r}" if got else "is empty"
         bad_value(option, f"{self.file}: column {name!r} {what} in row {at + 1}; accepted: {accepted}")
 
@@ -161,6 +148,13 @@ def is_number(text: str) -> bool:
         return False
 
 
+def text_of(value: Any) -> str:
+    """Return a value of a table as a text, "" if it is missing."""
+    if isinstance(value, (float, np.floating)):
+        return "" if value != value else str(int(value)) if value.is_integer() else str(value)
+    return "" if value is None else str(value).strip()
+
+
 def read_table(path: Path) -> Table:
     """Read a table.
 
@@ -174,57 +168,44 @@ def read_table(path: Path) -> Table:
         ImportError: pandas, or for Parquet files pyarrow, is not installed.
         OSError: the file can't be read.
     """
-    with reading(path):
-        return _parquet(path) if path.name.endswith(".parquet") else _csv(path)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return "" if value != value else str(int(value)) if value.is_integer() else str(value)
-    return "" if value is None else str(value).strip()
-
-
-def _csv(path: Path) -> Table:
-    """Read a table of texts; every cell stays as it is written, so that only an empty one is missing."""
-    pandas = import_optional("pandas", f"{path.name}")
-    content = read_text(path, _FACTOR)
-    separator = "\t" if ".tsv" in path.suffixes else ","
-    try:
-        table = pandas.read_csv(
-            io.BytesIO(content), sep=separator, dtype=str, na_filter=False, encoding="utf-8-sig",
-            header=None, index_col=False, skipinitialspace=True,
-        )  # fmt: skip
-    except Exception as error:  # pandas raises errors of many types
-        if isinstance(error, MemoryError):
+    is_parquet = path.name.endswith(".parquet")
+    with (
+        reading(path),
+        open_regular(path) if is_parquet else io.BytesIO(read_text(path, _FACTOR)) as file,
+    ):
+        try:
+            return _parquet(path.name, file) if is_parquet else _csv(path.name, file)
+        except (MemoryError, ImportError, OSError):
             raise
-        raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
+        except Exception as error:  # pandas and pyarrow raise errors of many types
+            raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
+
+
+def _csv(name: str, file: BinaryIO) -> Table:
+    """Read a table of texts; every cell stays as it is written, so that only an empty one is missing."""
+    pandas = import_optional("pandas", name)
+    table = pandas.read_csv(
+        file, sep="\t" if name.endswith((".tsv", ".tsv.gz")) else ",", dtype=str, na_filter=False,
+        encoding="utf-8-sig", header=None, index_col=False, skipinitialspace=True,
+    )  # fmt: skip
     cells = [table[name].to_numpy(dtype=object) for name in table.columns]
     names = tuple(str(column[0]).strip() for column in cells)
-    return Table(path.name, names, tuple(column[1:] for column in cells), first_row=True)
+    return Table(name, names, tuple(column[1:] for column in cells), first_row=True)
 
 
-def _parquet(path: Path) -> Table:
+def _parquet(name: str, file: BinaryIO) -> Table:
     """Read a Parquet file: numbers, and everything else as texts."""
-    arrow = import_optional("pyarrow", path.name)
-    parquet = import_optional("pyarrow.parquet", path.name)
-    with open_regular(path) as file:
-        try:
-            described = parquet.ParquetFile(file)
-            size = sum(
-                described.metadata.row_group(i).total_byte_size
-                for i in range(described.metadata.num_row_groups)
-            )
-            check_memory("table", _FACTOR * size, f"a table of {size} bytes")
-            table = described.read()
-            columns = []
-            for column in table.columns:
-                kind = column.type
-                plain = arrow.types.is_floating(kind) or arrow.types.is_boolean(kind)
-                if plain or (arrow.types.is_integer(kind) and not column.null_count):
-                    columns.append(column.to_numpy())
-                    continue
-                texts = column.cast(arrow.string()).to_pylist()
-                columns.append(np.array(["" if text is None else text for text in texts], dtype=object))
-        except (arrow.ArrowException, TypeError, KeyError, UnicodeDecodeError) as error:
-            raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
-    return Table(path.name, tuple(table.column_names), tuple(columns))
+    types = import_optional("pyarrow", name).types
+    described = import_optional("pyarrow.parquet", name).ParquetFile(file)
+    groups = range(described.metadata.num_row_groups)
+    size = sum(described.metadata.row_group(i).total_byte_size for i in groups)
+    check_memory("table", _FACTOR * size, f"a table of {size} bytes")
+    table, columns = described.read(), []
+    for column in table.columns:
+        is_real = types.is_floating(column.type) or types.is_boolean(column.type)
+        if is_real or (types.is_integer(column.type) and not column.null_count):
+            columns.append(column.to_numpy())
+        else:
+            texts = column.cast("string").to_pylist()
+            columns.append(np.array(["" if text is None else text for text in texts], dtype=object))
+    return Table(name, tuple(table.column_names), tuple(columns))

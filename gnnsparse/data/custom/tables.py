@@ -9,19 +9,18 @@ It stands alone because its rules about columns are an idea of their own, and te
 from __future__ import annotations
 
 import warnings
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gnnsparse.data.custom.build import MISSING_WORDS, PARTS, Content
+from gnnsparse.data.custom.build import MISSING_WORDS, PARTS, Content, FileOptions
 from gnnsparse.data.custom.table_files import ENDINGS, Table, is_number, read_table
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_value
 
-__all__ = ["Columns", "find_tables", "read_tables"]
+__all__ = ["read_tables"]
 
 #: The usual names of columns, in small letters: of the two ends of an edge, of weights, ids and labels.
 _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
@@ -41,78 +40,46 @@ _PARTS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which columns of the tables mean what; None: decided by their names, and by what they hold.
-
-    Attributes:
-        source, target: columns of the edges' ends.
-        weight: column of the edges' weights.
-        id: column of the nodes' ids.
-        label: column of labels, or several columns of 0 and 1.
-        features: columns of numbers.
-        time: the column of times, which is no feature.
-        has_features: whether columns of the nodes are features at all.
-
-    Raises:
-        TypeError: an attribute is of another type.
-        ValueError: a list of columns is empty, or has a column twice.
-    """
-
-    source: str | None = None
-    target: str | None = None
-    weight: str | None = None
-    id: str | None = None
-    label: str | Sequence[str] | None = None
-    features: Sequence[str] | None = None
-    time: str | None = None
-    has_features: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("source", "target", "weight", "id"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                bad_type(name, value, "the name of a column")
-        if self.features is not None:
-            _names("feature_columns", self.features)
-        if self.label is not None and not isinstance(self.label, str):
-            _names("label", self.label)
-
-    @property
-    def labels(self) -> list[str]:
-        """The columns of labels that are given."""
-        return [self.label] if isinstance(self.label, str) else list(self.label or ())
-
-
-def _names(name: str, value: Any) -> None:
-    accepted = "a list of names of columns"
-    if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        bad_type(name, value, accepted)
-    if not value or not all(isinstance(item, str) for item in value):
-        bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
-    if len(set(value)) != len(value):
-        bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
-
-
-def find_tables(path: Path, edges: str | None, nodes: str | None) -> tuple[Path, Path | None]:
-    """Return the files of the edges and of the nodes.
+def read_tables(path: Path, options: FileOptions) -> Content:
+    """Read a graph of a table of edges and a table of nodes, whose ids are texts.
 
     Args:
-        path: a folder, or the file of the edges.
-        edges: name of the file of the edges in the folder; None: edges with one of ENDINGS.
-        nodes: name of the file of the nodes, beside that of the edges; None: nodes with one of ENDINGS, if
-            there is such a file.
+        path: the folder of both tables, or the file of the edges, beside which that of the nodes may lie.
+        options: the names of the files, and what their columns mean.
 
     Raises:
-        ValueError: there is no such file, or an argument does not go with the path.
+        ValueError: a file is damaged, a column is missing or could be several things, a node has two rows, an
+            edge ends at no node, or what should be a number is none.
+        MemoryError: a table does not fit into memory.
+        ImportError: pandas, or for Parquet files pyarrow, is not installed.
+        OSError: a file can't be read.
     """
+    folder, edges = path, path
     if path.is_dir():
-        found = _file(path, "edges", edges, required=True)
+        found = _file(folder, "edges", options.edges, required=True)
         assert found is not None
-        return found, _file(path, "nodes", nodes, required=nodes is not None)
-    if edges is not None:
-        bad_value("edges", f"got {edges!r}, and path is a file itself; accepted: a folder as path")
-    return path, _file(path.parent, "nodes", nodes, required=nodes is not None)
+        edges = found
+    else:
+        folder = path.parent
+        if options.edges is not None:
+            bad_value(
+                "edges", f"got {options.edges!r}, and path is a file itself; accepted: a folder as path"
+            )
+    nodes = _file(folder, "nodes", options.nodes, required=options.nodes is not None)
+    of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes), options)
+    of_edges = _with_names_of_edges(read_table(edges), options, of_nodes)
+    (source, target, weight), line = _edge_columns(of_edges, options)
+    ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
+    weights = None if weight is None else of_edges.numbers("weight", weight)
+    uses, known = [line], of_edges.file
+    content: dict[str, Any] = {"ids": _sorted_ids(list(ends.values()))}
+    if of_nodes is not None:
+        content, id, line = _nodes(of_nodes, options, ends)
+        uses, known = [*uses, line], f"{of_nodes.file}, column {id!r}"
+    numbers = [_numbers(option, of_edges.file, end, content["ids"], known) for option, end in ends.items()]
+    return Content(
+        len(content["ids"]), np.stack(numbers), weights, directed=False, uses=tuple(uses), **content
+    )
 
 
 def _file(folder: Path, option: str, name: str | None, required: bool) -> Path | None:
@@ -127,64 +94,27 @@ def _file(folder: Path, option: str, name: str | None, required: bool) -> Path |
     return None
 
 
-def read_tables(edges: Path, nodes: Path | None, columns: Columns) -> Content:
-    """Read a graph of a table of edges and a table of nodes, whose ids are texts.
-
-    Args:
-        edges: the file of the edges, a row for each.
-        nodes: the file of the nodes, a row for each; None: the nodes are those of the edges.
-        columns: what the columns mean.
-
-    Raises:
-        ValueError: a file is damaged, a column is missing or could be several things, a node has two rows, an
-            edge ends at no node, or what should be a number is none.
-        MemoryError: a table does not fit into memory.
-        ImportError: pandas, or for Parquet files pyarrow, is not installed.
-        OSError: a file can't be read.
-    """
-    people = None if nodes is None else _with_names_of_nodes(read_table(nodes), columns)
-    links = _with_names_of_edges(read_table(edges), columns, people)
-    found = _edge_columns(links, columns)
-    ends = {"source": links.full_texts("source", found.source)}
-    ends["target"] = links.full_texts("target", found.target)
-    weights = None if found.weight is None else links.numbers("weight", found.weight)
-    uses = [found.line(links)]
-    content: dict[str, Any] = {"ids": _sorted_ids(list(ends.values()))}
-    known = links.file
-    if people is not None:
-        content = _nodes(people, columns, ends)
-        uses.append(content.pop("line"))
-        known = f"{people.file}, column {content.pop('id')!r}"
-    numbered = [_numbers(option, links.file, end, content["ids"], known) for option, end in ends.items()]
-    return Content(
-        len(content["ids"]), np.stack(numbered), weights, directed=False, uses=tuple(uses), **content
-    )
-
-
-def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) -> Table:
+def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None) -> Table:
     """Return the table of edges, after deciding whether its first row has names or is an edge."""
     usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
-    if usual or len(table.names) < 2 or _are_names(table, (columns.source, columns.target, columns.weight)):
-        table.check_names()
-        return table
+    if usual or len(table.names) < 2 or _are_names(table, (options.source, options.target, options.weight)):
+        return table.with_names()
     cells = [name for name in table.names if name]
     if all(map(is_number, cells)):
         if cells == [str(number) for number in range(len(cells))]:
-            warnings.warn(
+            problem = (
                 f"source: {table.file}: the first row, {','.join(cells)}, is read as an edge; if these are "
-                "the numbers of columns, as pandas writes them, set source='0' and target='1'",
-                UserWarning,
-                stacklevel=2,
+                "the numbers of columns, as pandas writes them, set source='0' and target='1'"
             )
+            warnings.warn(problem, UserWarning, stacklevel=2)
         return table.headless()
     ids: set[str] | None = None
-    if nodes is not None and (name := _named_id(nodes, columns)) is not None and len(cells) == 2:
+    if nodes is not None and (name := _named_id(nodes, options)) is not None and len(cells) == 2:
         ids = set(nodes.texts(name).tolist())
     if ids is not None and ids.issuperset(cells):
         return table.headless()
     if _differ_from_values(table) or (ids is not None and ids.isdisjoint(cells)):
-        table.check_names()
-        return table
+        return table.with_names()
     bad_value(
         "source",
         f"{table.file}: its first row, {','.join(table.names)[:200]}, may be names of columns or an edge; "
@@ -193,9 +123,9 @@ def _with_names_of_edges(table: Table, columns: Columns, nodes: Table | None) ->
     )
 
 
-def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
+def _with_names_of_nodes(table: Table, options: FileOptions) -> Table:
     """Return the table of nodes, after making sure that it has names of columns."""
-    given = (columns.id, *columns.labels, *(columns.features or ()), columns.time)
+    given = (options.id, *options.label_columns, *(options.feature_columns or ()), options.time)
     usual = table.called((*_NO_FEATURES, _SPLIT))
     if not (usual or _are_names(table, given) or _differ_from_values(table)):
         bad_value(
@@ -203,8 +133,7 @@ def _with_names_of_nodes(table: Table, columns: Columns) -> Table:
             f"{table.file}: its first row, {','.join(table.names)[:200]}, may be a node; accepted: a first "
             "row of names, such as id,a,b,label, or id=COLUMN if it is names",
         )
-    table.check_names()
-    return table
+    return table.with_names()
 
 
 def _are_names(table: Table, given: Iterable[str | None]) -> bool:
@@ -217,33 +146,15 @@ def _are_names(table: Table, given: Iterable[str | None]) -> bool:
 
 def _differ_from_values(table: Table) -> bool:
     """Return whether a column has a text in its first row, and numbers in all others."""
-    return any(
-        name and not is_number(name) and name.casefold() not in MISSING_WORDS and len(table.values(name))
-        and table.is_numeric(name)
-        for name in table.names
-    )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _EdgeColumns:
-    """The columns of a table of edges by what they are used for."""
-
-    source: str
-    target: str
-    weight: str | None
-    row_numbers: tuple[str, ...]
-    unused: tuple[str, ...]
-
-    def line(self, table: Table) -> str:
-        uses = [([self.source, self.target], "ends"), ([self.weight] if self.weight else [], "weights")]
-        return _line(table, uses, self.row_numbers, self.unused)
+    words = [n for n in table.names if n and not is_number(n) and n.casefold() not in MISSING_WORDS]
+    return any(len(table.values(name)) and table.is_numeric(name) for name in words)
 
 
 def _line(
-    table: Table, uses: list[tuple[list[str], str]], row_numbers: Sequence[str], unused: Sequence[str]
+    table: Table, uses: Mapping[str, Sequence[str]], row_numbers: Sequence[str], unused: Sequence[str]
 ) -> str:
     """Return what the columns of a table are used for, as a line for the log."""
-    parts = [f"{_listed(names)} = {what}" for names, what in uses if names]
+    parts = [f"{_listed(names)} = {what}" for what, names in uses.items() if names]
     left = [f"{name!r} (row numbers)" for name in row_numbers] + list(unused)
     return f"{table.file}: {'; '.join(parts)}{f'; not used: {_listed(left)}' if left else ''}"
 
@@ -253,32 +164,36 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:3])}, ... {shown[-1]} ({len(shown)})"
 
 
-def _edge_columns(table: Table, columns: Columns) -> _EdgeColumns:
-    """Decide what the columns of a table of edges are used for.
+def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, str | None], str]:
+    """Decide which columns of a table of edges are sources, targets and weights; return a line for the log.
 
     Raises:
         ValueError: it can't be decided; the message names the option.
     """
-    given = {name for name in (columns.source, columns.target, columns.weight) if name is not None}
+    given = {name for name in (options.source, options.target, options.weight) if name is not None}
     numbers = [name for name in table.row_numbers() if name not in given]
     _refuse_unnamed(table, "edges", {*given, *numbers})
+    unused: list[str] = []
     if table.nameless and not given:
-        return _headless_columns(table)
-    weight = columns.weight and table.choose("weight", columns.weight)
-    if weight is None:
-        weights = [name for name in table.called(_WEIGHTS) if name not in given]
-        if len(weights) > 1:
-            bad_value("weight", f"{table.file} has {' and '.join(weights)}; accepted: weight=COLUMN")
-        weight = weights[0] if weights else None
-    left = [name for name in table.names if name not in {*numbers, weight}]
-    if _INDEX in left and len(left) > 2 and _INDEX not in given and table.counts_rows(_INDEX):
-        left.remove(_INDEX)
-    source, target = _ends(table, columns, left)
-    unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
+        source, target, *more = _headless_columns(table)
+        weight = more[0] if more else None
+    else:
+        weight = options.weight and table.choose("weight", options.weight)
+        if weight is None:
+            weights = [name for name in table.called(_WEIGHTS) if name not in given]
+            if len(weights) > 1:
+                bad_value("weight", f"{table.file} has {' and '.join(weights)}; accepted: weight=COLUMN")
+            weight = weights[0] if weights else None
+        left = [name for name in table.names if name not in {*numbers, weight}]
+        if _INDEX in left and len(left) > 2 and _INDEX not in given and table.counts_rows(_INDEX):
+            left.remove(_INDEX)
+        source, target = _ends(table, options, left)
+        unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
     if unused:
         hint = "" if weight else "; weight=COLUMN if one of them has the weights of the edges"
         _warn_unused("weight", table, unused, hint)
-    return _EdgeColumns(source, target, weight, tuple(numbers), tuple(unused))
+    uses = {"ends": [source, target], "weights": [weight] if weight else []}
+    return (source, target, weight), _line(table, uses, numbers, unused)
 
 
 def _warn_unused(option: str, table: Table, unused: list[str], hint: str) -> None:
@@ -287,24 +202,24 @@ def _warn_unused(option: str, table: Table, unused: list[str], hint: str) -> Non
 
 
 def _refuse_unnamed(table: Table, option: str, used: Collection[str | None]) -> None:
-    for at, name in enumerate(table.names):
-        if name in table.unnamed() and name not in used:
-            bad_value(
-                option,
-                f"{table.file}: column {at + 1} has no name, and holds no row numbers; accepted: a name for "
-                "each column",
+    for name in table.unnamed():
+        if name not in used:
+            problem = (
+                f"{table.file}: column {table.names.index(name) + 1} has no name, and holds no row numbers"
             )
+            bad_value(option, f"{problem}; accepted: a name for each column")
 
 
-def _headless_columns(table: Table) -> _EdgeColumns:
-    """Decide on the columns of a table of edges without names: two of ends, and a third one of weights."""
+def _headless_columns(table: Table) -> tuple[str, ...]:
+    """Return the columns of a table of edges without names: two of ends, and perhaps one of weights."""
     names = table.names
     accepted = "a first row of names, such as source,target,weight"
     if not 2 <= len(names) <= 3:
         bad_value("source", f"{table.file} has {len(names)} columns without names; accepted: {accepted}")
-    ids = [table.full_texts(option, name) for option, name in zip(("source", "target"), names, strict=False)]
+    ends = list(zip(("source", "target"), names, strict=False))
+    ids = [table.full_texts(option, name) for option, name in ends]
     if all(map(is_number, ids[0].tolist())):
-        for option, name in zip(("source", "target"), names, strict=False):
+        for option, name in ends:
             wrong = table.numbers(option, name) % 1 != 0
             if wrong.any():
                 table.refuse(option, name, int(wrong.argmax()), f"whole numbers as ids, or {accepted}")
@@ -318,13 +233,13 @@ def _headless_columns(table: Table) -> _EdgeColumns:
                 f"{table.file}: its first column has the numbers of the rows, which may be sources or an "
                 f"index; accepted: {accepted}",
             )
-    return _EdgeColumns(names[0], names[1], names[2] if len(names) == 3 else None, (), ())
+    return names
 
 
-def _ends(table: Table, columns: Columns, left: list[str]) -> tuple[str, str]:
+def _ends(table: Table, options: FileOptions, left: list[str]) -> tuple[str, str]:
     """Return the columns of sources and targets, among those that are nothing else."""
-    found = [name and table.choose(option, name)
-             for option, name in (("source", columns.source), ("target", columns.target))]  # fmt: skip
+    given = {"source": options.source, "target": options.target}
+    found = [name and table.choose(option, name) for option, name in given.items()]
     if found[0] is not None and found[0] == found[1]:
         bad_value("target", f"got {found[1]!r}, which is the column of sources; accepted: another column")
     small = {name: name.casefold() for name in left}
@@ -336,19 +251,19 @@ def _ends(table: Table, columns: Columns, left: list[str]) -> tuple[str, str]:
         if found[at] is None and len(named) == 1:
             found[at] = named[0]
     free = [name for name in left if name not in found]
-    if len(free) == found.count(None):
+    missing = found.count(None)
+    if len(free) == missing:
         found = [free.pop(0) if name is None else name for name in found]
     source, target = found
     if source is None or target is None:
-        option = "source" if source is None else "target"
-        problem = f"{table.file} has the columns {', '.join(table.names)[:300]}"
-        if len(free) < found.count(None):
-            bad_value(option, f"{problem}; accepted: two columns of ids at least, source and target")
-        bad_value(
-            option,
-            f"{problem}, of which several may be the ends of edges; accepted: the names source and target, "
-            "or source=COLUMN target=COLUMN",
+        accepted = (
+            "two columns of ids at least, source and target"
+            if len(free) < missing
+            else "the names source and target, or source=COLUMN target=COLUMN"
         )
+        doubt = "" if len(free) < missing else ", of which several may be the ends of edges"
+        columns = f"{table.file} has the columns {', '.join(table.names)[:300]}"
+        bad_value("source" if source is None else "target", f"{columns}{doubt}; accepted: {accepted}")
     return source, target
 
 
@@ -363,29 +278,34 @@ def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], kno
     """Return the numbers of nodes, int64, after a check that all ids are those of nodes."""
     pandas = import_optional("pandas", "a table of edges")
     numbers: np.ndarray = pandas.Index(np.array(ids, dtype=object)).get_indexer(ends)
-    wrong = numbers < 0
-    if wrong.any():
-        at = int(wrong.argmax())
-        got = f"{file}: row {at + 1} has {ends[at][:80]!r}"
-        bad_value(option, f"{got}; accepted: the ids of nodes in {known}")
+    if (numbers < 0).any():
+        at = int((numbers < 0).argmax())
+        bad_value(
+            option, f"{file}: row {at + 1} has {ends[at][:80]!r}; accepted: the ids of nodes in {known}"
+        )
     return numbers.astype(np.int64)
 
 
-def _named_id(table: Table, columns: Columns) -> str | None:
+def _named_id(table: Table, options: FileOptions) -> str | None:
     """Return the column of ids, if an option or its name alone says which it is."""
-    if columns.id is not None:
-        return table.choose("id", columns.id)
+    if options.id is not None:
+        return table.choose("id", options.id)
     named = table.called(_IDS)
     return named[0] if len(named) == 1 else None
 
 
-def _id_column(table: Table, columns: Columns, ends: np.ndarray, taken: Iterable[str | None]) -> str:
+def _id_column(table: Table, options: FileOptions, ends: np.ndarray, taken: Iterable[str | None]) -> str:
     """Return the column of the nodes' ids: the named one, or the only one with all ends of edges."""
-    if (name := _named_id(table, columns)) is not None:
+    if (name := _named_id(table, options)) is not None:
         return name
-    needed = set(ends.tolist())
-    among = table.called(_IDS) or [name for name in table.names if name not in set(taken)]
-    found = [name for name in among if _has_ids(table.texts(name).tolist(), needed)]
+
+    def has_ids(name: str) -> bool:
+        texts = table.texts(name).tolist()
+        return len(set(texts)) == len(texts) and "" not in texts and needed.issubset(texts)
+
+    needed, taken = set(ends.tolist()), set(taken)
+    among = table.called(_IDS) or [name for name in table.names if name not in taken]
+    found = [name for name in among if has_ids(name)]
     if len(found) == 1:
         return found[0]
     problem = f"no column of {table.file} has each end of an edge once, and no text twice"
@@ -394,21 +314,17 @@ def _id_column(table: Table, columns: Columns, ends: np.ndarray, taken: Iterable
     bad_value("id", f"{problem}; accepted: a column id, or id=COLUMN")
 
 
-def _has_ids(texts: list[str], needed: set[str]) -> bool:
-    return len(set(texts)) == len(texts) and "" not in texts and needed.issubset(texts)
-
-
-def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[str, Any]:
-    """Return what a table of nodes says, as arguments of Content, with the line for the log as `line`."""
-    for name in columns.labels:
-        table.choose("label", name)
-    several = columns.label is not None and not isinstance(columns.label, str)
-    labels = columns.labels or table.called(_LABELS)
-    if not columns.labels and len(labels) > 1:
+def _nodes(
+    table: Table, options: FileOptions, ends: dict[str, np.ndarray]
+) -> tuple[dict[str, Any], str, str]:
+    """Return what a table of nodes says as arguments of Content, the column of ids, and a line to log."""
+    labels = [table.choose("label", name) for name in options.label_columns] or table.called(_LABELS)
+    several = options.label is not None and not isinstance(options.label, str)
+    if not options.label_columns and len(labels) > 1:
         bad_value("label", f"{table.file} has {' and '.join(labels)}; accepted: label=COLUMN")
-    split = next(iter(table.called((_SPLIT,))), None)
-    taken = [*labels, split, columns.time]
-    column = _id_column(table, columns, np.concatenate(list(ends.values())), taken)
+    split = table.called((_SPLIT,))[:1]
+    taken = [*labels, *split, options.time]
+    column = _id_column(table, options, np.concatenate(list(ends.values())), taken)
     ids = tuple(table.full_texts("id", column).tolist())
     if len(set(ids)) != len(ids):
         seen: set[str] = set()
@@ -417,29 +333,27 @@ def _nodes(table: Table, columns: Columns, ends: dict[str, np.ndarray]) -> dict[
     y = table.values(labels[0]) if labels and not several else None
     if several:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
-    chosen, row_numbers, unused = _feature_columns(table, columns, labels, {column, *taken})
+    chosen, row_numbers, unused = _feature_columns(table, options, labels, {column, *taken})
     features = _features(table, chosen)
-    if columns.features is None:
+    if options.feature_columns is None:
         _compare_sizes(table.file, dict(zip(chosen, features, strict=True)))
-    times = [columns.time] if columns.time in table.names else []
-    uses = [([column], "ids"), (chosen, "features"), (labels, "labels"), ([split] if split else [], "split"),
-            (times, "times")]  # fmt: skip
-    return {
+    times = [name for name in table.names if name == options.time]
+    uses = {"ids": [column], "features": chosen, "labels": labels, "split": split, "times": times}
+    content = {
         "ids": ids,
-        "id": column,
         "x": np.stack(features, axis=1) if features else None,
         "feature_names": tuple(chosen) or None,
         "y": y,
         "label_columns": tuple(labels) if several else None,
-        "masks": _split(table, split),
+        "masks": _split(table, split[0]) if split else {},
         "columns": {name: table.values(name) for name in table.names if name not in {column, *labels}},
         "named": bool(labels) and not several,
-        "line": _line(table, uses, row_numbers, unused),
     }
+    return content, column, _line(table, uses, row_numbers, unused)
 
 
 def _feature_columns(
-    table: Table, columns: Columns, labels: list[str], taken: set[str | None]
+    table: Table, options: FileOptions, labels: list[str], taken: set[str | None]
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the columns of the features, those of row numbers, and those that are not used.
 
@@ -447,10 +361,10 @@ def _feature_columns(
         ValueError: there is no such column, or one that nobody chose is likely to be something else.
     """
     rest = [name for name in table.names if name not in taken]
-    if not columns.has_features:
+    if not options.has_features:
         return [], [], rest
-    if columns.features is not None:
-        chosen = [table.choose("feature_columns", name) for name in columns.features]
+    if options.feature_columns is not None:
+        chosen = [table.choose("feature_columns", name) for name in options.feature_columns]
         if (label := next((name for name in labels if name in chosen), None)) is not None:
             bad_value("feature_columns", f"has {label!r}, the column of labels; accepted: other columns")
         return chosen, [], [name for name in rest if name not in chosen]
@@ -495,10 +409,8 @@ def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
             warnings.warn(problem, UserWarning, stacklevel=2)
 
 
-def _split(table: Table, column: str | None) -> dict[str, np.ndarray]:
-    """Return masks of the column of the split, if there is one."""
-    if column is None:
-        return {}
+def _split(table: Table, column: str) -> dict[str, np.ndarray]:
+    """Return the masks of the column of the split."""
     parts = [text.lower() for text in table.texts(column).tolist()]
     for at, text in enumerate(parts):
         if text and text not in _PARTS:
