@@ -143,7 +143,7 @@ def test_settings_of_sequences(name: str) -> None:
     cfg = composed(f"dataset={name}", "model=transformer")
     train.check_quickly(cfg)
     train.read_settings(cfg)
-    assert set(train.options_of(cfg.dataset)) == set(inspect.signature(SEQUENCE_DATASETS[name]).parameters)
+    assert set(train.options_of(cfg.dataset)) == set(CATALOG[name].options)
 
 
 @pytest.mark.parametrize("name", PATTERNS)
