@@ -188,30 +188,14 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 
 def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
     """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
-    from gnnsparse.train.trained import ModelRecipe
     from models.registry import REGISTRY
 
-    inputs, outputs = task.model_sizes(dataset)
     data = plain(cfg.dataset)
     data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
-    return ModelRecipe(
-        registry=REGISTRY,
-        name=cfg.model.name,
-        options=options_of(cfg.model),
-        in_channels=inputs,
-        out_channels=outputs,
-        task=task.name,
-        values=run.values,
-        precision=run.precision,
-        several_labels=task.several_labels(dataset),
-        regression=task.regression(dataset),
-        feature_names=task.feature_names(dataset),
-        run={
-            "dataset": data,
-            **{name: plain(cfg[name]) for name in ("preprocess", *task.groups)},
-            "seed": run.seed,
-        },
-    )
+    groups = {name: plain(cfg[name]) for name in ("preprocess", *task.groups)}
+    own: dict[str, Any] = {"name": cfg.model.name, "options": options_of(cfg.model)}
+    own["run"] = {"dataset": data, **groups, "seed": run.seed}
+    return task.recipe(dataset, run, registry=REGISTRY, **own)
 
 
 def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:

@@ -28,11 +28,11 @@ from gnnsparse import SparseGraph
 from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore, NeighborSampler, Sample
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History
-from gnnsparse.train.data import Feed, StepInput
+from gnnsparse.train.data import BatchSource, StepInput
 from gnnsparse.train.device import matmul_precision
 from gnnsparse.train.sampled import DrawnBatch, NodeBatch, NodeBatches
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig
-from gnnsparse.train.steps import Blocks, Recorder, Steps
+from gnnsparse.train.steps import Chunks, Recorder, Steps
 from gnnsparse.train.tasks.node import NodeClassifier
 from models import GraphSAGE
 
@@ -97,7 +97,7 @@ class Trained:
         model = GraphSAGE(FEATURES, HIDDEN, CLASSES, num_layers=len(fanouts)).to(device)
         config = SamplerConfig("neighbor", fanouts=fanouts, batch_size=batch_size)
         self.sampler = NeighborSampler(graph, fanouts, values="mean", precision=precision)
-        self._data = SimpleNamespace(device=device, trainer=None)
+        self._data = SimpleNamespace(device=device, trainer=None, peers=None)
         self.store = FeatureStore(
             x if features in ("auto", "device") else x.cpu(),
             features,
@@ -124,10 +124,10 @@ class Trained:
         recorder: Any = Recorder(self.device, required=True)
         if self.device.type != "cuda" or not self.capture:
             recorder = _Caller(None if self.capture else "off")
-        blocks = Blocks(
+        chunks = Chunks(
             _ROWS, _ROWS, False, BestEpoch(self.module.score_name, None), History(_ROWS), EpochTimer()
         )
-        return Steps(strategy, Feed(iter(self._given.popleft, None), None), recorder, blocks)
+        return Steps(strategy, BatchSource(iter(self._given.popleft, None), None), recorder, chunks)
 
     def _plugin(self) -> PrecisionPlugin:
         """Make Lightning's plugin of the precision, which has autocast and the gradient scaler."""
@@ -151,7 +151,7 @@ class Trained:
         """Make a training step; returns its loss, which is still being computed."""
         row = self._made % _ROWS
         if row == 0:
-            self._steps.begin_block()
+            self._steps.begin_chunk()
         self._given.append(given)
         with matmul_precision(self.precision, self.device):
             self._steps.train()

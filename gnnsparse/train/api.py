@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import prepare
 from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
@@ -26,7 +27,6 @@ from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConf
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
     from gnnsparse.distributed.training import Peers
-    from gnnsparse.sparse.operand import SparseOperand
     from gnnsparse.train.tasks import RunOptions, Task
     from gnnsparse.train.trained import ModelRecipe, Prediction
 
@@ -97,7 +97,7 @@ class Fitted:
         was_training = self.model.training
         self.model.eval()
         try:
-            with torch.no_grad(), self._caller.numerics():
+            with torch.no_grad(), numerics(self._caller.precision, self._caller.device):
                 outputs = self._caller(self.model, x, graph).float().cpu()
         finally:
             self.model.train(was_training)
@@ -132,9 +132,6 @@ class _Caller:
         edge_index, more = graph
         return model(x, edge_index, **more)
 
-    def numerics(self) -> Any:
-        return numerics(self.precision, self.device)
-
     def inputs(self, data: Any) -> tuple[torch.Tensor, Any]:
         """Returns the features and the graph of data, on the device, as the model takes them."""
         from gnnsparse.data import NodeDataset
@@ -156,16 +153,12 @@ class _Caller:
         """Returns the graph of data as the model takes it."""
         if self.kind == "none":
             return None
-        return self.operand(data) if self.kind == "operand" else self.edges(data)
-
-    def operand(self, data: Any) -> SparseOperand:
-        """Prepares the graph of data."""
-        from gnnsparse.preprocess.api import prepare
-
+        if self.kind == "edge_index":
+            return self._edges(data)
         source = data if is_pyg_data(data) else data.graph
         return prepare(source, values=self.values, precision=self.precision).to(self.device)
 
-    def edges(self, data: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    def _edges(self, data: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
         """Returns the edge_index of data, and the attributes of edges that the model takes."""
         if is_pyg_data(data):
             if not isinstance(data.edge_index, torch.Tensor):
@@ -353,13 +346,13 @@ def _dataset(
     if not is_pyg_data(data):
         kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
         bad_type("data", data, f"a torch_geometric.data.Data or a gnnsparse.data data set ({kinds})")
-    for name, instead in (
-        ("x", "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"),
-        ("y", "float numbers to predict, in the place of classes"),
+    degrees = "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"
+    for name, accepted in (
+        ("x", f"features of the nodes, or {degrees}"),
+        ("y", "classes of the nodes, or float numbers to predict, in the place of classes"),
     ):
         if data.get(name) is None:
-            what = "features" if name == "x" else "classes"
-            bad_value(f"data.{name}", f"is missing; accepted: {what} of the nodes, or {instead}")
+            bad_value(f"data.{name}", f"is missing; accepted: {accepted}")
     return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
 
 
@@ -378,7 +371,8 @@ def _caller_of(
     kind = _inputs_of(model) if inputs == "auto" else inputs
     if run.peers is not None and kind != "operand":
         bad_value("group", f"goes with models that take an operand; this one takes {kind}; accepted: None")
-    arguments = _edge_arguments(model) if kind == "edge_index" else ()
+    parameters = inspect.signature(model.forward).parameters if kind == "edge_index" else {}
+    arguments = tuple(name for name in _EDGE_ARGUMENTS if name in parameters)
     has = data if is_pyg_data(data) else {"edge_weight": dataset.graph.values}
     _check_forward(model, kind, inputs == "auto", [name for name in arguments if has.get(name) is not None])
     if values == "auto":
@@ -393,14 +387,11 @@ def _inputs_of(model: torch.nn.Module) -> str:
         return "operand"
     if any(home.startswith("torch_geometric.nn") for home in homes):
         return "edge_index"
-    names, needed = [], 0
-    for parameter in inspect.signature(model.forward).parameters.values():
-        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
-            names.append(parameter.name)
-            needed += parameter.default is parameter.empty
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if "edge_index" in names:
         return "edge_index"
-    return "none" if needed <= 1 and len(names) == 1 else "operand"
+    return "none" if len(names) == 1 else "operand"
 
 
 def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
@@ -427,40 +418,25 @@ def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments:
     )
 
 
-def _layers(model: torch.nn.Module) -> list[torch.nn.Module]:
-    """Returns the layers of a model that are those of gnnsparse.nn."""
-    found = []
-    for module in model.modules():
-        if any(kind.__module__.startswith("gnnsparse.nn") for kind in type(module).__mro__):
-            found.append(module)
-    return found
+def _layers(model: torch.nn.Module) -> list[tuple[str, Any]]:
+    """Returns the layers of gnnsparse.nn in a model that multiply by an operand, with their names."""
+    from gnnsparse import nn
 
-
-def _layer_name(layer: torch.nn.Module) -> str | None:
-    names = (kind.__name__ for kind in type(layer).__mro__ if kind.__module__.startswith("gnnsparse.nn"))
-    return next((name for name in names if name in _VALUES), None)
+    kinds = {name: getattr(nn, name) for name in _VALUES}
+    return [(n, layer) for layer in model.modules() for n, kind in kinds.items() if isinstance(layer, kind)]
 
 
 def _values_of(model: torch.nn.Module) -> str | None:
     """Returns the weights of the operand that the layers of a model need; raises if they differ."""
     needed: dict[str | None, str] = {}
-    for layer in _layers(model):
-        name = _layer_name(layer)
-        if name is None or (name == "GCNConv" and not getattr(layer, "normalize", True)):
+    for name, layer in _layers(model):
+        if name == "GCNConv" and not layer.normalize:
             continue
-        values = _VALUES[name]
-        if name == "SAGEConv" and getattr(layer, "aggr", "mean") != "mean":
-            values = None
-        needed.setdefault(values, name)
+        needed.setdefault(None if name == "SAGEConv" and layer.aggr != "mean" else _VALUES[name], name)
     if len(needed) > 1:
         what = ", ".join(f"{name} {values!r}" for values, name in needed.items())
         bad_value("values", f"layers need different ones ({what}); accepted: values= that suits all of them")
     return next(iter(needed), None)
-
-
-def _edge_arguments(model: torch.nn.Module) -> tuple[str, ...]:
-    parameters = inspect.signature(model.forward).parameters
-    return tuple(name for name in _EDGE_ARGUMENTS if name in parameters)
 
 
 def _with_used_weights(
@@ -469,7 +445,7 @@ def _with_used_weights(
     """Returns the data set, without weights of edges that the model would ignore, after a warning."""
     weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
     if caller.kind == "operand":
-        names = [name for layer in _layers(model) if (name := _layer_name(layer)) is not None]
+        names = [name for name, _ in _layers(model)]
         ignored = bool(names) and all(name in _WITHOUT_WEIGHTS for name in names)
     else:
         ignored = "edge_weight" not in caller.arguments
@@ -486,28 +462,14 @@ def _recipe(
     seed: int | None,
 ) -> ModelRecipe:  # fmt: skip
     """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
-    from gnnsparse.train.trained import ModelRecipe
-
     inputs: tuple[str, ...] = ("operand",)
     if caller is not None and caller.kind != "operand":
         inputs = ()
         if caller.kind == "edge_index" and caller.fixed is not None:  # what it can take and got
             inputs = ("edge_index", *caller.fixed[1][1])
-    in_channels, out_channels = task.model_sizes(dataset)
-    recipe = ModelRecipe(
-        registry=None,
-        name=type(model).__name__,
-        options={},
-        in_channels=in_channels,
-        out_channels=out_channels,
-        task=task.name,
-        values=run.values,
-        precision=run.precision,
-        several_labels=task.several_labels(dataset),
-        regression=task.regression(dataset),
-        inputs=inputs,
-        feature_names=task.feature_names(dataset),
-        run={**run.groups, **({} if seed is None else {"seed": seed})},
+    groups = {**run.groups, **({} if seed is None else {"seed": seed})}
+    recipe = task.recipe(
+        dataset, run, registry=None, name=type(model).__name__, options={}, inputs=inputs, run=groups
     )
     made_of = getattr(model, MADE_OF, None)
     if made_of is None:
@@ -528,7 +490,7 @@ def _check_outputs(
 ) -> None:
     """Calls a model once, which also makes lazy parameters, and checks what it returns."""
     model.eval()
-    with torch.no_grad(), caller.numerics():
+    with torch.no_grad(), numerics(caller.precision, caller.device):
         outputs: Any = caller(model, x, graph)
     wanted = (x.shape[0], dataset.num_classes)
     if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:

@@ -1,8 +1,8 @@
 """Lightning callbacks of a run: validation, logging, the best epoch, checkpoints, timing.
 
 In most epochs none of them waits for a GPU: scores stay on the device, and every `log_every` steps one copy
-brings them to the host. Where steps run in blocks (gnnsparse.train.steps), a block validates and tells
-History, BestEpoch and EpochTimer itself, and the other callbacks see a block as one step.
+brings them to the host. Where steps run in chunks (gnnsparse.train.steps), a chunk validates and tells
+History, BestEpoch and EpochTimer itself, and the other callbacks see a chunk as one step.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import os
 import statistics
 import time
 import warnings
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +45,7 @@ __all__ = [
 
 
 def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
-    """Returns the scores of the module's validation step, in evaluation mode and without gradients.
+    """Return the scores of the module's validation step, in evaluation mode and without gradients.
 
     Args:
         plugin: Lightning's precision plugin.
@@ -63,34 +62,33 @@ def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 
 class Validation(Callback):
-    """Validates every few steps, and after the last one.
+    """Validates every few steps, and after the last one, with the batch that was just trained on.
 
-    It calls the module's validation step with the batch that was just trained on. Lightning's evaluation loop
-    would take as long as a whole epoch on a small graph.
+    Lightning's evaluation loop would take as long as a whole epoch on a small graph.
 
     Args:
         every: number of steps from one validation to the next.
-        listeners: callbacks whose method `validated(trainer, module, scores)` is called after each
-            validation.
+        history, best: are told of each validation.
     """
 
-    def __init__(self, every: int, *listeners: History | BestEpoch) -> None:
-        self._every, self._listeners = every, listeners
+    def __init__(self, every: int, history: History, best: BestEpoch) -> None:
+        self._every, self._history, self._best = every, history, best
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Validates if `every` steps have passed, or the last one."""
-        epoch = trainer.global_step
-        if epoch % self._every and epoch != trainer.max_steps:
+        """Validate if `every` steps have passed, or the last one."""
+        step = trainer.global_step
+        if step % self._every and step != trainer.max_steps:
             return
         scores = validate(trainer.precision_plugin, module, batch)
-        for listener in self._listeners:
-            listener.validated(trainer, module, scores)
+        self._history.validated(scores)
+        self._best.update(scores, step, module)
+        self._best.stop_if_worse(trainer, step)
 
 
 class StepRows:
-    """What consecutive steps have logged, on its way from the device to the host.
+    """What a chunk of steps has logged, on its way from the device to the host.
 
     Making it does not wait for a GPU, and `read` waits for these steps alone, not for later ones.
 
@@ -117,7 +115,7 @@ class StepRows:
         return self._values.shape[0]
 
     def read(self) -> list[tuple[int, dict[str, float]]]:
-        """Returns each step with its values by name."""
+        """Return each step with its values by name."""
         if self._arrived is not None:
             self._arrived.synchronize()
         rows = []
@@ -127,100 +125,80 @@ class StepRows:
         return rows
 
 
-@dataclass
-class _Steps:
-    """Steps that were logged one by one, each with its values on the device."""
-
-    rows: list[tuple[int, dict[str, torch.Tensor]]]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def read(self) -> list[tuple[int, dict[str, float]]]:
-        """Returns each step with its values by name, after one copy from the device."""
-        values = iter(torch.stack([v.float() for _, row in self.rows for v in row.values()]).tolist())
-        return [(step, {name: next(values) for name in row}) for step, row in self.rows]
-
-
 class History(Callback):
     """Sends training losses and validation scores to the loggers, a row for each step.
 
     Args:
         every: number of steps from one write to the next.
         steps: optimiser steps of an epoch.
-        in_blocks: whether rows come by `add`, many at a time.
-        curves: keeps all rows for plots; None: they are not kept.
+        in_chunks: whether rows come by `add`, many at a time.
+        curves: stores all rows for plots, if there are any.
 
     Attributes:
         latest: the last value that was written of each column, by name.
     """
 
     def __init__(
-        self, every: int, steps: int = 1, in_blocks: bool = False, curves: Curves | None = None
+        self, every: int, steps: int = 1, in_chunks: bool = False, curves: Curves | None = None
     ) -> None:
-        self._every, self._steps, self._in_blocks, self._curves = every, steps, in_blocks, curves
-        self._pending: list[_Steps | StepRows] = []
+        self._every, self._steps, self._in_chunks, self._curves = every, steps, in_chunks, curves
+        self._chunks: list[StepRows] = []
+        self._rows: list[tuple[int, dict[str, torch.Tensor]]] = []  # of single steps, on the device
         self.latest: dict[str, float] = {}
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Keeps the step's training loss, after writing the rows before it if there are `every` of them."""
-        if not self._in_blocks:
-            row = (trainer.global_step, {"train/loss": outputs["loss"]})
-            if not self._is_full() and self._pending:
-                self._last().append(row)
-            else:
-                self.add(trainer, _Steps([row]))
+        """Store the step's training loss, after writing the rows before it if there are `every` of them."""
+        if not self._in_chunks:
+            self._make_room(trainer)
+            self._rows.append((trainer.global_step, {"train/loss": outputs["loss"]}))
 
-    def add(self, trainer: pl.Trainer, steps: _Steps | StepRows) -> None:
-        """Keeps the rows of steps, after writing the rows before them if there are `every` of them."""
-        if self._is_full():
-            self._write(trainer)
-        self._pending.append(steps)
+    def add(self, trainer: pl.Trainer, chunk: StepRows) -> None:
+        """Store the rows of steps, after writing the rows before them if there are `every` of them."""
+        self._make_room(trainer)
+        self._chunks.append(chunk)
 
-    def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
-        """Keeps the validation scores of the last step."""
-        self._last()[-1][1].update({f"val/{name}": value for name, value in scores.items()})
+    def validated(self, scores: dict[str, torch.Tensor]) -> None:
+        """Store the validation scores of the last step."""
+        self._rows[-1][1].update({f"val/{name}": value for name, value in scores.items()})
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Writes the rows that are left."""
-        self._write(trainer)
-
-    def flush(self, trainer: pl.Trainer) -> None:
-        """Writes all rows up to now, so that `latest` is of the last step."""
-        self._write(trainer)
+        """Write the rows that are left."""
+        self.flush(trainer)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Writes all rows up to the checkpoint, because a run that resumes from it can't."""
-        self._write(trainer)
+        """Write all rows up to the checkpoint, because a run that resumes from it can't."""
+        self.flush(trainer)
 
-    def _is_full(self) -> bool:
-        return sum(map(len, self._pending)) >= self._every
+    def _make_room(self, trainer: pl.Trainer) -> None:
+        if len(self._rows) + sum(map(len, self._chunks)) >= self._every:
+            self.flush(trainer)
 
-    def _last(self) -> list[tuple[int, dict[str, torch.Tensor]]]:
-        last = self._pending[-1]
-        assert isinstance(last, _Steps)
-        return last.rows
+    def flush(self, trainer: pl.Trainer) -> None:
+        """Write all rows up to now, so that `latest` is of the last step.
 
-    def _write(self, trainer: pl.Trainer) -> None:
-        """Writes all rows that are kept; raises FloatingPointError for a loss that is not finite."""
-        if not self._pending:
-            return
-        for steps in self._pending:
-            for step, row in steps.read():
-                self.latest.update(row)
-                # The epoch that the step belongs to, counted from 1.
-                named = {"epoch": -(-step // self._steps), **row}
-                _log(trainer, functools.partial(_log_row, row=named, step=step))
-                if self._curves is not None:
-                    self._curves.add(step, row)
-                if not math.isfinite(loss := row["train/loss"]):
-                    unit = "epoch" if self._steps == 1 else "step"
-                    raise FloatingPointError(
-                        f"training diverged: the loss of {unit} {step} is {loss}; try a smaller "
-                        "optimizer.lr or precision=fp32"
-                    )
-        _log(trainer, lambda logger: logger.save())
-        self._pending = []
+        Raises:
+            FloatingPointError: a loss is not finite.
+        """
+        found = [row for chunk in self._chunks for row in chunk.read()]
+        if self._rows:  # one copy from the device
+            values = iter(torch.stack([v.float() for _, row in self._rows for v in row.values()]).tolist())
+            found += [(step, {name: next(values) for name in row}) for step, row in self._rows]
+        for step, row in found:
+            self.latest.update(row)
+            # The epoch that the step belongs to, counted from 1.
+            named = {"epoch": -(-step // self._steps), **row}
+            _log(trainer, functools.partial(_log_row, row=named, step=step))
+            if self._curves is not None:
+                self._curves.add(step, row)
+            if not math.isfinite(loss := row["train/loss"]):
+                unit = "epoch" if self._steps == 1 else "step"
+                raise FloatingPointError(
+                    f"training diverged: the loss of {unit} {step} is {loss}; try a smaller "
+                    "optimizer.lr or precision=fp32"
+                )
+        if found:
+            _log(trainer, lambda logger: logger.save())
+        self._chunks, self._rows = [], []
 
 
 def _log_row(logger: Any, row: dict[str, float], step: int) -> None:
@@ -239,22 +217,25 @@ def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
 
 
 class BestEpoch(Callback):
-    """Keeps the weights of the epoch with the best validation score, the first one among equals.
+    """Stores the weights of the epoch with the best validation score, the first one among equals.
 
-    The comparison runs on the device: each validation selects between the kept and the present weights by an
-    element-wise operation, so that the host does not wait. With `patience` the host needs the outcome and
+    The comparison runs on the device: each validation selects between the stored and the present weights by
+    an element-wise operation, so that the host does not wait. With `patience` the host needs the outcome and
     waits.
 
     Args:
         score: name of the score.
         patience: number of steps without a better score after which training stops; None: it does not.
         smaller_is_better: whether smaller values of the score are better.
+
+    Attributes:
+        weights: the model's state dict after the best epoch.
     """
 
     def __init__(self, score: str, patience: int | None, smaller_is_better: bool = False) -> None:
         self._score, self._patience = score, patience
         self._sign = -1.0 if smaller_is_better else 1.0
-        self._kept: dict[str, torch.Tensor] = {}
+        self.weights: dict[str, torch.Tensor] = {}
         self._best: torch.Tensor | None = None
         self._epoch: torch.Tensor | None = None
 
@@ -268,18 +249,8 @@ class BestEpoch(Callback):
         """The best score so far; the worst there can be if there is none."""
         return self._sign * (-math.inf if self._best is None else float(self._best))
 
-    @property
-    def weights(self) -> dict[str, torch.Tensor]:
-        """The model's state dict after the best epoch."""
-        return self._kept
-
-    def validated(self, trainer: pl.Trainer, module: Any, scores: dict[str, torch.Tensor]) -> None:
-        """Keeps score, step and weights if the score is the best so far, and stops the run if it is time."""
-        self.keep(scores, trainer.global_step, module)
-        self.stop_if_worse(trainer, trainer.global_step)
-
-    def keep(self, scores: dict[str, torch.Tensor], step: int | torch.Tensor, module: Any) -> None:
-        """Keeps score, step and weights if the score is the best so far.
+    def update(self, scores: dict[str, torch.Tensor], step: int | torch.Tensor, module: Any) -> None:
+        """Store score, step and weights if the score is the best so far.
 
         The tensors that hold them stay the same from the second call on, so that it can be captured.
 
@@ -293,37 +264,37 @@ class BestEpoch(Callback):
         if self._best is None or self._epoch is None:
             self._best = torch.full_like(value, -math.inf)
             self._epoch = torch.zeros((), dtype=torch.int64, device=value.device)
-            self._kept = {name: tensor.clone() for name, tensor in present.items()}
+            self.weights = {name: tensor.clone() for name, tensor in present.items()}
         better = value > self._best
         self._best.copy_(torch.where(better, value, self._best))
         self._epoch.copy_(torch.where(better, step, self._epoch))
-        for name, kept in self._kept.items():
-            torch.where(better, present[name], kept, out=kept)
+        for name, best in self.weights.items():
+            torch.where(better, present[name], best, out=best)
 
     def stop_if_worse(self, trainer: pl.Trainer, step: int) -> None:
-        """Stops the run if the last `patience` steps up to this one have brought no better score."""
+        """Stop the run if the last `patience` steps up to this one have brought no better score."""
         if self._patience is not None and step - self.epoch >= self._patience:
             trainer.should_stop = True
 
     def restore(self, module: Any) -> None:
-        """Loads the weights of the best epoch into the model, if there are any."""
+        """Load the weights of the best epoch into the model, if there are any."""
         if self.epoch:
-            module.model.load_state_dict(self._kept)
+            module.model.load_state_dict(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
         """Returns the state that a checkpoint stores."""
-        return {"best": self._best, "epoch": self._epoch, "weights": self._kept}
+        return {"best": self._best, "epoch": self._epoch, "weights": self.weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Restores the state of a checkpoint."""
         self._best, self._epoch = state_dict["best"], state_dict["epoch"]
-        self._kept = state_dict["weights"]
+        self.weights = state_dict["weights"]
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Moves the state of a checkpoint to the device."""
         if self._best is not None and self._epoch is not None:
             self._best, self._epoch = self._best.to(module.device), self._epoch.to(module.device)
-            self._kept = {name: tensor.to(module.device) for name, tensor in self._kept.items()}
+            self.weights = {name: tensor.to(module.device) for name, tensor in self.weights.items()}
 
 
 class Checkpoints(Callback):
@@ -349,8 +320,8 @@ class Checkpoints(Callback):
         identity: dict[str, Any],
         recipe: ModelRecipe | None = None,
     ) -> None:
-        self._folder, self._best, self._seconds, self._identity = folder, best, seconds, identity
-        self._model = {} if recipe is None else {MODEL: recipe.plain()}
+        self._folder, self._best, self._seconds = folder, best, seconds
+        self._labels = {IDENTITY: identity, **({} if recipe is None else {MODEL: recipe.plain()})}
         self._written_at = time.monotonic()
         self._best_written = 0
         self._random: dict[str, torch.Tensor] = {}
@@ -376,9 +347,8 @@ class Checkpoints(Callback):
         self._write(trainer, module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
-        """Adds the identity of the run and a checksum to last.ckpt."""
-        checkpoint[IDENTITY] = self._identity
-        checkpoint.update(self._model)
+        """Add the identity of the run and a checksum to last.ckpt."""
+        checkpoint.update(self._labels)
         checkpoint[SUM] = checkpoint_sum(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
@@ -393,45 +363,40 @@ class Checkpoints(Callback):
         self._random = state_dict["random"]
 
     def _write(self, trainer: pl.Trainer, module: Any) -> None:
-        def write_last(folder: Path, part: Path) -> None:
-            trainer.save_checkpoint(part)
-            os.replace(part, folder / "last.ckpt")
-
-        self._write_files(write_last, self._write_best)
+        self._write_files({"last.ckpt": trainer.save_checkpoint, "best.ckpt": self._save_best})
         self._written_at = time.monotonic()
 
     def write_best(self) -> None:
-        """Write best.ckpt alone, if there is a best epoch."""
-        self._write_files(self._write_best)
+        """Write best.ckpt alone, if there is a better epoch than in that file."""
+        self._write_files({"best.ckpt": self._save_best})
 
-    def _write_files(self, *writes: Callable[[Path, Path], None]) -> None:
-        """Call functions that write a file each, by way of another one, in the folder, if there is one."""
+    def _write_files(self, writes: Mapping[str, Callable[[Path], bool | None]]) -> None:
+        """Calls what writes a file, or returns False, each by way of another file in the folder."""
         if self._folder is None:
             return
         part = self._folder / "part.ckpt"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            for write in writes:
-                write(self._folder, part)
+            for name, write in writes.items():
+                if write(part) is not False:
+                    os.replace(part, self._folder / name)
+            self._best_written = self._best.epoch
         except (OSError, RuntimeError) as error:  # torch.save reports a full disk by a RuntimeError
             if isinstance(error, RuntimeError) and part.name not in str(error) and "write" not in str(error):
                 raise
             with contextlib.suppress(OSError):
                 part.unlink()
             reason = " ".join(str(error).split())[:200]
-            warnings.warn(
-                f"the checkpoints in {self._folder} can't be written ({reason}); training goes on",
-                RunFolderWarning,
-                stacklevel=2,
-            )
+            problem = f"the checkpoints in {self._folder} can't be written ({reason}); training goes on"
+            warnings.warn(problem, RunFolderWarning, stacklevel=2)
 
-    def _write_best(self, folder: Path, part: Path) -> None:
-        if (epoch := self._best.epoch) > self._best_written:
-            content = {"epoch": epoch, "score": self._best.score, IDENTITY: self._identity, **self._model}
-            content["state_dict"] = self._best.weights
-            torch.save({**content, SUM: best_sum(content)}, part)
-            os.replace(part, folder / "best.ckpt")
-            self._best_written = epoch
+    def _save_best(self, part: Path) -> bool:
+        if (epoch := self._best.epoch) <= self._best_written:
+            return False
+        content = {"epoch": epoch, "score": self._best.score, **self._labels}
+        content["state_dict"] = self._best.weights
+        torch.save({**content, SUM: best_sum(content)}, part)
+        return True
 
 
 class EpochTimer(Callback):
@@ -454,27 +419,22 @@ class EpochTimer(Callback):
         return bool(self._marks)
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Records the start of a step."""
+        """Record the start of a step."""
         self.mark(module.device, trainer.global_step)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Records the end of the last step."""
-        self._record(module.device, trainer.global_step)
+        """Record the end of the last step."""
+        self.mark(module.device, trainer.global_step, always=True)
 
-    def mark(self, device: torch.device, done: int) -> None:
-        """Records the time after `done` steps if a period begins then, or the run."""
-        if not self._marks or done % self._period == 0:
-            self._record(device, done)
-
-    def _record(self, device: torch.device, done: int) -> None:
-        if self._marks and self._marks[-1][0] == done:
+    def mark(self, device: torch.device, done: int, always: bool = False) -> None:
+        """Record the time after `done` steps if a period begins then, or the run."""
+        if self._marks and (self._marks[-1][0] == done or (done % self._period and not always)):
             return
+        now: Any = time.perf_counter()
         if device.type == "cuda":
-            event = torch.cuda.Event(enable_timing=True)
-            event.record()
-            self._marks.append((done, event))
-        else:
-            self._marks.append((done, time.perf_counter()))
+            now = torch.cuda.Event(enable_timing=True)
+            now.record()
+        self._marks.append((done, now))
 
     def median_milliseconds(self) -> float | None:
         """Returns the median over periods of a step's mean time in milliseconds; None: there was no step."""
@@ -490,7 +450,7 @@ class EpochTimer(Callback):
 
 
 def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> list[Logger]:
-    """Returns the loggers of a run.
+    """Return the loggers of a run.
 
     Args:
         config: settings of the training loop.
@@ -499,17 +459,14 @@ def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> 
             is dropped, because they are trained again.
     """
     loggers: list[Logger] = []
-    if folder is None or config.logger == "none":
+    if folder is None:
         return loggers
     where = folder.path / "logs"
-    for name in ("csv", "tensorboard"):
-        if config.logger not in (name, "both"):
-            continue
-        folder.make(f"logs/{name}")  # the logger warns if it is missing
-        if name == "csv":
-            loggers.append(_CsvLogger(where, done))
-        else:
-            loggers.append(TensorBoardLogger(where, name=name, version=0, purge_step=done + 1))
+    if config.logger in ("csv", "both"):
+        loggers.append(_CsvLogger(folder.make("logs/csv"), done))
+    if config.logger in ("tensorboard", "both"):
+        folder.make("logs/tensorboard")  # the logger warns if it is missing
+        loggers.append(TensorBoardLogger(where, name="tensorboard", version=0, purge_step=done + 1))
     return loggers
 
 
@@ -517,12 +474,11 @@ class _CsvLogger(CSVLogger):
     """Lightning's logger, which does not begin its file anew if it has rows of steps up to `done`."""
 
     def __init__(self, where: Path, done: int) -> None:
-        super().__init__(where, name="csv", version=0)
+        super().__init__(where.parent, name=where.name, version=0)
         self._done = done
 
     @property
     def experiment(self) -> Any:
-        """Returns what writes the file."""
         if self._experiment is None:
             os.makedirs(self.root_dir, exist_ok=True)
             self._experiment = _Writer(self.log_dir, self._done)
@@ -530,33 +486,33 @@ class _CsvLogger(CSVLogger):
 
 
 class _Writer(ExperimentWriter):
-    """Lightning's writer of metrics.csv, which keeps the rows of steps up to `done`."""
+    """Lightning's writer of metrics.csv, which leaves the rows of steps up to `done` there."""
 
     def __init__(self, log_dir: str, done: int) -> None:
         self._done = done
         super().__init__(log_dir)
 
     def _check_log_dir_exists(self) -> None:
-        """Keeps the rows of the run before, in place of Lightning's warning that they will be deleted."""
+        """Drops the other rows, in place of Lightning's warning that all will be deleted."""
         file = Path(self.metrics_file_path)
         if not file.is_file():
             return
         with file.open(newline="", encoding="utf-8", errors="replace") as source:
             reader = csv.DictReader(source, restkey="more")
-            rows = [row for row in reader if self._is_kept(row)]
+            rows = [row for row in reader if self._was_done(row)]
             columns = list(reader.fieldnames or [])
         if not rows:
             file.unlink()
             return
         self.metrics_keys = columns
-        kept = io.StringIO(newline="")
-        writer = csv.DictWriter(kept, columns, extrasaction="ignore")
+        text = io.StringIO(newline="")
+        writer = csv.DictWriter(text, columns, extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
-        write_text(file, kept.getvalue())
+        write_text(file, text.getvalue())
 
-    def _is_kept(self, row: dict[str, str]) -> bool:
-        """Returns whether a row is of a step that was done; a row that a kill has cut is none."""
+    def _was_done(self, row: dict[str, str]) -> bool:
+        """Returns whether a row is of a step that was done, and whole: a kill may have cut it."""
         step = row.get("step") or ""
         return step.isdecimal() and int(step) <= self._done and None not in row.values()
 
@@ -569,8 +525,8 @@ _BEFORE = 5
 class StepProfiler(Callback):
     """Profiles a few steps after the first ones, writes their trace and prints what they cost.
 
-    A run with fewer steps than that is profiled from its first step on. If Lightning's step is a block of
-    steps, whole blocks are profiled.
+    A run with fewer steps than that is profiled from its first step on. If Lightning's step is a chunk of
+    steps, whole chunks are profiled.
 
     Args:
         steps: number of steps to profile.
@@ -579,11 +535,9 @@ class StepProfiler(Callback):
     """
 
     def __init__(self, steps: int, device: torch.device, trace: Path) -> None:
-        self._steps, self._trace = steps, trace
-        self._recorder = Recorder(device)
-        self._begin = 0
-        self._first: int | None = None
-        self._done = False
+        self._steps, self._trace, self._recorder = steps, trace, Recorder(device)
+        self._begin, self._done = 0, False
+        self._first: int | None = None  # of the steps that are being recorded
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
         """Notes the step that the run begins with, which is not 0 if it resumes another."""
@@ -610,11 +564,8 @@ class StepProfiler(Callback):
         if self._first is not None:
             self._finish(max(trainer.global_step - self._first, 1))
         elif not self._done:
-            warnings.warn(
-                "trainer.profile: the run ended before it could be profiled; give it more epochs",
-                RunFolderWarning,
-                stacklevel=2,
-            )
+            problem = "the run ended before it could be profiled; give it more epochs"
+            warnings.warn(f"trainer.profile: {problem}", RunFolderWarning, stacklevel=2)
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
         """Ends the recording without a result."""
@@ -639,7 +590,6 @@ class _Bar(Progress):
     values = ""
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yields the bar and the values."""
         yield from super().get_renderables()
         yield Text(self.values, overflow="fold")
 
@@ -676,8 +626,8 @@ class ProgressReport(Callback):
         self._first = 0
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Shows the bar if the output is a terminal."""
-        console = self._console or Console()
+        """Show the bar if the output is a terminal."""
+        self._console = console = self._console or Console()
         self._told = self._began = time.monotonic()
         self._first = trainer.global_step
         if not console.is_terminal or console.is_dumb_terminal:
@@ -691,7 +641,7 @@ class ProgressReport(Callback):
         self._bar.start()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Draws the bar or prints a line if enough time has passed."""
+        """Draw the bar or print a line if enough time has passed."""
         now = time.monotonic()
         if self._quiet or now - self._drawn < self._redraw:
             return
@@ -699,42 +649,32 @@ class ProgressReport(Callback):
         if due := now - self._told >= self._seconds:
             self._told = now
             self._history.flush(trainer)
+        values = ", ".join(f"{name} {value:.4g}" for name, value in self._history.latest.items())
+        steps, done, end = self._steps, trainer.global_step, trainer.max_steps
         if self._bar is not None:
-            self._bar.values = self._values()
-            self._bar.update(self._bar.task_ids[0], completed=trainer.global_step, refresh=True)
+            self._bar.values = values
+            self._bar.update(self._bar.task_ids[0], completed=done, refresh=True)
         elif due:
-            self._say(f"{self._place(trainer)}: {self._values()}; {self._left(trainer, now)} left")
-
-    def _place(self, trainer: pl.Trainer) -> str:
-        """Returns the epoch, or epoch and step, that were trained last."""
-        steps, done = self._steps, trainer.global_step
-        place = f"epoch {-(-done // steps)} of {trainer.max_steps // steps}"
-        return place if steps == 1 else f"{place}, step {done} of {trainer.max_steps}"
-
-    def _values(self) -> str:
-        return ", ".join(f"{name} {value:.4g}" for name, value in self._history.latest.items())
-
-    def _left(self, trainer: pl.Trainer, now: float) -> str:
-        done = trainer.global_step - self._first
-        seconds = round((now - self._began) / done * (trainer.max_steps - trainer.global_step))
-        hours, minutes = seconds // 3600, seconds // 60 % 60
-        return f"{hours}:{minutes:02d}:{seconds % 60:02d}"
+            within = "" if steps == 1 else f", step {done} of {end}"
+            seconds = round((now - self._began) / (done - self._first) * (end - done))
+            left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+            self._say(f"epoch {-(-done // steps)} of {end // steps}{within}: {values}; {left}")
 
     def _say(self, line: str) -> None:
-        console = self._console or Console()
+        assert self._console is not None
         try:
-            console.file.write(f"{line}\n")
-            console.file.flush()
+            self._console.file.write(f"{line}\n")
+            self._console.file.flush()
         except OSError:  # the reader of a pipe has gone, or a disk is full
             self._quiet = True
             without_pipe()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Removes the bar."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Removes the bar, so that the error is readable."""
+        """Remove the bar, so that the error is readable."""
         self.on_train_end(trainer, module)

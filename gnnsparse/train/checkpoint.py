@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -57,38 +57,38 @@ def _unfit(problem: str) -> NoReturn:
 
 
 def checkpoint_sum(checkpoint: Mapping[str, Any]) -> str:
-    """Returns a checksum of the keys, types and values of last.ckpt, except those that are not ours."""
+    """Return a checksum of the keys, types and values of last.ckpt, except those that are not ours."""
     more = [checkpoint[MODEL]] if MODEL in checkpoint else []
     return _sum([*(checkpoint[key] for key in _KEYS if key != SUM), *more])
 
 
 def best_sum(content: Mapping[str, Any]) -> str:
-    """Returns a checksum of the keys, types and values of best.ckpt, except the checksum."""
+    """Return a checksum of the keys, types and values of best.ckpt, except the checksum."""
     return _sum([[key, content[key]] for key in sorted(content) if key != SUM])
 
 
 def _sum(content: Any) -> str:
     tensors: list[torch.Tensor] = []
-    plain: list[str] = []
+    texts: list[str] = []
 
     def note(value: Any) -> None:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
-            plain.append("tensor")
+            texts.append("tensor")
         elif isinstance(value, Mapping):
-            plain.append(f"dict of {len(value)}")
+            texts.append(f"dict of {len(value)}")
             for key, item in value.items():
-                plain.append(repr(key))
+                texts.append(repr(key))
                 note(item)
         elif isinstance(value, (list, tuple)):
-            plain.append(f"{type(value).__name__} of {len(value)}")
+            texts.append(f"{type(value).__name__} of {len(value)}")
             for item in value:
                 note(item)
         else:
-            plain.append(repr(value))
+            texts.append(repr(value))
 
     note(content)
-    return fingerprint(tensors, plain)
+    return fingerprint(tensors, texts)
 
 
 def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
@@ -117,7 +117,7 @@ def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
                 if name.startswith("model.")
             }
         else:
-            weights = _item("the file", content, "state_dict")
+            weights = _item("the file", content, "state_dict", dict)
             _tensors_by_name("state_dict", weights)
             if MODEL in content and best_sum(content) != content.get(SUM):
                 _unfit("its contents do not match their checksum")
@@ -286,9 +286,9 @@ def _differs(written: Any, own: Any) -> bool:
 
 def _check_contents(checkpoint: Any) -> None:
     """Raises an error if keys are missing, or values are of a wrong type or do not match their checksum."""
-    _typed("the file", checkpoint, dict)
     for name, kind in _KEYS.items():
-        _typed(name, _item("the file", checkpoint, name), kind)
+        _item("the file", _typed("the file", checkpoint, dict), name, kind)
+    steps = checkpoint["global_step"]
     for name in ("epoch", "global_step"):
         if checkpoint[name] < 0:
             _unfit(f"{name} is {checkpoint[name]}")
@@ -299,22 +299,28 @@ def _check_contents(checkpoint: Any) -> None:
     if len(checkpoint["optimizer_states"]) != 1:
         _unfit(f"optimizer_states has {len(checkpoint['optimizer_states'])} elements, not 1")
     _check_loops("loops", checkpoint["loops"])
-    _check_progress(checkpoint)
-    _check_callbacks(checkpoint["callbacks"], checkpoint["global_step"])
+    # Lightning's counter, from which training goes on.
+    where, found = "loops", checkpoint["loops"]
+    automatic = "epoch_loop.automatic_optimization.optim_progress"
+    for name in ("fit_loop", automatic, "optimizer", "step", "total"):
+        where, found = f"{where}.{name}", _item(where, found, name, dict)
+    if (made := _item(where, found, "completed", int)) != steps:
+        _unfit(f"global_step is {steps}, and its optimiser made {made} steps")
+    _check_callbacks(checkpoint["callbacks"], steps)
     if checkpoint_sum(checkpoint) != checkpoint[SUM]:
         _unfit("its contents do not match their checksum")
 
 
-def _item(where: str, mapping: Any, key: Any) -> Any:
+def _item(where: str, mapping: Any, key: Any, kind: type) -> Any:
     if key not in mapping:
         _unfit(f"{where} lacks {key}")
-    return mapping[key]
+    return _typed(f"{where}.{key}", mapping[key], kind)
 
 
 def _typed(name: str, value: Any, kind: type) -> Any:
     # Not isinstance: a bool is an int, and subclasses are not what Lightning writes. state_dict is ordered.
-    if type(value) is not kind and not (kind is dict and isinstance(value, dict)):
-        _unfit(f"{name} is a {type(value).__name__}, not a {kind.__name__}")
+    if type(value) is not kind and not (kind in (dict, object) and isinstance(value, kind)):
+        _unfit(f"{name} is a {type(value).__name__}, not a {kind.__name__.lower()}")
     return value
 
 
@@ -329,9 +335,8 @@ def _tensors(path: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 def _tensors_by_name(where: str, value: Any) -> None:
     for name, tensor in _typed(where, value, dict).items():
+        _typed(f"{where}.{name}", tensor, torch.Tensor)
         _typed(f"a key of {where}", name, str)
-        if not isinstance(tensor, torch.Tensor):
-            _unfit(f"{where}.{name} is a {type(tensor).__name__}, not a tensor")
 
 
 def _check_loops(where: str, value: Any) -> None:
@@ -344,38 +349,29 @@ def _check_loops(where: str, value: Any) -> None:
             _unfit(f"{where}.{name} is {item!r}, not a count")
 
 
-def _check_progress(checkpoint: dict[str, Any]) -> None:
-    """Raises an error unless Lightning's counter, from which training goes on, is `global_step`."""
-    where, found = "loops", checkpoint["loops"]
-    path = ("fit_loop", "epoch_loop.automatic_optimization.optim_progress", "optimizer", "step", "total")
-    for name in path:
-        found = _typed(f"{where}.{name}", _item(where, found, name), dict)
-        where = f"{where}.{name}"
-    if (steps := _item(where, found, "completed")) != checkpoint["global_step"]:
-        _unfit(f"global_step is {checkpoint['global_step']}, and its optimiser made {steps} steps")
-
-
 def _check_callbacks(callbacks: dict[str, Any], step: int) -> None:
-    best = _typed("callbacks.BestEpoch", _item("callbacks", callbacks, "BestEpoch"), dict)
+    where = "callbacks.BestEpoch"
+    best = _item("callbacks", callbacks, "BestEpoch", dict)
     for name, dtype in (("best", torch.float32), ("epoch", torch.int64)):
-        value = _item("callbacks.BestEpoch", best, name)
+        value = _item(where, best, name, object)
         if value is not None and not _is_scalar(value, dtype):
-            _unfit(f"callbacks.BestEpoch.{name} is no scalar of {dtype}")
+            _unfit(f"{where}.{name} is no scalar of {dtype}")
     if (best["best"] is None) != (best["epoch"] is None):
-        _unfit("callbacks.BestEpoch has one of best and epoch")
+        _unfit(f"{where} has one of best and epoch")
     if best["epoch"] is not None and not 0 <= int(best["epoch"]) <= step:
         _unfit(f"its best epoch came after step {int(best['epoch'])} of {step}")
-    _tensors_by_name("callbacks.BestEpoch.weights", _item("callbacks.BestEpoch", best, "weights"))
-    kept = _typed("callbacks.Checkpoints", _item("callbacks", callbacks, "Checkpoints"), dict)
-    random = _typed("callbacks.Checkpoints.random", _item("callbacks.Checkpoints", kept, "random"), dict)
-    state = _item("callbacks.Checkpoints.random", random, "cpu")
+    _tensors_by_name(f"{where}.weights", _item(where, best, "weights", dict))
+    where = "callbacks.Checkpoints"
+    random = _item(where, _item("callbacks", callbacks, "Checkpoints", dict), "random", dict)
+    _item(f"{where}.random", random, "cpu", torch.Tensor)
     for name, value in random.items():
-        if not isinstance(value, torch.Tensor) or value.dtype != torch.uint8 or value.dim() != 1:
-            _unfit(f"callbacks.Checkpoints.random.{name} is no state of a random number generator")
-    try:
-        torch.Generator().set_state(state.clone())
-    except RuntimeError:
-        _unfit("callbacks.Checkpoints.random.cpu is no state of a random number generator")
+        try:
+            if value.dtype != torch.uint8 or value.dim() != 1:
+                raise TypeError
+            if name == "cpu":
+                torch.Generator().set_state(value.clone())
+        except (AttributeError, TypeError, RuntimeError):
+            _unfit(f"{where}.random.{name} is no state of a random number generator")
 
 
 def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
@@ -383,7 +379,7 @@ def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> None:
-    """Raises an error if a checkpoint is not one of the module's model, optimiser and schedule.
+    """Raise an error if a checkpoint is not one of the module's model, optimiser and schedule.
 
     Args:
         path: the file, for the message.
@@ -394,83 +390,64 @@ def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> No
         CheckpointError: names, shapes or dtypes of weights, or settings of the optimiser differ.
     """
     try:
-        _same_tensors(checkpoint["state_dict"], module.state_dict())
+        _same("state_dict", checkpoint["state_dict"], module.state_dict())
         if weights := checkpoint["callbacks"]["BestEpoch"]["weights"]:
-            _same_tensors(weights, module.model.state_dict())
+            _same("weights", weights, module.model.state_dict())
         elif checkpoint["callbacks"]["BestEpoch"]["best"] is not None:
             _unfit("it has the score of a best epoch without its weights")
         made = module.configure_optimizers()
         optimizer = made["optimizer"] if isinstance(made, dict) else made
         schedules = [made["lr_scheduler"]["scheduler"]] if isinstance(made, dict) else []
         _same_optimizer(checkpoint["optimizer_states"][0], optimizer, bool(schedules))
-        _same_schedules(checkpoint["lr_schedulers"], schedules, checkpoint["global_step"])
+        step, own = checkpoint["global_step"], [schedule.state_dict() for schedule in schedules]
+        _same("lr_schedulers", checkpoint["lr_schedulers"], own, {*own[0]} - {"base_lrs"} if own else ())
+        for state in checkpoint["lr_schedulers"]:
+            if state["last_epoch"] != step:
+                _unfit(f"its schedule is at step {state['last_epoch']}, its optimiser at step {step}")
     except _Unfit as problem:
         raise CheckpointError(f"resume: {path} does not fit this run: {_short(str(problem))}") from None
 
 
-def _same_tensors(written: dict[str, torch.Tensor], own: Mapping[str, torch.Tensor]) -> None:
-    if missing := [name for name in own if name not in written]:
-        _unfit(f"it lacks {missing[0]}")
-    if more := [name for name in written if name not in own]:
-        _unfit(f"it has {more[0]}, which this model lacks")
-    for name, tensor in own.items():
-        _same_tensor(name, written[name], tensor)
+def _same(name: str, written: Any, own: Any, free: Collection[str] = ()) -> None:
+    """Raises an error unless a value has the types, keys and sizes of one of this run, and equals it.
 
-
-def _same_tensor(name: str, written: torch.Tensor, own: torch.Tensor) -> None:
-    if written.shape != own.shape or written.dtype != own.dtype:
-        was, now = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (written, own))
-        _unfit(f"{name} is {was}, here {now}")
+    Tensors and what is called as one of `free` may have other values.
+    """
+    if isinstance(own, torch.Tensor):
+        _typed(name, written, torch.Tensor)
+        if written.shape != own.shape or written.dtype != own.dtype:
+            was, now = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in (written, own))
+            _unfit(f"{name} is {was}, here {now}")
+    elif isinstance(own, Mapping):
+        _typed(name, written, dict)
+        if missing := [key for key in own if key not in written]:
+            _unfit(f"it lacks {missing[0]}")
+        if more := [key for key in written if key not in own]:
+            _unfit(f"it has {more[0]}, which this run lacks")
+        for key, value in own.items():
+            _same(key, written[key], value, free)
+    elif isinstance(own, (list, tuple)):
+        if len(_typed(name, written, type(own))) != len(own):
+            _unfit(f"it was trained with {len(written)} {name}, here {len(own)}")
+        for was, now in zip(written, own, strict=True):
+            _same(name, was, now, free)
+    elif _differs(written, own) and not (name in free and type(written) is type(own)):
+        _unfit(f"it was trained with {name}={written}, here {own}")
 
 
 def _same_optimizer(state: Any, optimizer: torch.optim.Optimizer, scheduled: bool) -> None:
     where = "optimizer_states"
-    groups = _typed(f"{where}.param_groups", _item(where, _typed(where, state, dict), "param_groups"), list)
-    own = optimizer.state_dict()["param_groups"]
-    if len(groups) != len(own):
-        _unfit(f"its optimiser has {len(groups)} groups of parameters, here {len(own)}")
-    for written, mine in zip(groups, own, strict=True):
-        if set(_typed(f"{where}.param_groups", written, dict)) != set(mine):
-            _unfit("its optimiser has other settings")
-        for name, value in mine.items():
-            # A schedule has changed the rate, which it goes on to do.
-            moved = scheduled and name == "lr"
-            if moved and type(written[name]) is float and math.isfinite(written[name]):
-                continue
-            if _differs(written[name], value):
-                _unfit(f"it was trained with optimizer {name}={written[name]}, here {value}")
+    groups = _item(where, _typed(where, state, dict), "param_groups", list)
+    # A schedule has changed the rate, which it goes on to do.
+    _same("param_groups", groups, optimizer.state_dict()["param_groups"], ("lr",) if scheduled else ())
+    if not all(math.isfinite(group["lr"]) for group in groups):
+        _unfit("its learning rate is no finite number")
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
-    kept = _typed(f"{where}.state", _item(where, state, "state"), dict)
-    for number, item in kept.items():
+    step = torch.zeros((), dtype=torch.float32)
+    for number, item in _item(where, state, "state", dict).items():
         if type(number) is not int or not 0 <= number < len(parameters):
             _unfit(f"its optimiser has a parameter {number!r}, here are {len(parameters)}")
-        _same_moments(f"{where}.state.{number}", item, parameters[number])
-
-
-def _same_moments(where: str, item: Any, parameter: torch.Tensor) -> None:
-    _typed(where, item, dict)
-    for name in _MOMENTS:
-        if not isinstance(moment := _item(where, item, name), torch.Tensor):
-            _unfit(f"{where}.{name} is a {type(moment).__name__}, not a tensor")
-        _same_tensor(f"{where}.{name}", moment, parameter)
-    if not _is_scalar(_item(where, item, "step"), torch.float32) or not 0 <= float(item["step"]) < math.inf:
-        _unfit(f"{where}.step is no count")
-    if more := set(item) - {"step", *_MOMENTS}:
-        _unfit(f"{where} has {min(map(str, more))}, which Adam lacks")
-
-
-def _same_schedules(written: list[Any], own: list[Any], step: int) -> None:
-    if len(written) != len(own):
-        _unfit(f"it was trained with {len(written)} schedules of the learning rate, here are {len(own)}")
-    for state, schedule in zip(written, own, strict=True):
-        mine = schedule.state_dict()
-        if set(_typed("lr_schedulers", state, dict)) != set(mine):
-            _unfit("its schedule of the learning rate is another one")
-        for name, value in mine.items():
-            _typed(f"lr_schedulers.{name}", state[name], type(value))
-            if isinstance(value, list) and list(map(type, state[name])) != list(map(type, value)):
-                _unfit(f"lr_schedulers.{name} has other elements")
-        if state["base_lrs"] != mine["base_lrs"]:
-            _unfit(f"it was trained with optimizer lr={state['base_lrs'][0]}, here {mine['base_lrs'][0]}")
-        if state["last_epoch"] != step:
-            _unfit(f"its schedule is at step {state['last_epoch']}, its optimiser at step {step}")
+        moments = dict.fromkeys(_MOMENTS, parameters[number])
+        _same(f"{where}.state.{number}", item, {"step": step, **moments})
+        if not 0 <= float(item["step"]) < math.inf:
+            _unfit(f"{where}.state.{number}.step is no count")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,12 +20,18 @@ from gnnsparse.preprocess.api import prepare
 from gnnsparse.sampling import prefetch
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.module import TaskModule, counts_steps, makes_blocks
+from gnnsparse.train.module import TaskModule, counts_steps, trains_in_chunks
 from gnnsparse.train.settings import PreprocessConfig
 
 __all__ = [
-    "Feed", "MiniBatchData", "PreparedData", "RepeatedBatch", "StepInput", "repeated", "shuffled_epochs",
-]  # fmt: skip
+    "BatchSource",
+    "LazyLoader",
+    "MiniBatchData",
+    "PreparedData",
+    "RepeatedBatch",
+    "StepInput",
+    "shuffled_epochs",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,42 +40,31 @@ class StepInput:
 
     Attributes:
         single: makes the batch for a step that is launched by itself.
-        place: what steps of one captured graph have in common; None: the step can't be captured.
-        load: puts into place what the batch is made of, before the graph of its step is replayed.
-        placed: makes the batch of what `load` has put into place, as a part of the step that is captured.
+        buffers: the static buffers that steps of one captured graph share; None: the step can't be captured.
+        load: fills them, before the graph of the step is replayed.
+        static: makes the batch of them, as a part of the step that is captured.
     """
 
     single: Callable[[], Any]
-    place: Hashable | None = None
+    buffers: Hashable | None = None
     load: Callable[[], None] = lambda: None
-    placed: Callable[[], Any] = lambda: None
+    static: Callable[[], Any] = lambda: None
 
 
 @dataclass(frozen=True, eq=False)
-class Feed:
-    """The batches of a run in blocks.
+class BatchSource:
+    """The batches of a run in chunks of steps.
 
     Attributes:
         steps: yields the input of each step without end, from the trainer's next one on.
         validation: the batch that `TaskModule.validation_step` takes.
-        captures_validation: whether the arrays of that batch keep their places, and a validation comes after
-            so few steps that capturing it is worth the memory that its graph keeps.
+        captures_validation: whether the arrays of that batch are static, and a validation comes after so few
+            steps that capturing it is worth the memory that its graph keeps.
     """
 
     steps: Iterator[StepInput]
     validation: Any
     captures_validation: bool = True
-
-
-def repeated(batch: Any) -> Feed:
-    """Returns the feed of a run whose every step takes one batch, which holds all of the data."""
-
-    def steps() -> Iterator[StepInput]:
-        while True:
-            yield one
-
-    one = StepInput(lambda: batch, "all", placed=lambda: batch)
-    return Feed(steps(), batch)
 
 
 class RepeatedBatch:
@@ -83,9 +79,17 @@ class RepeatedBatch:
         self._batch, self._endless = batch, endless
 
     def __iter__(self) -> Iterator[Any]:
-        yield self._batch
-        while self._endless:
-            yield self._batch
+        return itertools.repeat(self._batch, *([] if self._endless else [1]))
+
+
+class LazyLoader:
+    """A data loader that makes its batches anew each time that they are asked for, by a function."""
+
+    def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
+        self._make = make
+
+    def __iter__(self) -> Iterator[Any]:
+        return self._make()
 
 
 class PreparedData(pl.LightningDataModule):
@@ -115,10 +119,10 @@ class PreparedData(pl.LightningDataModule):
     def __init__(
         self,
         graph: SparseGraph,
-        values: str | None,
-        precision: Precision | str,
-        device: torch.device | str,
-        preprocess: PreprocessConfig | None,
+        values: str | None = None,
+        precision: Precision | str = "fp32",
+        device: torch.device | str = "cpu",
+        preprocess: PreprocessConfig | None = None,
     ) -> None:
         super().__init__()
         preprocess = preprocess or PreprocessConfig()
@@ -153,8 +157,8 @@ class PreparedData(pl.LightningDataModule):
         """The batch of every training step and validation; None: batches differ."""
         return None
 
-    def feed_obstacle(self, module: TaskModule) -> str | None:
-        """Returns why steps of a module on this data can't be captured; None: `feed` feeds them."""
+    def capture_obstacle(self, module: TaskModule) -> str | None:
+        """Return why steps of a module can't be captured; None: `batch_source` has their batches."""
         return "the batches of this task differ from step to step" if self.fixed_batch is None else None
 
     def padding_obstacle(self, module: TaskModule) -> str | None:
@@ -169,9 +173,11 @@ class PreparedData(pl.LightningDataModule):
             return f"in {self.precision.value} features are scaled by all rows, those of padding included"
         return None
 
-    def feed(self) -> Feed:
-        """Returns the feed of a run in blocks, if nothing forbids it (`feed_obstacle`)."""
-        return repeated(self.fixed_batch)
+    def batch_source(self) -> BatchSource:
+        """Return the batches of a run in chunks, if nothing forbids it (`capture_obstacle`)."""
+        batch = self.fixed_batch
+        step = StepInput(lambda: batch, "all", static=lambda: batch)
+        return BatchSource(itertools.repeat(step), batch)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
         """Returns the batch itself, which is on the device already.
@@ -192,9 +198,10 @@ class MiniBatchData(PreparedData):
     (`train_items`), and make batches of them (`gather`) and of the parts to score (`chunks`).
 
     Args:
-        graph, values, precision, device, preprocess: see PreparedData.
+        graph, values: see PreparedData.
         batch_size: items of a training step; the last step of an epoch may have fewer.
         seed: seed of the order.
+        options: precision, device and preprocess, see PreparedData.
 
     Attributes:
         batch_size, seed: the arguments.
@@ -208,18 +215,10 @@ class MiniBatchData(PreparedData):
     prefetch = 0
 
     def __init__(
-        self,
-        graph: SparseGraph,
-        values: str | None,
-        precision: Precision | str,
-        device: torch.device | str,
-        preprocess: PreprocessConfig | None,
-        *,
-        batch_size: int,
-        seed: int,
+        self, graph: SparseGraph, values: str | None = None, *, batch_size: int, seed: int = 0, **options: Any
     ) -> None:
         self.batch_size, self.seed = check_integer("batch_size", batch_size), check_seed(seed)
-        super().__init__(graph, values, precision, device, preprocess)
+        super().__init__(graph, values, **options)
 
     @property
     def train_items(self) -> int:
@@ -227,7 +226,7 @@ class MiniBatchData(PreparedData):
         raise NotImplementedError
 
     def gather(self, part: str, ids: torch.Tensor) -> Any:
-        """Returns a batch.
+        """Return a batch.
 
         Args:
             part: part of the split.
@@ -235,21 +234,17 @@ class MiniBatchData(PreparedData):
         """
         raise NotImplementedError
 
-    def gather_all(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Yields batches, each for the indices of its items, as `gather` takes them."""
-        return (self.gather(part, ids) for ids in batches)
-
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Yields the batches of training steps.
+        """Yield the batches of training steps.
 
         Args:
             first: number of the first of the steps, counted from 0 over all epochs.
             batches: int64 [batch] on the CPU for each step, indices of its items.
         """
-        return self.gather_all("train", batches)
+        return (self.gather("train", ids) for ids in batches)
 
     def chunks(self, part: str) -> Iterator[Any]:
-        """Yields all items of a part in their order, in batches."""
+        """Yield all items of a part in their order, in batches."""
         raise NotImplementedError
 
     @property
@@ -258,34 +253,22 @@ class MiniBatchData(PreparedData):
         return -(-self.train_items // self.batch_size)
 
     def train_dataloader(self) -> Any:
-        """Returns a loader of batches: without end for the trainer of `fit`, which counts the steps."""
-        if makes_blocks(self.trainer):
-            return RepeatedBatch(self, endless=True)  # the feed has the batches
-        return _ShuffledBatches(self)
+        """Return a loader of batches: without end for the trainer of `fit`, which counts the steps."""
+        if trains_in_chunks(self.trainer):
+            return RepeatedBatch(self, endless=True)  # the batch source has the batches
+        return LazyLoader(lambda: prefetch(self._training_batches(), self.prefetch, self.device))
+
+    def _training_batches(self) -> Iterator[Any]:
+        for first, batches in shuffled_epochs(self, self.train_items, self.batch_size, self.seed):
+            yield from self.training_batches(first, batches)
 
     def val_dataloader(self) -> Any:
-        """Returns a loader of one batch; the validation step gets the others from the data module."""
-        return _FirstChunk(self, "val")
+        """Return a loader of one batch; the validation step gets the others from the data module."""
+        return LazyLoader(lambda: itertools.islice(self.chunks("val"), 1))
 
     def test_dataloader(self) -> Any:
-        """Returns a loader of one batch; the test step gets the others from the data module."""
-        return _FirstChunk(self, "test")
-
-
-class _ShuffledBatches:
-    """A loader of the training items: without end, or of one epoch for a trainer of the user's own."""
-
-    def __init__(self, data: MiniBatchData) -> None:
-        self._data = data
-
-    def __iter__(self) -> Iterator[Any]:
-        data = self._data
-        return prefetch(self._batches(), data.prefetch, data.device)
-
-    def _batches(self) -> Iterator[Any]:
-        data = self._data
-        for first, batches in shuffled_epochs(data, data.train_items, data.batch_size, data.seed):
-            yield from data.training_batches(first, batches)
+        """Return a loader of one batch; the test step gets the others from the data module."""
+        return LazyLoader(lambda: itertools.islice(self.chunks("test"), 1))
 
 
 def shuffled_epochs(
@@ -312,13 +295,3 @@ def shuffled_epochs(
         step += len(batches)
         if not counts_steps(data.trainer):
             return
-
-
-class _FirstChunk:
-    """A loader of one batch, for which Lightning calls a step; the step gets all batches from the data."""
-
-    def __init__(self, data: MiniBatchData, part: str) -> None:
-        self._data, self._part = data, part
-
-    def __iter__(self) -> Iterator[Any]:
-        yield next(iter(self._data.chunks(self._part)))

@@ -40,7 +40,7 @@ from gnnsparse.train.module import StepTrainer, TaskModule
 from gnnsparse.train.plots import Curves, write_plots
 from gnnsparse.train.ranks import AgreedRecorder, AgreedStop, agreed_problem
 from gnnsparse.train.settings import TrainerConfig
-from gnnsparse.train.steps import Blocks, BlockStrategy, Recorder, UncapturableError, obstacle
+from gnnsparse.train.steps import Chunks, ChunkStrategy, Recorder, UncapturableError, obstacle
 from gnnsparse.train.trained import ModelRecipe
 
 __all__ = ["FitResult", "fit"]
@@ -137,12 +137,12 @@ def fit(
         FloatingPointError: the loss became infinite or NaN.
         TrainingInterrupted: a signal ended the training before the last step.
     """
-    identity, own = identity or {}, folder if isinstance(folder, RunFolder) else None
+    own = folder if isinstance(folder, RunFolder) else None
     done, end = 0, config.max_epochs * data.steps_per_epoch
     try:
         reason = _why_not(module, data, config)
         if resume is not None:
-            checkpoint = check_checkpoint(resume, config, identity, data.steps_per_epoch)
+            checkpoint = check_checkpoint(resume, config, identity or {}, data.steps_per_epoch)
             check_fits(resume, checkpoint, module)
             done = checkpoint["global_step"]
             if is_complete(checkpoint, config, data.steps_per_epoch):
@@ -150,16 +150,12 @@ def fit(
             del checkpoint  # it is mapped from the file
         if own is None and folder is not None:
             own = RunFolder.claim(Path(folder), resume=resume)  # type: ignore[arg-type]
-        if stop is not None:
-            return _fit(
-                module, data, config, own, resume, (done, end), identity, reason, recipe, curves, stop
-            )
-        with StopRequest() as stop:
+        with StopRequest() if stop is None else contextlib.nullcontext(stop) as noted:
             result = _fit(
-                module, data, config, own, resume, (done, end), identity, reason, recipe, curves, stop
+                module, data, config, own, resume, (done, end), identity or {}, reason, recipe, curves, noted
             )
-        if stop.signum is not None:
-            signal.raise_signal(stop.signum)
+        if stop is None and noted.signum is not None:
+            signal.raise_signal(noted.signum)
         return result
     except (CheckpointError, RunFolderError, UncapturableError):  # nothing was trained
         if own is not None:
@@ -174,11 +170,9 @@ def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> s
     """Returns why steps are not captured, None if they are; raises UncapturableError if they have to be."""
     if config.capture == "off":
         return "off"
-    reason = (
-        "steps of an optimiser whose state is divided wait for the host"
-        if module.shards_optimizer
-        else obstacle(module, data)
-    )
+    reason = obstacle(module, data)
+    if module.shards_optimizer:
+        reason = "steps of an optimiser whose state is divided wait for the host"
     if data.peers is not None:
         reason = agreed_problem(reason, data.peers)
     if reason is not None and config.capture == "on":
@@ -216,16 +210,13 @@ def _fit(
     plots = config.plots and folder is not None
     if plots and curves is None:
         curves = Curves()
-    history = History(config.log_every, steps, in_blocks=reason is None, curves=curves)
-    recorder = strategy = None
+    history = History(config.log_every, steps, in_chunks=reason is None, curves=curves)
+    recorder = strategy = keep = None
     if reason is None:
-        required = config.capture == "on"
-        recorder = (
-            Recorder(device, required) if data.peers is None else AgreedRecorder(device, required, data.peers)
-        )
-        blocks = Blocks(every, config.log_every, config.patience is not None, best, history, timer)
-        strategy = BlockStrategy(device, blocks, recorder, data.feed)
-    keep = None
+        given = (device, config.capture == "on")
+        recorder = Recorder(*given) if data.peers is None else AgreedRecorder(*given, data.peers)
+        chunks = Chunks(every, config.log_every, config.patience is not None, best, history, timer)
+        strategy = ChunkStrategy(device, chunks, recorder, data.batch_source)
     if folder is not None and config.checkpoint:
         folder.check_space(_checkpoint_bytes(module), "the checkpoints of this model")
         keep = folder.path / "checkpoints"  # made by the first write
@@ -235,11 +226,12 @@ def _fit(
     if strategy is None:
         callbacks.append(Validation(every, history, best))
     stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
-    checkpoints = Checkpoints(keep, best, config.checkpoint_seconds, identity, recipe)
+    writes = (keep, best, config.checkpoint_seconds, identity, recipe)
+    checkpoints = Checkpoints(*writes)
     if data.peers is not None and module.shards_optimizer:
         from gnnsparse.train.sharded_optimizer import SharedCheckpoints
 
-        checkpoints = SharedCheckpoints(data.peers, keep, best, config.checkpoint_seconds, identity, recipe)
+        checkpoints = SharedCheckpoints(data.peers, *writes)
     callbacks += [checkpoints, stopping]
     if config.profile is not None and folder is not None:
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
@@ -260,8 +252,8 @@ def _fit(
             if strategy is not None:
                 strategy.release()
         if stop.signum is not None and stopping.stopped:
-            kept = None if keep is None else keep / "last.ckpt"
-            raise TrainingInterrupted(stop.signum, trainer.global_step // steps, kept)
+            last = None if keep is None else keep / "last.ckpt"
+            raise TrainingInterrupted(stop.signum, trainer.global_step // steps, last)
         if done == end:  # a kill may have come between the two files of a checkpoint
             checkpoints.write_best()
         best.restore(module)
@@ -308,7 +300,7 @@ def _make_trainer(
     data: PreparedData,
     callbacks: list[Callback],
     folder: RunFolder | None,
-    strategy: BlockStrategy | None,
+    strategy: ChunkStrategy | None,
     span: tuple[int, int],
 ) -> pl.Trainer:
     """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
@@ -330,7 +322,7 @@ def _make_trainer(
         # Lightning trains one device in each process: the ranks exchange what they need themselves.
         plugins=None if data.peers is None else [LightningEnvironment()],
     )
-    trainer.feeds_blocks = strategy is not None
+    trainer.in_chunks = strategy is not None
     return trainer
 
 

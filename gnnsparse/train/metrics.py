@@ -8,7 +8,7 @@ how many values differ; the tests hold these functions against them.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,7 +16,10 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.data.datasets import REGRESSION_METRICS
 from gnnsparse.errors import bad_value
 
-__all__ = ["SMALLER_IS_BETTER", "Score", "Targets", "known_items", "make_loss", "make_scores", "shown_score"]
+if TYPE_CHECKING:
+    from gnnsparse.data.datasets import GraphDataset, NodeDataset
+
+__all__ = ["SMALLER_IS_BETTER", "Score", "known_items", "make_loss", "make_scores", "shown_score"]
 
 #: (outputs [n, classes], targets [n] or [n, classes]) -> a score or a loss, float32 [] on the device.
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -25,40 +28,16 @@ Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 SMALLER_IS_BETTER = ("mae", "mse")
 
 
-class Targets(Protocol):
-    """What losses and scores need to know of a data set; NodeDataset and GraphDataset document it."""
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes, labels or numbers to predict."""
-
-    @property
-    def metric(self) -> str:
-        """The metric."""
-
-    @property
-    def multi_label(self) -> bool:
-        """Whether items can have several labels."""
-
-    @property
-    def regression(self) -> bool:
-        """Whether the targets are numbers to predict."""
-
-
-def make_scores(dataset: Targets) -> dict[str, Score]:
+def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
     """Returns the scores of a data set by name; the first one is the data set's metric.
 
     Classes are scored by accuracy, and two classes by the area under the ROC curve as well if that is the
     metric. Several labels an item are scored by the F1 of all pairs of an item and a label, where a label is
     predicted if its probability is above one half; and if "mean_roc_auc" is the metric by the area under the
     ROC curve as well, a mean over the labels that have both values among the items (as OGB has it, Hu et al.
-    2020), which takes a sort of each column. Numbers are
-    scored by mean absolute error, mean squared error, and the coefficient of determination R^2, a mean over
-    the columns. Missing labels and numbers are left out. A score that is a share of nothing is 0.
+    2020), which takes a sort of each column. Numbers are scored by mean absolute error, mean squared error,
+    and the coefficient of determination R^2, a mean over the columns. Missing labels and numbers are left
+    out. A score that is a fraction of nothing is 0.
 
     Raises:
         ValueError: the data set's metric does not go with its targets.
@@ -82,7 +61,7 @@ def make_scores(dataset: Targets) -> dict[str, Score]:
     return scores[metric]
 
 
-def make_loss(dataset: Targets) -> Score:
+def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
     """Returns the loss of a data set: a mean over what is known of the targets.
 
     It is the cross entropy of classes, the binary cross entropy of labels, the mean absolute error if that is
@@ -106,13 +85,13 @@ def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def shown_score(name: str, value: float) -> str:
-    """Returns a score as tables show it: a share in per cent, an error as a number."""
+    """Returns a score as tables show it: a fraction in per cent, an error as a number."""
     if name in REGRESSION_METRICS:
         return f"{value:.4g}"
     return f"{100 * value:.2f} %"
 
 
-def _share(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
+def _fraction(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
     """Returns the quotient of two counts or sums, 0 where the second is 0."""
     part, whole = part.double(), whole.double()
     return (part / whole.where(whole > 0, 1.0)).where(whole > 0, 0.0).float()
@@ -130,19 +109,19 @@ def _label_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def _accuracy(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     known = y >= 0
-    return _share(((logits.argmax(dim=1) == y) & known).sum(), known.sum())
+    return _fraction(((logits.argmax(dim=1) == y) & known).sum(), known.sum())
 
 
 def _roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     margin = logits[:, 1].float() - logits[:, 0].float()
     ordered, pairs = _ordered_pairs(margin[:, None], y[:, None])
-    return _share(ordered, 2 * pairs)[0]
+    return _fraction(ordered, 2 * pairs)[0]
 
 
 def _mean_roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     labels = torch.where(y.isnan(), -1.0, y).long()
     ordered, pairs = _ordered_pairs(logits.float(), labels)
-    return _share(_share(ordered, 2 * pairs).sum(), (pairs > 0).sum())
+    return _fraction(_fraction(ordered, 2 * pairs).sum(), (pairs > 0).sum())
 
 
 def _ordered_pairs(margin: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -170,7 +149,7 @@ def _ordered_pairs(margin: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor,
 
 def _micro_f1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     predicted, true = (logits > 0) & ~y.isnan(), y == 1
-    return _share(2 * (predicted & true).sum(), predicted.sum() + true.sum())
+    return _fraction(2 * (predicted & true).sum(), predicted.sum() + true.sum())
 
 
 def _errors(outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

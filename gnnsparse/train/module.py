@@ -11,44 +11,43 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.errors import bad_value
+from gnnsparse.train.metrics import SMALLER_IS_BETTER, make_loss, make_scores
+from gnnsparse.train.plots import confusion_matrix
 from gnnsparse.train.settings import OptimizerConfig
 
-__all__ = ["StepTrainer", "TaskModule", "counts_steps", "makes_blocks"]
+__all__ = ["ScoredModule", "StepTrainer", "TargetModule", "TaskModule", "counts_steps", "trains_in_chunks"]
 
 
 class StepTrainer(pl.Trainer):
     """A trainer that ends after a number of steps, and whose loaders are endless: ends of epochs are slow.
 
     Attributes:
-        feeds_blocks: whether its steps are blocks of steps.
+        in_chunks: whether each of its steps is a chunk of steps.
     """
 
-    feeds_blocks = False
+    in_chunks = False
 
 
 def counts_steps(trainer: Any) -> bool:
-    """Returns whether loaders are endless: that of a StepTrainer, and of no trainer at all."""
+    """Return whether loaders are endless: that of a StepTrainer, and of no trainer at all."""
     return trainer is None or isinstance(trainer, StepTrainer)
 
 
-def makes_blocks(trainer: Any) -> bool:
-    """Returns whether a training step of Lightning is a block of steps, which get their batches by a feed."""
-    return isinstance(trainer, StepTrainer) and trainer.feeds_blocks
+def trains_in_chunks(trainer: Any) -> bool:
+    """Return whether a training step of Lightning is a chunk of steps, which have a BatchSource."""
+    return isinstance(trainer, StepTrainer) and trainer.in_chunks
 
 
-class StepLogs(Callback):
+class _StepLogs(Callback):
     """Logs the loss of each step, and the scores of each validation, in a trainer that is the user's own.
 
-    The callbacks of `fit` do so many steps at a time. The names are theirs: "train/loss", "val/loss" and
-    "val/SCORE".
+    The callbacks of `fit` do so many steps at a time, under the same names.
     """
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Logs the loss."""
         module.log("train/loss", outputs["loss"], batch_size=1)
 
     def on_validation_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
-        """Logs the scores."""
         module.log_dict({f"val/{name}": value for name, value in outputs.items()}, batch_size=1)
 
 
@@ -98,12 +97,10 @@ class TaskModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         """Returns Adam, if `fused` in one kernel a step, and a schedule of the learning rate by steps."""
         config = self._optimizer
-        decayed = list(self.model.parameters())
-        rest: list[torch.nn.Parameter] = []
-        if config.decay == "first":
-            decayed = list(self.model.first_layer.parameters())  # type: ignore[union-attr]
-            ids = {id(parameter) for parameter in decayed}
-            rest = [p for p in self.model.parameters() if id(p) not in ids]
+        first: Any = self.model.first_layer if config.decay == "first" else self.model
+        decayed = list(first.parameters())
+        ids = {id(parameter) for parameter in decayed}
+        rest = [p for p in self.model.parameters() if id(p) not in ids]
         groups = [
             {"params": decayed, "weight_decay": config.weight_decay},
             {"params": rest, "weight_decay": 0.0},
@@ -140,7 +137,7 @@ class TaskModule(pl.LightningModule):
 
     def configure_callbacks(self) -> list[Callback]:
         """Returns what logs losses and scores, for a trainer that is not that of `fit`."""
-        return [] if counts_steps(self.trainer) else [StepLogs()]
+        return [] if counts_steps(self.trainer) else [_StepLogs()]
 
     def log_scores(self, scores: Mapping[str, torch.Tensor]) -> None:
         """Logs the scores of a test by name, to the loggers too in a trainer that is not that of `fit`."""
@@ -148,3 +145,63 @@ class TaskModule(pl.LightningModule):
 
     def _cosine(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step / self._max_steps, 1.0)))
+
+
+class ScoredModule(TaskModule):
+    """A TaskModule that scores the parts "train", "val" and "test" of a data set in one way.
+
+    Args:
+        model, optimizer, max_steps: see TaskModule.
+        dataset: the data set.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int
+    ) -> None:
+        super().__init__(model, optimizer, max_steps)
+        self._dataset = dataset
+
+    def scored(self, batch: Any) -> Any:
+        """Return what `score` computes the scores of all parts from."""
+        raise NotImplementedError
+
+    def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of a part by name, scalars on the device."""
+        raise NotImplementedError
+
+    def validation_step(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of the validation part by name, scalars on the device."""
+        return self.score("val", self.scored(batch))
+
+    def test_step(self, batch: Any) -> None:
+        """Log the scores of all parts of the split as "part/score"."""
+        scored = self.scored(batch)
+        for part in ("train", "val", "test"):
+            scores = self.score(part, scored).items()
+            self.log_scores({f"{part}/{name}": value for name, value in scores if name != "loss"})
+
+
+class TargetModule(ScoredModule):
+    """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics.
+
+    Args:
+        model, dataset, optimizer, max_steps: see ScoredModule. Targets and metric decide loss and scores.
+
+    Raises:
+        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
+            with the targets.
+    """
+
+    def __init__(
+        self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int
+    ) -> None:
+        super().__init__(model, dataset, optimizer, max_steps)
+        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
+        self.score_name = next(iter(self._scores))
+        self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
+
+    def score_outputs(self, part: str, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of a part; of the test part the confusion matrix is stored too."""
+        if part == "test":
+            self.confusion = confusion_matrix(self._dataset, outputs, y)
+        return {"loss": self._loss(outputs, y), **{k: score(outputs, y) for k, score in self._scores.items()}}

@@ -15,7 +15,7 @@ from gnnsparse.train.folders import RunFolderWarning
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from gnnsparse.train.metrics import Targets
+    from gnnsparse.data.datasets import GraphDataset, NodeDataset
 
 __all__ = ["Curves", "confusion_matrix", "write_plots"]
 
@@ -54,7 +54,9 @@ class Curves:
                 values.append(value)
 
 
-def confusion_matrix(dataset: Targets, logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
+def confusion_matrix(
+    dataset: NodeDataset | GraphDataset, logits: torch.Tensor, y: torch.Tensor
+) -> torch.Tensor | None:
     """Counts which classes were predicted for which.
 
     Args:
@@ -150,9 +152,9 @@ def _confusion(confusion: torch.Tensor, title: str) -> Figure:
     side = min(3 + 0.45 * classes, 12)
     figure = _figure(side + 0.8, side)
     axes = figure.subplots()
-    shares = confusion / confusion.sum(dim=1, keepdim=True).clamp(min=1)
-    image = axes.imshow(shares.numpy(), cmap="Blues", vmin=0, vmax=1)
-    figure.colorbar(image, ax=axes, label="share of the class")
+    fractions = confusion / confusion.sum(dim=1, keepdim=True).clamp(min=1)
+    image = axes.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
+    figure.colorbar(image, ax=axes, label="fraction of the class")
     axes.set_xlabel("predicted class")
     axes.set_ylabel("class")
     axes.set_title(f"{title}, test part")
@@ -161,6 +163,6 @@ def _confusion(confusion: torch.Tensor, title: str) -> Figure:
         axes.set_yticks(range(classes))
         for row, counts in enumerate(confusion.tolist()):
             for column, count in enumerate(counts):
-                color = "white" if float(shares[row, column]) > 0.5 else "black"
+                color = "white" if float(fractions[row, column]) > 0.5 else "black"
                 axes.text(column, row, str(count), ha="center", va="center", color=color)
     return figure

@@ -27,6 +27,7 @@ from gnnsparse.sampling.blocks import BlockArrays, prepare_block
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared
 from gnnsparse.train.data import StepInput, shuffled_epochs
+from gnnsparse.train.ranks import holds_everywhere
 from gnnsparse.train.settings import SamplerConfig
 from gnnsparse.train.tasks import text_of
 
@@ -36,16 +37,16 @@ if TYPE_CHECKING:
     from gnnsparse.train.tasks import RunOptions
 
 __all__ = [
-    "DrawnBatch", "NodeBatch", "NodeBatches", "PlacedBatch", "PlacedBlocks", "bounds_of", "check_blocks",
+    "DrawnBatch", "NodeBatch", "NodeBatches", "StaticBatch", "StaticBlocks", "bounds_of", "check_blocks",
     "make_sampler", "make_store", "sampler_identity",
 ]  # fmt: skip
 
 #: Sizes are multiples of this, so that rows of 16-bit numbers are aligned and products are of whole tiles.
 _MULTIPLE = 64
 #: Arrays have room for the mean of the samples that were looked at and so many standard deviations, or for
-#: the largest of them, and for a share more.
+#: the largest of them, and for a fraction more.
 _DEVIATIONS, _MORE = 4, 1 / 64
-#: Batches that are put into place ahead of the GPU at most: each keeps its arrays until they were copied.
+#: Batches that are loaded ahead of the GPU at most: each keeps its arrays until they were copied.
 _AHEAD = 4
 
 
@@ -103,16 +104,7 @@ def bounds_of(
 
 
 class _Arrays:
-    """Arrays of one dtype, one behind another, each with room for a number of elements.
-
-    Args:
-        sizes: the numbers of elements.
-        dtype, device: those of the arrays.
-
-    Attributes:
-        flat: the memory of all, zeros at first.
-        whole: the arrays.
-    """
+    """Arrays of one dtype, one behind another in `flat`, each with room for some elements (`whole`)."""
 
     def __init__(self, sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> None:
         self._rooms = [_rounded(size) for size in sizes]  # kernels need each to be aligned
@@ -122,30 +114,24 @@ class _Arrays:
     def copy(self, given: Sequence[torch.Tensor]) -> None:
         """Copies an array to the begin of each."""
         if given:
-            cuts = [cut for own, room in zip(given, self._rooms, strict=True) for cut in _halves(own, room)]
+            own = [array.numel() for array in given]
+            cuts = [cut for n, room in zip(own, self._rooms, strict=True) for cut in (n, room - n)]
             torch._foreach_copy_(list(self.flat.split_with_sizes(cuts)[::2]), list(given))
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns for each element of `flat` the number of its array, and its place in it, int32."""
-        device = self.flat.device
         rooms = torch.tensor(self._rooms, dtype=torch.int64, device="cpu")
         array = torch.repeat_interleave(rooms)
-        place = (
-            torch.arange(array.numel(), dtype=torch.int64, device="cpu") - (rooms.cumsum(0) - rooms)[array]
-        )
-        return array.int().to(device), place.int().to(device)
+        index = torch.arange(array.numel(), dtype=torch.int64, device="cpu")
+        place = index - (rooms.cumsum(0) - rooms)[array]
+        return array.int().to(self.flat.device), place.int().to(self.flat.device)
 
 
-def _halves(own: torch.Tensor, room: int) -> tuple[int, int]:
-    size = own.numel()
-    return size, room - size
-
-
-class PlacedBlocks:
-    """The operands of a sample's blocks, whose arrays keep their places from sample to sample.
+class StaticBlocks:
+    """Static buffers for the operands of a sample's blocks.
 
     All sizes are bounds: rows behind those of a sample have no edges, nonzeros behind its own belong to no
-    row. `load` copies arrays to their places, and `assemble` gives what is behind them the values it has to
+    row. `load` copies arrays into them, and `assemble` gives what is behind them the values it has to
     have, by operations whose sizes do not depend on the sample, so that a CUDA graph can hold it.
 
     Args:
@@ -191,7 +177,7 @@ class PlacedBlocks:
     def _prepare(
         self, at: int, sampler: NeighborSampler, bound: BlockBound, most: tuple[int, int]
     ) -> Prepared:
-        """Makes the state of a block's operand over its places."""
+        """Makes the state of a block's operand over its buffers."""
         sides = []
         for side, cols in enumerate((bound.cols, bound.rows)):
             offsets = self._offsets.whole[2 * at + side]
@@ -216,7 +202,7 @@ class PlacedBlocks:
         return all(bound.takes(block) for bound, block in zip(self._bounds, blocks, strict=True))
 
     def load(self, blocks: Sequence[BlockArrays]) -> None:
-        """Copies the arrays of a sample, for which there is room, to their places on the current stream."""
+        """Copy the arrays of a sample, for which there is room, on the current stream."""
         self._wait()
         structures = [csr for block in blocks for csr in (block.csr, block.transposed)]
         self._offsets.copy([csr.indptr for csr in structures])
@@ -275,10 +261,10 @@ class NodeBatch:
         adj: the operands of the layers' blocks, in their order; the targets of the last one are the nodes.
         y: the targets of the nodes, in their order, as in gnnsparse.train.tasks.node.Part.
         data: the data module of the batch, from which validation gets the whole graph.
-        paddings: which rows of arrays with some numbers of rows are nodes, where batches keep their places;
+        paddings: which rows of arrays with some numbers of rows are nodes, if the batch is in static buffers;
             the model's results have more rows then than there are targets. Empty: all rows are nodes.
-        share: of the numbers that the loss of the step is a mean over, the share that this process has, as a
-            number or as float32 [] on the device. 1: it takes the step alone.
+        fraction: of the numbers that the loss of the step is a mean over, the fraction that this process has,
+            as a number or as float32 [] on the device. 1: it takes the step alone.
     """
 
     x: torch.Tensor
@@ -286,7 +272,7 @@ class NodeBatch:
     y: torch.Tensor
     data: Any
     paddings: tuple[Padding, ...] = ()
-    share: float | torch.Tensor = 1.0
+    fraction: float | torch.Tensor = 1.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -298,13 +284,13 @@ class DrawnBatch:
         blocks: the arrays of the layers' blocks, in their order.
         x: [nodes, features], features of the sources of the first layer; None: they are gathered in the step,
             from the device's memory.
-        share: see NodeBatch.
+        fraction: see NodeBatch.
     """
 
     ids: torch.Tensor
     blocks: tuple[BlockArrays, ...]
     x: torch.Tensor | None
-    share: float = 1.0
+    fraction: float = 1.0
 
 
 def make_sampler(
@@ -388,8 +374,10 @@ class NodeBatches:
     """A loader of the training nodes without end, each batch with neighbours that are drawn anew.
 
     Which nodes and neighbours a step takes depends on the seed and the number of the step alone, so that a
-    resumed run goes on with what it would have taken. Subclasses of which each process takes a part of a step
-    say which nodes are its own (`_own`), and agree with each other on what `_fits`.
+    resumed run goes on with what it would have taken. Several ranks divide the nodes of each step: which ones
+    these are does not depend on the number of ranks, and neither does which neighbours are drawn for a node.
+    A rank that no node is left for takes the first one of the step with a fraction of 0, since its gradients
+    are exchanged like those of the others.
 
     Args:
         data: the data module.
@@ -429,29 +417,34 @@ class NodeBatches:
             yield self.input_of(drawn)
 
     def input_of(self, drawn: DrawnBatch) -> StepInput:
-        """Returns what was drawn as the input of a step.
+        """Return what was drawn as the input of a step.
 
-        It has the place, unless it is larger than that or is the last batch of an epoch, with fewer nodes.
+        It goes into the static buffers, unless it is larger than they are on some rank, or is the last batch
+        of an epoch, with fewer nodes.
         """
-        single = partial(self.gather, drawn)
-        if self._fits(drawn):
-            return StepInput(single, self.place, partial(self.place.load, drawn), self.place.batch)
-        if drawn.ids.numel() == self.place.count and not self._was_large:
+        single, peers = partial(self.gather, drawn), self._data.peers
+        fits = self.buffers.takes(drawn)
+        if fits if peers is None else holds_everywhere(fits, peers):
+            return StepInput(single, self.buffers, partial(self.buffers.load, drawn), self.buffers.batch)
+        if drawn.ids.numel() == self.buffers.count and not self._was_large:
             _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")
             self._was_large = True
         return StepInput(single)
 
+    @cached_property
+    def _known(self) -> torch.Tensor:
+        """int64 [n] on the CPU, how many known numbers the target of each node has."""
+        y = self._y
+        is_known = ~y.isnan() if y.is_floating_point() else torch.ones_like(y, dtype=torch.bool)
+        return is_known[:, None].flatten(1).sum(dim=1).cpu()
+
     def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Returns which nodes of a step this process takes, and their share of the loss (see NodeBatch).
-
-        Args:
-            ids: int64 [batch] on the CPU, indices of the step's nodes in `nodes`.
-        """
-        return ids, 1.0
-
-    def _fits(self, drawn: DrawnBatch) -> bool:
-        """Returns whether there is room for what was drawn in the place."""
-        return self.place.takes(drawn)
+        """Returns which nodes of a step this process takes, and their fraction of the loss."""
+        if (peers := self._data.peers) is None:
+            return ids, 1.0
+        part = ids.tensor_split(peers.ranks)[peers.rank]
+        fraction = int(self._known[part].sum()) / int(self._known[ids].sum())
+        return (part if part.numel() else ids[:1]), fraction
 
     def _ahead(self, batches: Iterator[_T]) -> Iterator[_T]:
         return prefetch(batches, self._config.prefetch, self._data.device)
@@ -464,31 +457,31 @@ class NodeBatches:
             # All at once: for a copy of each batch's numbers the host would wait for a GPU.
             order = torch.cat([ids for ids, _ in own]).to(self._data.device)
             parts = order.split([ids.numel() for ids, _ in own])
-            for step, (ids, (_, share)) in enumerate(zip(parts, own, strict=True), first):
-                yield self.draw(step, ids, share)
+            for step, (ids, (_, fraction)) in enumerate(zip(parts, own, strict=True), first):
+                yield self.draw(step, ids, fraction)
 
-    def draw(self, step: int, ids: torch.Tensor, share: float = 1.0) -> DrawnBatch:
+    def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> DrawnBatch:
         """Draws the neighbours for a step, and gathers features that are not in the device's memory.
 
         Args:
             step: number of the step.
             ids: int64 [batch] on the device, indices of its nodes in `nodes`.
-            share: see NodeBatch.
+            fraction: see NodeBatch.
         """
         blocks = self._sampler.draw(self._nodes[ids], step % 2**32)
         stays = self._store.placement == "device"
         x = None if stays else self._store.gather(blocks[0].sources.long())
-        return DrawnBatch(ids, blocks, x, share)
+        return DrawnBatch(ids, blocks, x, fraction)
 
     def gather(self, drawn: DrawnBatch) -> NodeBatch:
         """Returns the batch of what was drawn."""
         x = self._store.gather(drawn.blocks[0].sources.long()) if drawn.x is None else drawn.x
         adjs, y = self._sampler.operands(drawn.blocks), self._y[drawn.ids]
-        return NodeBatch(x, adjs, y, self._data, share=drawn.share)
+        return NodeBatch(x, adjs, y, self._data, fraction=drawn.fraction)
 
     @cached_property
-    def place(self) -> PlacedBatch:
-        """Arrays for batches of the full size, which keep their places.
+    def buffers(self) -> StaticBatch:
+        """Static buffers for batches of the full size.
 
         Their sizes depend on the seed and the nodes alone, so that a resumed run has those of one that was
         not interrupted.
@@ -500,12 +493,12 @@ class NodeBatches:
         looked_at = itertools.islice(itertools.cycle(seeds), _LOOKED_AT)
         samples = [self._sampler.draw(nodes, step) for step, nodes in enumerate(looked_at)]
         bounds = bounds_of(samples, self._sampler.num_nodes, self._sampler.most_edges)
-        blocks = PlacedBlocks(self._sampler, bounds, samples[0][0])
-        return PlacedBatch(blocks, full[0].numel(), self._store, self._y, self._data)
+        blocks = StaticBlocks(self._sampler, bounds, samples[0][0])
+        return StaticBatch(blocks, full[0].numel(), self._store, self._y, self._data)
 
 
-class PlacedBatch:
-    """A batch of a fixed number of nodes, whose arrays keep their places from step to step.
+class StaticBatch:
+    """Static buffers for a batch of a fixed number of nodes to train on.
 
     Args:
         blocks: the operands.
@@ -519,12 +512,12 @@ class PlacedBatch:
     """
 
     def __init__(
-        self, blocks: PlacedBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData
+        self, blocks: StaticBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData
     ) -> None:
         self.count = count
         self._blocks, self._store, self._y, self._data = blocks, store, y, data
         self._ids = torch.zeros(count, dtype=torch.int64, device=data.device)
-        self._share, self._loaded_share = torch.ones((), dtype=torch.float32, device=data.device), 1.0
+        self._fraction, self._loaded_fraction = torch.ones((), dtype=torch.float32, device=data.device), 1.0
         self._x: torch.Tensor | None = None
         if store.placement != "device":
             size = blocks.nodes.numel(), store.shape[1]
@@ -535,12 +528,12 @@ class PlacedBatch:
         return drawn.ids.numel() == self.count and self._blocks.takes(drawn.blocks)
 
     def load(self, drawn: DrawnBatch) -> None:
-        """Copies what was drawn, for which there is room, to its places on the current stream."""
+        """Copy what was drawn, for which there is room, on the current stream."""
         self._blocks.load(drawn.blocks)
         self._ids.copy_(drawn.ids)
-        if drawn.share != self._loaded_share:
-            self._share.fill_(drawn.share)
-            self._loaded_share = drawn.share
+        if drawn.fraction != self._loaded_fraction:
+            self._fraction.fill_(drawn.fraction)
+            self._loaded_fraction = drawn.fraction
         if self._x is not None and drawn.x is not None:
             self._x[: drawn.x.shape[0]].copy_(drawn.x)
 
@@ -552,4 +545,4 @@ class PlacedBatch:
         self._blocks.assemble()
         x = self._store.gather(self._blocks.nodes.long()) if self._x is None else self._x
         y = self._y.index_select(0, self._ids)
-        return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings, self._share)
+        return NodeBatch(x, self._blocks.adjs, y, self._data, self._blocks.paddings, self._fraction)

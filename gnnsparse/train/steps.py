@@ -7,11 +7,10 @@ stopping, or the end. Losses, scores and the best epoch stay on the device withi
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import os
-from collections.abc import Callable, Generator, Hashable, Iterator
+from collections.abc import Callable, Generator, Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,10 +22,10 @@ from torch.nn.modules import module as torch_modules
 
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
-from gnnsparse.train.data import Feed, PreparedData, StepInput
+from gnnsparse.train.data import BatchSource, PreparedData, StepInput
 from gnnsparse.train.module import TaskModule
 
-__all__ = ["BlockStrategy", "Blocks", "Program", "Recorder", "Steps", "UncapturableError", "obstacle"]
+__all__ = ["ChunkStrategy", "Chunks", "Program", "Recorder", "Steps", "UncapturableError", "obstacle"]
 
 _log = logging.getLogger("gnnsparse.train")
 
@@ -54,7 +53,7 @@ def obstacle(module: TaskModule, data: PreparedData) -> str | None:
     """
     if data.device.type != "cuda":
         return f"CUDA graphs need a GPU, and the run is on {data.device}"
-    if (reason := data.feed_obstacle(module)) is not None:
+    if (reason := data.capture_obstacle(module)) is not None:
         return reason
     if data.peers is not None and (backend := dist.get_backend(data.peers.group)) != "nccl":
         return f"a CUDA graph can't hold exchanges by {backend}"
@@ -127,11 +126,13 @@ class Recorder:
         # What the first run has allocated on its stream would be kept for calls that no longer come.
         torch.cuda.empty_cache()
         replay, problem, cause = call, None, None
+        self.is_recording = True
         try:
-            with self._recording():
-                replay = capture(call, 1, self._stream)
+            replay = capture(call, 1, self._stream)
         except CaptureError as error:
             problem, cause = f"a step can't be captured in a CUDA graph: {error}", error
+        finally:
+            self.is_recording = False
         self.problem = self._agreed(problem)
         if self.problem is None:
             return replay
@@ -147,20 +148,12 @@ class Recorder:
         """Returns why this call is not replayed, after the capture; None: it is."""
         return problem
 
-    @contextlib.contextmanager
-    def _recording(self) -> Iterator[None]:
-        self.is_recording = True
-        try:
-            yield
-        finally:
-            self.is_recording = False
-
 
 class Program:
     """A call that runs as it is the first time, and is captured the second time and replayed from then on.
 
     Args:
-        call: queues its work on the current stream. Its tensors keep their places from call to call.
+        call: queues its work on the current stream. Its tensors have the same memory in each call.
         recorder: captures it.
         undo: called after a capture that failed.
     """
@@ -195,20 +188,20 @@ class Program:
         self._replay = None
 
 
-#: Most steps of a block, so that checkpoints and the progress bar are not late.
+#: Most steps of a chunk, so that checkpoints and the progress bar are not late.
 _MOST = 64
 
 
 @dataclass(frozen=True)
-class Blocks:
-    """How a run is cut into blocks, and who is told of their steps.
+class Chunks:
+    """How a run is divided into chunks of steps, and who is told of their steps.
 
     Attributes:
         validate_every: steps from one validation to the next; the last step is validated as well.
         log_every: steps from one write to the loggers to the next.
         stops_early: whether each validation may be the last.
-        best: keeps the best weights.
-        history: is told losses and scores of each block.
+        best: stores the best weights.
+        history: is told losses and scores of each chunk.
         timer: is told when steps begin.
     """
 
@@ -221,11 +214,11 @@ class Blocks:
 
     @property
     def longest(self) -> int:
-        """Most steps of a block."""
+        """Most steps of a chunk."""
         return min(self.log_every, _MOST)
 
     def count(self, done: int, end: int) -> int:
-        """Returns the steps of the block after `done` steps of a run of `end` steps."""
+        """Return the steps of the chunk after `done` steps of a run of `end` steps."""
         count = min(self.longest, end - done)
         if self.stops_early:
             count = min(count, self.validate_every - done % self.validate_every)
@@ -241,17 +234,19 @@ class Steps:
 
     Args:
         strategy: has the module, its optimiser and schedules, the device and Lightning's plugin of the
-            precision, as a BlockStrategy does.
-        feed: the batches.
+            precision, as a ChunkStrategy does.
+        source: the batches.
         recorder: captures the steps.
-        blocks: how many steps' results there is room for, and who keeps the best weights.
+        chunks: how many steps' results there is room for, and who stores the best weights.
         done: number of the steps before the first.
     """
 
-    def __init__(self, strategy: Any, feed: Feed, recorder: Recorder, blocks: Blocks, done: int = 0) -> None:
+    def __init__(
+        self, strategy: Any, source: BatchSource, recorder: Recorder, chunks: Chunks, done: int = 0
+    ) -> None:
         module: Any = strategy.lightning_module
         self._module: TaskModule = module
-        self._strategy, self._feed, self._recorder, self._best = strategy, feed, recorder, blocks.best
+        self._strategy, self._source, self._recorder, self._best = strategy, source, recorder, chunks.best
         device = strategy.root_device
         self._optimizer = strategy.optimizers[0]
         self._schedules = [config.scheduler for config in strategy.lr_scheduler_configs]
@@ -261,50 +256,47 @@ class Steps:
             torch.tensor(float(group["lr"]), dtype=torch.float32, device=device) for group in groups
         ]
         self._written = [float(group["lr"]) for group in groups]
-        self.losses = torch.zeros(blocks.longest, dtype=torch.float32, device=device)
-        self.scores = torch.zeros(blocks.longest, 0, dtype=torch.float32, device=device)
+        self.losses = torch.zeros(chunks.longest, dtype=torch.float32, device=device)
+        self.scores = torch.zeros(chunks.longest, 0, dtype=torch.float32, device=device)
         self.names: tuple[str, ...] = ()
         self._next_row = torch.zeros(1, dtype=torch.int64, device=device)
         self._step = torch.tensor(done, dtype=torch.int64, device=device)
         self._programs: dict[Hashable, Program] = {}
         self._validation = Program(self._validate, recorder)
 
-    def begin_block(self) -> None:
-        """Makes the next step's results those of the first row."""
+    def begin_chunk(self) -> None:
+        """Make the next step's results those of the first row."""
         self._next_row.zero_()
 
     def follow_schedule(self) -> None:
-        """Takes the next learning rate of the schedules."""
+        """Take the next learning rate of the schedules."""
         for schedule in self._schedules:
             schedule.step()
 
     def begin(self, step: int) -> None:
-        """Lets the module do what a step needs of the host, before it is launched or replayed."""
-        self._module.begin_step(step)
-
-    def put_rates(self) -> None:
-        """Copies the learning rates to where a graph reads them, if they have changed."""
-        for index, rate in enumerate(self._rates):
+        """Do what a step needs of the host, before it is launched or replayed."""
+        for index, rate in enumerate(self._rates):  # a graph reads the learning rates from the device
             now = float(self._optimizer.param_groups[index]["lr"])
             if now != self._written[index]:
                 rate.fill_(now)
                 self._written[index] = now
+        self._module.begin_step(step)
 
     def train(self) -> None:
-        """Makes the next step: by the program of its batch's place, or by itself if it has none."""
-        given: StepInput = next(self._feed.steps)
-        if given.place is None or self._recorder.problem is not None:
+        """Make the next step: by the program of its static buffers, or by itself if it has none."""
+        given: StepInput = next(self._source.steps)
+        if given.buffers is None or self._recorder.problem is not None:
             self._train(given.single)
             return
         given.load()
-        if given.place not in self._programs:
-            call = functools.partial(self._train, given.placed)
-            self._programs[given.place] = Program(call, self._recorder, self._renew_scaler)
-        self._programs[given.place]()
+        if given.buffers not in self._programs:
+            call = functools.partial(self._train, given.static)
+            self._programs[given.buffers] = Program(call, self._recorder, self._renew_scaler)
+        self._programs[given.buffers]()
 
     def validate(self) -> None:
         """Scores the model after the step that was made last."""
-        if self._feed.captures_validation:
+        if self._source.captures_validation:
             self._validation()
         else:
             self._validate()
@@ -315,13 +307,11 @@ class Steps:
         with plugin.train_step_context():
             loss: Any = module.training_step(make_batch())
         scaler = getattr(plugin, "scaler", None)
+        (loss if scaler is None else scaler.scale(loss)).backward()
+        module.share_gradients()
         if scaler is None:
-            loss.backward()
-            module.share_gradients()
             self._update(self._optimizer.step)
         else:
-            scaler.scale(loss).backward()
-            module.share_gradients()
             self._update(lambda: scaler.step(self._optimizer))
             scaler.update()
         self.losses.index_copy_(0, self._next_row, loss.detach().float().reshape(1))
@@ -360,12 +350,12 @@ class Steps:
         """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
         for program in (*self._programs.values(), self._validation):
             program.release()
-        if isinstance(self._feed.steps, Generator):
-            self._feed.steps.close()  # and with it a thread that makes batches
+        if isinstance(self._source.steps, Generator):
+            self._source.steps.close()  # and with it a thread that makes batches
 
     def _validate(self) -> None:
-        scores = validate(self._strategy.precision_plugin, self._module, self._feed.validation)
-        self._best.keep(scores, self._step, self._module)
+        scores = validate(self._strategy.precision_plugin, self._module, self._source.validation)
+        self._best.update(scores, self._step, self._module)
         row = torch.stack([value.float() for value in scores.values()])
         if not self.names:
             self.names = tuple(scores)
@@ -373,59 +363,58 @@ class Steps:
         self.scores.index_copy_(0, self._next_row - 1, row[None])
 
 
-class BlockStrategy(SingleDeviceStrategy):
-    """Lightning's strategy for one device, whose training step is a block of steps.
+class ChunkStrategy(SingleDeviceStrategy):
+    """Lightning's strategy for one device, whose training step is a chunk of steps.
 
-    Lightning's own calls of a step, backward and the optimiser, are left out: a block has made them. Its
+    Lightning's own calls of a step, backward and the optimiser, are left out: a chunk has made them. Its
     counters and schedules go on as if it had made each step.
 
     Args:
         device: the device.
-        blocks: how the run is cut into blocks.
+        chunks: how the run is divided into chunks.
         recorder: captures the steps.
-        feed: makes the feed of the steps, when the first one is made.
+        source: makes the source of the batches, when the first step is made.
     """
 
     def __init__(
-        self, device: torch.device, blocks: Blocks, recorder: Recorder, feed: Callable[[], Feed]
+        self, device: torch.device, chunks: Chunks, recorder: Recorder, source: Callable[[], BatchSource]
     ) -> None:
         super().__init__(device)
-        self._blocks, self._recorder, self._feed = blocks, recorder, feed
+        self._chunks, self._recorder, self._source = chunks, recorder, source
         self._steps: Steps | None = None
         self._made = 0
 
     def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Makes the steps of a block on the batches of the feed, and returns the last loss."""
-        blocks, trainer = self._blocks, self._trainer
+        """Make the steps of a chunk, and return the last loss."""
+        chunks, trainer = self._chunks, self._trainer
         if self._steps is None:
-            self._steps = Steps(self, self._feed(), self._recorder, blocks, trainer.global_step)
+            self._steps = Steps(self, self._source(), self._recorder, chunks, trainer.global_step)
         steps, done, end = self._steps, trainer.global_step, trainer.max_steps
-        count, validated = blocks.count(done, end), set()
-        steps.begin_block()
+        count, validated = chunks.count(done, end), set()
+        steps.begin_chunk()
         for step in range(done + 1, done + count + 1):
-            blocks.timer.mark(self.root_device, step - 1)
-            steps.put_rates()
+            chunks.timer.mark(self.root_device, step - 1)
             steps.begin(step - 1)
             steps.train()
             if step < done + count:  # after the last one Lightning does it
                 steps.follow_schedule()
-            if blocks.validates(step, end):
+            if chunks.validates(step, end):
                 steps.validate()
                 validated.add(step)
         values = torch.cat([steps.losses[:count, None], steps.scores[:count]], dim=1)
         names = ("train/loss", *(f"val/{name}" for name in steps.names))
-        blocks.history.add(trainer, StepRows(done + 1, names, values, frozenset(validated)))
+        chunks.history.add(trainer, StepRows(done + 1, names, values, frozenset(validated)))
         if done + count in validated:
-            blocks.best.stop_if_worse(trainer, done + count)
+            chunks.best.stop_if_worse(trainer, done + count)
         self._made = count
         return steps.losses[count - 1].clone()
 
     def backward(self, closure_loss: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        """Returns the loss: the block has computed its gradients."""
+        """Return the loss: the chunk has computed its gradients."""
         return closure_loss
 
     def optimizer_step(self, optimizer: Any, closure: Any, model: Any = None, **kwargs: Any) -> Any:
-        """Makes the block, whose optimiser steps are counted: Lightning counts one itself."""
+        """Make the chunk, whose optimiser steps are counted: Lightning counts one itself."""
         loss = closure()
         progress = self._trainer.fit_loop.epoch_loop.automatic_optimization.optim_progress
         for counter in (progress.optimizer.step.total, progress.optimizer.step.current):

@@ -111,7 +111,7 @@ def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = F
 
     single = train(peers, **options, capture="off")
     with contextlib.ExitStack() as stack:
-        names = {"obstacle": lambda module, data: data.feed_obstacle(module), "AgreedRecorder": recorder}
+        names = {"obstacle": lambda module, data: data.capture_obstacle(module), "AgreedRecorder": recorder}
         for name, stand_in in names.items():
             stack.enter_context(mock.patch(f"gnnsparse.train.fitting.{name}", stand_in))
         if tight and peers.rank > 0:
@@ -147,7 +147,7 @@ def taken(group: dist.ProcessGroup, batch_size: int) -> list[tuple[list[int], fl
     found = []
     for batch in batches:
         own = batch.x[: batch.adj[-1].shape[0]]
-        found.append(((data.dataset.x[:, None] == own).all(-1).int().argmax(0).tolist(), batch.share))
+        found.append(((data.dataset.x[:, None] == own).all(-1).int().argmax(0).tolist(), batch.fraction))
     return found
 
 

@@ -261,12 +261,12 @@ def test_files_that_are_none(tmp_path: Path) -> None:
     [
         (lambda: module(hidden=64), r"model\.convs\.0\.bias is \(16,\) float32, here \(64,\) float32"),
         (lambda: module(layers=3), r"it lacks model\.convs\.2\.bias"),
-        (lambda: module(layers=1), r"it has model\.convs\.1\.bias, which this model lacks"),
+        (lambda: module(layers=1), r"it has model\.convs\.1\.bias, which this run lacks"),
         (lambda: module().half(), r"model\.convs\.0\.bias is \(16,\) float32, here \(16,\) float16"),
-        (lambda: module(lr=0.5), r"it was trained with optimizer initial_lr=0\.01, here 0\.5"),
-        (lambda: module(weight_decay=0.1), r"it was trained with optimizer weight_decay=0\.0005, here 0\.1"),
-        (lambda: module(decay="all"), r"its optimiser has 2 groups of parameters, here 1"),
-        (lambda: module(schedule="none"), r"its optimiser has other settings"),
+        (lambda: module(lr=0.5), r"it was trained with initial_lr=0\.01, here 0\.5"),
+        (lambda: module(weight_decay=0.1), r"it was trained with weight_decay=0\.0005, here 0\.1"),
+        (lambda: module(decay="all"), r"it was trained with 2 param_groups, here 1"),
+        (lambda: module(schedule="none"), r"it has initial_lr, which this run lacks"),
     ],
 )  # fmt: skip
 def test_a_checkpoint_of_another_model(last: Path, made: Callable[[], NodeClassifier], message: str) -> None:

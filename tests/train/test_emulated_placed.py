@@ -12,7 +12,7 @@ from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sampling.blocks import ROW_LIMIT
-from gnnsparse.train.sampled import PlacedBlocks, bounds_of
+from gnnsparse.train.sampled import StaticBlocks, bounds_of
 from models import MODELS
 from tests import emulated
 
@@ -54,7 +54,7 @@ def test_a_step_in_place_is_a_step_and_waits_for_nothing(
             graph(hub), [300, 300] if hub else [8, 4], values=MODELS[name].values, precision=precision, seed=3
         )
         samples = [sampler.draw(seeds, step) for step, seeds in enumerate(batches)]
-        placed = PlacedBlocks(sampler, bounds_of(samples, NODES, sampler.most_edges), samples[0][0])
+        placed = StaticBlocks(sampler, bounds_of(samples, NODES, sampler.most_edges), samples[0][0])
         longest = max(int(block.transposed.degrees.max()) for block in samples[0])
         assert (longest > ROW_LIMIT) == hub
         launched = []

@@ -48,12 +48,12 @@ def module_of(
 
 def steps_of(data: GraphData, count: int) -> list[StepInput]:
     """The inputs of steps; those that have a place are loaded one by one, since they share it."""
-    return list(itertools.islice(data.feed().steps, count))
+    return list(itertools.islice(data.batch_source().steps, count))
 
 
 def in_place(step: StepInput) -> Any:
     step.load()
-    return step.placed()
+    return step.static()
 
 
 # The parts.
@@ -132,9 +132,9 @@ def test_second_derivatives_of_padded_batch_norm_are_refused() -> None:
 def test_batches_in_place_are_the_batches(device: str, values: str | None) -> None:
     data = data_of(values=values, device=device)
     steps = steps_of(data, 6)
-    assert [step.place is None for step in steps] == [False] * 6
-    assert len({step.place for step in steps}) == 2, "one for batches of 8 graphs, one for those of 4"
-    assert steps[0].place is steps[4].place
+    assert [step.buffers is None for step in steps] == [False] * 6
+    assert len({step.buffers for step in steps}) == 2, "one for batches of 8 graphs, one for those of 4"
+    assert steps[0].buffers is steps[4].buffers
     addresses = set()
     for step in steps:
         want, found = step.single(), in_place(step)
@@ -213,7 +213,7 @@ def test_dropped_scores_are_those_of_a_step() -> None:
 @pytest.fixture
 def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
     """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
-    return run_in_blocks(monkeypatch, lambda module, data: data.feed_obstacle(module))
+    return run_in_blocks(monkeypatch, lambda module, data: data.capture_obstacle(module))
 
 
 def run(
@@ -298,19 +298,19 @@ class _OwnStep(GraphPredictor):
 
 def test_what_forbids_batches_in_place(in_blocks: list[PlainRecorder]) -> None:
     data = data_of()
-    assert data.feed_obstacle(module_of(data)) is None
+    assert data.capture_obstacle(module_of(data)) is None
     assert "training_step is not that of GraphPredictor" in str(
-        data.feed_obstacle(module_of(data, kind=_OwnStep))
+        data.capture_obstacle(module_of(data, kind=_OwnStep))
     )
     module = module_of(data)
     module.model.ignores_padding = False
     says = "GraphGIN does not say that it ignores padding (ignores_padding)"
-    assert data.feed_obstacle(module) == says
+    assert data.capture_obstacle(module) == says
     assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
     assert in_blocks == []
     quantized = data_of(precision="int8")
     says = "in int8 features are scaled by all rows, those of padding included"
-    assert quantized.feed_obstacle(module_of(quantized)) == says
+    assert quantized.capture_obstacle(module_of(quantized)) == says
     assert "CUDA graphs need a GPU" in str(obstacle(module_of(data), data))
 
 
@@ -351,7 +351,7 @@ def test_every_step_is_the_same_work_and_never_waits(
             before = len(recording.calls)
             step.load()
             with _Operations() as operations:
-                module.training_step(step.placed()).backward()
+                module.training_step(step.static()).backward()
             done.append(operations.names)
             launched.append(recording.names()[before:])
             module.zero_grad()

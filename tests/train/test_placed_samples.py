@@ -56,12 +56,12 @@ def module_of(
 
 def steps_of(data: FullGraphData, count: int) -> list[StepInput]:
     """The inputs of steps; those that have a place are loaded one by one, since they share it."""
-    return list(itertools.islice(data.feed().steps, count))
+    return list(itertools.islice(data.batch_source().steps, count))
 
 
 def in_place(step: StepInput) -> NodeBatch:
     step.load()
-    batch: NodeBatch = step.placed()
+    batch: NodeBatch = step.static()
     return batch
 
 
@@ -117,11 +117,11 @@ def test_samples_in_place_are_the_samples(device: str, case: str) -> None:
     data = data_of("graphsage", device=device, **CASES[case])
     steps = steps_of(data, 9)
     # 100 nodes to train on: six batches of 16 and one of 4, which is launched by itself.
-    assert [step.place is None for step in steps] == [False] * 6 + [True] + [False] * 2
-    assert len({step.place for step in steps}) == 2
+    assert [step.buffers is None for step in steps] == [False] * 6 + [True] + [False] * 2
+    assert len({step.buffers for step in steps}) == 2
     addresses = set()
     for step in steps:
-        if step.place is None:
+        if step.buffers is None:
             continue
         want, found = step.single(), in_place(step)
         assert torch.equal(found.y, want.y)
@@ -155,7 +155,7 @@ def test_the_next_sample_leaves_nothing_of_the_one_before() -> None:
     """A small sample after a large one."""
     data = data_of("gat", sampler={"fanouts": [4, 4], "method": "labor"})
     large, small = sorted(
-        (step for step in steps_of(data, 6) if step.place), key=lambda step: -step.single().adj[0].nnz
+        (step for step in steps_of(data, 6) if step.buffers), key=lambda step: -step.single().adj[0].nnz
     )[::5]
     alone = [tensor.clone() for tensor in _results(in_place(small))]
     in_place(large)
@@ -189,7 +189,7 @@ def same_steps(
     """Losses, gradients and running statistics, of one sample after another of different sizes."""
     modules = [module_of(data, name, **options) for _ in range(2)]
     for step in steps_of(data, count):
-        assert step.place is not None
+        assert step.buffers is not None
         losses = []
         for module, batch in zip(modules, (step.single(), in_place(step)), strict=True):
             module.zero_grad()
@@ -256,7 +256,9 @@ def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
         made.append(PlainRecorder(required))
         return made[-1]
 
-    monkeypatch.setattr("gnnsparse.train.fitting.obstacle", lambda module, data: data.feed_obstacle(module))
+    monkeypatch.setattr(
+        "gnnsparse.train.fitting.obstacle", lambda module, data: data.capture_obstacle(module)
+    )
     monkeypatch.setattr("gnnsparse.train.fitting.Recorder", recorder)
     return made
 
@@ -361,18 +363,18 @@ class _OwnOutputs(NodeClassifier):
 
 def test_what_forbids_samples_in_place(in_blocks: list[PlainRecorder]) -> None:
     data = data_of("gcn")
-    assert data.feed_obstacle(module_of(data, "gcn")) is None
+    assert data.capture_obstacle(module_of(data, "gcn")) is None
     for kind, name in ((_OwnStep, "training_step"), (_OwnOutputs, "outputs")):
-        says = data.feed_obstacle(module_of(data, "gcn", kind))
+        says = data.capture_obstacle(module_of(data, "gcn", kind))
         assert says == f"{kind.__name__}.{name} is not that of NodeClassifier, which knows padding"
     module = module_of(data, "gcn")
     module.model.ignores_padding = False
     says = "GCN does not say that it ignores padding (ignores_padding)"
-    assert data.feed_obstacle(module) == says
+    assert data.capture_obstacle(module) == says
     assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
     assert in_blocks == []
     eight = data_of("gcn", precision="int8")
-    assert "padding included" in str(eight.feed_obstacle(module_of(eight, "gcn")))
+    assert "padding included" in str(eight.capture_obstacle(module_of(eight, "gcn")))
     assert all(MODELS[name].build(8, out_channels=3, hidden_channels=8).ignores_padding for name in SAMPLING)
 
 
@@ -410,14 +412,14 @@ def _drawn_of(step: StepInput) -> Any:
 
 def _placed_on_gpu(data: FullGraphData, drawn: list[StepInput]) -> Any:
     """Places for samples that were drawn on the CPU: the stand-in for a GPU draws nothing."""
-    from gnnsparse.train.sampled import PlacedBatch, PlacedBlocks
+    from gnnsparse.train.sampled import StaticBatch, StaticBlocks
 
     samples, own = [_drawn_of(step).blocks for step in drawn], data._samples
     assert own is not None
     sampler = own._sampler
     bounds = bounds_of(samples, sampler.num_nodes, sampler.most_edges)
-    blocks = PlacedBlocks(sampler, bounds, samples[0][0])
-    return PlacedBatch(blocks, 16, own._store, own._y, data)
+    blocks = StaticBlocks(sampler, bounds, samples[0][0])
+    return StaticBatch(blocks, 16, own._store, own._y, data)
 
 
 def test_the_host_puts_a_sample_into_place_by_few_operations() -> None:

@@ -28,7 +28,7 @@ def reported(steps: int, scale: int, **options: Any) -> None:
     for step in range(1, 4 * steps + 1):
         trainer.global_step = step
         history.on_train_batch_end(trainer, None, {"loss": torch.tensor(1.23456)})
-        history.validated(trainer, None, {name: torch.tensor(value) for name, value in SCORES.items()})
+        history.validated({name: torch.tensor(value) for name, value in SCORES.items()})
         report.on_train_batch_end(trainer, None)
     report.on_train_end(trainer, None)
 

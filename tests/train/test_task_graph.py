@@ -68,8 +68,8 @@ def test_batches_do_not_depend_on_how_many_are_made_at_once(
     data = data_of()
     order = torch.randperm(data.train_items).split(6)
     single = [data.gather("train", ids) for ids in order]
-    monkeypatch.setattr("gnnsparse.train.tasks.graph._LOT_ELEMENTS", most)
-    lots = [len(lot) for lot in data._lots("train", order)]
+    monkeypatch.setattr("gnnsparse.train.tasks.graph._PACKED_ELEMENTS", most)
+    lots = [len(lot) for lot in data._packed("train", order)]
     assert (lots == [1] * len(order)) == (most == 1)
     assert (lots == [len(order)]) == (most == 10**6)
     for batch, one in zip(data.gather_all("train", order), single, strict=True):

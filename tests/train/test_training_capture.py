@@ -28,7 +28,7 @@ from gnnsparse.train import (
 )
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows
 from gnnsparse.train.data import PreparedData
-from gnnsparse.train.steps import Blocks, Program, Recorder, obstacle
+from gnnsparse.train.steps import Chunks, Program, Recorder, obstacle
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
 from tests.tasks import PlainRecorder, run_in_blocks, toy_sequences, toy_task
@@ -200,7 +200,7 @@ def test_the_host_asks_for_nothing_in_a_block(
 def test_how_a_run_is_cut() -> None:
     def cut(end: int, begin: int = 0, **options: Any) -> list[int]:
         settings = {"validate_every": 5, "log_every": 50, "stops_early": False, **options}
-        blocks = Blocks(best=BestEpoch("x", None), history=History(1), timer=EpochTimer(), **settings)
+        blocks = Chunks(best=BestEpoch("x", None), history=History(1), timer=EpochTimer(), **settings)
         counts, done = [], begin
         while done < end:
             counts.append(blocks.count(done, end))
@@ -234,7 +234,7 @@ def test_the_time_of_a_step_has_its_share_of_validation(monkeypatch: pytest.Monk
     for step in range(1, 23):
         timer.mark(device, step - 1)
         now[0] += 1e-3 + (10e-3 if step % 5 == 0 else 0) + (1.0 if step == 1 else 0)
-    timer._record(device, 22)
+    timer.mark(device, 22, always=True)
     assert timer.median_milliseconds() == pytest.approx(3.0)
 
 
@@ -249,7 +249,7 @@ class _OnGpu:
     def __init__(self, fixed_batch: Any = ()) -> None:
         self.device, self.fixed_batch = torch.device("cuda", 0), fixed_batch
 
-    feed_obstacle = PreparedData.feed_obstacle
+    capture_obstacle = PreparedData.capture_obstacle
 
 
 def classifier(kind: type[NodeClassifier] = NodeClassifier) -> NodeClassifier:

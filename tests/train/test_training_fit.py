@@ -258,21 +258,12 @@ def test_patience(tmp_path: Path) -> None:
     assert result.epochs < 200
 
 
-class _Scored:
-    """What BestEpoch looks at of a trainer."""
-
-    max_steps, should_stop = 100, False
-
-    def __init__(self, step: int) -> None:
-        self.global_step = step
-
-
 def test_the_first_of_equal_epochs_is_the_best() -> None:
     module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
     best = BestEpoch("accuracy", None)
     for epoch, score in enumerate([0.25, 0.75, 0.5, 0.75, float("nan"), 0.625], start=1):
         torch.nn.init.constant_(module.model.weight, epoch)
-        best.validated(_Scored(epoch), module, {"accuracy": torch.tensor(score)})
+        best.update({"accuracy": torch.tensor(score)}, epoch, module)
     assert (best.epoch, best.score) == (2, 0.75)
     best.restore(module)
     assert module.model.weight.item() == 2
@@ -281,7 +272,7 @@ def test_the_first_of_equal_epochs_is_the_best() -> None:
 def test_without_a_score_the_last_weights_stay() -> None:
     module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
     best = BestEpoch("accuracy", None)
-    best.validated(_Scored(1), module, {"accuracy": torch.tensor(float("nan"))})
+    best.update({"accuracy": torch.tensor(float("nan"))}, 1, module)
     torch.nn.init.constant_(module.model.weight, 7.0)
     best.restore(module)
     assert (best.epoch, module.model.weight.item()) == (0, 7.0)

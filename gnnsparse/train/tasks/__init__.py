@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -15,6 +15,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.registry import Registry
 from gnnsparse.train.metrics import shown_score
 from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig
+from gnnsparse.train.trained import ModelRecipe
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gnnsparse.train.data import PreparedData
     from gnnsparse.train.module import TaskModule
 
-__all__ = ["TASKS", "RunOptions", "Task", "register_task", "text_of"]
+__all__ = ["TASKS", "MiniBatchTask", "RunOptions", "Task", "register_task", "text_of"]
 
 Dataset = TypeVar("Dataset")
 Data = TypeVar("Data", bound="PreparedData")
@@ -53,6 +54,12 @@ class RunOptions:
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     peers: Peers | None = None
 
+    @property
+    def of_data(self) -> dict[str, Any]:
+        """The options that every data module takes, by name."""
+        names = ("values", "precision", "device", "preprocess", "seed")
+        return {name: getattr(self, name) for name in names}
+
 
 class Task(Generic[Dataset, Data]):
     """A training task. Models and data sets name the task that they are for.
@@ -60,6 +67,8 @@ class Task(Generic[Dataset, Data]):
     Attributes:
         name: name of the task, and of the file that registers it.
         dataset: the type of its data sets, by which `gnnsparse.fit` finds the task.
+        data: makes its data module of a data set and the options in `RunOptions.of_data`.
+        module: makes its Lightning module of a model, a data set, an OptimizerConfig and the last step.
         prepared: what reports call the prepared operand.
         groups: the groups of options that the task has beside those that every task has.
         shared: whether several devices can train together.
@@ -69,6 +78,8 @@ class Task(Generic[Dataset, Data]):
 
     name: ClassVar[str]
     dataset: ClassVar[type[Any]] = type(None)
+    data: ClassVar[Callable[..., Any]]
+    module: ClassVar[Callable[..., Any]]
     prepared: ClassVar[str] = "graph"
     groups: ClassVar[tuple[str, ...]] = ()
     shared: ClassVar[bool] = False
@@ -99,32 +110,40 @@ class Task(Generic[Dataset, Data]):
         return dataset
 
     def model_sizes(self, dataset: Dataset) -> tuple[int, int]:
-        """Returns the arguments `in_channels` and `out_channels` of the model."""
-        raise NotImplementedError
+        """Return the arguments `in_channels` and `out_channels` of the model."""
+        of: Any = dataset
+        return of.num_features, of.num_classes
 
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
-        """Makes the data module, with everything that the steps need, prepared and on the run's device."""
-        raise NotImplementedError
+        """Make the data module, with everything that the steps need, prepared and on the run's device."""
+        made: Data = type(self).data(dataset, **run.of_data)
+        return made
 
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
-        """Makes the Lightning module, whose steps train and score the model."""
-        raise NotImplementedError
+        """Make the Lightning module, whose steps train and score the model."""
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        made: TaskModule = type(self).module(model, data.dataset, run.optimizer, steps)
+        return made
 
-    def several_labels(self, dataset: Dataset) -> bool:
-        """Returns whether what is classified can have several labels."""
-        return False
+    def recipe(self, dataset: Dataset, options: RunOptions, /, **own: Any) -> ModelRecipe:
+        """Return what a model of a data set is made of.
 
-    def regression(self, dataset: Dataset) -> bool:
-        """Returns whether the model predicts numbers, not classes."""
-        return False
+        Args:
+            dataset: the data set that it is trained on.
+            options: the options of the run.
+            own: what is known of the model and its call: registry, name, options, inputs, run.
+        """
+        inputs, outputs = self.model_sizes(dataset)
+        return ModelRecipe(
+            in_channels=inputs, out_channels=outputs, task=self.name, values=options.values,
+            precision=options.precision, several_labels=getattr(dataset, "multi_label", False),
+            regression=getattr(dataset, "regression", False),
+            feature_names=getattr(dataset, "feature_names", None), **own,
+        )  # fmt: skip
 
     def names(self, dataset: Dataset) -> dict[str, np.ndarray]:
-        """Returns what numbers in predictions are called in the user's files, arrays of texts by name."""
+        """Return what numbers in predictions are called in the user's files, arrays of texts by name."""
         return {}
-
-    def feature_names(self, dataset: Dataset) -> tuple[str, ...] | None:
-        """Return the names of the features, for the recipe of a model; None: they have none."""
-        return None
 
     def found_options(self, dataset: Dataset) -> dict[str, Any]:
         """Returns options of a data set that loading it has decided, for the recipe of a model.
@@ -165,6 +184,23 @@ class Task(Generic[Dataset, Data]):
         for score in result["metrics"]["test"]:
             table.add_row(score, *(shown_score(score, of[score]) for of in result["metrics"].values()))
         return table
+
+
+class MiniBatchTask(Task[Dataset, Data]):
+    """A task whose steps take mini-batches, in an order that the seed decides."""
+
+    def batch_size(self, run: RunOptions) -> int:
+        """Return the items of a training step."""
+        return run.trainer.batch_size
+
+    def identity(self, run: RunOptions) -> dict[str, Any]:
+        """Return the numbers that the order of the items depends on."""
+        return {"batch_size": self.batch_size(run), "order": run.seed}
+
+    def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
+        """Make the data module, prepared and on the run's device."""
+        made: Data = type(self).data(dataset, batch_size=self.batch_size(run), **run.of_data)
+        return made
 
 
 def text_of(group: Mapping[Any, Any]) -> str:

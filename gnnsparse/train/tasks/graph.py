@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,15 +16,13 @@ from gnnsparse.data.datasets import GraphDataset
 from gnnsparse.data.graph_batches import BlockBatches
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
-from gnnsparse.precision import Precision
 from gnnsparse.runtime.padding import Padding
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.data import Feed, MiniBatchData, StepInput, shuffled_epochs
-from gnnsparse.train.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.train.module import TaskModule
-from gnnsparse.train.plots import confusion_matrix
-from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig
-from gnnsparse.train.tasks import RunOptions, Task, register_task
+from gnnsparse.train.data import BatchSource, MiniBatchData, StepInput, shuffled_epochs
+from gnnsparse.train.metrics import known_items, make_scores
+from gnnsparse.train.module import TargetModule, TaskModule
+from gnnsparse.train.settings import PreprocessConfig
+from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task
 from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
 __all__ = ["GraphData", "GraphPredictor", "bound_of"]
@@ -35,9 +33,6 @@ _log = logging.getLogger("gnnsparse.train")
 _DEVIATIONS = 3
 #: Sizes are multiples of this, so that rows of 16-bit numbers are aligned and products are of whole tiles.
 _MULTIPLE = 64
-
-#: (x, operand, graph_ptr, targets, padding) -> a batch.
-MakeBatch = Callable[[torch.Tensor, SparseOperand, torch.Tensor, torch.Tensor, Padding], Any]
 
 
 def bound_of(sizes: torch.Tensor, count: int) -> int:
@@ -54,88 +49,45 @@ def bound_of(sizes: torch.Tensor, count: int) -> int:
     return min(largest, math.ceil(count * float(exact.mean()) + _DEVIATIONS * deviation))
 
 
-class PlacedGraphs:
-    """Batches of a fixed number of training graphs, one after another in the same arrays.
+class StaticGraphs:
+    """Static buffers for batches of a fixed number of training graphs.
 
     Args:
-        blocks: makes the arrays.
-        train: int64 [graphs] on the CPU, the numbers of the graphs to train on.
+        data: has the graphs.
         count: graphs of a batch.
-        x: [nodes, features], features of the nodes of all graphs.
-        y: targets of all graphs.
-        make: makes a batch of its parts.
     """
 
-    def __init__(
-        self, blocks: BlockBatches, train: torch.Tensor, count: int, x: torch.Tensor, y: torch.Tensor,
-        make: MakeBatch,
-    ) -> None:  # fmt: skip
-        nodes, edges = (bound_of(sizes, count) for sizes in blocks.sizes(train))
+    def __init__(self, data: GraphData, count: int) -> None:
+        self._data = data
+        nodes, edges = (bound_of(sizes, count) for sizes in data.blocks.sizes(data.parts["train"]))
         # One row more than nodes: nonzeros that belong to no row have its column.
         rounded = [-(-size // _MULTIPLE) * _MULTIPLE for size in (nodes + 1, max(edges, 1))]
-        self._padded, self._blocks = blocks.padded(count, *rounded), blocks
-        self._x, self._y, self._make = x, y, make
+        self._padded = data.blocks.padded(count, *rounded)
 
     def fits(self, graphs: torch.Tensor) -> bool:
-        """Returns whether the arrays have room for graphs, int64 [count] on the CPU."""
-        sizes = [int(size.sum()) for size in self._blocks.sizes(graphs)]
+        """Return whether the buffers have room for graphs, int64 [count] on the CPU."""
+        sizes = [int(size.sum()) for size in self._data.blocks.sizes(graphs)]
         return all(size <= most for size, most in zip(sizes, self._padded.capacity, strict=True))
 
     def load(self, graphs: torch.Tensor) -> None:
-        """Puts the numbers of graphs into place, int64 [count] on the CPU."""
+        """Copy the numbers of graphs, int64 [count] on the CPU, to the device."""
         self._padded.chosen[:-1].copy_(graphs, non_blocking=True)
 
-    def batch(self) -> Any:
-        """Puts the batch together, of the graphs that `load` was given."""
-        padded = self._padded
+    def batch(self) -> GraphsBatch:
+        """Put the batch together, of the graphs that `load` was given."""
+        padded, data = self._padded, self._data
         padded.assemble()
-        x = self._x.index_select(0, padded.rows.clamp(max=self._x.shape[0] - 1))
+        x = data.x.index_select(0, padded.rows.clamp(max=data.x.shape[0] - 1))
         # Whatever padding holds must be finite, since weights' gradients are products with zeros there.
         x.masked_fill_(~padded.padding.real, 0)
-        y = self._y.index_select(0, padded.chosen[:-1])
-        return self._make(x, padded.adj, padded.graph_ptr, y, padded.padding)
-
-
-@dataclass(frozen=True, eq=False)
-class GraphInputs:
-    """Makes the inputs of steps on graphs.
-
-    Attributes:
-        train: int64 [graphs] on the CPU, the numbers of the graphs to train on.
-        place: makes the arrays for batches of a number of graphs.
-        single: makes a batch of the graphs with some indices in `train`.
-    """
-
-    train: torch.Tensor
-    place: Callable[[int], PlacedGraphs]
-    single: Callable[[torch.Tensor], Any]
-
-    def of(self, batches: Iterable[torch.Tensor]) -> Iterator[StepInput]:
-        """Yields the inputs of steps.
-
-        Args:
-            batches: int64 [batch] on the CPU for each step, indices in `train`.
-        """
-        places: dict[int, PlacedGraphs] = {}
-        was_large = False
-        for ids in batches:
-            count, graphs = ids.numel(), self.train[ids]
-            if count not in places:
-                places[count] = self.place(count)
-            place, single = places[count], partial(self.single, ids)
-            if place.fits(graphs):
-                yield StepInput(single, place, partial(place.load, graphs), place.batch)
-                continue
-            if not was_large:
-                _log.info("trainer.capture: a batch is larger than most; such steps are launched one by one")
-            was_large = True
-            yield StepInput(single)
+        y = data.y.index_select(0, padded.chosen[:-1])
+        return GraphsBatch(x, padded.adj, padded.graph_ptr, y, data, padded.padding)
 
 
 #: Most nodes of a batch that is scored, unless a single graph has more.
 _SCORED_NODES = 2**16
 #: Most nodes and nonzeros of batches that are put together at once, unless a single batch has more.
-_LOT_ELEMENTS = 2**19
+_PACKED_ELEMENTS = 2**19
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,21 +116,22 @@ class GraphData(MiniBatchData):
     """Lightning data module of many graphs, which are prepared together and put on a device when it is made.
 
     A batch is put together on the device by offsets (gnnsparse.data.BlockBatches). The batches of the
-    validation and the test part are kept.
+    validation and the test part are made once.
 
     Args:
         dataset: the graphs with their features, targets and split.
         batch_size: graphs of a training step; the last step of an epoch may have fewer.
-        seed: seed of the order of the graphs.
         values: weights of the operands: "gcn", "mean" or None (see `gnnsparse.prepare`).
-        precision: precision of the operands' products.
-        device: the device, on which training runs.
         preprocess: options of `gnnsparse.prepare`, with reorder="none" and format="auto" or "csr"; None:
             their defaults.
+        options: seed, precision and device, see MiniBatchData.
 
     Attributes:
         dataset: the data set.
         adj: the operand of all graphs.
+        x, y: features and targets of all graphs, on the device.
+        parts: int64 [graphs] on the CPU by part of the split, the graphs of which a target is known.
+        blocks: makes the operands of batches.
         precision, device, preprocess_seconds, cache_hit: see PreparedData.
 
     Raises:
@@ -191,35 +144,31 @@ class GraphData(MiniBatchData):
         dataset: GraphDataset,
         *,
         batch_size: int = 32,
-        seed: int = 0,
         values: str | None = None,
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
         preprocess: PreprocessConfig | None = None,
+        **options: Any,
     ) -> None:
         preprocess = preprocess or PreprocessConfig()
         check_preprocess(preprocess)
-        preprocess = dataclasses.replace(preprocess, format="csr")
-        super().__init__(
-            dataset.graph, values, precision, device, preprocess, batch_size=batch_size, seed=seed
-        )
+        options["preprocess"] = dataclasses.replace(preprocess, format="csr")
+        super().__init__(dataset.graph, values, batch_size=batch_size, **options)
         self.dataset = dataset
-        self._blocks = BlockBatches(self.adj, dataset.graph_ptr)
-        self._parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
-        for name, ids in self._parts.items():
+        self.blocks = BlockBatches(self.adj, dataset.graph_ptr)
+        self.parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
+        for name, ids in self.parts.items():
             if ids.numel() == 0:
                 bad_value(f"{name}_mask", "has no graph of which a target is known; accepted: one or more")
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
-        self._x, self._y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
-        self._kept: dict[str, list[GraphsBatch]] = {}
+        self.x, self.y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
+        self._chunks: dict[str, list[GraphsBatch]] = {}
 
     @property
     def train_items(self) -> int:
         """Number of graphs to train on."""
-        return self._parts["train"].numel()
+        return self.parts["train"].numel()
 
     def gather(self, part: str, ids: torch.Tensor) -> GraphsBatch:
-        """Returns a batch of graphs.
+        """Return a batch of graphs.
 
         Args:
             part: part of the split.
@@ -229,64 +178,72 @@ class GraphData(MiniBatchData):
         return batch
 
     def gather_all(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[GraphsBatch]:
-        """Yields batches of graphs; small ones are put together several at a time."""
-        for lot in self._lots(part, batches):
-            graphs = self._parts[part][torch.cat(lot)]
-            sizes = [ids.numel() for ids in lot]
-            targets = self._y.index_select(0, graphs.to(self.device, non_blocking=True)).split(sizes)
-            for batch, y in zip(self._blocks.split(graphs, sizes), targets, strict=True):
-                yield GraphsBatch(self._x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
+        """Yield batches of graphs, each for indices as `gather` takes them; small ones are packed."""
+        for packed in self._packed(part, batches):
+            graphs = self.parts[part][torch.cat(packed)]
+            sizes = [ids.numel() for ids in packed]
+            targets = self.y.index_select(0, graphs.to(self.device, non_blocking=True)).split(sizes)
+            for batch, y in zip(self.blocks.split(graphs, sizes), targets, strict=True):
+                yield GraphsBatch(self.x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
 
-    def feed_obstacle(self, module: TaskModule) -> str | None:
-        """Returns why steps of a module can't be captured; None: `feed` feeds them.
+    def _packed(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+        """Yields consecutive batches as long as they have few nodes and nonzeros together."""
+        packed: list[torch.Tensor] = []
+        elements = 0
+        for ids in batches:
+            count = self.blocks.elements(self.parts[part][ids])
+            if packed and elements + count > _PACKED_ELEMENTS:
+                yield packed
+                packed, elements = [], 0
+            packed.append(ids)
+            elements += count
+        if packed:
+            yield packed
 
-        Batches that keep their places have rows that are padding.
-        """
+    def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[GraphsBatch]:
+        """Yield the batches of training steps, see MiniBatchData."""
+        return self.gather_all("train", batches)
+
+    def capture_obstacle(self, module: TaskModule) -> str | None:
+        """Return why steps of a module can't be captured on batches with padding; None: they can."""
         if type(module).training_step is not GraphPredictor.training_step:
             return f"{type(module).__name__}.training_step is not that of GraphPredictor, which knows padding"
         return self.padding_obstacle(module)
 
-    def feed(self) -> Feed:
-        """Returns the feed of a run in blocks, whose batches keep their places."""
-        train = self._parts["train"]
-        inputs = GraphInputs(train, self.placed, lambda ids: self.gather("train", ids))
-        epochs = shuffled_epochs(self, train.numel(), self.batch_size, self.seed)
-        return Feed(
-            inputs.of(ids for _, batches in epochs for ids in batches), next(iter(self.chunks("val")))
-        )
+    def batch_source(self) -> BatchSource:
+        """Return the batches of a run in chunks, in static buffers."""
+        return BatchSource(self._step_inputs(), next(iter(self.chunks("val"))))
 
-    def placed(self, count: int) -> PlacedGraphs:
-        """Returns arrays for batches of `count` graphs to train on, which keep their places."""
-        return PlacedGraphs(
-            self._blocks, self._parts["train"], count, self._x, self._y,
-            lambda x, adj, graph_ptr, y, padding: GraphsBatch(x, adj, graph_ptr, y, self, padding),
-        )  # fmt: skip
-
-    def _lots(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        """Yields consecutive batches as long as they have few nodes and nonzeros together."""
-        lot: list[torch.Tensor] = []
-        elements = 0
-        for ids in batches:
-            count = self._blocks.elements(self._parts[part][ids])
-            if lot and elements + count > _LOT_ELEMENTS:
-                yield lot
-                lot, elements = [], 0
-            lot.append(ids)
-            elements += count
-        if lot:
-            yield lot
+    def _step_inputs(self) -> Iterator[StepInput]:
+        buffers: dict[int, StaticGraphs] = {}
+        was_large = False
+        for _, batches in shuffled_epochs(self, self.train_items, self.batch_size, self.seed):
+            for ids in batches:
+                count, graphs = ids.numel(), self.parts["train"][ids]
+                if count not in buffers:
+                    buffers[count] = StaticGraphs(self, count)
+                static, single = buffers[count], partial(self.gather, "train", ids)
+                if static.fits(graphs):
+                    yield StepInput(single, static, partial(static.load, graphs), static.batch)
+                    continue
+                if not was_large:
+                    _log.info(
+                        "trainer.capture: a batch is larger than most; such steps are launched one by one"
+                    )
+                was_large = True
+                yield StepInput(single)
 
     def chunks(self, part: str) -> Iterator[GraphsBatch]:
-        """Yields all graphs of a part in their order, in batches."""
+        """Yield all graphs of a part in their order, in batches."""
         if part == "train":
-            return self.gather_all(part, self._cut(part))
-        if part not in self._kept:
-            self._kept[part] = list(self.gather_all(part, self._cut(part)))
-        return iter(self._kept[part])
+            return self.gather_all(part, self._ranges(part))
+        if part not in self._chunks:
+            self._chunks[part] = list(self.gather_all(part, self._ranges(part)))
+        return iter(self._chunks[part])
 
-    def _cut(self, part: str) -> list[torch.Tensor]:
-        """Cuts the graphs of a part into ranges of not too many nodes."""
-        graphs = self._parts[part]
+    def _ranges(self, part: str) -> list[torch.Tensor]:
+        """Divides the graphs of a part into ranges of not too many nodes."""
+        graphs = self.parts[part]
         ptr = self.dataset.graph_ptr.cpu()
         ends = (ptr[graphs + 1] - ptr[graphs]).cumsum(0)
         numbers = torch.arange(graphs.numel(), dtype=torch.int64, device="cpu")
@@ -304,7 +261,7 @@ def check_preprocess(preprocess: PreprocessConfig) -> None:
         )
 
 
-class GraphPredictor(TaskModule):
+class GraphPredictor(TargetModule):
     """Trains a model on graphs, by the loss of `gnnsparse.train.metrics.make_loss`.
 
     Args:
@@ -322,88 +279,39 @@ class GraphPredictor(TaskModule):
             with the targets.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, dataset: GraphDataset, optimizer: OptimizerConfig, max_steps: int
-    ) -> None:
-        super().__init__(model, optimizer, max_steps)
-        self._dataset = dataset
-        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
-        self.score_name = next(iter(self._scores))
-        self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
-
     def training_step(self, batch: GraphsBatch) -> torch.Tensor:
-        """Returns the mean loss of the batch, a scalar on the device."""
+        """Return the mean loss of the batch, a scalar on the device."""
         with ignoring_padding(self.model, batch.padding):
             outputs = self.model(batch.x, batch.adj, batch.graph_ptr)
         return self._loss(outputs, batch.y)
 
-    def validation_step(self, batch: GraphsBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and the scores of all validation graphs, scalars on the device."""
-        outputs, y = self._outputs(batch, "val")
-        return {"loss": self._loss(outputs, y), **{k: score(outputs, y) for k, score in self._scores.items()}}
+    def scored(self, batch: GraphsBatch) -> GraphData:
+        """Return the data module, which has the graphs of all parts."""
+        return batch.data
 
-    def test_step(self, batch: GraphsBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        for part in ("train", "val", "test"):
-            outputs, y = self._outputs(batch, part)
-            scores = {f"{part}/{name}": score(outputs, y) for name, score in self._scores.items()}
-            self.log_scores(scores)
-            if part == "test":
-                self.confusion = confusion_matrix(self._dataset, outputs, y)
-
-    def _outputs(self, batch: GraphsBatch, part: str) -> tuple[torch.Tensor, torch.Tensor]:
-        chunks = list(batch.data.chunks(part))
+    def score(self, part: str, scored: GraphData) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of all graphs of a part, scalars on the device."""
+        chunks = list(scored.chunks(part))
         outputs = [self.model(chunk.x, chunk.adj, chunk.graph_ptr).float() for chunk in chunks]
-        return torch.cat(outputs), torch.cat([chunk.y for chunk in chunks])
+        return self.score_outputs(part, torch.cat(outputs), torch.cat([chunk.y for chunk in chunks]))
 
 
-class GraphTask(Task[GraphDataset, GraphData]):
+class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
     """The task "graph": graphs with a class, several labels, or numbers to predict."""
 
     name = "graph"
     dataset = GraphDataset
+    data = GraphData
+    module = GraphPredictor
     prepared = "graphs"
 
     def check(self, run: RunOptions) -> None:
-        """Raises ValueError for a row order or a format that a batch of graphs can't be gathered from."""
+        """Raise ValueError for a row order or a format that a batch of graphs can't be gathered from."""
         super().check(run)
         check_preprocess(run.preprocess)
 
-    def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers that the order of the graphs depends on."""
-        return {"batch_size": run.trainer.batch_size, "order": run.seed}
-
-    def model_sizes(self, dataset: GraphDataset) -> tuple[int, int]:
-        """Returns the number of features of a node, and the number of classes, labels or numbers."""
-        return dataset.num_features, dataset.num_classes
-
-    def make_data(self, dataset: GraphDataset, run: RunOptions) -> GraphData:
-        """Makes the data module: the graphs with the weights that the model needs, on the run's device."""
-        return GraphData(
-            dataset,
-            batch_size=run.trainer.batch_size,
-            seed=run.seed,
-            values=run.values,
-            precision=run.precision,
-            device=run.device,
-            preprocess=run.preprocess,
-        )
-
-    def make_module(self, model: torch.nn.Module, data: GraphData, run: RunOptions) -> GraphPredictor:
-        """Makes the Lightning module that trains the model."""
-        steps = run.trainer.max_epochs * data.steps_per_epoch
-        return GraphPredictor(model, data.dataset, run.optimizer, steps)
-
-    def several_labels(self, dataset: GraphDataset) -> bool:
-        """Returns whether a graph can have several labels."""
-        return dataset.multi_label
-
-    def regression(self, dataset: GraphDataset) -> bool:
-        """Returns whether the model predicts numbers."""
-        return dataset.regression
-
     def predict(self, model: LoadedModel, data: GraphData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Returns "graphs" (numbers), "classes" and "probabilities" of the test part, and its scores.
+        """Return "graphs" (numbers), "classes" and "probabilities" of the test part, and its scores.
 
         A model that predicts numbers has "values" in place of classes and probabilities.
         """
@@ -412,11 +320,10 @@ class GraphTask(Task[GraphDataset, GraphData]):
         logits, y = torch.cat([one.logits for one in found]), torch.cat([chunk.y for chunk in chunks])
         whole = Prediction(logits, model.recipe.several_labels, model.recipe.regression)
         scores = {name: float(score(logits, y)) for name, score in make_scores(data.dataset).items()}
-        graphs = known_items(data.dataset.parts["test"], data.dataset.y.cpu())
-        return {"graphs": graphs, **arrays_of(whole)}, {"test": scores}
+        return {"graphs": data.parts["test"], **arrays_of(whole)}, {"test": scores}
 
     def describe(self, data: GraphData, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers of graphs, of nodes, and of the nonzeros of all operands."""
+        """Return the numbers of graphs, of nodes, and of the nonzeros of all operands."""
         dataset = data.dataset
         return {"graphs": dataset.num_graphs, "nodes": dataset.num_nodes, "nonzeros": data.adj.nnz}
 

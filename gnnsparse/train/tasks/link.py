@@ -12,15 +12,14 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.data.datasets import LinkDataset, edge_keys, has_edges
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_value, check_integer
-from gnnsparse.precision import Precision
 from gnnsparse.sampling import NeighborSampler
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.data import MiniBatchData
 from gnnsparse.train.device import numerics
-from gnnsparse.train.module import TaskModule
+from gnnsparse.train.module import ScoredModule, TaskModule
 from gnnsparse.train.sampled import check_blocks, make_sampler, sampler_identity
-from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.train.tasks import RunOptions, Task, register_task
+from gnnsparse.train.settings import OptimizerConfig, SamplerConfig
+from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task
 from gnnsparse.train.trained import LoadedModel
 
 __all__ = ["LinkData", "LinkPredictor", "hits_at", "mean_reciprocal_rank", "sample_negatives"]
@@ -29,12 +28,12 @@ __all__ = ["LinkData", "LinkPredictor", "hits_at", "mean_reciprocal_rank", "samp
 _CHUNK = 2**16
 #: Largest norm of the gradient of each part of the model, as in OGB's example.
 _CLIP = 1.0
-#: Rounds after which the search for pairs without an edge is given up, and the least share of such pairs.
-_ROUNDS, _LEAST_SHARE = 64, 0.01
+#: Rounds after which the search for pairs without an edge is given up, and the least fraction of such pairs.
+_ROUNDS, _LEAST_FRACTION = 64, 0.01
 
 
 def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Tensor:
-    """Returns hits@K: the share of edges with a larger score than the K-th largest of all negatives.
+    """Return hits@K: the fraction of edges with a larger score than the K-th largest of all negatives.
 
     This is the definition of the Open Graph Benchmark (Hu et al. 2020). With fewer than K negatives it is 1.
 
@@ -86,11 +85,11 @@ def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torc
     Raises:
         ValueError: nearly all pairs are edges.
     """
-    if nodes * (nodes - 1) - keys.numel() < _LEAST_SHARE * nodes * nodes:
+    if nodes * (nodes - 1) - keys.numel() < _LEAST_FRACTION * nodes * nodes:
         bad_value("graph", f"joins nearly all pairs of its {nodes} nodes; accepted: one of 99 % at most")
     pairs = torch.empty(count, 2, dtype=torch.int64, device="cpu")
     missing = torch.arange(count, dtype=torch.int64, device="cpu")
-    for _ in range(_ROUNDS * int(1 / _LEAST_SHARE)):
+    for _ in range(_ROUNDS * int(1 / _LEAST_FRACTION)):
         drawn = torch.randint(
             nodes, (missing.numel(), 2), generator=generator, dtype=torch.int64, device="cpu"
         )
@@ -133,10 +132,8 @@ class LinkData(MiniBatchData):
         batch_size: edges of a training step; the last step of an epoch may have fewer.
         seed: seed of the order of the edges, and of the pairs without an edge.
         values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
-        precision: precision of the operand's products.
-        device: the device, on which training runs.
-        preprocess: options of `gnnsparse.prepare`; None: their defaults.
         sampler: which neighbours a training step takes; None: all. Its `batch_size` is not used.
+        options: precision, device and preprocess, see MiniBatchData.
 
     Attributes:
         dataset: the data set.
@@ -154,14 +151,10 @@ class LinkData(MiniBatchData):
         batch_size: int = 2**16,
         seed: int = 0,
         values: str | None = None,
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
-        preprocess: PreprocessConfig | None = None,
         sampler: SamplerConfig | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dataset.graph, values, precision, device, preprocess, batch_size=batch_size, seed=seed
-        )
+        super().__init__(dataset.graph, values, batch_size=batch_size, seed=seed, **options)
         self._sampler: NeighborSampler | None = None
         if sampler is not None and sampler.draws:
             self._sampler = make_sampler(sampler, dataset.graph, values, self, seed)
@@ -220,7 +213,7 @@ class LinkData(MiniBatchData):
         yield LinkBatch(self.adj, positive, negative, self)
 
 
-class LinkPredictor(TaskModule):
+class LinkPredictor(ScoredModule):
     """Trains a model to tell edges from pairs without an edge, by binary cross entropy.
 
     The scores are hits@K and the mean reciprocal rank ("mrr") among the negatives of a part. The gradients of
@@ -247,7 +240,7 @@ class LinkPredictor(TaskModule):
     def __init__(
         self, model: torch.nn.Module, dataset: LinkDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
-        super().__init__(model, optimizer, max_steps)
+        super().__init__(model, dataset, optimizer, max_steps)
         self._k = check_integer("hits_at", dataset.hits_at)
         self.score_name = f"hits@{self._k}"
 
@@ -262,28 +255,18 @@ class LinkPredictor(TaskModule):
         features = model(batch.adj) if batch.nodes is None else model(batch.adj, batch.nodes)
         return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
 
-    def validation_step(self, batch: LinkBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and the scores of the validation part, scalars on the device."""
-        return self._score(batch, "val", self.model(batch.adj))
+    def scored(self, batch: LinkBatch) -> tuple[LinkData, torch.Tensor]:
+        """Return the data module, which has the pairs of all parts, and the features of the nodes."""
+        return batch.data, self.model(batch.adj)
 
-    def test_step(self, batch: LinkBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        features = self.model(batch.adj)
-        for part in ("train", "val", "test"):
-            scores = self._score(batch, part, features)
-            named = {f"{part}/{name}": value for name, value in scores.items() if name != "loss"}
-            self.log_scores(named)
-
-    def _score(self, batch: LinkBatch, part: str, features: torch.Tensor) -> dict[str, torch.Tensor]:
-        positive, negative = scores_of(self.model, features, next(batch.data.chunks(part)))
-        return {
-            "loss": _loss(positive, negative),
-            self.score_name: hits_at(positive, negative, self._k),
-            "mrr": mean_reciprocal_rank(positive, negative),
-        }
+    def score(self, part: str, scored: tuple[LinkData, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of a part, scalars on the device."""
+        data, features = scored
+        positive, negative = _logits(self.model, features, next(data.chunks(part)))
+        return {"loss": _loss(positive, negative), **_scores(positive, negative, self._k)}
 
 
-def scores_of(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch.Tensor, torch.Tensor]:
+def _logits(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns the logits of the edges and of the other pairs of a batch, float32, a chunk at a time."""
     positive, negative = (
         torch.cat([model.score(features, chunk).float() for chunk in pairs.split(_CHUNK)])
@@ -292,74 +275,67 @@ def scores_of(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[tor
     return positive, negative
 
 
+def _scores(positive: torch.Tensor, negative: torch.Tensor, k: int) -> dict[str, torch.Tensor]:
+    return {
+        f"hits@{k}": hits_at(positive, negative, k),
+        "mrr": mean_reciprocal_rank(positive, negative),
+    }
+
+
 def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
     """Returns -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
     return F.softplus(-positive.float()).mean() + F.softplus(negative.float()).mean()
 
 
-class LinkTask(Task[LinkDataset, LinkData]):
+class LinkTask(MiniBatchTask[LinkDataset, LinkData]):
     """The task "link": prediction of the links of one graph."""
 
     name = "link"
     dataset = LinkDataset
+    module = LinkPredictor
     samples = True
 
+    def batch_size(self, run: RunOptions) -> int:
+        """Return the edges of a training step: those of the sampler, if there is one."""
+        return run.sampler.batch_size if run.sampler.draws else super().batch_size(run)
+
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers that the order of the edges and what is drawn of their neighbours depend on."""
-        return {"batch_size": _batch_size(run), "order": run.seed} | sampler_identity(run)
+        """Return the numbers that the order of the edges and what is drawn of their neighbours depend on."""
+        return super().identity(run) | sampler_identity(run)
 
     def model_sizes(self, dataset: LinkDataset) -> tuple[int, int]:
-        """Returns the number of nodes, each of which has an embedding, and 1, for the score of a pair."""
+        """Return the number of nodes, each of which has an embedding, and 1, for the score of a pair."""
         return dataset.num_nodes, 1
 
     def make_data(self, dataset: LinkDataset, run: RunOptions) -> LinkData:
-        """Makes the data module: the graph with the weights that the model needs, and the pairs."""
-        return LinkData(
-            dataset,
-            batch_size=_batch_size(run),
-            seed=run.seed,
-            values=run.values,
-            precision=run.precision,
-            device=run.device,
-            preprocess=run.preprocess,
-            sampler=run.sampler,
-        )
+        """Make the data module: the graph with the weights that the model needs, and the pairs."""
+        return LinkData(dataset, batch_size=self.batch_size(run), sampler=run.sampler, **run.of_data)
 
-    def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> LinkPredictor:
-        """Makes the Lightning module that trains the model; raises ValueError if it takes no such samples."""
+    def make_module(self, model: torch.nn.Module, data: LinkData, run: RunOptions) -> TaskModule:
+        """Make the Lightning module that trains the model; raise ValueError if it takes no such samples."""
         if run.sampler.features != "auto":
-            bad_value(
-                "sampler.features", "plays no part for edges, whose nodes have no features; accepted: auto"
-            )
+            problem = "plays no part for edges, whose nodes have no features; accepted: auto"
+            bad_value("sampler.features", problem)
         if run.sampler.draws:
             check_blocks(model, run.sampler)
-        steps = run.trainer.max_epochs * data.steps_per_epoch
-        return LinkPredictor(model, data.dataset, run.optimizer, steps)
+        return super().make_module(model, data, run)
 
     def predict(self, model: LoadedModel, data: LinkData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Returns "pairs", "is_edge" and "probabilities" of the test part, and its scores."""
+        """Return "pairs", "is_edge" and "probabilities" of the test part, and its scores."""
         (batch,) = data.chunks("test")
         with torch.no_grad(), numerics(data.precision, data.device):
-            positive, negative = scores_of(model.module, model.module(batch.adj), batch)
-        k = data.dataset.hits_at
-        scores = {
-            f"hits@{k}": float(hits_at(positive, negative, k)),
-            "mrr": float(mean_reciprocal_rank(positive, negative)),
-        }
+            positive, negative = _logits(model.module, model.module(batch.adj), batch)
+        scores = _scores(positive, negative, data.dataset.hits_at)
         pairs = torch.cat([batch.positive, batch.negative]).cpu()
         is_edge = torch.arange(pairs.shape[0], device="cpu") < positive.numel()
         probabilities = torch.cat([positive, negative]).sigmoid().cpu()
-        return {"pairs": pairs, "is_edge": is_edge, "probabilities": probabilities}, {"test": scores}
+        arrays = {"pairs": pairs, "is_edge": is_edge, "probabilities": probabilities}
+        return arrays, {"test": {name: float(score) for name, score in scores.items()}}
 
     def describe(self, data: LinkData, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers of nodes, of edges to train on, and of the operand's nonzeros."""
+        """Return the numbers of nodes, of edges to train on, and of the operand's nonzeros."""
         dataset = data.dataset
         return {"nodes": dataset.num_nodes, "train_edges": data.train_items, "nonzeros": data.adj.nnz}
-
-
-def _batch_size(run: RunOptions) -> int:
-    """Returns the edges of a training step: those of the sampler, if there is one."""
-    return run.sampler.batch_size if run.sampler.draws else run.trainer.batch_size
 
 
 register_task(LinkTask())

@@ -5,7 +5,7 @@ The whole graph is one batch on the device, or training steps take neighbours th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +19,13 @@ from gnnsparse.distributed.exchange import total_of
 from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_gradients
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
-from gnnsparse.precision import Precision
-from gnnsparse.sampling import FeatureStore, NeighborSampler
+from gnnsparse.sampling import FeatureStore
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
-from gnnsparse.train.data import Feed, PreparedData, RepeatedBatch
-from gnnsparse.train.metrics import SMALLER_IS_BETTER, known_items, make_loss, make_scores
-from gnnsparse.train.module import TaskModule, counts_steps, makes_blocks
-from gnnsparse.train.plots import confusion_matrix
-from gnnsparse.train.ranks import holds_everywhere
+from gnnsparse.train.data import BatchSource, LazyLoader, PreparedData, RepeatedBatch
+from gnnsparse.train.metrics import known_items, make_scores
+from gnnsparse.train.module import TargetModule, TaskModule, counts_steps, trains_in_chunks
 from gnnsparse.train.sampled import (
-    DrawnBatch,
     NodeBatch,
     NodeBatches,
     check_blocks,
@@ -92,15 +88,15 @@ class FullGraphData(PreparedData):
     Args:
         dataset: the graph with its features, labels and split.
         values: weights of the operand: "gcn", "mean" or None (see `gnnsparse.prepare`).
-        precision: precision of the operand's products.
-        device: the device for graph, features and labels.
-        preprocess: options of `gnnsparse.prepare`; None: their defaults.
         sampler: which neighbours a training step takes; None: all, in one step on the whole graph.
         seed: seed of what is sampled.
+        peers: the ranks that take samples together, each of which has the whole graph; `sampler.batch_size`
+            nodes are those of all ranks. None: this process trains alone.
+        options: precision, device and preprocess, see PreparedData.
 
     Attributes:
         dataset: the graph with its features, labels and split.
-        adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
+        adj, precision, device, preprocess_seconds, cache_hit, peers: see PreparedData.
         store: where the features are, of which samples take rows; None: steps take the whole graph.
     """
 
@@ -109,13 +105,13 @@ class FullGraphData(PreparedData):
         dataset: NodeDataset,
         *,
         values: str | None = "gcn",
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
-        preprocess: PreprocessConfig | None = None,
         sampler: SamplerConfig | None = None,
         seed: int = 0,
+        peers: Peers | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(dataset.graph, values, precision, device, preprocess)
+        self.peers = peers
+        super().__init__(dataset.graph, values, **options)
         self.dataset = dataset
         self._samples: NodeBatches | None = None
         self.store: FeatureStore | None = None
@@ -123,15 +119,9 @@ class FullGraphData(PreparedData):
             draw = make_sampler(sampler, dataset.graph, values, self, seed)
             self.store = make_store(sampler, dataset.x, draw, self)
             train = self._part(dataset.train_mask)
-            self._samples = self._batches(draw, sampler, self.store, train, seed)
+            self._samples = NodeBatches(self, draw, sampler, self.store, train.nodes, train.y, seed)
         stays = self.store is None or self.store.placement == "device"
         self._batch = self._on_device(self.adj) if stays else None
-
-    def _batches(
-        self, draw: NeighborSampler, sampler: SamplerConfig, store: FeatureStore, train: Part, seed: int
-    ) -> NodeBatches:
-        """Makes the loader of the training steps."""
-        return NodeBatches(self, draw, sampler, store, train.nodes, train.y, seed)
 
     def _part(self, mask: torch.Tensor) -> Part:
         nodes = known_items(mask.nonzero().flatten(), self.dataset.y)
@@ -162,62 +152,44 @@ class FullGraphData(PreparedData):
         """Number of optimiser steps of an epoch."""
         return 1 if self._samples is None else self._samples.steps
 
-    def feed_obstacle(self, module: TaskModule) -> str | None:
-        """Returns why steps of a module can't be captured; None: `feed` feeds them.
-
-        Samples that keep their places have rows that are padding.
-        """
+    def capture_obstacle(self, module: TaskModule) -> str | None:
+        """Return why steps of a module can't be captured; None: they can. Samples have padding."""
         if self._samples is None:
-            return super().feed_obstacle(module)
-        kind, known = type(module), self._module_of_samples()
+            return super().capture_obstacle(module)
+        kind, known = type(module), NodeClassifier if self.peers is None else SharedNodeClassifier
         for name in ("training_step", "outputs"):
             if getattr(kind, name) is not getattr(known, name):
                 return f"{kind.__name__}.{name} is not that of {known.__name__}, which knows padding"
         return self.padding_obstacle(module)
 
-    def _module_of_samples(self) -> type[NodeClassifier]:
-        """Returns the module whose steps take samples with rows that are padding."""
-        return NodeClassifier
-
-    def feed(self) -> Feed:
-        """Returns the feed of a run in blocks: the whole graph, or samples, which keep their places."""
+    def batch_source(self) -> BatchSource:
+        """Return the batches of a run in chunks: the whole graph, or samples in static buffers."""
         if self._samples is None:
-            return super().feed()
+            return super().batch_source()
         # On the whole graph, once in an epoch. A graph would keep the memory of all its layers.
-        return Feed(self._samples.inputs(), _WholeGraph(self), captures_validation=False)
+        return BatchSource(self._samples.inputs(), self._whole_graph(), captures_validation=False)
+
+    def _whole_graph(self) -> LazyLoader:
+        return LazyLoader(lambda: iter([self.batch]))
 
     def train_dataloader(self) -> Any:
-        """Returns a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
-        if self._samples is not None and makes_blocks(self.trainer):
-            return RepeatedBatch(self, endless=True)  # the feed has the batches
+        """Return a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
+        if self._samples is not None and trains_in_chunks(self.trainer):
+            return RepeatedBatch(self, endless=True)  # the batch source has the batches
         if self._samples is not None:
             return self._samples
         return RepeatedBatch(self.batch, endless=counts_steps(self.trainer))
 
     def val_dataloader(self) -> Any:
-        """Returns a loader that yields the graph one time."""
-        return _WholeGraph(self)
+        """Return a loader that yields the graph one time."""
+        return self._whole_graph()
 
     def test_dataloader(self) -> Any:
-        """Returns a loader that yields the graph one time."""
-        return _WholeGraph(self)
+        """Return a loader that yields the graph one time."""
+        return self._whole_graph()
 
 
-class _WholeGraph:
-    """A loader of the whole graph, which is brought to the device when it is asked for.
-
-    Attributes:
-        data: the data module that has it.
-    """
-
-    def __init__(self, data: FullGraphData) -> None:
-        self.data = data
-
-    def __iter__(self) -> Iterator[GraphBatch]:
-        yield self.data.batch
-
-
-class NodeClassifier(TaskModule):
+class NodeClassifier(TargetModule):
     """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.train.metrics.make_loss`.
 
     Steps return tensors on the device and log nothing, because Lightning's `log` takes longer than a step on
@@ -243,12 +215,8 @@ class NodeClassifier(TaskModule):
     def __init__(
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
-        super().__init__(model, optimizer, max_steps)
+        super().__init__(model, dataset, optimizer, max_steps)
         _check_classes(dataset)
-        self._dataset = dataset
-        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
-        self.score_name = next(iter(self._scores))
-        self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
         self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
@@ -258,12 +226,8 @@ class NodeClassifier(TaskModule):
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
         return self.outputs(batch).index_select(0, part.nodes)
 
-    def _scored(self, outputs: torch.Tensor, part: Part) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns the logits and the targets from which the scores of a part are computed."""
-        return outputs.index_select(0, part.nodes), part.y
-
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
-        """Returns the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
+        """Return the mean loss of the training nodes, or of those of a sample, a scalar on the device."""
         if isinstance(batch, NodeBatch):
             return self._sample_loss(batch)
         return self._loss(self._logits(batch, batch.train), batch.train.y)
@@ -275,28 +239,18 @@ class NodeClassifier(TaskModule):
         # Behind the batch's nodes is padding, if there is any.
         return self._loss(outputs[: len(batch.y)] if batch.paddings else outputs, batch.y)
 
-    def validation_step(self, batch: Any) -> dict[str, torch.Tensor]:
-        """Returns "loss" and scores of the validation nodes, scalars on the device.
+    def scored(self, batch: GraphBatch | NodeBatch | LazyLoader) -> Any:
+        """Return the whole graph, also where training takes samples, and what the model says of its nodes."""
+        if isinstance(batch, NodeBatch):
+            batch = batch.data.batch
+        whole: Any = next(iter(batch)) if isinstance(batch, LazyLoader) else batch
+        return whole, self.outputs(whole)
 
-        They are computed on the whole graph, layer by layer, also where training takes samples.
-
-        Args:
-            batch: the GraphBatch, or a NodeBatch or another object whose attribute `data` has it.
-        """
-        whole: GraphBatch = batch.data.batch if isinstance(batch, NodeBatch | _WholeGraph) else batch
-        logits, y = self._scored(self.outputs(whole), whole.val)
-        scores = {name: score(logits, y) for name, score in self._scores.items()}
-        return {"loss": self._loss(logits, y), **scores}
-
-    def test_step(self, batch: GraphBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        outputs = self.outputs(batch)
-        for name, part in batch.parts.items():
-            logits, y = self._scored(outputs, part)
-            scores = {f"{name}/{key}": score(logits, y) for key, score in self._scores.items()}
-            self.log_scores(scores)
-            if name == "test":
-                self.confusion = confusion_matrix(self._dataset, logits, y)
+    def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of the nodes of a part, scalars on the device."""
+        whole, outputs = scored
+        of = whole.parts[part]
+        return self.score_outputs(part, outputs.index_select(0, of.nodes), of.y)
 
 
 class NodeTask(Task[NodeDataset, FullGraphData]):
@@ -304,6 +258,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     name = "node"
     dataset = NodeDataset
+    module = NodeClassifier
     steps_per_epoch = 1
     samples = True
     shared = True
@@ -329,22 +284,12 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         """Loads a data set by `gnnsparse.data.load_dataset`."""
         return load_dataset(name, **options)
 
-    def model_sizes(self, dataset: NodeDataset) -> tuple[int, int]:
-        """Returns the number of features of a node, and the number of classes, labels or numbers."""
-        return dataset.num_features, dataset.num_classes
-
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
-        """Makes the data module: the graph with the weights that the model needs, on the run's device."""
-        common: dict[str, Any] = {
-            name: getattr(run, name) for name in ("values", "precision", "device", "preprocess")
-        }
-        if run.peers is None:
-            return FullGraphData(dataset, sampler=run.sampler, seed=run.seed, **common)
-        if run.sampler.draws:
-            return SampledNodeData(dataset, peers=run.peers, sampler=run.sampler, seed=run.seed, **common)
-
+        """Make the data module: the graph with the weights that the model needs, on the run's device."""
+        if run.peers is None or run.sampler.draws:
+            return FullGraphData(dataset, sampler=run.sampler, peers=run.peers, **run.of_data)
         way, parts = run.trainer.way, run.trainer.parts
-        return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **common)
+        return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **run.of_data)
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
         """Returns "ids", the names of the nodes, and "class_names", if the data set has such."""
@@ -360,18 +305,6 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if dataset.feature_names is not None:
             found["feature_columns"] = list(dataset.feature_names)
         return found
-
-    def feature_names(self, dataset: NodeDataset) -> tuple[str, ...] | None:
-        """Return the names of the features, if the data set has such."""
-        return dataset.feature_names
-
-    def several_labels(self, dataset: NodeDataset) -> bool:
-        """Returns whether a node can have several labels."""
-        return dataset.multi_label
-
-    def regression(self, dataset: NodeDataset) -> bool:
-        """Returns whether the model predicts numbers."""
-        return dataset.regression
 
     def predict(
         self, model: LoadedModel, data: FullGraphData
@@ -393,20 +326,18 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         }
         return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
 
-    def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> NodeClassifier:
-        """Makes the Lightning module that trains the model; raises ValueError if a part has no nodes."""
+    def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:
+        """Make the Lightning module that trains the model; raise ValueError if a part has no nodes."""
         _check_parts(data.dataset)
-        steps = run.trainer.max_epochs * data.steps_per_epoch
         if run.sampler.draws:
             check_blocks(model, run.sampler)
-        if run.peers is not None:
-            from gnnsparse.train.tasks.node import SharedNodeClassifier
-
-            kind = SampledNodeClassifier if run.sampler.draws else SharedNodeClassifier
-            return kind(
-                model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer
-            )
-        return NodeClassifier(model, data.dataset, run.optimizer, steps)
+        if run.peers is None:
+            return super().make_module(model, data, run)
+        steps = run.trainer.max_epochs * data.steps_per_epoch
+        return SharedNodeClassifier(
+            model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer,
+            draws=run.sampler.draws,
+        )  # fmt: skip
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Returns the numbers of nodes and of the operand's nonzeros."""
@@ -450,12 +381,12 @@ class SharedPart(Part):
     Attributes:
         nodes: int64 [n], rows of the rank's own nodes of which a target is known.
         y: [n] or [n, ..], targets of these.
-        share: of the numbers that the part's loss is a mean over, the share that this rank has.
+        fraction: of the numbers that the part's loss is a mean over, the fraction that this rank has.
         all_y: on rank 0 the targets of the part's nodes of all ranks, in the order of the graph; else None.
         gather: brings rows of these nodes to rank 0 in this order.
     """
 
-    share: float
+    fraction: float
     all_y: torch.Tensor | None
     gather: RowGather
 
@@ -466,34 +397,18 @@ class SharedGraphData(FullGraphData):
     Args:
         dataset: the whole graph with its features, labels and split, the same on all ranks.
         peers: the ranks.
-        way: how they share products, see `gnnsparse.distributed.distribute`.
-        parts: how they share nodes, see `gnnsparse.distributed.distribute`.
-        values: see FullGraphData.
-        precision: see FullGraphData.
-        device: see FullGraphData.
-        preprocess: see FullGraphData.
-
-    Attributes:
-        peers: the ranks.
+        way, parts: how they share products and nodes, see `gnnsparse.distributed.distribute`.
+        options: values, precision, device and preprocess, see FullGraphData.
     """
 
     adj: DistributedOperand
     peers: Peers
 
     def __init__(
-        self,
-        dataset: NodeDataset,
-        *,
-        peers: Peers,
-        way: str = "auto",
-        parts: str = "auto",
-        values: str | None = "gcn",
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
-        preprocess: PreprocessConfig | None = None,
+        self, dataset: NodeDataset, *, peers: Peers, way: str = "auto", parts: str = "auto", **options: Any
     ) -> None:
-        self._way, self._parts, self.peers = way, parts, peers
-        super().__init__(dataset, values=values, precision=precision, device=device, preprocess=preprocess)
+        self._way, self._parts = way, parts
+        super().__init__(dataset, peers=peers, **options)
 
     def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
         if preprocess.reorder != "none":
@@ -517,9 +432,9 @@ class SharedGraphData(FullGraphData):
             rows = torch.isin(own, everyone).nonzero().flatten()
             y, all_y = dataset.y[own[rows]], dataset.y[everyone]
             gather = RowGather(own[rows].to(self.device), self.peers.group)
-            share = _counted(y) / max(_counted(all_y), 1)
+            fraction = _counted(y) / max(_counted(all_y), 1)
             of_all = all_y.to(self.device) if self.peers.rank == 0 else None
-            return SharedPart(rows.to(self.device), y.to(self.device), share, of_all, gather)
+            return SharedPart(rows.to(self.device), y.to(self.device), fraction, of_all, gather)
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
@@ -534,24 +449,22 @@ def _counted(y: torch.Tensor) -> int:
 class SharedNodeClassifier(NodeClassifier):
     """Trains one model on the nodes of all ranks; each rank has a copy of it, and all copies stay equal.
 
-    The loss is that of one process. Gradients are added up in the order of ranks. Rank 0 computes the scores
-    from the logits of all ranks, in the order of the graph, and tells the others. In each step a rank draws
-    random numbers of its own, which depend on the seed, the step and the number of ranks alone.
+    The loss is that of one process: the mean over the nodes of all ranks. Gradients are added up in the order
+    of ranks. Rank 0 computes the scores, from the logits of all ranks in the order of the graph, and tells
+    the others. In each step a rank draws random numbers of its own, which depend on the seed, the step and
+    the number of ranks alone.
+
+    With `draws` each rank has the whole graph and takes samples of it, and rank 0 alone computes the logits
+    that are scored. Batch normalisation takes its statistics over the rows of all ranks' samples, in which a
+    node that two ranks have reached is counted twice.
 
     Args:
-        model: see NodeClassifier.
-        dataset: see NodeClassifier.
-        optimizer: see NodeClassifier.
-        max_steps: see NodeClassifier.
+        model, dataset, optimizer, max_steps: see NodeClassifier.
         peers: the ranks.
         seed: seed of dropout.
         shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
-
-    Attributes:
-        nodes_vary: whether the number of a rank's nodes differs from step to step.
+        draws: whether steps take samples.
     """
-
-    nodes_vary = False
 
     def __init__(
         self,
@@ -562,13 +475,15 @@ class SharedNodeClassifier(NodeClassifier):
         peers: Peers,
         seed: int,
         shards_optimizer: bool = False,
+        draws: bool = False,
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
-        share_batch_norm(model, peers.group, nodes_vary=self.nodes_vary)
-        self._peers, self._seed, self.shards_optimizer = peers, seed, shards_optimizer
+        share_batch_norm(model, peers.group, nodes_vary=draws)
+        self._peers, self._seed, self._draws = peers, seed, draws
+        self.shards_optimizer = shards_optimizer
 
     def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Makes Adam, of which each rank has the whole or a part."""
+        """Make Adam, of which each rank has the whole or a part."""
         if not self.shards_optimizer:
             return super().make_optimizer(groups)
         from gnnsparse.train.sharded_optimizer import ShardedOptimizer
@@ -576,168 +491,43 @@ class SharedNodeClassifier(NodeClassifier):
         return ShardedOptimizer(groups, self._peers, lr=self._optimizer.lr, fused=self.fused)
 
     def begin_step(self, step: int) -> None:
-        """Seeds the random numbers of the step, which a CUDA graph takes from torch's generator too."""
+        """Seed the random numbers of the step, which a CUDA graph takes from torch's generator too."""
         torch.manual_seed(step_seed(self._seed, step, self._peers.rank))
 
     def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
-        """Returns the mean loss of all training nodes, with the gradient of those of this rank."""
-        assert isinstance(batch, GraphBatch)
+        """Return the mean loss of the step's nodes, with the gradient of those of this rank."""
+        if isinstance(batch, NodeBatch):
+            return total_of(self._sample_loss(batch) * batch.fraction, self._peers.group)
         part, logits = batch.train, self._logits(batch, batch.train)
         assert isinstance(part, SharedPart)
         # A rank without training nodes takes part in the backward pass: others need its gradients.
-        own = self._loss(logits, part.y) * part.share if part.share else logits.float().sum() * 0.0
+        own = self._loss(logits, part.y) * part.fraction if part.fraction else logits.float().sum() * 0.0
         return total_of(own, self._peers.group)
 
     def share_gradients(self) -> None:
-        """Adds up the gradients of all ranks."""
+        """Add up the gradients of all ranks."""
         sum_gradients(self.model.parameters(), self._peers.group)
 
-    def _told(self, values: dict[str, torch.Tensor] | None, names: list[str]) -> dict[str, torch.Tensor]:
-        """Returns what rank 0 has computed, by name, the same bits on each rank."""
+    def scored(self, batch: GraphBatch | NodeBatch | LazyLoader) -> Any:
+        """Return the graph and the logits of this rank's nodes; None on ranks that only get the scores."""
+        return None if self._draws and self._peers.rank else super().scored(batch)
+
+    def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
+        """Return "loss" and the scores of the nodes of a part, the same bits on each rank.
+
+        All ranks choose their best epoch by these, so that the last bit must not differ.
+        """
+        names, found = ["loss", *self._scores], None
+        if scored is not None:
+            whole, outputs = scored
+            of = whole.parts[part]
+            logits, y = outputs.index_select(0, of.nodes), of.y
+            if isinstance(of, SharedPart):
+                logits, y = of.gather(logits), of.all_y
+            if logits is not None and y is not None:
+                found = self.score_outputs(part, logits, y)
         numbers = torch.zeros(len(names), dtype=torch.float32, device=self.device)
-        if values is not None:
-            numbers = torch.stack([values[name].float() for name in names])
+        if found is not None:
+            numbers = torch.stack([found[name].float() for name in names])
         dist.broadcast(numbers, src=0, group=self._peers.group)
         return dict(zip(names, numbers.unbind(), strict=True))
-
-    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and scores of the validation nodes of all ranks, the same bits on each rank."""
-        assert isinstance(batch, GraphBatch)
-        part, found = batch.val, None
-        assert isinstance(part, SharedPart)
-        logits = part.gather(self._logits(batch, part))
-        if logits is not None and part.all_y is not None:
-            scores = {name: score(logits, part.all_y) for name, score in self._scores.items()}
-            found = {"loss": self._loss(logits, part.all_y), **scores}
-        # All ranks choose their best epoch by these, so that the last bit must not differ.
-        return self._told(found, ["loss", *self._scores])
-
-    def test_step(self, batch: GraphBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        outputs = self.outputs(batch)
-        for name, part in batch.parts.items():
-            assert isinstance(part, SharedPart)
-            logits, found = part.gather(outputs.index_select(0, part.nodes)), None
-            if logits is not None and part.all_y is not None:
-                found = {key: score(logits, part.all_y) for key, score in self._scores.items()}
-                if name == "test":
-                    self.confusion = confusion_matrix(self._dataset, logits, part.all_y)
-            scores = self._told(found, list(self._scores))
-            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})
-
-
-class _SharedNodeBatches(NodeBatches):
-    """A loader of a rank's shares of the batches that one process would take.
-
-    Which nodes a step takes does not depend on the number of ranks, and neither does which neighbours are
-    drawn for a node: the draws of all ranks have one seed. A rank that no node is left for takes the first
-    one of the step with a share of 0, since its gradients are exchanged like those of the others.
-
-    Args:
-        data, sampler, config, store, nodes, y, seed: see NodeBatches; all ranks have the same.
-        peers: the ranks.
-    """
-
-    def __init__(
-        self,
-        data: FullGraphData,
-        sampler: NeighborSampler,
-        config: SamplerConfig,
-        store: FeatureStore,
-        nodes: torch.Tensor,
-        y: torch.Tensor,
-        seed: int,
-        peers: Peers,
-    ) -> None:
-        super().__init__(data, sampler, config, store, nodes, y, seed)
-        is_known = ~y.isnan() if y.is_floating_point() else torch.ones_like(y, dtype=torch.bool)
-        # How many known numbers the target of each node has.
-        self._known, self._peers = is_known[:, None].flatten(1).sum(dim=1).cpu(), peers
-
-    def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
-        part = ids.tensor_split(self._peers.ranks)[self._peers.rank]
-        share = int(self._known[part].sum()) / int(self._known[ids].sum())
-        return (part if part.numel() else ids[:1]), share
-
-    def _fits(self, drawn: DrawnBatch) -> bool:
-        """Returns whether each rank has room for what it has drawn: all replay a step, or none does."""
-        return holds_everywhere(super()._fits(drawn), self._peers)
-
-
-class SampledNodeData(FullGraphData):
-    """The data module of one rank whose training steps take samples; each rank has the whole graph.
-
-    Args:
-        dataset, values, precision, device, preprocess, sampler, seed: see FullGraphData. `sampler.batch_size`
-            is the number of nodes that all ranks together take in a step.
-        peers: the ranks.
-
-    Attributes:
-        peers: the ranks.
-    """
-
-    peers: Peers
-
-    def __init__(
-        self,
-        dataset: NodeDataset,
-        *,
-        peers: Peers,
-        sampler: SamplerConfig,
-        values: str | None = "gcn",
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
-        preprocess: PreprocessConfig | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.peers = peers
-        super().__init__(
-            dataset, values=values, precision=precision, device=device, preprocess=preprocess,
-            sampler=sampler, seed=seed,
-        )  # fmt: skip
-
-    def _batches(
-        self, draw: NeighborSampler, sampler: SamplerConfig, store: FeatureStore, train: Part, seed: int
-    ) -> NodeBatches:
-        return _SharedNodeBatches(self, draw, sampler, store, train.nodes, train.y, seed, self.peers)
-
-    def _module_of_samples(self) -> type[NodeClassifier]:
-        return SampledNodeClassifier
-
-
-class SampledNodeClassifier(SharedNodeClassifier):
-    """Trains one model on the samples of all ranks; each rank has a copy of it, and all copies stay equal.
-
-    The loss of a step is the mean over the nodes of all ranks, as if one process had taken them. Gradients
-    are added up in the order of ranks. Rank 0 alone computes scores, on the whole graph, and the others get
-    them from it. Batch normalisation takes its statistics over the rows of all ranks' samples, in which a
-    node that two ranks have reached is counted twice.
-
-    Args: see SharedNodeClassifier.
-    """
-
-    nodes_vary = True
-
-    def training_step(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
-        """Returns the mean loss of the step's nodes, with the gradient of those of this rank."""
-        assert isinstance(batch, NodeBatch)
-        return total_of(self._sample_loss(batch) * batch.share, self._peers.group)
-
-    def validation_step(self, batch: GraphBatch | NodeBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and scores of the validation nodes, the same bits on each rank."""
-        leads = self._peers.rank == 0
-        found = NodeClassifier.validation_step(self, batch) if leads else None
-        return self._told(found, ["loss", *self._scores])
-
-    def test_step(self, batch: GraphBatch) -> None:
-        """Logs the scores of all parts of the split as "part/score"."""
-        outputs = self.outputs(batch) if self._peers.rank == 0 else None
-        for name, part in batch.parts.items():
-            found = None
-            if outputs is not None:
-                logits, y = self._scored(outputs, part)
-                found = {key: score(logits, y) for key, score in self._scores.items()}
-                if name == "test":
-                    self.confusion = confusion_matrix(self._dataset, logits, y)
-            scores = self._told(found, list(self._scores))
-            self.log_scores({f"{name}/{key}": value for key, value in scores.items()})

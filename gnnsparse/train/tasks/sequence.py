@@ -9,16 +9,14 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data import SequenceDataset, SequencePart, load_sequences
+from gnnsparse.data import SequenceDataset, SequencePart
 from gnnsparse.errors import bad_value, check_choice, naming
 from gnnsparse.patterns.masks import PATTERNS
-from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.data import MiniBatchData
-from gnnsparse.train.module import TaskModule
-from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig
-from gnnsparse.train.tasks import RunOptions, Task, register_task, text_of
+from gnnsparse.train.module import ScoredModule
+from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task, text_of
 from gnnsparse.train.trained import LoadedModel, arrays_of
 
 __all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "make_pattern"]
@@ -50,10 +48,7 @@ class SequenceData(MiniBatchData):
         dataset: the sequences with their classes and split.
         pattern: the attention pattern, [length, length], for example made by gnnsparse.masks.
         batch_size: sequences of a training step; the last step of an epoch may have fewer.
-        seed: seed of the order of the sequences.
-        precision: precision of the operand's products; see gnnsparse.Precision.
-        device: the device for pattern and tokens, on which training runs.
-        preprocess: options of `gnnsparse.prepare`; None: their defaults.
+        options: seed, precision, device and preprocess, see MiniBatchData.
 
     Attributes:
         adj, precision, device, preprocess_seconds, cache_hit: see PreparedData.
@@ -64,20 +59,12 @@ class SequenceData(MiniBatchData):
     """
 
     def __init__(
-        self,
-        dataset: SequenceDataset,
-        pattern: SparseGraph,
-        *,
-        batch_size: int = 32,
-        seed: int = 0,
-        precision: Precision | str = "fp32",
-        device: torch.device | str = "cpu",
-        preprocess: PreprocessConfig | None = None,
+        self, dataset: SequenceDataset, pattern: SparseGraph, *, batch_size: int = 32, **options: Any
     ) -> None:
         length = dataset.length
         if (pattern.num_rows, pattern.num_cols) != (length, length):
             bad_value("pattern", f"is {pattern.num_rows} x {pattern.num_cols}; accepted: {length} x {length}")
-        super().__init__(pattern, None, precision, device, preprocess, batch_size=batch_size, seed=seed)
+        super().__init__(pattern, batch_size=batch_size, **options)
         self.dataset = dataset
         self._parts = {
             name: SequencePart(part.tokens.to(self.device), part.y.to(self.device))
@@ -108,7 +95,7 @@ class SequenceData(MiniBatchData):
             yield self.gather(part, ids)
 
 
-class SequenceClassifier(TaskModule):
+class SequenceClassifier(ScoredModule):
     """Trains a model on sequences, by cross entropy over classes, and scores it by its accuracy.
 
     Args:
@@ -125,12 +112,7 @@ class SequenceClassifier(TaskModule):
         ValueError: the weight decay needs a `first_layer`, which the model lacks.
     """
 
-    def __init__(
-        self, model: torch.nn.Module, dataset: SequenceDataset, optimizer: OptimizerConfig, max_steps: int
-    ) -> None:
-        super().__init__(model, optimizer, max_steps)
-        self._dataset = dataset
-        self.score_name = "accuracy"
+    score_name = "accuracy"
 
     def _logits(self, batch: SequenceBatch) -> torch.Tensor:
         return self.model(batch.tokens, batch.adj, batch.padding)
@@ -139,20 +121,15 @@ class SequenceClassifier(TaskModule):
         """Returns the mean loss of the batch, a scalar on the device."""
         return F.cross_entropy(self._logits(batch).float(), batch.y)
 
-    def validation_step(self, batch: SequenceBatch) -> dict[str, torch.Tensor]:
-        """Returns "loss" and "accuracy" of all validation sequences, scalars on the device."""
-        return self._score(batch, "val")
+    def scored(self, batch: SequenceBatch) -> SequenceData:
+        """Return the data module, which has the sequences of all parts."""
+        return batch.data
 
-    def test_step(self, batch: SequenceBatch) -> None:
-        """Logs the accuracies of all parts of the split as "part/accuracy"."""
-        for part in self._dataset.parts:
-            scores = {f"{part}/accuracy": self._score(batch, part)["accuracy"]}
-            self.log_scores(scores)
-
-    def _score(self, batch: SequenceBatch, part: str) -> dict[str, torch.Tensor]:
-        loss = torch.zeros((), device=batch.y.device)
-        hits = torch.zeros((), device=batch.y.device)
-        for chunk in batch.data.chunks(part):
+    def score(self, part: str, scored: SequenceData) -> dict[str, torch.Tensor]:
+        """Return "loss" and "accuracy" of all sequences of a part, scalars on the device."""
+        loss = torch.zeros((), device=scored.device)
+        hits = torch.zeros((), device=scored.device)
+        for chunk in scored.chunks(part):
             logits = self._logits(chunk).float()
             loss += F.cross_entropy(logits, chunk.y, reduction="sum")
             hits += (logits.argmax(dim=1) == chunk.y).sum()
@@ -179,11 +156,12 @@ def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
         return PATTERNS[name](length, **{key: value for key, value in options.items() if key != "name"})
 
 
-class SequenceTask(Task[SequenceDataset, SequenceData]):
+class SequenceTask(MiniBatchTask[SequenceDataset, SequenceData]):
     """The task "sequence": classification of sequences by attention over a pattern, the group `pattern`."""
 
     name = "sequence"
     dataset = SequenceDataset
+    module = SequenceClassifier
     prepared = "pattern"
     groups = ("pattern",)
 
@@ -195,29 +173,18 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
         make_pattern(run.groups["pattern"], 1)
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the pattern, and the numbers that the order of the sequences depends on."""
-        pattern = text_of(run.groups["pattern"])
-        return {"pattern": pattern, "batch_size": run.trainer.batch_size, "order": run.seed}
-
-    def load(self, name: str, options: Mapping[str, Any]) -> SequenceDataset:
-        """Loads a data set by `gnnsparse.data.load_sequences`."""
-        return load_sequences(name, **options)
+        """Return the pattern, and the numbers that the order of the sequences depends on."""
+        return {"pattern": text_of(run.groups["pattern"])} | super().identity(run)
 
     def model_sizes(self, dataset: SequenceDataset) -> tuple[int, int]:
         """Returns the size of the vocabulary, and the number of classes."""
         return dataset.vocabulary, dataset.num_classes
 
     def make_data(self, dataset: SequenceDataset, run: RunOptions) -> SequenceData:
-        """Makes the data module: the sequences and the pattern, on the run's device."""
-        return SequenceData(
-            dataset,
-            make_pattern(run.groups["pattern"], dataset.length),
-            batch_size=run.trainer.batch_size,
-            seed=run.seed,
-            precision=run.precision,
-            device=run.device,
-            preprocess=run.preprocess,
-        )
+        """Make the data module: the sequences and the pattern, on the run's device."""
+        pattern = make_pattern(run.groups["pattern"], dataset.length)
+        options = {name: value for name, value in run.of_data.items() if name != "values"}
+        return SequenceData(dataset, pattern, batch_size=self.batch_size(run), **options)
 
     def predict(
         self, model: LoadedModel, data: SequenceData
@@ -230,11 +197,6 @@ class SequenceTask(Task[SequenceDataset, SequenceData]):
         hits = arrays["classes"] == data.dataset.test.y
         accuracy = float(hits.double().mean())
         return {"sequences": torch.arange(hits.numel()), **arrays}, {"test": {"accuracy": accuracy}}
-
-    def make_module(self, model: torch.nn.Module, data: SequenceData, run: RunOptions) -> SequenceClassifier:
-        """Makes the Lightning module that trains the model."""
-        steps = run.trainer.max_epochs * data.steps_per_epoch
-        return SequenceClassifier(model, data.dataset, run.optimizer, steps)
 
     def describe(self, data: SequenceData, run: RunOptions) -> dict[str, Any]:
         """Returns the number and length of the training sequences, the pattern's name and its nonzeros."""
