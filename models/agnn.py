@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import AGNNConv, dropout
-from models.parts import Adjacency, check_layers, make_norm, of_layer, of_targets
+from models.parts import Adjacency, BlockModel, check_layers, make_norm, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["AGNN"]
@@ -15,28 +14,16 @@ __all__ = ["AGNN"]
 
 # Prepared with values="gcn" for its self-loops: attention ignores the weights.
 @register_model("agnn", task="node", values="gcn", edge_weights=False)
-class AGNN(torch.nn.Module):
+class AGNN(BlockModel):
     """A linear layer, AGNNConv layers, and another linear layer.
 
     Without normalisation and residuals it is the network of Thekumparampil et al. (2018) in the form of PyG's
     example: beta of the first AGNNConv stays 1, and those of the others are learned.
 
-    Args:
-        in_channels: features of a node.
-        hidden_channels: features of the AGNNConv layers.
-        out_channels: number of classes or labels.
-        num_layers: number of AGNNConv layers.
-        dropout: probability with which training drops inputs of both linear layers, in [0, 1).
+    Args: those of UniformStack but input_dropout, and
         norm: normalisation after each AGNNConv: "none", "batch" or "layer".
         residual: whether the input of each AGNNConv is added to its output.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
     """
-
-    #: Nothing here looks at several rows but batch norm and products with the operand.
-    ignores_padding = True
 
     def __init__(
         self,
@@ -48,28 +35,15 @@ class AGNN(torch.nn.Module):
         norm: str = "none",
         residual: bool = False,
     ) -> None:
-        super().__init__()
-        self.dropout = check_share("dropout", dropout)
-        self.residual = check_flag("residual", residual)
-        check_integer("hidden_channels", hidden_channels)
+        super().__init__(hidden_channels, dropout, residual)
         layers = range(check_layers(num_layers))
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
         self.convs = torch.nn.ModuleList(AGNNConv(requires_grad=layer > 0) for layer in layers)
         self.norms = torch.nn.ModuleList(make_norm(norm, hidden_channels) for _ in layers)
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
 
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.lin1
-
-    @property
-    def num_convolutions(self) -> int:
-        """The number of sampled blocks that `forward` takes in place of one graph."""
-        return len(self.convs)
-
     def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.

@@ -5,12 +5,10 @@ from __future__ import annotations
 import torch
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_flag, check_integer, check_share
+from gnnsparse.errors import check_integer
 from gnnsparse.nn import dropout
-from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.ops import graph_attention
-from models.gps import CONVS, Block, precision_of
-from models.parts import check_heads, check_layers
+from models.gps import CONVS, GlobalModel, precision_of
 from models.patterns import EDGE_TYPES, Interactions, Pattern, pattern_of
 from models.registry import register_model
 
@@ -21,7 +19,7 @@ CLAMP = 5.0
 
 
 @register_model("exphormer", task="node", values="gcn", values_by=("conv", CONVS))
-class Exphormer(torch.nn.Module):
+class Exphormer(GlobalModel):
     """GPS layers whose attention follows a sparse graph: its cost grows with nodes and edges alone.
 
     "Exphormer: Sparse Transformers for Graphs" (Shirzad et al. 2023, sections 3 and 4). A node attends to
@@ -34,25 +32,9 @@ class Exphormer(torch.nn.Module):
     The pattern is made once for a graph, and kept. There are no positional encodings: those that are wanted
     belong into the features.
 
-    Args:
-        in_channels: features of a node.
-        hidden_channels: features of the layers.
-        out_channels: number of classes or labels.
-        num_layers: number of layers.
-        heads: number of heads, a divisor of hidden_channels.
-        conv: the message passing beside the attention: "gcn" or "gin", see GPS.
+    Args: those of GPS but attention, and
         degree: neighbours of a node in the expander; fewer if there are not as many others.
         virtual_nodes: number of virtual nodes, 0 or more.
-        seed: seed of the expander.
-        dropout: probability of dropout in training, in [0, 1), for the model's input, the attention weights,
-            the outputs of message passing and attention, and in feed-forward networks.
-        norm: normalisation of each sum: "none", "batch" or "layer".
-        residual: whether their inputs are added to the outputs of message passing, attention and feed-forward
-            networks.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -70,33 +52,15 @@ class Exphormer(torch.nn.Module):
         norm: str = "layer",
         residual: bool = True,
     ) -> None:
-        super().__init__()
-        self.dropout = check_share("dropout", dropout)
-        self.residual = check_flag("residual", residual)
-        check_integer("hidden_channels", hidden_channels)
-        check_heads(heads, hidden_channels)
-        self.degree = check_integer("degree", degree)
-        at_least_0 = "an integer, 0 or more"
-        self.virtual_nodes = check_integer("virtual_nodes", virtual_nodes, 0, at_least_0)
-        self.seed = check_integer("seed", seed, 0, at_least_0)
-        self._memo: AdjacencyMemo[Pattern] = AdjacencyMemo()
-        layers = range(check_layers(num_layers))
-        self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
+        super().__init__(in_channels, hidden_channels, heads, degree, seed, dropout, residual)
+        self.virtual_nodes = check_integer("virtual_nodes", virtual_nodes, 0, "an integer, 0 or more")
         self.virtual = torch.nn.Parameter(torch.empty(virtual_nodes, hidden_channels))
         torch.nn.init.normal_(self.virtual)
-        self.blocks = torch.nn.ModuleList(
-            Block(hidden_channels, conv, dropout, norm, residual) for _ in layers
-        )
-        self.attentions = torch.nn.ModuleList(TypedAttention(hidden_channels, heads, dropout) for _ in layers)
+        self._add_layers(num_layers, conv, norm, TypedAttention)
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
 
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.lin1
-
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
@@ -136,7 +100,7 @@ class TypedAttention(torch.nn.Module):
         self.out_proj = torch.nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor, pattern: Pattern) -> torch.Tensor:
-        """Computes the output of attention.
+        """Compute the output of attention.
 
         Args:
             x: [nodes, width].

@@ -4,39 +4,26 @@ from __future__ import annotations
 
 import torch
 
-from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import GINConv, dropout
-from models.parts import Adjacency, check_layers, make_norm, nodes_of, of_layer, of_targets
+from models.parts import Adjacency, BlockModel, check_layers, make_norm, nodes_of, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["GIN", "gin_layers"]
 
 
 @register_model("gin", task="node")
-class GIN(torch.nn.Module):
+class GIN(BlockModel):
     """Layers of dropout and GINConv with networks of two linear layers, then dropout and a linear layer.
 
     The networks are those of Xu et al. (2019, section 7): linear, normalisation, ReLU, linear, and here
     normalisation and ReLU once more. Where they classify graphs by a sum over nodes, a linear layer
     classifies each node.
 
-    Args:
-        in_channels: features of a node.
-        hidden_channels: features of the layers.
-        out_channels: number of classes or labels.
-        num_layers: number of GINConv layers.
-        dropout: probability with which training drops inputs of each layer, in [0, 1).
+    Args: those of UniformStack but input_dropout, and
         norm: normalisation after each linear layer but the last: "none", "batch" or "layer".
         residual: whether the input of a GINConv is added to its output, if the shapes are equal.
         train_eps: whether the weight of a node's own features is learned.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
     """
-
-    #: Nothing here looks at several rows but batch norm and products with the operand.
-    ignores_padding = True
 
     def __init__(
         self,
@@ -49,24 +36,12 @@ class GIN(torch.nn.Module):
         residual: bool = False,
         train_eps: bool = False,
     ) -> None:
-        super().__init__()
-        self.dropout = check_share("dropout", dropout)
-        self.residual = check_flag("residual", residual)
+        super().__init__(hidden_channels, dropout, residual)
         self.convs = gin_layers(in_channels, hidden_channels, num_layers, norm, train_eps)
         self.lin = torch.nn.Linear(hidden_channels, out_channels)
 
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.convs[0]
-
-    @property
-    def num_convolutions(self) -> int:
-        """The number of sampled blocks that `forward` takes in place of one graph."""
-        return len(self.convs)
-
     def forward(self, x: torch.Tensor, adj: Adjacency) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
@@ -88,8 +63,7 @@ class GIN(torch.nn.Module):
 def gin_layers(
     in_channels: int, hidden_channels: int, num_layers: int, norm: str, train_eps: bool
 ) -> torch.nn.ModuleList:
-    """Makes the GINConv layers of a network, each with a network of two linear layers of its own."""
-    check_integer("hidden_channels", hidden_channels)
+    """Make the GINConv layers of a network, each with a network of two linear layers of its own."""
     widths = [in_channels] + [hidden_channels] * (check_layers(num_layers) - 1)
     return torch.nn.ModuleList(
         GINConv(_network(width, hidden_channels, norm), train_eps=train_eps) for width in widths

@@ -6,17 +6,18 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_choice, check_flag, check_share
+from gnnsparse.errors import check_choice
 from gnnsparse.nn import pool_graphs
 from gnnsparse.nn.functional import POOLS
 from models.gin import gin_layers
+from models.parts import GraphModel
 from models.registry import register_variant
 
 __all__ = ["GraphGIN"]
 
 
 @register_variant("gin", task="graph")
-class GraphGIN(torch.nn.Module):
+class GraphGIN(GraphModel):
     """The network of Xu et al. (2019, section 4.2 and equation 4.2), which scores graphs.
 
     Each layer is a GINConv with a network of two linear layers. The features of the nodes and the output of
@@ -39,9 +40,6 @@ class GraphGIN(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
-    #: Nothing here looks at several rows but batch norm, pooling and products with the operand.
-    ignores_padding = True
-
     def __init__(
         self,
         in_channels: int,
@@ -54,21 +52,15 @@ class GraphGIN(torch.nn.Module):
         train_eps: bool = False,
         pool: str = "sum",
     ) -> None:
-        super().__init__()
-        self.dropout, self.residual = check_share("dropout", dropout), check_flag("residual", residual)
+        super().__init__(hidden_channels, dropout, residual)
         self.pool = check_choice("pool", pool, POOLS)
         self.convs = gin_layers(in_channels, hidden_channels, num_layers, norm, train_eps)
         self.readouts = torch.nn.ModuleList(
             torch.nn.Linear(width, out_channels) for width in (in_channels, *[hidden_channels] * num_layers)
         )
 
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.convs[0]
-
     def forward(self, x: torch.Tensor, adj: SparseOperand, graph_ptr: torch.Tensor) -> torch.Tensor:
-        """Computes the scores.
+        """Compute the scores.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.

@@ -2,26 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, check_share
+from gnnsparse.errors import bad_value, check_choice, check_integer
 from gnnsparse.nn import GCNConv, GINConv, SparseAttention, dropout
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
-from models.parts import check_heads, check_layers, make_norm
+from models.parts import GraphModel, check_heads, check_layers, make_norm
 from models.patterns import ATTENTIONS, AllNodes, Pattern, pattern_of
 from models.registry import register_model
 
-__all__ = ["CONVS", "GPS", "Block", "precision_of"]
+__all__ = ["CONVS", "GPS", "GlobalModel", "precision_of"]
 
 #: The weights of the operand that each layer of message passing takes, by the layer's name.
 CONVS: dict[str, str | None] = {"gcn": "gcn", "gin": None}
 
 
+class GlobalModel(GraphModel):
+    """What GPS and Exphormer share: blocks of message passing, each beside attention beyond the edges."""
+
+    #: A pattern may be of all nodes, padding included.
+    ignores_padding = False
+
+    def __init__(
+        self, in_channels: int, hidden_channels: int, heads: int, degree: int, seed: int, dropout: float,
+        residual: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(hidden_channels, dropout, residual)
+        self.heads = check_heads(heads, hidden_channels)
+        self.degree = check_integer("degree", degree)
+        self.seed = check_integer("seed", seed, 0, "an integer, 0 or more")
+        self._memo: AdjacencyMemo[Pattern] = AdjacencyMemo()
+        self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
+
+    def _add_layers(
+        self, num_layers: int, conv: str, norm: str, attention: Callable[[int, int, float], torch.nn.Module]
+    ) -> None:
+        layers, width, dropout = range(check_layers(num_layers)), self.lin1.out_features, self.dropout
+        self.blocks = torch.nn.ModuleList(Block(width, conv, dropout, norm, self.residual) for _ in layers)
+        self.attentions = torch.nn.ModuleList(attention(width, self.heads, dropout) for _ in layers)
+
+
 @register_model("gps", task="node", values="gcn", values_by=("conv", CONVS))
-class GPS(torch.nn.Module):
+class GPS(GlobalModel):
     """A linear layer, GPS layers, and another linear layer.
 
     A GPS layer adds message passing over the edges and attention to all nodes, each with a residual and a
@@ -70,31 +97,13 @@ class GPS(torch.nn.Module):
         norm: str = "layer",
         residual: bool = True,
     ) -> None:
-        super().__init__()
-        self.dropout = check_share("dropout", dropout)
-        check_integer("hidden_channels", hidden_channels)
-        check_heads(heads, hidden_channels)
+        super().__init__(in_channels, hidden_channels, heads, degree, seed, dropout, residual)
         self.attention = check_choice("attention", attention, ATTENTIONS)
-        self.degree = check_integer("degree", degree)
-        self.seed = check_integer("seed", seed, 0, "an integer, 0 or more")
-        self._memo: AdjacencyMemo[Pattern] = AdjacencyMemo()
-        layers = range(check_layers(num_layers))
-        self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
-        self.blocks = torch.nn.ModuleList(
-            Block(hidden_channels, conv, dropout, norm, residual) for _ in layers
-        )
-        self.attentions = torch.nn.ModuleList(
-            SparseAttention(hidden_channels, heads, dropout) for _ in layers
-        )
+        self._add_layers(num_layers, conv, norm, SparseAttention)
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
 
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.lin1
-
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.
@@ -112,11 +121,7 @@ class GPS(torch.nn.Module):
 
 
 def precision_of(adj: SparseOperand | torch.Tensor) -> Precision:
-    """Returns the precision of a pattern that goes with a model's adjacency.
-
-    Raises:
-        ValueError: several processes share the adjacency; the pattern would need the nodes of all of them.
-    """
+    """Return the precision of a pattern that goes with a model's adjacency, which is of one process."""
     if isinstance(adj, SparseOperand) and adj.operations is not None:
         bad_value(
             "adj",
@@ -127,23 +132,11 @@ def precision_of(adj: SparseOperand | torch.Tensor) -> Precision:
 
 
 class Block(torch.nn.Module):
-    """A GPS layer without its attention, whose result it is given.
-
-    Args:
-        width: features of a node.
-        conv: name of the message passing, a key of CONVS.
-        dropout: probability of dropout in training.
-        norm: normalisation of each sum.
-        residual: whether inputs are added to outputs.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
-    """
+    """A GPS layer without its attention, whose result [nodes, width] it is given."""
 
     def __init__(self, width: int, conv: str, dropout: float, norm: str, residual: bool) -> None:
         super().__init__()
-        self.dropout, self.residual = dropout, check_flag("residual", residual)
+        self.dropout, self.residual = dropout, residual
         self.conv = _make_conv(check_choice("conv", conv, tuple(CONVS)), width)
         self.norm1, self.norm2, self.norm3 = (make_norm(norm, width) for _ in range(3))
         self.linear1, self.linear2 = torch.nn.Linear(width, 2 * width), torch.nn.Linear(2 * width, width)
@@ -151,16 +144,7 @@ class Block(torch.nn.Module):
     def forward(
         self, x: torch.Tensor, adj: SparseOperand | torch.Tensor, attended: torch.Tensor
     ) -> torch.Tensor:
-        """Computes the layer's output.
-
-        Args:
-            x: [nodes, width].
-            adj: the graph, which the message passing takes.
-            attended: [nodes, width], the output of attention.
-
-        Returns:
-            [nodes, width].
-        """
+        """Compute the layer's output [nodes, width] of x [nodes, width] over a graph."""
         local = self.norm1(self._joined(x, self.conv(x, adj)))
         x = local + self.norm2(self._joined(x, attended))
         hidden = dropout(F.relu(self.linear1(x)), self.dropout, self.training)

@@ -6,10 +6,9 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
-from gnnsparse.errors import check_flag, check_integer, check_share
 from gnnsparse.nn import SparseAttention, dropout
 from gnnsparse.nn.adjacency import check_self_loops
-from models.parts import check_heads, check_layers, make_norm, of_layer, of_targets
+from models.parts import GraphModel, check_heads, check_layers, make_norm, of_layer, of_targets
 from models.registry import register_model
 
 __all__ = ["GraphTransformer"]
@@ -17,7 +16,7 @@ __all__ = ["GraphTransformer"]
 
 # Prepared with values="gcn" for its self-loops: attention ignores the weights.
 @register_model("graph_transformer", task="node", values="gcn", edge_weights=False)
-class GraphTransformer(torch.nn.Module):
+class GraphTransformer(GraphModel):
     """A linear layer, Transformer blocks with attention over the edges, and another linear layer.
 
     It is the graph Transformer of Dwivedi and Bresson (2021) without edge features and positional encodings:
@@ -39,9 +38,6 @@ class GraphTransformer(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
-    #: Nothing here looks at several rows but batch norm and products with the operand.
-    ignores_padding = True
-
     def __init__(
         self,
         in_channels: int,
@@ -53,27 +49,14 @@ class GraphTransformer(torch.nn.Module):
         norm: str = "layer",
         residual: bool = True,
     ) -> None:
-        super().__init__()
-        self.dropout = check_share("dropout", dropout)
-        check_integer("hidden_channels", hidden_channels)
+        super().__init__(hidden_channels, dropout, residual)
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
         self.blocks = torch.nn.ModuleList(
-            _Block(
-                hidden_channels,
-                check_heads(heads, hidden_channels),
-                self.dropout,
-                norm,
-                check_flag("residual", residual),
-            )
+            _Block(hidden_channels, check_heads(heads, hidden_channels), dropout, norm, residual)
             for _ in range(check_layers(num_layers))
         )
         self.norm = make_norm(norm, hidden_channels)
         self.lin2 = torch.nn.Linear(hidden_channels, out_channels)
-
-    @property
-    def first_layer(self) -> torch.nn.Module:
-        """The layer whose parameters have weight decay with `optimizer.decay="first"`."""
-        return self.lin1
 
     @property
     def num_convolutions(self) -> int:
@@ -81,7 +64,7 @@ class GraphTransformer(torch.nn.Module):
         return len(self.blocks)
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | list[SparseOperand]) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.

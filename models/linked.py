@@ -34,7 +34,7 @@ class PairScore(torch.nn.Module):
         self.dropout = dropout
 
     def forward(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-        """Returns the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels]."""
+        """Return the logits [k] of pairs, int64 [k, 2], of nodes with features [N, channels]."""
         x = features.index_select(0, pairs[:, 0]) * features.index_select(0, pairs[:, 1])
         for lin in self.lins[:-1]:
             x = F.dropout(F.relu(lin(x)), self.dropout, self.training)
@@ -97,7 +97,7 @@ class Linked(torch.nn.Module):
     def forward(
         self, adj: SparseOperand | list[SparseOperand], nodes: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Returns features of the nodes, [nodes, hidden_channels], or of the targets of the last block.
+        """Return features of the nodes, [nodes, hidden_channels], or of the targets of the last block.
 
         Args:
             adj: an operand with the weights that the model of nodes needs, or the operands of sampled blocks,
@@ -107,7 +107,7 @@ class Linked(torch.nn.Module):
         return self.encoder(self.embedding.weight if nodes is None else self.embedding(nodes), adj)
 
     def score(self, features: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
-        """Returns the logits of pairs.
+        """Return the logits of pairs.
 
         Args:
             features: what `forward` returned.

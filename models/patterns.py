@@ -38,7 +38,7 @@ class Pattern:
         self.operand, self.types = operand, types
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns None, for there are no weights."""
+        """Return None, for there are no weights."""
         return None
 
 
@@ -61,7 +61,7 @@ class AllNodes:
     precision: Precision
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Pattern:
-        """Makes the pattern."""
+        """Make the pattern."""
         graph = self._graph(size[0]).to(edge_index.device)
         return Pattern(prepare(graph, precision=self.precision, cache=False))
 
@@ -101,7 +101,7 @@ class Interactions:
     precision: Precision
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Pattern:
-        """Makes the pattern."""
+        """Make the pattern."""
         nodes, total, device = size[0], size[0] + self.virtual_nodes, edge_index.device
         csr = _expander(nodes, self.degree, self.seed).csr
         others = torch.stack([csr.indices.long(), csr.row_index().long()]).to(device)
@@ -123,7 +123,7 @@ class Interactions:
 
 
 def _expander(nodes: int, degree: int, seed: int) -> SparseGraph:
-    """Makes an expander of the degree, or of the next smaller one that a graph of so many nodes can have."""
+    """Make an expander of the degree, or of the next smaller one that a graph of so many nodes can have."""
     degree = min(degree, max(nodes - 1, 0))
     return masks.expander(nodes, degree - degree * nodes % 2, seed=seed)
 
@@ -138,7 +138,7 @@ class _PatternOf:
 def pattern_of(
     memo: AdjacencyMemo[Pattern], adj: SparseOperand | torch.Tensor, nodes: int, recipe: Recipe[Pattern]
 ) -> Pattern:
-    """Returns the pattern that a recipe makes of a graph: made in the first call, and kept.
+    """Return the pattern that a recipe makes of a graph: made in the first call, and kept.
 
     Args:
         memo: what the model keeps; it has the pattern of the last edge_index.

@@ -57,7 +57,7 @@ class Pooled(torch.nn.Module):
         return self.encoder.first_layer  # type: ignore[return-value]
 
     def forward(self, x: torch.Tensor, adj: SparseOperand, graph_ptr: torch.Tensor) -> torch.Tensor:
-        """Computes the scores.
+        """Compute the scores.
 
         Args:
             x: [nodes, in_channels], float32, or float16 or bfloat16 under autocast.

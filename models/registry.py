@@ -74,7 +74,7 @@ class Model:
         return (self.task, *self.variants)
 
     def for_task(self, task: str) -> Model:
-        """Returns the model for a task, which is one of `tasks`.
+        """Return the model for a task, which is one of `tasks`.
 
         Raises:
             ValueError: there is no class for the task.
@@ -86,7 +86,7 @@ class Model:
         return replace(self, build=self.variants[task].build, task=task, own=self.variants[task].options)
 
     def values_with(self, options: Mapping[str, Any]) -> str | None:
-        """Returns the weights of the operand that the model needs with these options, which were checked."""
+        """Return the weights of the operand that the model needs with these options, which were checked."""
         if self.values_by is None or self.values_by[0] not in options:
             return self.values
         option, values = self.values_by
@@ -104,7 +104,7 @@ def _options_of(build: Callable[..., torch.nn.Module]) -> dict[str, Any]:
 
 
 def options_like(build: Callable[..., torch.nn.Module], name: str, default: Any) -> dict[str, Any]:
-    """Returns the options of a model with their defaults, and one more."""
+    """Return the options of a model with their defaults, and one more."""
     return {**_options_of(build), name: default}
 
 
@@ -120,7 +120,7 @@ def register_model(
     values_by: tuple[str, Mapping[str, str | None]] | None = None,
     edge_weights: bool = True,
 ) -> Callable[[Build], Build]:
-    """Registers the decorated class as a model; the arguments are the attributes of Model.
+    """Register the decorated class as a model; the arguments are the attributes of Model.
 
     train.py offers a model without a file in configs/model with the defaults of the class's parameters.
 
@@ -160,7 +160,7 @@ def _remember(kind: Any, name: str) -> None:
 def register_variant(
     name: str, *, task: str, like: Mapping[str, Any] | None = None
 ) -> Callable[[Build], Build]:
-    """Registers the decorated class as a registered model for another task, as `gin` classifies graphs, too.
+    """Register the decorated class as a registered model for another task, as `gin` classifies graphs, too.
 
     It needs the same weights of the operand.
 

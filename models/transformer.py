@@ -82,7 +82,7 @@ class Transformer(torch.nn.Module):
     def forward(
         self, tokens: torch.Tensor, pattern: SparseOperand, padding: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Computes the logits.
+        """Compute the logits.
 
         Args:
             tokens: integers [batch, length].
@@ -107,7 +107,7 @@ class Transformer(torch.nn.Module):
 
 
 def sinusoids(length: int, width: int, device: torch.device | str = "cpu") -> torch.Tensor:
-    """Computes the positions of Vaswani et al. (2017): sines, then cosines, float32 [length, width]."""
+    """Compute the positions of Vaswani et al. (2017): sines, then cosines, float32 [length, width]."""
     rate = torch.exp(torch.arange(0, width, 2, device=device) * (-math.log(10_000.0) / width))
     angle = torch.arange(length, device=device)[:, None] * rate
     return torch.cat([angle.sin(), angle.cos()], dim=1)

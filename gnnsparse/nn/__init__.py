@@ -9,9 +9,8 @@ from gnnsparse.nn.functional import dropout, pool_graphs
 from gnnsparse.nn.gat_conv import GATConv, GATv2Conv
 from gnnsparse.nn.gcn_conv import GCNConv
 from gnnsparse.nn.gin_conv import GINConv
-from gnnsparse.nn.graph_conv import GraphConv
 from gnnsparse.nn.key_value_cache import KeyValueCache
-from gnnsparse.nn.sage_conv import SAGEConv
+from gnnsparse.nn.sage_conv import GraphConv, SAGEConv
 from gnnsparse.nn.sparse_attention import SparseAttention
 from gnnsparse.nn.sparse_linear import SparseLinear
 from gnnsparse.nn.transformer import TransformerEncoder, TransformerEncoderLayer

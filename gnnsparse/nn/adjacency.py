@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import torch
@@ -38,10 +38,7 @@ class Fingerprint:
     NumPy, `.data`, DLPack or another process. It reads 20 GB/s and more, which is a few hundredths of the
     time of a sparse product. On a GPU a hash would make the host wait for the device, so that it is the
     tensor object, its version counter, address, shape, strides and dtype. Changes that torch does not count,
-    through `.data`, DLPack or a kernel of another library, are not noticed there.
-
-    Args:
-        tensor: the tensor; None: there is none, which equals another None only.
+    through `.data`, DLPack or a kernel of another library, are not noticed there. None equals None only.
     """
 
     __slots__ = ("_ref", "_what")
@@ -51,11 +48,16 @@ class Fingerprint:
         self._what: Any = None
         if tensor is None:
             return
-        if tensor.device.type == "cpu" and tensor.layout == torch.strided:
-            self._what = _contents(tensor)
+        is_dense = tensor.layout == torch.strided
+        if tensor.device.type == "cpu" and is_dense:
+            if type(tensor) is not torch.Tensor:
+                tensor = tensor.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
+            turned = tensor.dim() == 2 and not tensor.is_contiguous()  # often the transpose of [edges, 2]
+            self._what = tensor.dtype, tensor.shape, turned, digest(tensor.t() if turned else tensor)
         elif not tensor.is_inference():  # tensors made in inference mode have no version counter
             self._ref = weakref.ref(tensor)
-            self._what = (tensor._version, *_place(tensor))
+            place = (tensor.stride(), tensor.data_ptr()) if is_dense else None
+            self._what = tensor._version, tensor.dtype, tensor.shape, place
         else:
             self._what = object()  # equals nothing
 
@@ -65,7 +67,7 @@ class Fingerprint:
         return (self._ref is not None and self._ref() is None) or type(self._what) is object
 
     def equals(self, other: Fingerprint) -> bool:
-        """Returns whether both are of equal tensors, or both of None."""
+        """Return whether both are of equal tensors, or both of None."""
         if self._what != other._what:
             return False
         if self._ref is None or other._ref is None:
@@ -73,31 +75,13 @@ class Fingerprint:
         return (tensor := self._ref()) is not None and tensor is other._ref()
 
 
-def _contents(tensor: torch.Tensor) -> tuple[Any, ...]:
-    if type(tensor) is not torch.Tensor:
-        tensor = tensor.as_subclass(torch.Tensor)  # PyG's EdgeIndex is a subclass of Tensor
-    turned = tensor.dim() == 2 and not tensor.is_contiguous()  # often the transpose of [edges, 2]
-    return tensor.dtype, tensor.shape, turned, digest(tensor.t() if turned else tensor)
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Returns what changes when a tensor is made to show other memory, by `set_`, `resize_` or `.data = `."""
-    strides = tensor.stride() if tensor.layout == torch.strided else None
-    address = tensor.data_ptr() if tensor.layout == torch.strided else None
-    return tensor.dtype, tensor.shape, strides, address
-
-
 class Adjacency(Protocol):
-    """What a layer makes of an `edge_index`: an operand, and a rule for edge values.
-
-    Attributes:
-        operand: the operand, [targets, sources].
-    """
+    """What a layer makes of an `edge_index`: an operand [targets, sources], and a rule for edge values."""
 
     operand: SparseOperand
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Computes the edge values for a product with the operand; None: the operand's own are right."""
+        """Compute the edge values for a product with the operand; None: the operand's own are right."""
 
 
 _Made = TypeVar("_Made", bound=Adjacency, covariant=True)
@@ -107,17 +91,14 @@ class Recipe(Protocol[_Made]):
     """How a layer makes an adjacency of edges. Recipes are frozen dataclasses, which are compared."""
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _Made:
-        """Makes the adjacency.
+        """Make the adjacency of edges [2, edges] between `size` = (sources, targets).
 
-        Args:
-            edge_index: int64 or int32 [2, edges], sources over targets.
-            size: (sources, targets).
-            weighted: whether `values` will be called with edge weights.
+        `weighted` says whether `values` will be called with edge weights.
         """
 
 
 def check_precision(operand: SparseOperand, precision: Precision | None) -> None:
-    """Raises a ValueError if a layer was asked for a precision that its operand does not have."""
+    """Raise a ValueError if a layer was asked for a precision that its operand does not have."""
     if precision not in (None, operand.precision):
         asked, has = precision.value, operand.precision.value
         bad_value(
@@ -126,12 +107,7 @@ def check_precision(operand: SparseOperand, precision: Precision | None) -> None
 
 
 def check_self_loops(operand: SparseOperand, instead: str) -> None:
-    """Raises a ValueError if nodes of an operand lack a self-loop.
-
-    Args:
-        operand: the operand.
-        instead: what else is accepted, for the message.
-    """
+    """Raise a ValueError if nodes of an operand lack a self-loop; `instead` is what else is accepted."""
     rows, cols = operand.shape
     if rows == cols and not operand.has_self_loops:
         accepted = f"one prepared with values='gcn', an edge_index, or {instead}"
@@ -146,10 +122,6 @@ class Preparation:
     format: str = "auto"
     cache: bool = False
 
-    def options(self) -> dict[str, Any]:
-        """Returns the arguments by name."""
-        return {"reorder": self.reorder, "format": self.format, "cache": self.cache}
-
 
 #: What layers of this package do: a sort, and on a GPU the formats that its kernels need.
 DEFAULT = Preparation()
@@ -157,7 +129,7 @@ DEFAULT = Preparation()
 
 @dataclass(frozen=True)
 class GcnRecipe:
-    """How a layer makes a matrix of edges.
+    """How a layer makes a matrix of the edges of a square graph.
 
     Attributes:
         normalize: whether the matrix is scaled by D^-1/2 on both sides, where D holds the sums of the rows.
@@ -172,94 +144,66 @@ class GcnRecipe:
     preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> GcnAdjacency:
-        """Makes the matrix of a square graph."""
+        """See Recipe."""
         return GcnAdjacency(edge_index, size[0], self, weighted)
 
 
-@dataclass(frozen=True, eq=False)
-class _Loops:
-    """The self-loops of an edge list. If a node has several, the last one counts, as in PyG.
+def _find_loops(edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the indices of edges that are no self-loops, the nodes with a self-loop, and its index for each.
 
-    Attributes:
-        others: int64 [n], indices of the edges that are no self-loops.
-        nodes, edges: int64 [loops], the nodes with a self-loop, and the index of its edge.
+    If a node has several, the last one counts, as in PyG.
     """
-
-    others: torch.Tensor
-    nodes: torch.Tensor
-    edges: torch.Tensor
-
-    @classmethod
-    def find(cls, edge_index: torch.Tensor) -> _Loops:
-        is_loop = edge_index[0] == edge_index[1]
-        edges = is_loop.nonzero().flatten()
-        nodes, group = edge_index[0][edges].long().unique(return_inverse=True)
-        last = torch.zeros_like(nodes).scatter_reduce(0, group, edges, "amax", include_self=False)
-        return cls((~is_loop).nonzero().flatten(), nodes, last)
+    is_loop = edge_index[0] == edge_index[1]
+    edges = is_loop.nonzero().flatten()
+    nodes, group = edge_index[0][edges].long().unique(return_inverse=True)
+    last = torch.zeros_like(nodes).scatter_reduce(0, group, edges, "amax", include_self=False)
+    return (~is_loop).nonzero().flatten(), nodes, last
 
 
 class GcnAdjacency:
-    """The operand that a layer makes of an `edge_index`.
+    """The operand that a GcnRecipe makes.
 
     If it is normalised, has self-loops and no edge weights, the operand has rank-1 weights, and no edge
     values are needed. In all other cases the operand is the structure alone, and `values` returns its edge
     values.
-
-    Args:
-        edge_index: int64 or int32 [2, edges], sources over targets.
-        num_nodes: number of nodes.
-        recipe: how the matrix is made.
-        weighted: whether `values` will be called with edge weights.
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
         self._recipe, self._num_nodes = recipe, num_nodes
         self._edges = edge_index.shape[1]
-        self._loops: _Loops | None = None
-        if recipe.loop_weight is not None:
-            self._loops = _Loops.find(edge_index)
-            edge_index = edge_index[:, self._loops.others]
-        self._has_scales = recipe.normalize and recipe.loop_weight is not None and not weighted
-        if self._loops is not None and not self._has_scales:
-            nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
-            edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
+        has_loops = recipe.loop_weight is not None
+        self._has_scales = recipe.normalize and has_loops and not weighted
+        if has_loops:
+            self._others, self._loop_nodes, self._loop_edges = _find_loops(edge_index)
+            edge_index = edge_index[:, self._others]
+            if not self._has_scales:
+                nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
+                edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
         self.operand: SparseOperand = prepare(
             edge_index,
             num_nodes=num_nodes,
             values="gcn" if self._has_scales else None,
             precision=recipe.precision,
-            **(recipe.preparation or DEFAULT).options(),
+            **asdict(recipe.preparation or DEFAULT),
         )
         self._indices: torch.Tensor | None = None
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Computes the edge values for a product with the operand. Differentiable.
+        """Compute the edge values float32 [nnz]; None: the operand's own are right. Differentiable.
 
-        Args:
-            edge_weight: floating-point [edges]; None: 1 each.
-
-        Returns:
-            float32 [nnz]; None if the operand's own weights are right.
-
-        Raises:
-            TypeError: `edge_weight` is not a floating-point tensor.
-            ValueError: it has another size or device than the edges.
+        The weights are floating-point [edges], 1 each if they are None.
         """
         if edge_weight is None:
             if self._has_scales or not self._recipe.normalize:
                 return None
             edge_weight = torch.ones(self._edges, dtype=torch.float32, device=self.operand.device)
-        weights = self._with_loops(check_edge_weight(edge_weight, self._edges, self.operand.device).float())
+        weights = check_edge_weight(edge_weight, self._edges, self.operand.device).float()
+        if self._recipe.loop_weight is not None:  # in the order of the edges given to `prepare`
+            loops = weights.new_full((self._num_nodes,), self._recipe.loop_weight)
+            loops = loops.index_copy(0, self._loop_nodes, weights[self._loop_edges])
+            weights = torch.cat([weights[self._others], loops])
         weights = self.operand.from_coo_order(weights)
         return self._normalized(weights) if self._recipe.normalize else weights
-
-    def _with_loops(self, weights: torch.Tensor) -> torch.Tensor:
-        """Returns the weights with those of self-loops, in the order of the edges given to `prepare`."""
-        if self._loops is None or self._recipe.loop_weight is None:
-            return weights
-        loops = weights.new_full((self._num_nodes,), self._recipe.loop_weight)
-        loops = loops.index_copy(0, self._loops.nodes, weights[self._loops.edges])
-        return torch.cat([weights[self._loops.others], loops])
 
     def _normalized(self, weights: torch.Tensor) -> torch.Tensor:
         if self._indices is None:
@@ -276,17 +220,9 @@ class GcnAdjacency:
 def check_edge_weight(
     edge_weight: Any, edges: int, device: torch.device, by_head: bool = False
 ) -> torch.Tensor:
-    """Returns `edge_weight` if it is a floating-point tensor [edges] on `device`, else raises.
+    """Return `edge_weight` if it is a floating-point tensor [edges] on `device`, else raise.
 
-    Args:
-        edge_weight: the argument.
-        edges: number of edges.
-        device: where it must be.
-        by_head: whether [edges, heads] is accepted too.
-
-    Raises:
-        TypeError: it is not a floating-point tensor.
-        ValueError: it has another size or device than the edges.
+    With `by_head` [edges, heads] is accepted too.
     """
     if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
         bad_type("edge_weight", edge_weight, f"a floating-point tensor [{edges}]")
@@ -304,16 +240,14 @@ class _Entry:
     """The last adjacency of a layer, and what it was made of. Replaced as a whole, for calls from threads.
 
     Attributes:
-        size, recipe, weighted: how it was made, see Recipe.
+        made_for: the size, the recipe, and whether there are edge weights.
         edges: the edges.
         adjacency: what was made.
         weights: the edge weights that `values` were computed from; None: none were computed yet.
         values: the last edge values.
     """
 
-    size: tuple[int, int]
-    recipe: Any
-    weighted: bool
+    made_for: tuple[tuple[int, int], Any, bool]
     edges: Fingerprint
     adjacency: Any
     weights: Fingerprint | None = None
@@ -347,27 +281,19 @@ class AdjacencyMemo(Generic[_Cached]):
         return {"_forever": self._forever, "_entry": None}
 
     def clear(self) -> None:
-        """Drops the operand."""
+        """Drop the operand."""
         self._entry = None
 
     def resolve(
-        self,
-        size: tuple[int, int],
-        adj: Any,
-        edge_weight: torch.Tensor | None,
-        recipe: Recipe[_Cached],
+        self, size: tuple[int, int], adj: Any, edge_weight: torch.Tensor | None, recipe: Recipe[_Cached]
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Returns the operand of a call, and edge values to use in place of its own weights, or None.
+        """Return the operand of a call, and edge values to use in place of its own weights, or None.
 
         Args:
             size: (sources, targets), the numbers of nodes.
             adj: an operand, which is returned itself, or an edge_index.
             edge_weight: with an edge_index: floating-point [edges], or None for 1 each.
             recipe: how a matrix is made of the edge_index.
-
-        Raises:
-            TypeError: an argument is of another type.
-            ValueError: an argument has another shape or device, or does not go with another one.
         """
         if isinstance(adj, SparseOperand):  # the layer has checked what it is
             if edge_weight is not None:
@@ -381,27 +307,22 @@ class AdjacencyMemo(Generic[_Cached]):
         return self._resolve(adj, edge_weight, size, recipe)
 
     def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe[_Cached]) -> _Cached:
-        """Returns what a recipe makes of an edge_index without edge weights, made or cached.
-
-        The arguments and errors are those of `resolve`.
-        """
+        """Return what a recipe makes of an edge_index without edge weights, made or cached; see `resolve`."""
         check_edges(edge_index)
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._adjacency)(edge_index, size, recipe)
         return self._adjacency(edge_index, size, recipe)
 
     def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe[_Cached]) -> _Cached:
-        entry = self._entry = self._find(edge_index, False, size, recipe)
+        entry = self._entry = self._find(edge_index, (size, recipe, False))
         made: _Cached = entry.adjacency
         return made
 
-    def _find(
-        self, edge_index: torch.Tensor, weighted: bool, size: tuple[int, int], recipe: Recipe[_Cached]
-    ) -> _Entry:
-        """Returns the entry of an edge_index: the last one, or a new one."""
-        entry = self._entry
+    def _find(self, edge_index: torch.Tensor, made_for: tuple[tuple[int, int], Any, bool]) -> _Entry:
+        """Return the entry of an edge_index: the last one, or a new one."""
+        entry, (size, recipe, weighted) = self._entry, made_for
         if entry is not None and self._forever:
-            if weighted != entry.weighted:
+            if weighted != entry.made_for[2]:
                 got, had = ("weights", "none") if weighted else ("None", "weights")
                 accepted = "weights in all calls or in none, cached=False, or reset_parameters() in between"
                 bad_value("edge_weight", f"got {got}, and cached=True keeps a first call with {had}; "
@@ -410,12 +331,10 @@ class AdjacencyMemo(Generic[_Cached]):
         given = innermost("adj", edge_index)
         with outside():  # a view of the edges would be wrapped by a transform
             fingerprint = Fingerprint(given)
-        made_for = size, recipe, weighted
-        known = None if entry is None else (entry.size, entry.recipe, entry.weighted)
-        if entry is not None and known == made_for and entry.edges.equals(fingerprint):
-            return entry
-        with outside():
-            return _Entry(*made_for, fingerprint, recipe.make(unwrapped("adj", edge_index), size, weighted))
+            if entry is not None and entry.made_for == made_for and entry.edges.equals(fingerprint):
+                return entry
+            made = recipe.make(unwrapped("adj", edge_index), size, weighted)
+            return _Entry(made_for, fingerprint, made)
 
     def _resolve(
         self,
@@ -424,8 +343,7 @@ class AdjacencyMemo(Generic[_Cached]):
         size: tuple[int, int],
         recipe: Recipe[_Cached],
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Returns the operand of an `edge_index`, made or cached, and its edge values."""
-        entry = self._find(edge_index, edge_weight is not None, size, recipe)
+        entry = self._find(edge_index, (size, recipe, edge_weight is not None))
         if edge_weight is not None and (edge_weight.requires_grad or not is_eager()):
             self._entry = entry
             return entry.adjacency.operand, entry.adjacency.values(edge_weight)
@@ -439,10 +357,25 @@ class AdjacencyMemo(Generic[_Cached]):
 
 
 def check_edges(edge_index: Any) -> None:
-    """Raises unless `edge_index`, a layer's argument `adj` that is no operand, is an integer [2, edges]."""
+    """Raise unless `edge_index`, a layer's argument `adj` that is no operand, is an integer [2, edges]."""
     if not isinstance(edge_index, torch.Tensor):
         bad_type("adj", edge_index, "a SparseOperand, from gnnsparse.prepare, or an edge_index [2, edges]")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         bad_value("adj", f"has shape {tuple(edge_index.shape)}; accepted: (2, edges)")
     if edge_index.layout != torch.strided or edge_index.dtype not in (torch.int64, torch.int32):
         bad_type("edge_index", edge_index, "a tensor [2, edges] of dtype int64 or int32")
+
+
+class GraphLayer(torch.nn.Module):
+    """A layer that takes an operand, or an edge_index of which it makes one; no layer itself."""
+
+    def __init__(self, precision: Precision | str | None) -> None:
+        super().__init__()
+        self.precision = None if precision is None else Precision.parse(precision)
+        self._memo: AdjacencyMemo[Any] = AdjacencyMemo()
+
+    def reset_parameters(self) -> None:
+        """Draw weights and biases uniformly from +-1/sqrt(inputs), and drop a cached operand."""
+        for linear in self.children():
+            linear.reset_parameters()  # type: ignore[operator]
+        self._memo.clear()

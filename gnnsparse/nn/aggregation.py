@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ AGGREGATIONS = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min":
 
 
 def check_aggregation(aggr: Any) -> str:
-    """Returns the reduction that `aggr` names: "sum", "mean", "max" or "min". Else raises."""
+    """Return the reduction that `aggr` names: "sum", "mean", "max" or "min". Else raise."""
     accepted = ", ".join(AGGREGATIONS)
     if not isinstance(aggr, str):
         bad_type("aggr", aggr, f"one of {accepted}")
@@ -48,21 +48,15 @@ class Aggregation:
     preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Neighbours:
-        """Makes the operand of an edge_index."""
+        """See Recipe."""
         return Neighbours(edge_index, size, self, weighted)
 
 
 class Neighbours:
-    """The operand that a layer makes of an `edge_index` to reduce the features of neighbours.
+    """The operand that an Aggregation makes.
 
     A mean without edge weights has rank-1 weights in the operand, and a sum none, so that neither stores a
     value for each edge. An edge that is repeated counts several times.
-
-    Args:
-        edge_index: int64 or int32 [2, edges], sources over targets.
-        size: (sources, targets).
-        recipe: how the features are reduced.
-        weighted: whether `values` will be called with edge weights.
     """
 
     def __init__(
@@ -75,75 +69,75 @@ class Neighbours:
             num_nodes=size,
             values="mean" if mean and not weighted else None,
             precision=recipe.precision,
-            **(recipe.preparation or DEFAULT).options(),
+            **asdict(recipe.preparation or DEFAULT),
         )
-        self._share: torch.Tensor | None = None
+        self._fraction: torch.Tensor | None = None
         if mean and weighted:
             target = edge_index[1].long()
             counts = torch.bincount(target, minlength=size[1])
-            self._share = counts[target].float().reciprocal()
-
-    @property
-    def _has_repeats(self) -> bool:
-        return self.operand.num_edges != self.operand.nnz
+            self._fraction = counts[target].float().reciprocal()
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Computes the edge values for a product with the operand. Differentiable.
+        """Compute the edge values for a product with the operand; None: its own weights are right.
 
-        Args:
-            edge_weight: floating-point [edges], or [edges, heads]; None: 1 each.
-
-        Returns:
-            float32 [nnz], or [nnz, heads]; None if the operand's own weights are right.
-
-        Raises:
-            TypeError: `edge_weight` is not a floating-point tensor.
-            ValueError: it has another size or device than the edges, or edges are repeated whose weights
-                have to be kept apart.
+        They are float32 [nnz] for floating-point weights [edges], or [nnz, heads] for [edges, heads]; without
+        weights each edge counts 1. Differentiable. The weights of repeated edges are refused for a maximum.
         """
-        operand, extremum = self.operand, self._reduce in ("max", "min")
+        operand = self.operand
+        merged = self._reduce in ("max", "min") and operand.num_edges != operand.nnz
         if edge_weight is None:
-            if extremum and self._has_repeats:  # the operand has their numbers as weights
+            if merged:  # the operand has their numbers as weights
                 return torch.ones(operand.nnz, dtype=torch.float32, device=operand.device)
             return None
         weights = check_edge_weight(edge_weight, operand.num_edges, operand.device, by_head=True).float()
-        if extremum and self._has_repeats:
+        if merged:
             bad_value(
                 "edge_weight",
                 f"repeated edges are merged, and aggr={self._reduce!r} needs the weight of each; accepted: "
                 "edges without repeats",
             )
-        if self._share is not None:
-            weights = weights * _by_edge(self._share, weights)
-        return operand.from_coo_order(weights)
+        return operand.from_coo_order(self._divided(weights))
 
     def values_grad(self, grad: torch.Tensor) -> torch.Tensor:
-        """Returns the gradient of the edge weights for that of what `values` made of them.
+        """Return the gradient of the edge weights for that of what `values` made of them."""
+        return self._divided(self.operand.to_coo_order(grad))
 
-        Args:
-            grad: floating-point [nnz], or [nnz, heads].
-
-        Returns:
-            [edges], or [edges, heads].
-        """
-        grad = self.operand.to_coo_order(grad)
-        return grad if self._share is None else grad * _by_edge(self._share, grad)
+    def _divided(self, numbers: torch.Tensor) -> torch.Tensor:
+        """Divide numbers [edges] or [edges, heads] by those of the edges at a target, for a mean."""
+        if self._fraction is None:
+            return numbers
+        return numbers * (self._fraction if numbers.dim() == 1 else self._fraction[:, None])
 
 
-def _by_edge(numbers: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Returns numbers [edges] in a shape that multiplies `like`, [edges] or [edges, heads]."""
-    return numbers if like.dim() == 1 else numbers[:, None]
-
-
-def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bool) -> None:
-    """Raises a ValueError unless a product with an operand is the reduction that a layer computes.
+def neighbours_of(
+    memo: AdjacencyMemo[Neighbours],
+    adj: Any,
+    size: tuple[int, int],
+    edge_weight: torch.Tensor | None,
+    reduce: str,
+    precision: Precision | None,
+    *,
+    weighted: bool = False,
+) -> tuple[SparseOperand, torch.Tensor | None]:
+    """Return the operand of a layer's call, and edge values to use in place of its own weights, or None.
 
     Args:
-        aggregation: how the layer reduces.
-        adj: the operand.
-        weighted: whether the layer has edge weights, so that those of the operand are used.
+        memo: what the layer made before.
+        adj: an operand, a product with which is the reduction, or an edge_index.
+        size: (sources, targets).
+        edge_weight: weights of the edges, or None.
+        reduce: how the layer reduces.
+        precision: what the layer was asked for, or None.
+        weighted: whether the layer has edge weights, so that those of an operand are used.
     """
-    kind, reduce = adj.normalization, aggregation.reduce
+    if isinstance(adj, SparseOperand):
+        check_precision(adj, precision)
+        _check_operand(reduce, adj, weighted)
+    return memo.resolve(size, adj, edge_weight, Aggregation(reduce, precision or Precision.FP32))
+
+
+def _check_operand(reduce: str, adj: SparseOperand, weighted: bool) -> None:
+    kind = adj.normalization
     has = "weights of its own" if kind is None else f"values={kind!r}"
     if reduce == "mean":
         if kind != "mean":
@@ -155,13 +149,15 @@ def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bo
             f"an operand prepared with {has}, whose weights aggr={reduce!r} has no use for; accepted: "
             "values=None, or an edge_index",
         )
-    if reduce != "sum" and not weighted and adj.kernels.given_values is not None:
+    if reduce == "sum":
+        return
+    if not weighted and adj.kernels.given_values is not None:
         bad_value(
             "adj",
             f"an operand with weights or repeated edges, and aggr={reduce!r} has none; accepted: an operand "
             "without, or an edge_index",
         )
-    if reduce != "sum" and adj.merges_edges:
+    if adj.merges_edges:
         bad_value(
             "adj",
             f"an operand of repeated edges, which are merged, and aggr={reduce!r} needs the weight of each; "
@@ -169,58 +165,26 @@ def check_operand_for(aggregation: Aggregation, adj: SparseOperand, weighted: bo
         )
 
 
-def neighbours_of(
-    memo: AdjacencyMemo[Neighbours],
-    adj: Any,
-    size: tuple[int, int],
-    edge_weight: torch.Tensor | None,
-    aggregation: Aggregation,
-    *,
-    precision: Precision | None,
-    weighted: bool = False,
-) -> tuple[SparseOperand, torch.Tensor | None]:
-    """Returns the operand of a layer's call, and edge values to use in place of its own weights, or None.
-
-    Args:
-        memo: what the layer made before.
-        adj: an operand, or an edge_index.
-        size: (sources, targets).
-        edge_weight: weights of the edges, or None.
-        aggregation: how the layer reduces.
-        precision: what the layer was asked for, or None.
-        weighted: whether the layer has edge weights.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument has another shape or device, or does not go with another one.
-    """
-    if isinstance(adj, SparseOperand):
-        check_precision(adj, precision)
-        check_operand_for(aggregation, adj, weighted)
-    return memo.resolve(size, adj, edge_weight, aggregation)
-
-
 def linear_of_neighbours(
     operand: SparseOperand,
     x: torch.Tensor,
     values: torch.Tensor | None,
     linear: torch.nn.Linear,
-    aggregation: Aggregation,
+    reduce: str,
 ) -> torch.Tensor:
-    """Applies a linear layer to the reduced features of neighbours, in the order that costs less.
+    """Apply a linear layer to the reduced features of neighbours, in the order that costs less.
+
+    Extrema do not commute with the linear layer.
 
     Args:
         operand: the operand, [targets, sources].
         x: features of the sources, [sources, in_features].
         values: edge values, or None.
         linear: the linear layer.
-        aggregation: how features are reduced. Extrema do not commute with the linear layer.
-
-    Returns:
-        [targets, out_features].
+        reduce: how features are reduced.
     """
-    if aggregation.reduce in ("max", "min"):
-        return linear(spmm(operand, x, values, reduce=aggregation.reduce))
+    if reduce in ("max", "min"):
+        return linear(spmm(operand, x, values, reduce=reduce))
     if product_first(x, linear.weight, values):
         return linear(spmm(operand, x, values))
     out = spmm(operand, linear_in_vectors(x, linear.weight), values)
@@ -228,18 +192,13 @@ def linear_of_neighbours(
 
 
 def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | None) -> bool:
-    """Returns whether (A x) W costs less than A (x W).
+    """Return whether (A x) W costs less than A (x W), for W the transpose of `weight` [out, in].
 
     The dense products cost equally much in both. The cost of a sparse product is proportional to its width,
     the columns or the rows of the weight. There is one in the forward pass, and one in the backward pass for
     each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer of a
     model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for
     (A x) W, whose dense product adds the bias on its way.
-
-    Args:
-        x: the input.
-        weight: [out, in], weight of the linear layer.
-        values: edge values, or None.
     """
     if not torch.is_grad_enabled():
         return weight.shape[1] <= weight.shape[0]

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import check_flag
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision, check_self_loops
+from gnnsparse.nn.adjacency import GcnRecipe, GraphLayer, check_precision, check_self_loops
 from gnnsparse.nn.edges import log_counts
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import attention
@@ -20,7 +20,7 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = ["AGNNConv"]
 
 
-class AGNNConv(torch.nn.Module):
+class AGNNConv(GraphLayer):
     """y_i = sum over j of softmax_j(beta cos(x_i, x_j)) x_j, where j are the neighbours of i and i itself.
 
     Thekumparampil et al. 2018, "Attention-based Graph Neural Network for Semi-supervised Learning", equation
@@ -32,8 +32,7 @@ class AGNNConv(torch.nn.Module):
         requires_grad: whether beta is learned; False: it is a buffer that stays 1.
         add_self_loops: whether nodes without a self-loop in an edge_index get one, and operands in which
             nodes lack one are refused. False: edges and operands are used as they are.
-        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
-            and of the operands that it takes; None: "fp32", and that of any operand.
+        precision: the argument of GCNConv.
 
     Raises:
         TypeError: an argument is of another type.
@@ -49,23 +48,21 @@ class AGNNConv(torch.nn.Module):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(precision)
         self.requires_grad = check_flag("requires_grad", requires_grad)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[GcnAdjacency] = AdjacencyMemo()
         if requires_grad:
             self.beta = torch.nn.Parameter(torch.ones(1))
         else:
             self.register_buffer("beta", torch.ones(1))
 
     def reset_parameters(self) -> None:
-        """Sets beta to 1, and drops a cached operand."""
+        """Set beta to 1, and drop a cached operand."""
         torch.nn.init.ones_(self.beta)
         self._memo.clear()
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.

@@ -45,9 +45,6 @@ _OURS = ("pattern", "key_padding_mask", "is_causal")
 #: ... and else, as in torch.nn.MultiheadAttention.
 _TORCHS = ("key_padding_mask", "need_weights", "attn_mask", "average_attn_weights", "is_causal")
 
-#: What is wrong with an argument of one length beside nested tensors, whose sequences have several.
-_OF_ONE_LENGTH = "was given with nested tensors; accepted: the layer's own pattern alone"
-
 
 class Given(NamedTuple):
     """The arguments of SparseAttention's call but query, key and value."""
@@ -72,12 +69,7 @@ class Given(NamedTuple):
 
 
 def read_call(positional: tuple[Any, ...], named: Given) -> Given:
-    """Returns the arguments of a call whose order is that of `_OURS` or of `_TORCHS`.
-
-    Raises:
-        TypeError: there are too many, one is given twice, or one is of another type.
-        ValueError: `need_weights` is another text.
-    """
+    """Return the arguments of a call whose order is that of `_OURS` or of `_TORCHS`, checked."""
     if positional:
         first = positional[0]
         order = _TORCHS if first is None or isinstance(first, torch.Tensor) else _OURS
@@ -102,16 +94,14 @@ def read_call(positional: tuple[Any, ...], named: Given) -> Given:
 
 
 def refuse_beside_nested(given: Given) -> None:
-    """Raises a ValueError if a call with nested tensors has other arguments, but `is_causal`."""
-    for name in ("pattern", "key_padding_mask", "attn_mask", "bias"):
-        if getattr(given, name) is not None:
-            bad_value(name, _OF_ONE_LENGTH)
-    if given.need_weights:
-        bad_value("need_weights", _OF_ONE_LENGTH)
+    """Raise a ValueError if a call with nested tensors, of several lengths, has more than `is_causal`."""
+    for name in ("pattern", "key_padding_mask", "attn_mask", "bias", "need_weights"):
+        if getattr(given, name) is not None and getattr(given, name) is not False:
+            bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
 
 
 def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:
-    """Makes the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
+    """Make the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
 
     It has a value for each sequence and edge, 4 bytes x batch x nnz, which all heads and layers can share.
 
@@ -140,12 +130,7 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
 
 
 def padding_bias(pattern: SparseOperand, mask: torch.Tensor, batch: torch.Size) -> torch.Tensor:
-    """Make the bias of a padding mask, as `edge_bias` does, for a batch of this size, or for no batch.
-
-    Raises:
-        TypeError: the mask is of another type or dtype.
-        ValueError: the mask has another shape or device, or rows for another number of sequences.
-    """
+    """Make the bias of a padding mask, as `edge_bias` does, for a batch of this size, or for no batch."""
     bias = edge_bias(pattern, mask)
     if mask.dim() == 2 and mask.shape[:1] not in (batch, (1,) if batch else ()):
         shapes = " or ".join(str((*lead, mask.shape[1])) for lead in dict.fromkeys([(), tuple(batch)]))
@@ -170,13 +155,9 @@ class AttentionEdges(NamedTuple):
 class LayerPatterns:
     """The pattern of a layer, which follows the length of its input.
 
-    Args:
-        pattern, options: the arguments of SparseAttention; None: all keys, unless a call says otherwise.
-        precision: precision of the operands; None: that of the dtype of the queries.
-
     Attributes:
-        own: the patterns of the layer's description, or None.
-        precision: as given.
+        own: the patterns of the layer's description; None: all keys, unless a call says otherwise.
+        precision: precision of the operands; None: that of the dtype of the queries.
     """
 
     def __init__(self, pattern: Any, options: Any, precision: Precision | None) -> None:
@@ -190,7 +171,7 @@ class LayerPatterns:
         self._earlier = shared_patterns(Named("causal", ()), precision)
 
     def get(self, is_causal: bool) -> SharedPatterns:
-        """Returns the layer's patterns; without any those of all keys, or of all keys up to the query."""
+        """Return the layer's patterns; without any those of all keys, or of all keys up to the query."""
         if self.own is not None:
             return self.own
         return self._earlier if is_causal else self._all
@@ -198,17 +179,13 @@ class LayerPatterns:
     def edges(
         self, given: Given, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor
     ) -> AttentionEdges:
-        """Returns the edges of a call.
+        """Return the edges of a call.
 
         Args:
             given: the call's arguments.
             lengths: queries L and keys S.
             heads: sizes before the lengths, [heads] or [batch, heads].
             like: a tensor with the device and the dtype of the queries.
-
-        Raises:
-            TypeError: a mask or the queries have another dtype.
-            ValueError: a mask has another shape or device.
         """
         mask, is_causal, bias = given.attn_mask, given.is_causal, given.bias
         if mask is not None:
@@ -253,22 +230,14 @@ def _check_mask(mask: Any, lengths: tuple[int, int], heads: torch.Size, like: to
 
 
 def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> torch.Tensor:
-    """Returns the weights as the caller wants them. Differentiable.
+    """Return the weights [..., heads, nnz] as the caller wants them. Differentiable.
 
-    Args:
-        operand: the pattern, [L, S].
-        weights: [..., heads, nnz] in the operand's own order.
-        given: the call's arguments.
-
-    Returns:
-        [..., L, S], or [..., heads, L, S] unless they are averaged over the heads: dense, or sparse COO.
+    They are [..., L, S], or [..., heads, L, S] unless they are averaged over the heads: dense, or sparse COO.
     """
     if given.average_attn_weights:
         weights = weights.mean(-2)
-    return _sparse_weights(operand, weights) if given.weights == "sparse" else dense_weights(operand, weights)
-
-
-def _sparse_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
+    if given.weights != "sparse":
+        return dense_weights(operand, weights)
     lead = weights.shape[:-1]
     edges = operand.indices()
     places = [torch.arange(size, device=weights.device) for size in lead]
@@ -301,24 +270,20 @@ _lock = ForkLock()
 
 
 def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
-    """Returns the pattern of a mask, which is made once while the mask does not change.
+    """Return the pattern of a mask, which is made once while the mask does not change.
 
-    On the CPU a mask is known by its contents, which takes a pass over it, on a GPU by the tensor object.
+    On the CPU a mask is known by its contents, which takes a pass over it, on a GPU by the tensor object. The
+    pattern can't be made while a CUDA graph is captured.
 
     Args:
         mask: [L, S] or [any, L, S], bool, True for pairs that are blocked; or floating-point, -inf for those.
         precision: precision of the operand.
-
-    Raises:
-        RuntimeError: the pattern would have to be made while a CUDA graph is captured.
     """
     plain = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_eager())
     with outside():
-        fingerprint, options = (
-            Fingerprint(plain if plain.device.type == "cpu" else mask),
-            (precision, can_change),
-        )
+        fingerprint = Fingerprint(plain if plain.device.type == "cpu" else mask)
+    options = precision, can_change
     with _lock:
         for place, (other, its_options, found) in enumerate(_cached_masks):
             if its_options == options and other.equals(fingerprint):

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
-from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_precision, check_self_loops
-from gnnsparse.nn.inputs import check_features
+from gnnsparse.errors import (
+    bad_value,
+    check_flag,
+    check_integer,
+    check_share,
+)
+from gnnsparse.nn.adjacency import DEFAULT, GraphLayer, Preparation, check_precision, check_self_loops
+from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_features, check_heads
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.segments import row_sums
@@ -25,31 +30,14 @@ __all__ = [
     "Edges",
     "Fill",
     "attend",
-    "check_edge_attr",
-    "check_fill_value",
-    "edge_features",
-    "edges_of",
     "glorot_",
     "joined",
     "log_counts",
     "wants_weights",
 ]
 
-#: The features of self-loops that a layer adds: a number, a tensor, or a name in `FILLS`.
+#: The features of self-loops that a layer adds: a number, a tensor, or the name of a reduction.
 Fill = float | torch.Tensor | str
-#: Names of reductions of the features of the other edges at a target.
-FILLS = ("mean", "add", "sum", "min", "max", "mul")
-
-
-def check_fill_value(fill_value: Any) -> Fill:
-    """Returns `fill_value` if it says which features self-loops get, else raises."""
-    if isinstance(fill_value, torch.Tensor):
-        if not fill_value.is_floating_point() or fill_value.dim() > 2:
-            bad_type("fill_value", fill_value, "a floating-point tensor [edge_dim]")
-        return fill_value
-    if isinstance(fill_value, str):
-        return check_choice("fill_value", fill_value, FILLS)
-    return check_number("fill_value", fill_value, f"a finite number, a tensor [edge_dim], {', '.join(FILLS)}")
 
 
 @dataclass(frozen=True)
@@ -67,7 +55,7 @@ class EdgeRecipe:
     preparation: Preparation | None = None
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Edges:
-        """Makes the pattern of an edge_index."""
+        """See Recipe."""
         others, loops = None, 0
         if self.add_self_loops:
             apart, loops = edge_index[0] != edge_index[1], min(size)
@@ -77,7 +65,7 @@ class EdgeRecipe:
             _with_loops(edge_index, others, loops),
             num_nodes=size,
             precision=self.precision,
-            **(self.preparation or DEFAULT).options(),
+            **asdict(self.preparation or DEFAULT),
         )
         return Edges(operand, edge_index.shape[1], others, loops)
 
@@ -115,7 +103,7 @@ class Edges:
         self._others, self._loops, self.given = others, loops, given
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Returns None, for there are no weights."""
+        """Return None, for there are no weights."""
         return None
 
     @property
@@ -124,64 +112,32 @@ class Edges:
         return None if self.given else log_counts(self.operand)
 
     def index(self, edge_index: Any) -> torch.Tensor:
-        """Returns the edges with their self-loops, sources over targets.
+        """Return the edges with their self-loops, sources over targets; for an operand in its own order.
 
-        Args:
-            edge_index: the edges that this object was made of, or the operand that it has.
-
-        Returns:
-            [2, edges] of the dtype of edge_index; for an operand int64 [2, nnz] in its own order.
+        `edge_index` is what this object was made of, an edge_index or an operand.
         """
         if self.given:
             return self.operand.indices().flip(0)
         return _with_loops(unwrapped("adj", edge_index), self._others, self._loops)
 
-    def in_order(self, weights: torch.Tensor) -> torch.Tensor:
-        """Brings the weights of attention into the order of `index`, and divides them among repeats.
-
-        Args:
-            weights: [nnz, heads] in the operand's order.
-        """
-        if self.given:
-            return weights
-        counts = self.log_counts
-        if counts is not None:
-            weights = weights * (-counts).exp()[:, None].to(weights.dtype)
-        return self.operand.to_coo_order(weights)
-
     def features(self, edge_attr: Any, edge_index: Any, weight: torch.Tensor, fill: Fill) -> torch.Tensor:
-        """Returns the features of all edges, those of self-loops included. Differentiable.
+        """Return the features of all edges, [edges, edge_dim], those of self-loops included. Differentiable.
+
+        They are in the order of `index`, or for an operand of the edges that it was made from.
 
         Args:
             edge_attr: [edges, edge_dim], or [edges] where edge_dim is 1, in the order of the edge_index, or
-                of the edges that the operand was prepared from.
+                of the edges that the operand was prepared from. Edges with features must not be repeated.
             edge_index: the edges that this object was made of, or the operand that it has.
             weight: [.., edge_dim], by which the features will be multiplied.
             fill: the features of self-loops: a number, a tensor that is expanded to [loops, edge_dim], or
                 how those of the other edges at the target are reduced.
-
-        Returns:
-            [edges, edge_dim], in the order of `index`, or for an operand of the edges that it was made from.
-
-        Raises:
-            TypeError: `edge_attr` is no floating-point tensor of the weight's dtype.
-            ValueError: it has another shape or device; or edges are repeated, whose features can't be told
-                apart any more; or the operand has self-loops without features.
         """
         if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
             edge_attr = edge_attr[:, None]
         edge_attr = check_features("edge_attr", edge_attr, weight.shape[1], weight)
         if edge_attr.shape[0] != self.count:
             bad_value("edge_attr", f"is of {edge_attr.shape[0]} edges; accepted: {self.count}, all edges")
-        self._check_distinct()
-        if self._others is not None:
-            edge_attr = edge_attr[self._others]
-        if self._loops == 0:
-            return edge_attr
-        return torch.cat([edge_attr, self._of_loops(edge_attr, edge_index, fill)])
-
-    def _check_distinct(self) -> None:
-        """Raises a ValueError unless there is one edge with features for each nonzero of the operand."""
         order = order_of(self.operand)
         if order.has_repeats:
             bad_value(
@@ -195,6 +151,11 @@ class Edges:
                 "the operand has self-loops that prepare added, without features; accepted: an edge_index, "
                 "or an operand of the edges alone",
             )
+        if self._others is not None:
+            edge_attr = edge_attr[self._others]
+        if self._loops == 0:
+            return edge_attr
+        return torch.cat([edge_attr, self._of_loops(edge_attr, edge_index, fill)])
 
     def _of_loops(self, features: torch.Tensor, edge_index: torch.Tensor, fill: Fill) -> torch.Tensor:
         shape = self._loops, features.shape[1]
@@ -220,7 +181,7 @@ class Edges:
         return found[: self._loops]
 
     def _sums(self, features: torch.Tensor, mean: bool) -> torch.Tensor:
-        """Sums the features of the edges at each target, in an order that is the same in every run."""
+        """Sum the features of the edges at each target, in an order that is the same in every run."""
         operand, none = self.operand, features.new_zeros((self._loops, features.shape[1]))
         wide = torch.cat([features, none])
         if wide.dtype in (torch.float16, torch.bfloat16):
@@ -234,13 +195,10 @@ class Edges:
 
 @made_once
 def log_counts(operand: SparseOperand) -> torch.Tensor | None:
-    """Returns a bias by which the softmax counts repeated edges several times; None if there are none.
+    """Return a bias by which the softmax counts repeated edges several times; None if there are none.
 
-    Args:
-        operand: an operand without self-loops that `prepare` added.
-
-    Returns:
-        float32 [nnz] in the operand's order, the logarithm of the number of times that each edge was given.
+    It is float32 [nnz] in the operand's order, the logarithm of the number of times that each edge was given.
+    The operand has no self-loops that `prepare` added.
     """
     if operand.num_edges == operand.nnz:
         return None
@@ -248,51 +206,68 @@ def log_counts(operand: SparseOperand) -> torch.Tensor | None:
     return operand.from_coo_order(ones).log()
 
 
-def edges_of(
-    memo: AdjacencyMemo[Edges],
-    adj: Any,
-    size: tuple[int, int],
-    *,
-    precision: Precision | None,
-    add_self_loops: bool = False,
-    has_features: bool = False,
-    layer: str = "",
-) -> Edges:
-    """Returns the edges of a layer's call.
+class EdgeAttention(GraphLayer):
+    """Options and edges of a call of GATConv, GATv2Conv and TransformerConv; no layer itself."""
 
-    Args:
-        memo: what the layer made before.
-        adj: an operand, or an edge_index.
-        size: (sources, targets).
-        precision: what the layer was asked for, or None.
-        add_self_loops: whether self-loops are replaced by one for each node, and an operand must have them.
-        has_features: whether the edges have features.
-        layer: name of the layer, for messages.
+    add_self_loops = False
+    fill_value: Fill = 0.0
+    lin_edge: torch.nn.Linear | None
 
-    Raises:
-        TypeError: `adj` is of another type.
-        ValueError: `adj` has another shape, precision or device, or lacks self-loops.
-    """
-    if not isinstance(adj, SparseOperand):
-        return memo.adjacency(size, adj, EdgeRecipe(add_self_loops, precision or Precision.FP32))
-    check_precision(adj, precision)
-    instead = f"{layer}(add_self_loops=False) to do without them"
-    if add_self_loops and has_features:
-        bad_value(
-            "edge_attr",
-            "goes with an operand only if no self-loops are added, as they have no features; accepted: an "
-            f"edge_index, or {instead}",
-        )
-    # A sampled block with self-loops has them though it is not square: its first sources are its targets.
-    if add_self_loops and adj.shape[0] != adj.shape[1] and not adj.has_self_loops:
-        bad_value(
-            "adj",
-            f"an operand of {adj.shape[1]} sources and {adj.shape[0]} targets has no self-loops; accepted: "
-            f"an edge_index, or {instead}",
-        )
-    if add_self_loops:
+    def __init__(
+        self, in_channels: Any, out_channels: int, heads: int, concat: bool, dropout: float,
+        edge_dim: int | None, bias: bool, precision: Precision | str | None,
+    ) -> None:  # fmt: skip
+        super().__init__(precision)
+        self.in_channels, self._channels = in_channels, check_channels(in_channels)
+        check_heads(heads, out_channels)
+        self.out_channels, self.heads = out_channels, heads
+        self.concat = check_flag("concat", concat)
+        self.dropout = check_share("dropout", dropout)
+        self.edge_dim = edge_dim
+        if edge_dim is not None:
+            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
+        check_flag("bias", bias)
+
+    def _make_edge_linear(self) -> torch.nn.Linear | None:
+        if self.edge_dim is None:
+            return None
+        return torch.nn.Linear(self.edge_dim, self.heads * self.out_channels, bias=False)
+
+    def _edges(self, adj: Any, size: tuple[int, int], edge_attr: Any) -> tuple[Edges, torch.Tensor | None]:
+        """Return the edges of a call, and their features in the order of `Edges.features`, or None."""
+        if edge_attr is not None and self.edge_dim is None:
+            bad_value("edge_attr", "goes with edge_dim, the number of an edge's features; accepted: None")
+        if isinstance(adj, SparseOperand):
+            check_precision(adj, self.precision)
+            if self.add_self_loops:
+                self._check_loops(adj, edge_attr is not None)
+            edges = Edges(adj, adj.num_edges, given=True)
+        else:
+            recipe = EdgeRecipe(self.add_self_loops, self.precision or Precision.FP32)
+            edges = self._memo.adjacency(size, adj, recipe)
+        if edge_attr is None or self.lin_edge is None:
+            return edges, None
+        return edges, edges.features(edge_attr, adj, self.lin_edge.weight, self.fill_value)
+
+    def _check_loops(self, adj: SparseOperand, has_features: bool) -> None:
+        instead = f"{type(self).__name__}(add_self_loops=False) to do without them"
+        if has_features:
+            bad_value(
+                "edge_attr",
+                "goes with an operand only if no self-loops are added, as they have no features; accepted: "
+                f"an edge_index, or {instead}",
+            )
+        # A sampled block with self-loops has them though it is not square: its first sources are its targets.
+        if adj.shape[0] != adj.shape[1] and not adj.has_self_loops:
+            bad_value(
+                "adj",
+                f"an operand of {adj.shape[1]} sources and {adj.shape[0]} targets has no self-loops; "
+                f"accepted: an edge_index, or {instead}",
+            )
         check_self_loops(adj, instead)
-    return Edges(adj, adj.num_edges, given=True)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
 def attend(
@@ -304,7 +279,7 @@ def attend(
     want_weights: bool,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Computes attention over the edges of a layer's call.
+    """Compute attention over the edges of a layer's call.
 
     Args:
         edges: the edges.
@@ -315,7 +290,7 @@ def attend(
 
     Returns:
         The output [targets, heads, features], and the weights [edges, heads] in the order of
-        `edges.index`, or None.
+        `edges.index`, which repeats of an edge share, or None.
     """
     operand = edges.operand
     if features is not None:  # no edge is repeated
@@ -326,47 +301,28 @@ def attend(
     if not want_weights:
         return found, None
     out, weights = found
+    if edges.given:
+        return out, weights if features is None else operand.from_coo_order(weights)
     if features is not None:
-        return out, weights if not edges.given else operand.from_coo_order(weights)
-    return out, edges.in_order(weights)
+        return out, weights
+    if (counts := edges.log_counts) is not None:
+        weights = weights * (-counts).exp()[:, None].to(weights.dtype)
+    return out, operand.to_coo_order(weights)
 
 
 def glorot_(tensor: torch.Tensor) -> None:
-    """Draws a tensor uniformly by the rule of Glorot and Bengio (2010), from its last two sizes, as PyG."""
+    """Draw a tensor uniformly by the rule of Glorot and Bengio (2010), from its last two sizes, as PyG."""
     bound = math.sqrt(6 / (tensor.shape[-2] + tensor.shape[-1]))
     torch.nn.init.uniform_(tensor, -bound, bound)
 
 
 def joined(out: torch.Tensor, concat: bool) -> torch.Tensor:
-    """Returns the outputs of heads [nodes, heads, features] side by side, or their mean."""
+    """Return the outputs of heads [nodes, heads, features] side by side, or their mean."""
     return out.flatten(1) if concat else out.mean(dim=1)
 
 
 def wants_weights(return_attention_weights: Any) -> bool:
-    """Returns whether a call returns the weights: False for None. Else raises unless it is a bool."""
+    """Return whether a call returns the weights: False for None. Else raise unless it is a bool."""
     if return_attention_weights is None:
         return False
     return check_flag("return_attention_weights", return_attention_weights)
-
-
-def check_edge_attr(edge_attr: Any, edge_dim: int | None) -> None:
-    """Raises a ValueError if a layer without `edge_dim` is given features of edges."""
-    if edge_attr is not None and edge_dim is None:
-        bad_value("edge_attr", "goes with edge_dim, the number of an edge's features; accepted: None")
-
-
-def edge_features(
-    edges: Edges, edge_attr: Any, adj: Any, linear: torch.nn.Linear | None, fill: Fill = 0.0
-) -> torch.Tensor | None:
-    """Returns the features of the edges of a layer's call, or None if there are none.
-
-    Args:
-        edges: the edges.
-        edge_attr: the argument of `forward`.
-        adj: the operand or edge_index.
-        linear: the linear layer that the features are made for.
-        fill: the features of self-loops.
-    """
-    if edge_attr is None or linear is None:
-        return None
-    return edges.features(edge_attr, adj, linear.weight, fill)

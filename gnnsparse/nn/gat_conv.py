@@ -7,75 +7,74 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_value, check_flag, check_integer, check_number, check_share
-from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.edges import (
-    Edges,
-    Fill,
-    attend,
-    check_edge_attr,
-    check_fill_value,
-    edge_features,
-    edges_of,
-    glorot_,
-    joined,
-    wants_weights,
-)
-from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_heads, check_nodes, graph_size
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
+from gnnsparse.nn.edges import EdgeAttention, Fill, attend, glorot_, joined, wants_weights
+from gnnsparse.nn.inputs import Nodes, check_nodes, graph_size
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["GATConv", "GATv2Conv"]
 
+#: Names of reductions of the features of the other edges at a target.
+_FILLS = ("mean", "add", "sum", "min", "max", "mul")
 
-class _GatLayer(torch.nn.Module):
-    """What GATConv and GATv2Conv share: their options, edges, the residual and the bias."""
 
-    lin_edge: torch.nn.Linear | None
+def _check_fill_value(fill_value: Any) -> Fill:
+    if isinstance(fill_value, torch.Tensor):
+        if not fill_value.is_floating_point() or fill_value.dim() > 2:
+            bad_type("fill_value", fill_value, "a floating-point tensor [edge_dim]")
+        return fill_value
+    if isinstance(fill_value, str):
+        return check_choice("fill_value", fill_value, _FILLS)
+    accepted = f"a finite number, a tensor [edge_dim], {', '.join(_FILLS)}"
+    return check_number("fill_value", fill_value, accepted)
+
+
+class _GatLayer(EdgeAttention):
+    """What GATConv and GATv2Conv share: self-loops, the residual and the bias."""
+
     res: torch.nn.Linear | None
     bias: torch.Tensor | None
 
     def _set_options(
-        self, in_channels: Any, out_channels: int, heads: int, concat: bool, negative_slope: float,
-        dropout: float, add_self_loops: bool, edge_dim: int | None, fill_value: Fill, residual: bool,
-        precision: Precision | str | None,
-    ) -> None:  # fmt: skip
-        """Checks the arguments of the constructor, and sets the attributes of their names."""
-        self.in_channels, self._channels = in_channels, check_channels(in_channels)
-        check_heads(heads, out_channels)
-        self.out_channels, self.heads = out_channels, heads
-        self.concat = check_flag("concat", concat)
+        self, negative_slope: float, add_self_loops: bool, fill_value: Fill, residual: bool
+    ) -> None:
         self.negative_slope = check_number("negative_slope", negative_slope)
-        self.dropout = check_share("dropout", dropout)
         self.add_self_loops = check_flag("add_self_loops", add_self_loops)
-        self.edge_dim = edge_dim
-        self.fill_value = check_fill_value(fill_value)
+        self.fill_value = _check_fill_value(fill_value)
         self.residual = check_flag("residual", residual)
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
 
     def _add_output(self, bias: bool) -> None:
-        """Makes the parameters that follow attention, uninitialised."""
+        """Make the parameters that follow attention, and draw all."""
         out = self.heads * self.out_channels if self.concat else self.out_channels
-        if self.residual:
-            self.res = torch.nn.Linear(self._channels[1], out, bias=False)
+        self.res = torch.nn.Linear(self._channels[1], out, bias=False) if self.residual else None
         self.register_parameter("bias", torch.nn.Parameter(torch.empty(out)) if bias else None)
+        self.reset_parameters()
 
-    def _edges(self, adj: Any, size: tuple[int, int], edge_attr: Any) -> Edges:
-        return edges_of(
-            self._memo, adj, size, precision=self.precision, add_self_loops=self.add_self_loops,
-            has_features=edge_attr is not None, layer=type(self).__name__,
-        )  # fmt: skip
+    def reset_parameters(self) -> None:
+        """Draw weights and attention vectors (Glorot and Bengio 2010), set b to 0, and drop the operand.
+
+        Biases of linear layers are drawn uniformly from +-1/sqrt(inputs).
+        """
+        linears: list[Any] = list(self._modules.values())  # a shared one is drawn twice, as in PyG
+        for linear in linears:
+            glorot_(linear.weight)
+            if linear.bias is not None:
+                bound = linear.in_features**-0.5
+                torch.nn.init.uniform_(linear.bias, -bound, bound)
+        for name, parameter in self.named_parameters(recurse=False):
+            if name == "bias":
+                torch.nn.init.zeros_(parameter)
+            else:
+                glorot_(parameter)
+        self._memo.clear()
 
     def _finished(self, out: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
-        """Returns the layer's output, made of those of the heads [targets, heads, out_channels]."""
+        """Return the layer's output, made of those of the heads [targets, heads, out_channels]."""
         y = joined(out, self.concat)
         if self.res is not None and targets is not None:
             y = y + self.res(targets)
         return y if self.bias is None else y + self.bias.to(y.dtype)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
 
 
 class GATConv(_GatLayer):
@@ -103,8 +102,7 @@ class GATConv(_GatLayer):
             features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
         bias: whether b is learned; False: there is none.
         residual: whether a linear map of x_i is added to y_i.
-        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
-            and of the operands that it takes; None: "fp32", and that of any operand.
+        precision: the argument of GCNConv.
 
     Raises:
         TypeError: an argument is of another type.
@@ -131,13 +129,10 @@ class GATConv(_GatLayer):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
-        self._set_options(
-            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, edge_dim,
-            fill_value, residual, precision,
-        )  # fmt: skip
+        super().__init__(in_channels, out_channels, heads, concat, dropout, edge_dim, bias, precision)
+        self._set_options(negative_slope, add_self_loops, fill_value, residual)
         (sources, targets), width = self._channels, heads * out_channels
-        self.lin = self.lin_src = self.lin_dst = self.lin_edge = self.res = None
+        self.lin = self.lin_src = self.lin_dst = None
         if isinstance(in_channels, int):
             self.lin = torch.nn.Linear(sources, width, bias=False)
         else:
@@ -145,26 +140,10 @@ class GATConv(_GatLayer):
             self.lin_dst = torch.nn.Linear(targets, width, bias=False)
         self.att_src = torch.nn.Parameter(torch.empty(1, heads, out_channels))
         self.att_dst = torch.nn.Parameter(torch.empty(1, heads, out_channels))
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
-            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
-            self.att_edge = torch.nn.Parameter(torch.empty(1, heads, out_channels))
-        else:
-            self.register_parameter("att_edge", None)
-        self._add_output(check_flag("bias", bias))
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws weights and attention vectors (Glorot and Bengio 2010), sets b to 0, drops the operand."""
-        for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
-            if linear is not None:
-                glorot_(linear.weight)
-        for vector in (self.att_src, self.att_dst, self.att_edge):
-            if vector is not None:
-                glorot_(vector)
-        if self.bias is not None:
-            torch.nn.init.zeros_(self.bias)
-        self._memo.clear()
+        self.lin_edge = self._make_edge_linear()
+        att_edge = None if edge_dim is None else torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        self.register_parameter("att_edge", att_edge)
+        self._add_output(bias)
 
     def forward(
         self,
@@ -174,16 +153,14 @@ class GATConv(_GatLayer):
         size: tuple[int, int] | None = None,
         return_attention_weights: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
                 features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
                 Without features of targets (None) there are no terms of x_i.
-            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
-                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
-                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
-                are ignored and whose repeated edges count once.
+            adj: an edge_index [2, edges], see GCNConv.forward, whose repeated edges count several times; or a
+                SparseOperand [targets, sources], whose weights are ignored and whose repeats count once.
             edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
                 order of the edge_index, or of the edges that the operand was prepared from. An operand then
                 needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
@@ -204,14 +181,12 @@ class GATConv(_GatLayer):
         """
         nodes = check_nodes(x, self._channels, self.att_src)
         size = graph_size(nodes, size, adj)
-        check_edge_attr(edge_attr, self.edge_dim)
         want = wants_weights(return_attention_weights)
-        edges = self._edges(adj, size, edge_attr)
+        edges, features = self._edges(adj, size, edge_attr)
         sources, targets = self._mapped(nodes)
         q, k = self._node_scores(sources, targets)
         if q is None:
             q = k.new_zeros((size[1], self.heads))
-        features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
         if features is not None:
             features = self._edge_scores(features)
         out, weights = attend(
@@ -229,7 +204,7 @@ class GATConv(_GatLayer):
         return y if weights is None else (y, (edges.index(adj), weights))
 
     def _mapped(self, nodes: Nodes) -> Nodes:
-        """Returns W x of sources and of targets, [nodes, heads, out_channels]."""
+        """Return W x of sources and of targets, [nodes, heads, out_channels]."""
         sources, targets = nodes
         of_sources, of_targets = self.lin or self.lin_src, self.lin or self.lin_dst
         assert of_sources is not None
@@ -244,7 +219,7 @@ class GATConv(_GatLayer):
     def _node_scores(
         self, sources: torch.Tensor, targets: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Returns a . W x of targets and of sources, [nodes, heads] each, by products with one matrix.
+        """Return a . W x of targets and of sources, [nodes, heads] each, by products with one matrix.
 
         A product reads W x once, where multiplying and summing would write arrays of its size.
         """
@@ -256,7 +231,7 @@ class GATConv(_GatLayer):
         return of_targets, sources.flatten(1) @ _by_heads(self.att_src)
 
     def _edge_scores(self, features: torch.Tensor) -> torch.Tensor:
-        """Returns a_edge . W_e e for each edge, [edges, heads], by one product with a_edge W_e."""
+        """Return a_edge . W_e e for each edge, [edges, heads], by one product with a_edge W_e."""
         assert self.lin_edge is not None
         weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
         return F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
@@ -272,24 +247,9 @@ class GATv2Conv(_GatLayer):
     `res.weight` [y, in]; `bias` [y], where y is heads * out, or out. If there are features of edges, W_e e
     is stored, [edges, heads * out].
 
-    Args:
-        in_channels: features of a node in x, or a pair: of a source and of a target.
-        out_channels: features of a head.
-        heads: number of heads.
-        concat: whether y holds the outputs of all heads; False: their mean.
-        negative_slope: slope of the leaky ReLU for negative numbers.
-        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
-            dropped together.
-        add_self_loops: whether the self-loops of an edge_index are replaced by one for each node, and
-            operands in which nodes lack one are refused. False: edges and operands are used as they are.
-        edge_dim: features of an edge; None: there are none.
-        fill_value: features of the self-loops that are added: a number, a tensor [edge_dim], or how the
-            features of the other edges to the node are reduced: "mean", "add", "sum", "min", "max", "mul".
+    Args: those of GATConv, and
         bias: whether b and the biases of `lin_l` and `lin_r` are learned; False: there are none.
         share_weights: whether W_r is W_l.
-        residual: whether a linear map of x_i is added to y_i.
-        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
-            and of the operands that it takes; None: "fp32", and that of any operand.
 
     Raises:
         TypeError: an argument is of another type.
@@ -313,42 +273,17 @@ class GATv2Conv(_GatLayer):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
-        self._set_options(
-            in_channels, out_channels, heads, concat, negative_slope, dropout, add_self_loops, edge_dim,
-            fill_value, residual, precision,
-        )  # fmt: skip
+        super().__init__(in_channels, out_channels, heads, concat, dropout, edge_dim, bias, precision)
+        self._set_options(negative_slope, add_self_loops, fill_value, residual)
         self.share_weights = check_flag("share_weights", share_weights)
-        check_flag("bias", bias)
         (sources, targets), width = self._channels, heads * out_channels
         if share_weights and sources != targets:
             bad_value("share_weights", f"got True for in_channels {in_channels}; accepted: two equal numbers")
         self.lin_l = torch.nn.Linear(sources, width, bias=bias)
         self.lin_r = self.lin_l if share_weights else torch.nn.Linear(targets, width, bias=bias)
         self.att = torch.nn.Parameter(torch.empty(1, heads, out_channels))
-        self.lin_edge = self.res = None
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
-            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+        self.lin_edge = self._make_edge_linear()
         self._add_output(bias)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws weights and `att` (Glorot and Bengio 2010), sets b to 0, and drops a cached operand.
-
-        The biases of `lin_l` and `lin_r` are drawn uniformly from +-1/sqrt(inputs).
-        """
-        for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
-            if linear is None:
-                continue
-            glorot_(linear.weight)
-            if linear.bias is not None:
-                bound = linear.in_features**-0.5
-                torch.nn.init.uniform_(linear.bias, -bound, bound)
-        glorot_(self.att)
-        if self.bias is not None:
-            torch.nn.init.zeros_(self.bias)
-        self._memo.clear()
 
     def forward(
         self,
@@ -357,43 +292,20 @@ class GATv2Conv(_GatLayer):
         edge_attr: torch.Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
-        Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
-            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
-                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
-                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
-                are ignored and whose repeated edges count once.
-            edge_attr: with `edge_dim`: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the
-                order of the edge_index, or of the edges that the operand was prepared from. An operand then
-                needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
-                no term of the edge.
-            return_attention_weights: True: the weights are returned too.
-
-        Returns:
-            [targets, heads * out_channels], or [targets, out_channels] without `concat`, in the dtype of the
-            linear layers' outputs. With return_attention_weights (output, (edges, weights)): the edges with
-            their self-loops, [2, edges] in the order of the edge_index, of an operand in its own order; and
-            the weights [edges, heads], after dropout.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+        Arguments, results and errors are those of GATConv.forward, but the features of targets are needed.
         """
         nodes = check_nodes(x, self._channels, self.att)
         sources, targets = nodes
         if targets is None:
             bad_value("x", "has no features of targets; accepted: features of sources and of targets")
         size = graph_size(nodes, None, adj)
-        check_edge_attr(edge_attr, self.edge_dim)
         want = wants_weights(return_attention_weights)
-        edges = self._edges(adj, size, edge_attr)
+        edges, features = self._edges(adj, size, edge_attr)
         k = self.lin_l(sources).unflatten(1, (self.heads, -1))
         shared = self.share_weights and targets is sources
         q = k if shared else self.lin_r(targets).unflatten(1, (self.heads, -1))
-        features = edge_features(edges, edge_attr, adj, self.lin_edge, self.fill_value)
         if features is not None and self.lin_edge is not None:
             features = self.lin_edge(features).unflatten(1, (self.heads, -1))
         out, weights = attend(
@@ -414,6 +326,6 @@ class GATv2Conv(_GatLayer):
 
 
 def _by_heads(att: torch.Tensor) -> torch.Tensor:
-    """Returns vectors [n, heads, width] as a matrix [heads * width, n * heads], each in its head's column."""
+    """Return vectors [n, heads, width] as a matrix [heads * width, n * heads], each in its head's column."""
     by_width = att.permute(2, 0, 1)
     return by_width.diag_embed(dim1=0, dim2=3).flatten(2).flatten(0, 1)

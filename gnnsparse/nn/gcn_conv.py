@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_flag, check_integer
-from gnnsparse.nn.adjacency import AdjacencyMemo, GcnAdjacency, GcnRecipe, check_precision
+from gnnsparse.nn.adjacency import AdjacencyMemo, GcnRecipe, GraphLayer, check_precision
 from gnnsparse.nn.aggregation import product_first
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features, is_plain_linear
 from gnnsparse.nn.linear import can_propagate, linear_in_vectors, propagated_linear
@@ -17,7 +17,7 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = ["GCNConv"]
 
 
-class GCNConv(torch.nn.Module):
+class GCNConv(GraphLayer):
     """y = D^-1/2 (A + I) D^-1/2 x W + b (Kipf and Welling 2017, equation 2).
 
     Arguments, parameters and `state_dict` (`lin.weight` [out, in], `bias` [out]) are those of PyG's GCNConv,
@@ -56,7 +56,7 @@ class GCNConv(torch.nn.Module):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(precision)
         if add_self_loops is None:
             add_self_loops = normalize
         if add_self_loops and not normalize:
@@ -69,8 +69,7 @@ class GCNConv(torch.nn.Module):
         self.normalize = check_flag("normalize", normalize)
         if improved and not add_self_loops:
             bad_value("improved", "goes with add_self_loops=True only, as the weight of added self-loops")
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[GcnAdjacency] = AdjacencyMemo(forever=cached)
+        self._memo = AdjacencyMemo(forever=cached)
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
         if check_flag("bias", bias):
             self.bias = torch.nn.Parameter(torch.empty(out_channels))
@@ -79,7 +78,7 @@ class GCNConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the weight (Glorot and Bengio 2010), sets the bias to 0, and drops a cached operand."""
+        """Draw the weight (Glorot and Bengio 2010), set the bias to 0, and drop a cached operand."""
         torch.nn.init.xavier_uniform_(self.lin.weight)
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
@@ -91,7 +90,7 @@ class GCNConv(torch.nn.Module):
         adj: SparseOperand | torch.Tensor,
         edge_weight: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`. Autocast works as

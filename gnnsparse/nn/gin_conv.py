@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, check_flag, check_number
-from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.aggregation import Aggregation, Neighbours, neighbours_of, product_first
+from gnnsparse.nn.adjacency import GraphLayer
+from gnnsparse.nn.aggregation import neighbours_of, product_first
 from gnnsparse.nn.inputs import Nodes, check_features, check_nodes, graph_size, is_plain_linear, is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
@@ -19,7 +19,7 @@ from gnnsparse.sparse.operand import SparseOperand
 __all__ = ["GINConv"]
 
 
-class GINConv(torch.nn.Module):
+class GINConv(GraphLayer):
     """y_i = h(sum_j(x_j) + (1 + eps) x_i), where j are the neighbours of i (Xu et al. 2019).
 
     "How Powerful are Graph Neural Networks?", equation 4.1. Arguments, parameters and `state_dict` (`eps` [1]
@@ -31,8 +31,7 @@ class GINConv(torch.nn.Module):
             this linear layer, where it costs less.
         eps: eps at first.
         train_eps: whether eps is learned; False: it is a buffer.
-        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
-            and of the operands that it takes; None: "fp32", and that of any operand.
+        precision: the argument of GCNConv.
 
     Raises:
         TypeError: an argument is of another type.
@@ -49,13 +48,11 @@ class GINConv(torch.nn.Module):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(precision)
         if not isinstance(nn, torch.nn.Module):
             bad_type("nn", nn, "a torch.nn.Module")
         self.nn = nn
         self.initial_eps = check_number("eps", eps)
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[Neighbours] = AdjacencyMemo()
         if check_flag("train_eps", train_eps):
             self.eps = torch.nn.Parameter(torch.empty(1))
         else:
@@ -63,7 +60,7 @@ class GINConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draws the parameters of `nn`, sets eps to what it was at first, and drops a cached operand."""
+        """Draw the parameters of `nn`, set eps to what it was at first, and drop a cached operand."""
         _reset(self.nn)
         torch.nn.init.constant_(self.eps, self.initial_eps)
         self._memo.clear()
@@ -74,18 +71,15 @@ class GINConv(torch.nn.Module):
         adj: SparseOperand | torch.Tensor,
         size: tuple[int, int] | None = None,
     ) -> torch.Tensor:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [nodes, in], float32, float16 or bfloat16, on the device of `adj`; or a pair of the features
                 of sources and of targets, [sources, in] and [targets, in]. Without features of targets
                 (None) there is no term (1 + eps) x_i.
-            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
-                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
-                that is repeated counts several times. Or a SparseOperand [targets, sources] without
-                normalisation, whose weights the sum uses.
-            size: the numbers of sources and of targets, for an edge_index without features of targets; None:
-                as x says, and without features of targets as many as sources.
+            adj: an edge_index [2, edges], see GCNConv.forward, whose repeated edges count several times; or a
+                SparseOperand [targets, sources] without normalisation, whose weights the sum uses.
+            size: the argument of SAGEConv.forward.
 
         Returns:
             [targets, out], what `nn` returns.
@@ -97,31 +91,21 @@ class GINConv(torch.nn.Module):
         """
         nodes = check_nodes(x, (None, None), device=self.eps.device)
         size = graph_size(nodes, size, adj)
-        aggregation = Aggregation("sum", self.precision or Precision.FP32)
-        operand, values = neighbours_of(self._memo, adj, size, None, aggregation, precision=self.precision)
+        operand, values = neighbours_of(self._memo, adj, size, None, "sum", self.precision)
         sources, targets = nodes
         if targets is not None:
             check_features("x[1]", targets, sources.shape[1])
         first, *rest = _parts(self.nn) if targets is sources else (self.nn,)
         if rest and not product_first(sources, first.weight, values):
             mapped = F.linear(sources, first.weight)
-            out = self._sums(operand, values, mapped, mapped)
+            out = self._add_own(spmm(operand, mapped, values), mapped)
             out = out if first.bias is None else out + first.bias.to(out.dtype)
             for module in rest:
                 out = module(out)
             return out
-        y: torch.Tensor = self.nn(self._sums(operand, values, sources, targets))
-        return y
-
-    def _sums(
-        self,
-        operand: SparseOperand,
-        values: torch.Tensor | None,
-        sources: torch.Tensor,
-        targets: torch.Tensor | None,
-    ) -> torch.Tensor:
         out = spmm(operand, sources, values)
-        return out if targets is None else self._add_own(out, targets)
+        y: torch.Tensor = self.nn(out if targets is None else self._add_own(out, targets))
+        return y
 
     def _add_own(self, out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         """Returns out + (1 + eps) targets, in one pass over the features where they have one dtype."""
@@ -138,7 +122,7 @@ class GINConv(torch.nn.Module):
 
 
 def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
-    """Returns the parts of a network that begins with a linear layer, which nothing watches; else itself.
+    """Return the parts of a network that begins with a linear layer, which nothing watches; else itself.
 
     The sum over neighbours commutes with the linear layer, and costs less behind it where it makes features
     fewer.
@@ -151,7 +135,7 @@ def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def _reset(module: torch.nn.Module) -> None:
-    """Draws the parameters of a module anew: by its `reset_parameters`, or else those of its children."""
+    """Draw the parameters of a module anew: by its `reset_parameters`, or else those of its children."""
     reset = getattr(module, "reset_parameters", None)
     if callable(reset):
         reset()

@@ -30,7 +30,7 @@ def check_features(
     dim: int | None = 2,
     device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Returns `x` if a layer can take it, a dense floating-point tensor; else raises.
+    """Return `x` if a layer can take it, a dense floating-point tensor; else raise.
 
     Args:
         name: the argument.
@@ -40,10 +40,6 @@ def check_features(
             may differ. None: any.
         dim: its number of dimensions; None: at least one.
         device: where it must be, if there is no parameter; None: anywhere.
-
-    Raises:
-        TypeError: `x` is of another type, layout or dtype.
-        ValueError: it has another shape or device.
     """
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or not x.is_floating_point():
         bad_type(name, x, _accepted(features, dim))
@@ -66,12 +62,7 @@ def _accepted(features: int | None, dim: int | None) -> str:
 
 
 def check_channels(in_channels: Any) -> tuple[int, int]:
-    """Returns the features of sources and of targets that `in_channels` says, an integer or a pair of them.
-
-    Raises:
-        TypeError: it is neither, or an integer is of another type.
-        ValueError: an integer is out of range.
-    """
+    """Return the features of sources and of targets that `in_channels` says, an integer or a pair of them."""
     pair = in_channels if isinstance(in_channels, (tuple, list)) else (in_channels, in_channels)
     if len(pair) != 2:
         bad_value("in_channels", f"has {len(pair)} numbers; accepted: a positive integer, or two")
@@ -80,12 +71,7 @@ def check_channels(in_channels: Any) -> tuple[int, int]:
 
 
 def check_heads(heads: Any, out_channels: Any) -> int:
-    """Returns `heads * out_channels`, the features of all heads of a layer, if each is a positive integer.
-
-    Raises:
-        TypeError: one of them is of another type.
-        ValueError: one of them, or the product, is out of range.
-    """
+    """Return `heads * out_channels`, the features of all heads of a layer, if each is a positive integer."""
     check_integer("out_channels", out_channels, most=MOST_FEATURES)
     check_integer("heads", heads, most=MOST_FEATURES)
     if heads * out_channels > MOST_FEATURES:
@@ -102,17 +88,13 @@ def check_nodes(
     *,
     device: torch.device | None = None,
 ) -> Nodes:
-    """Returns the features of sources and of targets that a layer's input `x` holds.
+    """Return the features of sources and of targets that a layer's input `x` holds.
 
     Args:
         x: features [nodes, channels], which are those of both; or a pair of the features of sources and of
             targets, of which the latter may be None.
         channels: features of a source and of a target; None: any.
         parameter, device: see check_features.
-
-    Raises:
-        TypeError: `x` or a part of it is of another type, layout or dtype.
-        ValueError: it has another shape or device.
     """
     if not isinstance(x, (tuple, list)):
         x = check_features("x", x, channels[0], parameter, device=device)
@@ -126,17 +108,13 @@ def check_nodes(
 
 
 def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
-    """Returns the numbers of sources and of targets of a layer's graph.
+    """Return the numbers of sources and of targets of a layer's graph.
 
     Args:
         nodes: features of sources and of targets.
         size: the numbers of both as the caller gives them, or None. Without features of targets they are as
             many as the operand has rows, or else as there are sources.
         adj: an operand, or an edge_index.
-
-    Raises:
-        TypeError: `size` is no pair of integers.
-        ValueError: `size` or the operand does not go with the features.
     """
     sources, targets = nodes[0].shape[0], None if nodes[1] is None else nodes[1].shape[0]
     if size is not None:
@@ -144,16 +122,20 @@ def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
             bad_type("size", size, "the numbers of sources and of targets, or None")
         given = tuple(check_integer("size", count, least=0, accepted="two integers") for count in size)
         if given != (sources, given[1] if targets is None else targets):
-            has = f"{sources} sources" + ("" if targets is None else f" and {targets} targets")
+            has = _counts(sources, targets)
             bad_value("size", f"got {given}, x has {has}; accepted: their numbers, or None")
         targets = given[1]
     if isinstance(adj, SparseOperand):
         rows, cols = adj.shape
         if (cols, rows) != (sources, rows if targets is None else targets):
-            has = f"{sources} sources" + ("" if targets is None else f" and {targets} targets")
+            has = _counts(sources, targets)
             bad_value("x", f"has {has}, the operand {cols} and {rows}; accepted: as many as the operand has")
         return cols, rows
     return sources, sources if targets is None else targets
+
+
+def _counts(sources: int, targets: int | None) -> str:
+    return f"{sources} sources" + ("" if targets is None else f" and {targets} targets")
 
 
 def is_watched(module: torch.nn.Module) -> bool:
@@ -168,10 +150,8 @@ def is_watched(module: torch.nn.Module) -> bool:
 
 
 def is_plain_linear(module: torch.nn.Module, kind: type[torch.nn.Module] = torch.nn.Linear) -> bool:
-    """Returns whether a module is a linear layer that nothing watches: a product may stand for it.
+    """Return whether a module is a linear layer that nothing watches: a product may stand for it.
 
-    Args:
-        module: the module.
-        kind: the class whose `forward` is known to be that product.
+    `kind` is the class whose `forward` is known to be that product.
     """
     return type(module) is kind and not is_watched(module)

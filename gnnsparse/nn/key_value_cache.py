@@ -59,7 +59,7 @@ class KeyValueCache:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets all sequences."""
+        """Forget all sequences."""
         self._keys: torch.Tensor | None = None
         self._values: torch.Tensor | None = None
         # Positions are kept on the CPU, one row for all sequences as long as their lengths are the same.
@@ -96,7 +96,7 @@ class KeyValueCache:
         scale: float | None = None,
         lengths: Any = None,
     ) -> torch.Tensor:
-        """Adds tokens to the sequences and computes what they attend to.
+        """Add tokens to the sequences and compute what they attend to.
 
         The first call may have whole prompts, which run by the sparse kernels. Later tokens are compared with
         the kept ones by dense products, of which a pattern leaves few.
@@ -135,7 +135,7 @@ class KeyValueCache:
         return torch.cat(parts, dim=2) if parts else v.new_zeros(*q.shape[:3], v.shape[3])
 
     def select(self, sequences: Any) -> None:
-        """Replaces the sequences by some of them, in another order or repeated, as beam search does.
+        """Replace the sequences by some of them, in another order or repeated, as beam search does.
 
         Args:
             sequences: indices of sequences, integers [new batch], a list or a tensor.
@@ -179,7 +179,7 @@ class KeyValueCache:
                 )
 
     def _read_lengths(self, lengths: Any, batch: int, count: int) -> torch.Tensor:
-        """Returns how many tokens each sequence gets, [batch], or [1] if all get as many."""
+        """Return how many tokens each sequence gets, [batch], or [1] if all get as many."""
         if lengths is None:
             return torch.full((1,), count, dtype=torch.int64, device="cpu")
         new = _integers("lengths", lengths)
@@ -194,7 +194,7 @@ class KeyValueCache:
     def _first(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, new: torch.Tensor
     ) -> torch.Tensor:
-        """Computes prompts by the sparse kernels. Padding behind a prompt is behind all of its queries."""
+        """Compute prompts by the sparse kernels. Padding behind a prompt is behind all of its queries."""
         groups = q.shape[1] // k.shape[1]
         grouped = (q, k, v) if groups == 1 else (q.unflatten(1, (-1, groups)), k.unsqueeze(2), v.unsqueeze(2))
         out = attention(self._operand(q), *grouped, scale=scale)
@@ -214,7 +214,7 @@ class KeyValueCache:
     def _next(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, new: torch.Tensor
     ) -> torch.Tensor:
-        """Computes a few tokens that follow earlier ones."""
+        """Compute a few tokens that follow earlier ones."""
         step = torch.arange(q.shape[2], device="cpu")
         position = self._seen[:, None] + step
         self._insert(k, v, position, (step < new[:, None]).expand_as(position))
@@ -226,7 +226,7 @@ class KeyValueCache:
         return out
 
     def _insert(self, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, real: torch.Tensor) -> None:
-        """Puts those new tokens that are `real` [1 or batch, n] into free slots."""
+        """Put those new tokens that are `real` [1 or batch, n] into free slots."""
         assert self._keys is not None
         assert self._values is not None
         wanted = int(((self._held >= 0).sum(1) + real.sum(1)).max()) if real.numel() else 0
@@ -249,7 +249,7 @@ class KeyValueCache:
                 store[row, :, slot] = x[row, :, token]
 
     def _dense(self, q: torch.Tensor, allowed: torch.Tensor, scale: float | None) -> torch.Tensor:
-        """Computes attention of new queries to the slots that are `allowed`, [1 or batch, n, slots]."""
+        """Compute attention of new queries to the slots that are `allowed`, [1 or batch, n, slots]."""
         keys, values = self._keys, self._values
         assert keys is not None
         assert values is not None
@@ -276,7 +276,7 @@ class KeyValueCache:
 
 
 def _integers(name: str, value: Any) -> torch.Tensor:
-    """Returns integers [n] as int64 on the CPU."""
+    """Return integers [n] as int64 on the CPU."""
     if not isinstance(value, torch.Tensor):
         if not isinstance(value, (list, tuple)):
             bad_type(name, value, "a list or a tensor of integers")
@@ -287,7 +287,7 @@ def _integers(name: str, value: Any) -> torch.Tensor:
 
 
 def _slots(x: torch.Tensor, chosen: torch.Tensor) -> torch.Tensor:
-    """Returns [batch, heads, chosen slots, features] of `x`, for `chosen` [1 or batch, count]."""
+    """Return [batch, heads, chosen slots, features] of `x`, for `chosen` [1 or batch, count]."""
     if chosen.shape[0] == 1:
         return x.index_select(2, chosen[0])
     return x.gather(2, chosen[:, None, :, None].expand(-1, x.shape[1], -1, x.shape[3]))

@@ -57,9 +57,9 @@ _apply: Callable[..., torch.Tensor] = direct(_Propagated)
 
 
 def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
-    """Returns whether `propagated_linear` takes these arguments, which a layer then need not check.
+    """Return whether `propagated_linear` takes these arguments, which a layer then need not check.
 
-    False: there is nothing to record, an argument is not what the layer takes, or a transform, autocast, a
+    Else there is nothing to record, an argument is not what the layer takes, or a transform, autocast, a
     trace or a subclass of Tensor has to see the operations one by one.
     """
     if not is_eager() or not torch.is_grad_enabled():  # first: torch.compile need not trace the rest
@@ -88,7 +88,7 @@ def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bo
 def propagated_linear(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, operand: SparseOperand
 ) -> torch.Tensor:
-    """Computes A (x W^T) + b in training, in one step of autograd in place of four.
+    """Compute A (x W^T) + b in training, in one step of autograd in place of four.
 
     A step of training on a small graph takes the host longer than the GPU, and each operation that autograd
     records takes several microseconds (notes/log.md, "Small matrices").
@@ -98,22 +98,19 @@ def propagated_linear(
         weight: [out_features, in_features].
         bias: [out_features]; None: there is none.
         operand: A [nodes, nodes].
-
-    Returns:
-        [nodes, out_features], in the dtype of x.
     """
     return _apply(x, weight, bias, operand)
 
 
 #: Activations, and functions that compute them in place.
-_IN_PLACE: tuple[tuple[Callable[..., torch.Tensor], Callable[[torch.Tensor], torch.Tensor]], ...] = (
-    (F.relu, torch.relu_),
-    (F.gelu, torch._C._nn.gelu_),  # type: ignore[attr-defined]
-)
+_IN_PLACE: dict[Callable[..., torch.Tensor], Callable[[torch.Tensor], torch.Tensor]] = {
+    F.relu: torch.relu_,
+    F.gelu: torch._C._nn.gelu_,  # type: ignore[attr-defined]
+}
 
 
 def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Returns whether nothing but the numbers of a product is wanted, in the dtype of both factors."""
+    """Return whether nothing but the numbers of a product is wanted, in the dtype of both factors."""
     return (
         not torch.is_grad_enabled()
         and type(x) in _PLAIN
@@ -125,16 +122,9 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def linear_in_vectors(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Computes x W^T, in inference on a GPU with rows that begin at whole vectors of 16 bytes.
+    """Compute x W^T; in inference on a GPU its rows begin at whole vectors of 16 bytes.
 
     Kernels read such rows as they are; a matrix of 7 or 41 columns they would copy first.
-
-    Args:
-        x: [rows, in_features].
-        weight: [out_features, in_features].
-
-    Returns:
-        [rows, out_features]; its rows may lie further apart than their elements take.
     """
     features = weight.shape[0]
     rest = features * weight.dtype.itemsize % VECTOR_BYTES
@@ -144,7 +134,7 @@ def linear_in_vectors(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 def padded_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Computes x W^T with rows that begin at whole vectors; see `linear_in_vectors`."""
+    """Compute x W^T with rows that begin at whole vectors; see `linear_in_vectors`."""
     features, per_vector = weight.shape[0], VECTOR_BYTES // weight.dtype.itemsize
     out = x.new_empty(x.shape[0], -(-features // per_vector) * per_vector)[:, :features]
     return torch.mm(x, weight.t(), out=out)
@@ -153,14 +143,12 @@ def padded_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def activated_linear(
     x: torch.Tensor, linear: torch.nn.Linear, activation: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Applies a linear layer and an activation, in inference in the memory of the layer's result.
+    """Apply a linear layer and an activation; in inference in the memory of the layer's result.
 
-    Args:
-        x: [..., in_features].
-        linear: the layer. If it has hooks, which may keep its result, that is left as it is.
-        activation: the activation. F.relu and F.gelu can be computed in place.
+    F.relu and F.gelu can be computed in place. If the layer has hooks, which may keep its result, that is
+    left as it is.
     """
-    in_place = next((quick for known, quick in _IN_PLACE if known is activation), None)
+    in_place = _IN_PLACE.get(activation)
     if in_place is None or not is_plain_linear(linear) or not _is_inference(x, linear.weight):
         return activation(linear(x))
     return in_place(F.linear(x, linear.weight, linear.bias))

@@ -17,7 +17,7 @@ __all__ = ["ignoring_padding"]
 
 @contextmanager
 def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Iterator[None]:
-    """Makes a model compute with padded arrays what it would compute without padding, in a `with` block.
+    """Make a model compute with padded arrays what it would compute without padding, in a `with` block.
 
     Each BatchNorm1d takes its statistics over the nodes, one with an attribute `takes_padding` by itself, and
     `pool_graphs` leaves the padding out. Everything else in the model has to compute row by row, or along the

@@ -28,20 +28,16 @@ __all__ = ["Sequences", "SparseAttention", "edge_bias", "is_nested"]
 
 
 def is_nested(x: Any) -> bool:
-    """Returns whether `x` is a nested tensor."""
+    """Return whether `x` is a nested tensor."""
     return isinstance(x, torch.Tensor) and x.is_nested
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """The tokens of sequences of several lengths, one after another.
+    """The tokens of sequences of several lengths, one after another: values [all tokens, features].
 
-    Attributes:
-        values: [tokens of all sequences, features].
-        lengths: the length of each sequence.
-        offsets: int64 [sequences + 1], where each sequence begins, on the tokens' device; None: the nested
-            tensor has the older layout torch.strided, which torch's encoder makes of padded sequences in
-            evaluation.
+    `offsets`, int64 [sequences + 1] on the tokens' device, say where each begins. None: the nested tensor has
+    the older layout torch.strided, which torch's encoder makes of padded sequences in evaluation.
     """
 
     values: torch.Tensor
@@ -50,16 +46,7 @@ class Sequences:
 
     @classmethod
     def of(cls, name: str, x: Any) -> Sequences:
-        """Reads a nested tensor [batch, length of the sequence, features]. A GPU is waited for.
-
-        Args:
-            name: the argument's name, for errors.
-            x: the tensor.
-
-        Raises:
-            TypeError: `x` is no nested tensor.
-            ValueError: it has other dimensions, or holes between its sequences.
-        """
+        """Read the argument `name`, a nested tensor [batch, length, features]. A GPU is waited for."""
         if not is_nested(x):
             bad_type(name, x, "a nested tensor, as query, key and value all have to be")
         if x.dim() != 3 or (x.layout == torch.jagged and x._ragged_idx != 1):
@@ -73,7 +60,7 @@ class Sequences:
         return cls(x.values(), tuple(offsets.diff().tolist()), offsets)
 
     def nested(self, values: torch.Tensor) -> torch.Tensor:
-        """Returns other values of the same tokens as a nested tensor, which can be added to the first."""
+        """Return other values of the same tokens as a nested tensor, which can be added to the first."""
         if self.offsets is not None:
             return torch.nested.nested_tensor_from_jagged(values, self.offsets)
         return torch.nested.as_nested_tensor(list(values.split(list(self.lengths))))
@@ -200,7 +187,7 @@ class SparseAttention(torch.nn.Module):
         return False
 
     def reset_parameters(self) -> None:
-        """Draws the weights and sets the biases to 0, in the way of torch.nn.MultiheadAttention."""
+        """Draw the weights and set the biases to 0, in the way of torch.nn.MultiheadAttention."""
         weights = self._weights() if self.in_proj_weight is None else [self.in_proj_weight]
         for weight in weights:
             torch.nn.init.xavier_uniform_(weight)
@@ -224,7 +211,7 @@ class SparseAttention(torch.nn.Module):
         is_causal: bool = False,
         bias: torch.Tensor | None = None,
     ) -> Any:
-        """Computes the layer's output. For self-attention pass one tensor as query, key and value.
+        """Compute the layer's output. For self-attention pass one tensor as query, key and value.
 
         The call is torch.nn.MultiheadAttention's, and its result a pair, unless a pattern is given with it:
         `layer(query, key, value, pattern)` returns the output alone.
@@ -301,14 +288,9 @@ class SparseAttention(torch.nn.Module):
         return self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
 
     def _project(self, inputs: list[torch.Tensor], itself: bool) -> list[torch.Tensor]:
-        """Computes queries, keys and values: of one input tensor in one product.
+        """Compute queries, keys and values [..., heads, tokens, head_dim] of inputs [..., tokens, features].
 
-        Args:
-            inputs: the tokens of queries, keys and values, [..., tokens, features].
-            itself: whether these are one tensor.
-
-        Returns:
-            Views [..., heads, tokens, head_dim], for keys and values with the heads that these have.
+        One product computes all where `itself` says that the inputs are one tensor.
         """
         bias, rows = self.in_proj_bias, self._rows
         if itself and (weight := self.in_proj_weight) is not None:
@@ -322,7 +304,7 @@ class SparseAttention(torch.nn.Module):
     def _attend(
         self, edges: AttentionEdges, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Computes the output, [..., L, E], and if needed the weights, [..., heads, nnz]."""
+        """Compute the output, [..., L, E], and if needed the weights, [..., heads, nnz]."""
         groups, bias = self.num_heads // self.num_kv_heads, edges.bias
         if groups > 1:  # several heads of queries share a head of keys, to which leading sizes are broadcast
             q, k, v = q.unflatten(-3, (-1, groups)), k.unsqueeze(-3), v.unsqueeze(-3)
@@ -344,7 +326,7 @@ class SparseAttention(torch.nn.Module):
         return self.out_proj(out.transpose(-3, -2).flatten(-2)), weights
 
     def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:
-        """Computes the output of nested tensors: no query attends to another sequence."""
+        """Compute the output of nested tensors: no query attends to another sequence."""
         refuse_beside_nested(call)
         of_query = Sequences.of("query", query)
         of_key = of_query if itself else Sequences.of("key", key)
@@ -360,7 +342,7 @@ class SparseAttention(torch.nn.Module):
         return of_query.nested(self._attend(AttentionEdges(operand, None, False), q, k, v, False)[0])
 
     def make_cache(self, max_length: int | None = None) -> KeyValueCache:
-        """Returns an empty cache for `decode`, of the layer's pattern; without one a token attends to all.
+        """Return an empty cache for `decode`, of the layer's pattern; without one a token attends to all.
 
         Products with it are of the dtype of the input, and not of the layer's `precision`.
 
@@ -374,7 +356,7 @@ class SparseAttention(torch.nn.Module):
         return KeyValueCache("causal" if own is None else own.pattern, max_length=max_length)
 
     def decode(self, x: torch.Tensor, cache: KeyValueCache, *, lengths: Any = None) -> torch.Tensor:
-        """Computes the causal self-attention of tokens that follow those in a cache, and adds them to it.
+        """Compute the causal self-attention of tokens that follow those in a cache, and add them to it.
 
         Without gradients and dropout.
 
@@ -416,14 +398,9 @@ class SparseAttention(torch.nn.Module):
     def _batches(
         self, query: Any, key: Any, value: Any, pattern: SparseOperand | None
     ) -> tuple[list[torch.Tensor], tuple[int, int]]:
-        """Checks the inputs of a call, and returns them as [..., length, features].
+        """Return the inputs of a call as [..., length, features], and the numbers of queries and keys.
 
-        Args:
-            query, key, value: the inputs.
-            pattern: the operand of the call, whose shape they must have; None: it has none.
-
-        Returns:
-            The inputs, and how many queries and keys they have.
+        They are checked, beside the operand of the call, `pattern`, if there is one.
         """
         queries, keys = (None, None) if pattern is None else pattern.shape
         weight = self._query_weight()
@@ -437,7 +414,7 @@ class SparseAttention(torch.nn.Module):
         return [q, k, v], (q.shape[-2], k.shape[-2])
 
     def _batch(self, name: str, x: Any, width: int, weight: torch.Tensor, length: int | None) -> torch.Tensor:
-        """Checks an input, and returns it as [..., length, features]; `length` None accepts any."""
+        """Check an input, and return it as [..., length, features]; `length` None accepts any."""
         check_features(name, x, width, weight, dim=None)
         dims = x.dim()
         turned = x.transpose(0, 1) if dims == 3 and not self.batch_first else x
@@ -447,7 +424,7 @@ class SparseAttention(torch.nn.Module):
         return turned
 
     def extra_repr(self) -> str:
-        """Returns the text that repr() shows."""
+        """Return the text that repr() shows."""
         text = f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout}, batch_first={self.batch_first}"
         if self.num_kv_heads != self.num_heads:
             text += f", num_kv_heads={self.num_kv_heads}"

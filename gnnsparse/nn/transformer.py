@@ -104,7 +104,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         self.norm2 = torch.nn.LayerNorm(d_model, eps=layer_norm_eps, bias=bias, **options)
 
     def reset_parameters(self) -> None:
-        """Draws all parameters."""
+        """Draw all parameters."""
         for module in (self.self_attn, self.linear1, self.linear2, self.norm1, self.norm2):
             module.reset_parameters()
 
@@ -118,7 +118,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         src_mask: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model]; or
@@ -151,11 +151,11 @@ class TransformerEncoderLayer(torch.nn.Module):
         return self._blocks(src, lambda x: self.self_attn(x, x, x, *given_edges, bias=edges.bias))
 
     def make_cache(self, max_length: int | None = None) -> KeyValueCache:
-        """Returns an empty cache for `decode`; see SparseAttention.make_cache."""
+        """Return an empty cache for `decode`; see SparseAttention.make_cache."""
         return self.self_attn.make_cache(max_length)
 
     def decode(self, src: torch.Tensor, cache: KeyValueCache, *, lengths: Any = None) -> torch.Tensor:
-        """Computes the output for tokens that follow those in a cache, and adds them to it.
+        """Compute the output for tokens that follow those in a cache, and add them to it.
 
         The numbers are those of the whole sequence with `is_causal=True`. Without gradients and dropout.
 
@@ -175,7 +175,7 @@ class TransformerEncoderLayer(torch.nn.Module):
             return self._blocks(src, lambda x: self.self_attn.decode(x, cache, lengths=lengths))
 
     def _blocks(self, src: torch.Tensor, attend: Activation) -> torch.Tensor:
-        """Computes both blocks of the layer, the first of them by `attend`."""
+        """Compute both blocks of the layer, the first of them by `attend`."""
         if self.norm_first:
             x = src + drop(attend(self.norm1(src)), self.dropout, self.training)
             return x + self._feed_forward(self.norm2(x))
@@ -215,7 +215,7 @@ class TransformerEncoder(torch.nn.Module):
         self.norm = norm
 
     def reset_parameters(self) -> None:
-        """Draws the parameters of all layers."""
+        """Draw the parameters of all layers."""
         modules: list[Any] = [*self.layers, self.norm]
         for module in modules:
             if hasattr(module, "reset_parameters"):
@@ -231,20 +231,16 @@ class TransformerEncoder(torch.nn.Module):
         mask: torch.Tensor | None = None,
         bias: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Computes the output of the last layer.
+        """Compute the output of the last layer.
 
         Masks are converted one time for all layers that have the same pattern.
 
         Args:
-            src: [length, batch, d_model], [batch, length, d_model] with batch_first, or [length, d_model]; or
-                a nested tensor of layout torch.jagged.
+            src, src_key_padding_mask, bias: the arguments of TransformerEncoderLayer.forward.
             pattern: operand of shape [length, length] made by `gnnsparse.prepare`, which replaces the layers'
                 own patterns; or, in its place by position, torch's `mask`.
-            src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
-                added to the scores. None: no token is padding.
             is_causal: whether edges to later tokens are masked; None: no, they are if `mask` does it.
             mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.
-            bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
 
         Returns:
             A tensor of the shape of src.
@@ -269,26 +265,17 @@ class TransformerEncoder(torch.nn.Module):
         return x if sequences is None else sequences.nested(x)
 
     def make_cache(self, max_length: int | None = None) -> list[KeyValueCache]:
-        """Returns empty caches for `decode`, one for each layer; see SparseAttention.make_cache."""
+        """Return empty caches for `decode`, one for each layer; see SparseAttention.make_cache."""
         layers: list[Any] = list(self.layers)
         return [layer.make_cache(max_length) for layer in layers]
 
     def decode(
         self, src: torch.Tensor, caches: Sequence[KeyValueCache], *, lengths: Any = None
     ) -> torch.Tensor:
-        """Computes the output for tokens that follow those in the caches, and adds them to these.
+        """Compute the output for tokens that follow those in the caches, and add them to these.
 
-        Args:
-            src: [batch, n, d_model] with batch_first, or [n, batch, d_model] without.
-            caches: what `make_cache` returned, for the same sequences.
-            lengths: the argument of KeyValueCache.attend: how many of the n tokens each sequence has.
-
-        Returns:
-            A tensor of the shape of src.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: a shape does not go with the layers or the caches, or a layer would use dropout.
+        `caches` is what `make_cache` returned, for the same sequences; the rest is as in
+        TransformerEncoderLayer.decode.
         """
         layers: list[Any] = list(self.layers)
         if len(caches) != len(layers):
@@ -302,13 +289,10 @@ class TransformerEncoder(torch.nn.Module):
 def _given(
     pattern: Any, mask: Any, name: str, padding: torch.Tensor | None, is_causal: bool, bias: Any
 ) -> Given:
-    """Returns the arguments of a call as SparseAttention has them.
+    """Return the arguments of a call as SparseAttention has them.
 
-    Args:
-        pattern: the first argument by position after the input: a pattern, or torch's mask.
-        mask: the mask by its name.
-        name: that name.
-        padding, is_causal, bias: as given.
+    `pattern` is the first argument by position after the input, a pattern or torch's mask, `mask` the mask by
+    its `name`.
     """
     if isinstance(pattern, torch.Tensor):
         if mask is not None:
@@ -321,7 +305,7 @@ def _given(
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor with the device and the dtype of the queries that a layer makes of `x`."""
+    """Return a tensor with the device and the dtype of the queries that a layer makes of `x`."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind):
         return x.new_empty(0, dtype=torch.get_autocast_dtype(kind))
@@ -329,13 +313,7 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 
 def _edges(attn: SparseAttention, src: Sequences | torch.Tensor, given: Given) -> AttentionEdges:
-    """Returns the edges of self-attention, which all layers with the same patterns share.
-
-    Args:
-        attn: the attention of a layer.
-        src: the layer's input.
-        given: the arguments of the call.
-    """
+    """Return the edges of self-attention of an input, which all layers with the same patterns share."""
     if isinstance(src, Sequences):
         refuse_beside_nested(given)
         patterns, like = attn.patterns.get(given.is_causal), _like(src.values)

@@ -7,24 +7,16 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
-from gnnsparse.nn.adjacency import AdjacencyMemo
-from gnnsparse.nn.edges import Edges, attend, check_edge_attr, edge_features, edges_of, joined, wants_weights
-from gnnsparse.nn.inputs import (
-    MOST_FEATURES,
-    check_channels,
-    check_heads,
-    check_nodes,
-    graph_size,
-    is_plain_linear,
-)
+from gnnsparse.errors import bad_type, bad_value, check_flag
+from gnnsparse.nn.edges import EdgeAttention, attend, joined, wants_weights
+from gnnsparse.nn.inputs import check_nodes, graph_size, is_plain_linear
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["TransformerConv"]
 
 
-class TransformerConv(torch.nn.Module):
+class TransformerConv(EdgeAttention):
     """y_i = W_skip x_i + sum_j p_ij (W_v x_j + W_e e_ij), p the softmax over j of q_i . k_ij / sqrt(out).
 
     q_i = W_q x_i and k_ij = W_k x_j + W_e e_ij in each head; every map but W_e has a bias (Shi et al. 2021,
@@ -48,8 +40,7 @@ class TransformerConv(torch.nn.Module):
         edge_dim: features of an edge; None: there are none.
         bias: whether the linear maps have biases.
         root_weight: whether there is the term W_skip x_i; its parameters exist in either case, as in PyG.
-        precision: precision of the operands that the layer makes of an edge_index, see gnnsparse.Precision,
-            and of the operands that it takes; None: "fp32", and that of any operand.
+        precision: the argument of GCNConv.
 
     Raises:
         TypeError: an argument is of another type.
@@ -58,7 +49,6 @@ class TransformerConv(torch.nn.Module):
 
     #: The class of the linear layers.
     _linear: type[torch.nn.Module] = torch.nn.Linear
-    lin_edge: torch.nn.Linear | None
     lin_beta: torch.nn.Linear | None
 
     def __init__(
@@ -75,39 +65,18 @@ class TransformerConv(torch.nn.Module):
         *,
         precision: Precision | str | None = None,
     ) -> None:
-        super().__init__()
-        self.in_channels, self._channels = in_channels, check_channels(in_channels)
-        width = check_heads(heads, out_channels)
-        self.out_channels, self.heads = out_channels, heads
-        self.concat = check_flag("concat", concat)
+        super().__init__(in_channels, out_channels, heads, concat, dropout, edge_dim, bias, precision)
         self.root_weight = check_flag("root_weight", root_weight)
         self.beta = check_flag("beta", beta) and root_weight
-        self.dropout = check_share("dropout", dropout)
-        self.edge_dim = edge_dim
-        self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[Edges] = AdjacencyMemo()
-        check_flag("bias", bias)
-        sources, targets = self._channels
+        (sources, targets), width = self._channels, heads * out_channels
         self.lin_key = torch.nn.Linear(sources, width, bias=bias)
         self.lin_query = torch.nn.Linear(targets, width, bias=bias)
         self.lin_value = torch.nn.Linear(sources, width, bias=bias)
-        self.lin_edge = self.lin_beta = None
-        if edge_dim is not None:
-            check_integer("edge_dim", edge_dim, most=MOST_FEATURES)
-            self.lin_edge = torch.nn.Linear(edge_dim, width, bias=False)
+        self.lin_edge = self._make_edge_linear()
         out = width if concat else out_channels
         self.lin_skip = torch.nn.Linear(targets, out, bias=bias)
-        if self.beta:
-            self.lin_beta = torch.nn.Linear(3 * out, 1, bias=False)
+        self.lin_beta = torch.nn.Linear(3 * out, 1, bias=False) if self.beta else None
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draws weights and biases uniformly from +-1/sqrt(inputs), and drops a cached operand."""
-        of_sources = self.lin_key, self.lin_query, self.lin_value
-        for linear in (*of_sources, self.lin_edge, self.lin_skip, self.lin_beta):
-            if linear is not None:
-                linear.reset_parameters()
-        self._memo.clear()
 
     def forward(
         self,
@@ -116,15 +85,12 @@ class TransformerConv(torch.nn.Module):
         edge_attr: torch.Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
                 features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
-            adj: an edge_index [2, edges], sources over targets, which the layer prepares in the first call,
-                and again when the edges differ from those of the last one (see GCNConv.forward); an edge
-                that is repeated counts several times. Or a SparseOperand [targets, sources], whose weights
-                are ignored and whose repeated edges count once.
+            adj: the argument of GATConv.forward.
             edge_attr: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the order of the
                 edge_index, or of the edges that the operand was prepared from. Edges with features must not
                 be repeated. A layer has them if, and only if, it was made with `edge_dim`.
@@ -146,14 +112,12 @@ class TransformerConv(torch.nn.Module):
         if targets is None:
             bad_value("x", "has no features of targets; accepted: features of sources and of targets")
         size = graph_size(nodes, None, adj)
-        check_edge_attr(edge_attr, self.edge_dim)
         if self.edge_dim is not None and edge_attr is None:
             bad_type("edge_attr", edge_attr, f"a floating-point tensor [edges, {self.edge_dim}]")
         wants_weights(return_attention_weights)
         want = return_attention_weights is not None
-        edges = edges_of(self._memo, adj, size, precision=self.precision)
+        edges, features = self._edges(adj, size, edge_attr)
         q, k, v, root = self._projected(sources, targets)
-        features = edge_features(edges, edge_attr, adj, self.lin_edge)
         options: dict[str, Any] = {"score": "dot"}
         if features is not None and self.lin_edge is not None:
             options["edge_weight"] = self.lin_edge.weight
@@ -172,16 +136,13 @@ class TransformerConv(torch.nn.Module):
     def _projected(
         self, sources: torch.Tensor, targets: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Returns queries, keys and values [nodes, heads, out], and the skip connection or None.
+        """Return queries, keys and values [nodes, heads, out], and the skip connection or None.
 
         Where sources are targets one product computes all; its gradient reads the input and sums biases once.
         """
-        layers = [
-            self.lin_query,
-            self.lin_key,
-            self.lin_value,
-            *([self.lin_skip] if self.root_weight else []),
-        ]
+        layers = [self.lin_query, self.lin_key, self.lin_value]
+        if self.root_weight:
+            layers.append(self.lin_skip)
         if targets is sources and all(is_plain_linear(layer, self._linear) for layer in layers):
             weight = torch.cat([layer.weight for layer in layers])
             bias = None if self.lin_query.bias is None else torch.cat([layer.bias for layer in layers])
@@ -193,11 +154,8 @@ class TransformerConv(torch.nn.Module):
         return q, k, v, parts[3] if self.root_weight else None
 
     def _with_root(self, mean: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-        """Adds the node's own term, or weighs both by the gate."""
+        """Add the node's own term, or weigh both by the gate."""
         if self.lin_beta is None:
             return mean + root
         gate = self.lin_beta(torch.cat([mean, root, mean - root], dim=-1)).sigmoid()
         return gate * root + (1 - gate) * mean
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from models import MODELS
-from tests.nn.pyg_layers import pyg
+from tests.nn.pyg_layers import loss_curve, pyg
 from tests.tasks import toy_task
 
 accuracy: Any = pytest.importorskip("benchmarks.accuracy")
@@ -54,28 +53,16 @@ def test_equal_models_give_equal_results(name: str) -> None:
     assert_all_accurate(got, plain, exact)
 
 
-def losses(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor) -> torch.Tensor:
-    """The loss curve of 15 steps without dropout."""
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-    curve = []
-    for _ in range(15):
-        optimizer.zero_grad()
-        loss = F.cross_entropy(model(x, adj), y)
-        loss.backward()
-        optimizer.step()
-        curve.append(loss.detach())
-    return torch.stack(curve)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_the_loss_curve_is_pygs(name: str) -> None:
     ours, theirs = models_of(name, dropout=0.0)
     _, wide = models_of(name, dropout=0.0)
     index, x, y = edges(), torch.randn(NODES, 6), torch.randint(0, 3, (NODES,))
     a = gnnsparse.prepare(index, num_nodes=NODES, values=MODELS[name].values, cache=False)
-    got, plain = losses(ours, x, a, y), losses(theirs, x, index, y)
+    got, plain = loss_curve(ours, x, a, y, 15), loss_curve(theirs, x, index, y, 15)
     # Rounding errors of gradients, which Adam divides by their size, grow from step to step.
-    assert_accurate(got, plain, losses(wide.double(), x.double(), index, y), floor=1e-4)
+    exact = loss_curve(wide.double(), x.double(), index, y, 15)
+    assert_accurate(got, plain, exact, floor=1e-4)
     assert got[-1] < 0.95 * got[0]
 
 

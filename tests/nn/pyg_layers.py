@@ -74,6 +74,7 @@ def assert_as_pyg(
     inputs: list[torch.Tensor],
     *,
     parameters: Callable[[Any], dict[str, torch.Tensor]] = named,
+    floor: float | None = FLOOR,
 ) -> None:
     """Output and gradients of all that has one are those of PyG's layer, which float64 judges beside ours.
 
@@ -86,6 +87,7 @@ def assert_as_pyg(
         call: calls a layer with the inputs.
         inputs: what gets gradients besides the parameters.
         parameters: the parameters of a layer that get gradients.
+        floor: see assert_all_accurate.
     """
 
     def run(layer: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -98,4 +100,19 @@ def assert_as_pyg(
     with in_float64(theirs):
         exact = run(theirs, [x.double() for x in inputs])
     assert [x.dtype for x in got] == [x.dtype for x in plain]
-    assert_all_accurate(got, plain, exact, floor=FLOOR)
+    assert_all_accurate(got, plain, exact, floor=floor)
+
+
+def loss_curve(
+    model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int, parameters: Any = None
+) -> torch.Tensor:
+    """The losses of so many steps of Adam, of all parameters or of those given."""
+    optimizer = torch.optim.Adam(parameters or model.parameters(), lr=0.01)
+    curve = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(x, adj), y)
+        loss.backward()
+        optimizer.step()
+        curve.append(loss.detach())
+    return torch.stack(curve)

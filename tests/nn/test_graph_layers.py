@@ -1,0 +1,541 @@
+"""The layers of graphs: precisions, dtypes, order of products, what they keep, compilation, errors.
+
+What they compute is compared with PyG's layers in test_pyg_layers.py.
+"""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import re
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import gnnsparse
+from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
+from tests.helpers import PRECISIONS, ROUNDING, agnn_beta_scale, reference_layers
+
+NODES = 30
+
+
+def gin(width: int, out: int, **options: Any) -> GINConv:
+    return GINConv(torch.nn.Linear(width, out), **options)
+
+
+def agnn(width: int, out: int, **options: Any) -> AGNNConv:
+    return AGNNConv(**options)
+
+
+def edges(seed: int = 0, count: int = 120) -> torch.Tensor:
+    """Random edges, some of them repeated, and self-loops."""
+    return torch.randint(0, NODES, (2, count), generator=torch.Generator().manual_seed(seed))
+
+
+def distinct(seed: int = 0) -> torch.Tensor:
+    return edges(seed).unique(dim=1)
+
+
+def operand(index: torch.Tensor | None = None, **options: Any) -> gnnsparse.SparseOperand:
+    index = distinct() if index is None else index
+    return gnnsparse.prepare(index, num_nodes=NODES, cache=False, **options)
+
+
+class Kind(NamedTuple):
+    """A layer.
+
+    Attributes:
+        make: makes one of the numbers of features of input and output.
+        values: the `values` of its operand.
+        roundings: how many roundings of a product may cancel in the plain run and not in ours.
+        edge_dim: features of an edge.
+    """
+
+    make: Callable[..., Any]
+    values: str | None = None
+    roundings: int = 8
+    edge_dim: int = 0
+
+    def inputs(self, width: int, device: str = "cpu") -> list[torch.Tensor]:
+        """x, and the features of `distinct()` edges if there are any."""
+        x = torch.randn(NODES, width, device=device)
+        attr = torch.randn(distinct().shape[1], self.edge_dim, device=device)
+        return [x, attr] if self.edge_dim else [x]
+
+
+AGGREGATING = {
+    "sage mean": Kind(SAGEConv, "mean"),
+    "sage sum": Kind(partial(SAGEConv, aggr="sum")),
+    "sage max": Kind(partial(SAGEConv, aggr="max")),
+    "graph add": Kind(GraphConv),
+    "graph mean": Kind(partial(GraphConv, aggr="mean"), "mean"),
+    "graph min": Kind(partial(GraphConv, aggr="min")),
+    "gin": Kind(gin),
+}
+ATTENTION: dict[str, Any] = {"gat": GATConv, "gatv2": GATv2Conv, "transformer": TransformerConv}
+ATTENDING = {name: Kind(partial(make, heads=3), "gcn", 16) for name, make in ATTENTION.items()}
+#: With features of edges, of which the operand then has no other ones.
+WITH_EDGES = {
+    f"{name} of edges": Kind(partial(make, heads=3, edge_dim=2), None, 16, 2)
+    for name, make in ATTENTION.items()
+}
+KINDS = {"gcn": Kind(GCNConv, "gcn"), "agnn": Kind(agnn, "gcn"), **AGGREGATING, **ATTENDING}
+OF_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+OF_ATTENTION = pytest.mark.parametrize("make", ATTENTION.values(), ids=ATTENTION)
+LOOPS = pytest.mark.parametrize("make", [GATConv, GATv2Conv])
+
+
+def without_loops(make: Any) -> dict[str, bool]:
+    """The option by which a layer takes operands with features of edges."""
+    return {} if make is TransformerConv else {"add_self_loops": False}
+
+
+def run(layer: Any, adj: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The output and the gradients of inputs and parameters, but that of the keys' bias, which is 0."""
+    parameters = [p for name, p in layer.named_parameters() if name != "lin_key.bias"]
+    return with_gradients(lambda x, *attr: layer(x, adj, *attr), inputs, parameters)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("sizes", [(4, 9), (9, 4)], ids=str)
+@pytest.mark.parametrize("name", [*AGGREGATING, *ATTENDING, *WITH_EDGES])
+def test_precisions(device: str, name: str, precision: str, sizes: tuple[int, int]) -> None:
+    kind = {**KINDS, **WITH_EDGES}[name]
+    options = without_loops(ATTENTION[name.split()[0]]) if kind.edge_dim else {}
+    layer, inputs = kind.make(*sizes, **options).to(device), kind.inputs(sizes[0], device)
+    a = operand(values=kind.values, precision=precision, reorder="degree").to(device)
+    got, again = run(layer, a, inputs), run(layer, a, inputs)
+    with reference_layers():
+        plain = run(layer, a, inputs)
+        with in_float64(layer):
+            exact = run(layer, a, [x.double() for x in inputs])
+    assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
+    roundings = kind.roundings if precision == "fp32" else 2
+    assert_all_accurate(got, plain, exact, floor=roundings * ROUNDING[precision])
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("reorder", ["none", "degree"])
+def test_precisions_of_agnn(device: str, precision: str, reorder: str) -> None:
+    """Beside the formula on all pairs."""
+    a = operand(edges(), values="gcn", precision=precision, reorder=reorder).to(device)
+    linked = torch.zeros(NODES, NODES, dtype=torch.bool)
+    linked[tuple(a.indices().cpu())] = True
+    layer, x = AGNNConv().to(device), torch.randn(NODES, 16, device=device)
+    with torch.no_grad():
+        layer.beta.fill_(2.0)
+
+    def dense(x: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+        unit = torch.nn.functional.normalize(x)
+        return (beta * unit @ unit.T).masked_fill(~linked, float("-inf")).softmax(dim=1) @ x
+
+    got = run(layer, a, [x])
+    with reference_layers():
+        plain = run(layer, a, [x])
+    exact = with_gradients(dense, [x.double().cpu(), torch.tensor([2.0], dtype=torch.float64)])
+    floor = (8 if precision == "fp32" else 2) * ROUNDING[precision]
+    scales = [None, None, agnn_beta_scale(x, 2.0, linked)]
+    assert_all_accurate(got, plain, exact, floor=floor, scales=scales)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("kind", AGGREGATING.values(), ids=AGGREGATING)
+def test_edges_give_the_same_as_their_operand(kind: Kind, precision: str) -> None:
+    layer, x = kind.make(5, 5, precision=precision), torch.randn(NODES, 5)
+    assert torch.equal(layer(x, distinct()), layer(x, operand(values=kind.values, precision=precision)))
+
+
+def test_weights_of_edges_are_those_of_an_operand() -> None:
+    index, x = distinct(), torch.randn(NODES, 5)
+    weight = torch.rand(index.shape[1])
+    layer = GraphConv(5, 4)
+    got, want = layer(x, index, weight), layer(x, operand(index, values=weight))
+    with reference_layers(), in_float64(layer):
+        exact = layer(x.double(), operand(index, values=weight))
+    assert_accurate(got, want, exact)
+
+
+@pytest.mark.parametrize("kind", {**KINDS, **WITH_EDGES}.values(), ids=[*KINDS, *WITH_EDGES])
+def test_a_layer_of_halves(device: str, kind: Kind) -> None:
+    layer = kind.make(4, 8).to(device, torch.float16)
+    x, *attr = (t.half() for t in kind.inputs(4, device))
+    more = {"return_attention_weights": True} if kind.edge_dim else {}
+    out = layer(x, distinct().to(device), *attr, **more)
+    y, weights = (out[0], out[1][1]) if more else (out, out)
+    (y.sum() + weights.sum()).backward()
+    assert y.dtype == weights.dtype == torch.float16
+    for parameter in layer.parameters():
+        assert parameter.grad.dtype == torch.float16
+        assert bool(torch.isfinite(parameter.grad).all())
+
+
+def test_squares_of_halves_do_not_overflow() -> None:
+    """Squares of 300 are beyond float16. The mean of equal rows is that row."""
+    x = torch.full((NODES, 4), 300.0, dtype=torch.float16)
+    y = AGNNConv()(x, operand(values="gcn"))
+    assert y.dtype == torch.float16
+    assert torch.equal(y, x)
+
+
+@pytest.mark.parametrize("sizes", [(16, 4), (4, 16)], ids=str)
+@pytest.mark.parametrize("kind", {**AGGREGATING, **WITH_EDGES}.values(), ids=[*AGGREGATING, *WITH_EDGES])
+def test_autocast(device: str, kind: Kind, sizes: tuple[int, int]) -> None:
+    """The output has the low dtype of the linear layers; gradients are float32."""
+    dtype = torch.float16 if device == "cuda" else torch.bfloat16
+    layer, inputs = kind.make(*sizes).to(device), kind.inputs(sizes[0], device)
+    index = distinct().to(device)
+    with torch.autocast(device, dtype):
+        y = layer(inputs[0], index, *inputs[1:])
+    y.float().square().sum().backward()
+    assert y.dtype == dtype
+    assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
+    wide = layer(inputs[0], index, *inputs[1:])
+    with reference_layers(), in_float64(layer):
+        x, *attr = (t.double() for t in inputs)
+        exact = layer(x, index, *attr)
+    assert_accurate(y.float(), wide, exact, floor=kind.roundings * torch.finfo(dtype).eps)
+
+
+@pytest.fixture
+def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets the features of what layers hand to spmm."""
+    found: list[int] = []
+
+    def watched(a: Any, dense: torch.Tensor, *values: Any) -> torch.Tensor:
+        found.append(dense.shape[1])
+        return gnnsparse.spmm(a, dense, *values)
+
+    for module in ("aggregation", "gin_conv"):
+        monkeypatch.setattr(f"gnnsparse.nn.{module}.spmm", watched)
+    return found
+
+
+@pytest.mark.parametrize(("sizes", "width"), [((8, 32), 8), ((32, 8), 8), ((12, 8), 8)], ids=str)
+def test_the_product_is_as_narrow_as_it_can_be(sizes: tuple[int, int], width: int, widths: list[int]) -> None:
+    x = torch.randn(NODES, sizes[0], requires_grad=True)
+    for layer in (SAGEConv(*sizes), GraphConv(*sizes)):
+        layer(x, edges())
+    assert widths == [width, width]
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+def test_gin_sums_behind_a_linear_layer_to_fewer_features(
+    bias: bool, watched: bool, widths: list[int]
+) -> None:
+    """The sum is as narrow as it can be, unless a hook would miss the linear layer."""
+    tanh = torch.nn.Tanh()
+    network = torch.nn.Sequential(torch.nn.Linear(16, 4, bias=bias), tanh, torch.nn.Linear(4, 9), tanh)
+    layer, x, a = GINConv(network, eps=0.5, train_eps=True), torch.randn(NODES, 16), operand()
+    seen: list[int] = []
+    if watched:
+        network[0].register_forward_hook(lambda *_: seen.append(1))
+
+    def formula(x: torch.Tensor) -> torch.Tensor:
+        return network(gnnsparse.spmm(a, x, impl="reference") + (1 + layer.eps) * x)
+
+    plain = with_gradients(formula, [x], layer.parameters())
+    with in_float64(layer):
+        exact = with_gradients(formula, [x.double()], layer.parameters())
+    seen.clear()
+    got = run(layer, a, [x])
+    assert widths == [16 if watched else 4]
+    assert len(seen) == watched
+    assert_all_accurate(got, plain, exact, floor=8 * ROUNDING["fp32"])
+
+
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize(("make", "name", "start"), [(gin, "eps", 0.25), (agnn, "beta", 1.0)])
+def test_a_number_starts_where_it_was(make: Any, name: str, start: float, learned: bool) -> None:
+    options = {"eps": 0.25, "train_eps": learned} if name == "eps" else {"requires_grad": learned}
+    layer = make(4, 4, **options)
+    number = getattr(layer, name)
+    assert number.tolist() == [start]
+    assert isinstance(number, torch.nn.Parameter) == learned
+    torch.nn.init.constant_(number, 3.0)
+    layer.reset_parameters()
+    assert number.tolist() == [start]
+
+
+@OF_KIND
+def test_an_edge_index_is_prepared_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
+        calls.append(1)
+        return gnnsparse.prepare(*args, **options)
+
+    for module in ("adjacency", "aggregation", "edges"):
+        monkeypatch.setattr(f"gnnsparse.nn.{module}.prepare", counted)
+    layer, index, x = kind.make(4, 4), edges(), torch.randn(NODES, 4)
+    first = layer(x, index)
+    assert torch.equal(layer(x, index), first)
+    assert len(calls) == 1
+    assert not torch.equal(layer(x, edges(1)), first)
+    assert len(calls) == 2
+    layer(torch.randn(NODES + 3, 4), edges(1))
+    assert len(calls) == 3
+    if kind.make not in (GCNConv, agnn):
+        layer((torch.randn(NODES + 3, 4), x), edges(1))
+        assert len(calls) == 4
+
+
+@OF_KIND
+def test_copies_and_pickles(kind: Kind) -> None:
+    layer, index, x = kind.make(4, 4), edges(), torch.randn(NODES, 4)
+    want = layer(x, index)
+    assert torch.equal(copy.deepcopy(layer)(x, index), want)
+    assert torch.equal(pickle.loads(pickle.dumps(layer))(x, index), want)
+    layer.reset_parameters()
+    assert torch.equal(layer(x, index), want) == (kind.make is agnn)
+
+
+def assert_same(got: torch.Tensor, want: torch.Tensor, *, bits: bool) -> None:
+    if bits:
+        assert torch.equal(got, want)
+    else:
+        assert_accurate(got, want, want.double())
+
+
+@pytest.mark.parametrize("name", [*KINDS, *WITH_EDGES])
+def test_inference_does_not_spoil_training(name: str) -> None:
+    """Without gradients the order of the products may be another, but in layers of attention."""
+    kind = {**KINDS, **WITH_EDGES}[name]
+    layer, index, (x, *attr) = kind.make(4, 4), distinct(), kind.inputs(4)
+    with torch.inference_mode():
+        want = layer(x, index, *attr)
+    y = layer(x, index, *attr)
+    y.sum().backward()
+    assert_same(y, want, bits=kind.roundings == 16)
+
+
+@OF_KIND
+def test_compiled(kind: Kind) -> None:
+    """The layers without attention are compiled whole."""
+    a, layer = operand(values=kind.values), kind.make(6, 3)
+    x = torch.randn(NODES, 6, requires_grad=True)
+    _ = a.T  # made at the first backward otherwise, which can't be traced
+    attends = kind in ATTENDING.values()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled = torch.compile(layer, backend="aot_eager", fullgraph=not attends)
+        results = [compiled(x, adj) for adj in ((a, edges()) if attends else (a,))]
+    results[0].sum().backward()
+    assert x.grad is not None
+    for y, adj in zip(results, (a, edges()), strict=False):
+        assert_same(y, layer(x, adj), bits=not attends)
+
+
+@OF_ATTENTION
+def test_gradients_by_torch_func(make: Any) -> None:
+    layer, index, x = make(4, 3, heads=2, edge_dim=2), distinct(), torch.randn(NODES, 4)
+    attr = torch.randn(index.shape[1], 2)
+
+    def loss(x: torch.Tensor, attr: torch.Tensor) -> torch.Tensor:
+        return layer(x, index, attr).square().sum()
+
+    got = torch.func.grad(loss, argnums=(0, 1))(x, attr)
+    plain = with_gradients(loss, [x, attr])
+    probe = torch.randn((), generator=torch.Generator().manual_seed(0))
+    with reference_layers(), in_float64(layer):
+        exact = with_gradients(loss, [x.double(), attr.double()])
+    scaled = [[grad / probe.to(grad) for grad in grads[1:]] for grads in (plain, exact)]
+    assert_all_accurate(got, *scaled)
+
+
+@OF_ATTENTION
+def test_repeated_edges_share_their_weight(make: Any) -> None:
+    """Weights of a node sum to 1 over all edges, repeats included, which count as often as they are given."""
+    x = torch.randn(NODES, 4)
+    _, (pairs, weights) = make(4, 4, heads=2)(x, edges(), return_attention_weights=True)
+    sums = torch.zeros(NODES, 2).index_add(0, pairs[1], weights)
+    some = torch.zeros(NODES).index_add(0, pairs[1], torch.ones(pairs.shape[1])) > 0
+    exact = some.double()[:, None].expand(-1, 2)
+    assert_accurate(sums, exact.float(), exact)
+
+
+def test_edges_given_twice_count_twice() -> None:
+    index = torch.tensor([[1, 1, 2], [0, 0, 0]])
+    weights = AGNNConv(add_self_loops=False)(torch.eye(3), index)[0]
+    exact = torch.tensor([0.0, 2 / 3, 1 / 3], dtype=torch.float64)
+    assert_accurate(weights, exact.float(), exact)
+
+
+def test_loops_have_the_mean_of_features() -> None:
+    """In a tie of equal scores only the features of edges tell; they are the mean of those at the node."""
+    index, attr = torch.tensor([[1, 2, 2], [0, 0, 2]]), torch.tensor([[1.0], [5.0], [9.0]])
+    layer = GATConv(2, 2, edge_dim=1)
+    pairs = layer(torch.zeros(3, 2), index, attr, return_attention_weights=True)[1][0]
+    assert pairs.tolist() == [[1, 2, 0, 1, 2], [0, 0, 0, 1, 2]]
+    made = layer._memo._entry.adjacency
+    assert made.features(attr, index, layer.lin_edge.weight, "mean").flatten().tolist() == [1, 5, 3, 0, 0]
+    assert made.features(attr, index, layer.lin_edge.weight, "mul").flatten().tolist() == [1, 5, 5, 1, 1]
+
+
+X, E, D = torch.randn(NODES, 4), edges(), distinct()
+LABELS = torch.ones(D.shape[1], 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: SAGEConv(4, 0), "out_channels: got 0"),
+        (lambda: SAGEConv((4, -1), 3), "in_channels: got -1"),
+        (lambda: SAGEConv(4, 3, aggr="lstm"), "aggr: got 'lstm'; accepted: add, sum, mean, max, min"),
+        (lambda: SAGEConv(4, 3, aggr=["mean", "max"]), "aggr: got list; accepted: one of add"),
+        (lambda: GraphConv(4, 3, aggr=None), "aggr: got NoneType"),
+        (lambda: SAGEConv(4, 3, project=1), "project: got int"),
+        (lambda: SAGEConv(4, 3, normalize=None), "normalize: got NoneType"),
+        (lambda: SAGEConv(4, 3, root_weight=0), "root_weight: got int"),
+        (lambda: GraphConv(4, 3, bias=1), "bias: got int"),
+        (lambda: GraphConv(4, 3, precision="fp7"), "precision: got 'fp7'; accepted: fp32, tf32, fp16, bf16"),
+        (lambda: GraphConv(4, 3, flow="target_to_source"), "unexpected keyword argument 'flow'"),
+        (lambda: GINConv(lambda x: x), "nn: got function; accepted: a torch.nn.Module"),
+        (lambda: gin(4, 3, eps="0"), "eps: got str"),
+        (lambda: gin(4, 3, eps=float("inf")), "eps: got inf"),
+        (lambda: gin(4, 3, train_eps=1), "train_eps: got int"),
+        (lambda: gin(4, 3)((X, X[:, :3]), E), "x[1]: has shape (30, 3)"),
+        (lambda: AGNNConv(requires_grad=1), "requires_grad: got int; accepted: True or False"),
+        (lambda: AGNNConv(add_self_loops=None), "add_self_loops: got NoneType"),
+        (lambda: AGNNConv()(torch.ones(4, 2), operand(values="gcn")), "q: has shape (4, 2)"),
+        (lambda: SAGEConv((4, 5), 3)(X, E), "x: has shape (30, 4); accepted: a floating-point tensor"),
+        (lambda: SAGEConv(4, 3)((X, X, X), E), "x: has 3 elements"),
+        (lambda: SAGEConv(4, 3)(X, E, size=(30, 29)), "size: got (30, 29), x has 30 sources and 30 targets"),
+        (lambda: SAGEConv(4, 3)((X, None), E, size=(29, 30)), "size: got (29, 30), x has 30 sources"),
+        (lambda: SAGEConv(4, 3)(X, None), "adj: got NoneType; accepted: a SparseOperand"),
+        (lambda: SAGEConv(4, 3)(X, operand()), "prepared with weights of its own; accepted: values='mean'"),
+        (lambda: SAGEConv(4, 3)(X, operand(values="gcn")), "adj: an operand prepared with values='gcn'"),
+        (lambda: SAGEConv(4, 3, aggr="sum")(X, operand(values="gcn")), "weights aggr='sum' has no use for"),
+        (lambda: gin(4, 3)(X, operand(values="mean")), "adj: an operand prepared with values='mean', whose"),
+        (lambda: gin(4, 3, precision="bf16")(X, operand()), "precision: got 'bf16', the operand has 'fp32'"),
+        (lambda: SAGEConv(4, 3)(X[:9], operand(values="mean")), "x: has 9 sources and 9 targets"),
+        (lambda: SAGEConv(4, 3, "max")(X, operand(E)), "adj: an operand with weights or repeated edges"),
+        (lambda: GraphConv(4, 3, "max")(X, operand(E)), "adj: an operand of repeated edges"),
+        (lambda: GraphConv(4, 3)(X, operand(), torch.ones(120)), "edge_weight: goes with an edge_index"),
+        (lambda: GraphConv(4, 3)(X, E, torch.ones(119)), "edge_weight: has shape (119,); accepted: (120,)"),
+        (lambda: GraphConv(4, 3, "max")(X, E, torch.ones(120)), "edge_weight: repeated edges are merged"),
+        (lambda: GATv2Conv((4, 5), 4, share_weights=True), "share_weights: got True for in_channels (4, 5)"),
+        (lambda: TransformerConv(4, 4, edge_dim=2)(X, E), "edge_attr: got NoneType; accepted: a floating"),
+        (lambda: TransformerConv(4, 4)((X, None), E), "x: has no features of targets"),
+        (lambda: GATv2Conv(4, 4)((X, None), E), "x: has no features of targets"),
+        (lambda: GATConv(4, 4)(X, E, size=(NODES,)), "size: got tuple"),
+        (lambda: GATConv(4, 4)(X, E, size=5), "size: got int"),
+        (lambda: GATConv(4, 4)(X, E, size=(NODES, 9)), "size: got (30, 9), x has 30 sources and 30"),
+        (lambda: GATConv(4, 4)(X, E, size=(3, NODES)), "size: got (3, 30), x has 30 sources and 30"),
+        (lambda: GATConv(4, 4)(X, E, size=(NODES, -1)), "size: got -1; accepted: two integers"),
+    ],
+)
+def test_refused(call: Callable[[], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda make: make(0, 4), "in_channels: got 0; accepted: a positive integer"),
+        (lambda make: make(-1, 4), "in_channels: got -1; accepted: a positive integer"),
+        (lambda make: make((4, 4, 4), 4), "in_channels: has 3 numbers"),
+        (lambda make: make((4, None), 4), "in_channels: got NoneType"),
+        (lambda make: make(4, 2.0), "out_channels: got float"),
+        (lambda make: make(4, 4, heads=0), "heads: got 0"),
+        (lambda make: make(4, 2**20, heads=2**20), "heads: got 1048576 of 1048576 features"),
+        (lambda make: make(4, 4, dropout=1.0), "dropout: got 1.0; accepted: a number in [0, 1)"),
+        (lambda make: make(4, 4, concat=1), "concat: got int"),
+        (lambda make: make(4, 4, bias=None), "bias: got NoneType"),
+        (lambda make: make(4, 4, edge_dim=0), "edge_dim: got 0"),
+        (lambda make: make(4, 4, precision="fp7"), "precision: got 'fp7'"),
+        (lambda make: make(4, 4, flow="target_to_source"), "unexpected keyword argument 'flow'"),
+        (lambda make: make(4, 4)(X[:, :3], D), "x: has shape (30, 3)"),
+        (lambda make: make(4, 4)(X.double(), D), "x: got a tensor of dtype torch.float64"),
+        (lambda make: make(4, 4)((X,), D), "x: has 1 elements"),
+        (lambda make: make(4, 4)((X, X[:, :3]), D), "x[1]: has shape (30, 3)"),
+        (lambda make: make(4, 4)(X, [[0], [1]]), "adj: got list; accepted: a SparseOperand"),
+        (lambda make: make(4, 4)(X, X), "adj: has shape (30, 4); accepted: (2, edges)"),
+        (lambda make: make(4, 4)(X[:9], D), "accepted: 0 to 8"),
+        (
+            lambda make: make(4, 4)(X[:9], operand(values="gcn")),
+            "x: has 9 sources and 9 targets, the",
+        ),
+        (lambda make: make(4, 4)(X, D, torch.ones(3)), "edge_attr: goes with edge_dim"),
+        (
+            lambda make: make(4, 4)(X, D, None, return_attention_weights=1),
+            "return_attention_weights: got",
+        ),
+        (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:5]), "edge_attr: is of 5 edges"),
+        (lambda make: make(4, 4, edge_dim=3)(X, D, LABELS), "edge_attr: has shape"),
+        (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:, 0]), "edge_attr: has shape"),
+        (
+            lambda make: make(4, 4, edge_dim=2)(X, D, LABELS.double()),
+            "edge_attr: got a tensor of dtype",
+        ),
+        (lambda make: make(4, 4, edge_dim=2)(X, D, [1.0]), "edge_attr: got list"),
+        (lambda make: make(4, 4, edge_dim=2)(X, E, torch.randn(120, 2)), "edge_attr: edges are repeated"),
+        (
+            lambda make: make(4, 4, edge_dim=2, **without_loops(make))(X, operand(E), torch.randn(120, 2)),
+            "edge_attr: edges are repeated",
+        ),
+        (
+            lambda make: make(4, 4, edge_dim=2, **without_loops(make))(X, operand(values="gcn"), LABELS),
+            "edge_attr: the operand has self-loops that prepare added",
+        ),
+        (
+            lambda make: make(4, 4, precision="bf16")(X, operand(values="gcn")),
+            "precision: got 'bf16', the operand has 'fp32'",
+        ),
+    ],
+)
+@OF_ATTENTION
+def test_refused_by_attention(make: Any, call: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call(make)
+
+
+WIDE = gnnsparse.prepare(D % 20, num_nodes=(NODES, 20), cache=False)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda make: make(4, 4, fill_value="median"), "fill_value: got 'median'; accepted: mean, add"),
+        (lambda make: make(4, 4, fill_value=None), "fill_value: got NoneType"),
+        (
+            lambda make: make(4, 4, fill_value=torch.ones(3).long()),
+            "fill_value: got a tensor of dtype",
+        ),
+        (lambda make: make(4, 4, fill_value=float("nan")), "fill_value: got nan"),
+        (lambda make: make(4, 4, negative_slope="0.2"), "negative_slope: got str"),
+        (lambda make: make(4, 4, add_self_loops=None), "add_self_loops: got NoneType"),
+        (lambda make: make(4, 4, residual=1), "residual: got int"),
+        (
+            lambda make: make(4, 4)(X, operand()),
+            "adj: an operand of which nodes lack self-loops; accepted",
+        ),
+        (
+            lambda make: make(4, 4)((X, X[:20]), WIDE),
+            "adj: an operand of 30 sources and 20 targets has no self-loops",
+        ),
+        (
+            lambda make: make(4, 4, edge_dim=2)(X, operand(values="gcn"), LABELS),
+            "edge_attr: goes with an operand only if no self-loops are added",
+        ),
+        (
+            lambda make: make(4, 4, edge_dim=2, fill_value=torch.ones(3))(X, D, LABELS),
+            "fill_value: has shape (3,); accepted: one that expands",
+        ),
+    ],
+)
+@LOOPS
+def test_refused_about_self_loops(make: Any, call: Callable[[Any], Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call(make)
+
+
+@LOOPS
+def test_operands_without_self_loops_are_taken_without_the_option(make: Any) -> None:
+    make(4, 4, add_self_loops=False)(X, operand())

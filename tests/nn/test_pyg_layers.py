@@ -1,0 +1,503 @@
+"""The layers against PyG's: the same numbers, gradients, weights of attention, parameters and training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F  # noqa: N812
+from hypothesis import given
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse.data.optional import import_optional
+from gnnsparse.nn import AGNNConv, GCNConv, dropout
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
+from models import GCN
+from tests.helpers import agnn_beta_scale
+from tests.nn.pyg_layers import FLOOR, SQUARE, TALL, WIDE, assert_as_pyg, edges, loss_curve, named, pair, pyg
+
+SIZES = st.sampled_from([SQUARE, WIDE, TALL])
+NODES = SQUARE[0]
+NONE = torch.empty(2, 0, dtype=torch.int64)
+
+
+def one_loop_each(seed: int = 0) -> torch.Tensor:
+    """Random edges with repeats, and self-loops, of which GCNConv takes one of a node."""
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(0, NODES - 6, (2, 220), generator=generator)
+    index = index[:, index[0] != index[1]]
+    loops = torch.randperm(NODES - 6, generator=generator)[:7].expand(2, -1)
+    index = torch.cat([index, index[:, :25], loops], dim=1)
+    return index[:, torch.randperm(index.shape[1], generator=generator)]
+
+
+class TestGCNConv:
+    """GCNConv, whose rounding errors need no more room than those of PyG's."""
+
+    def compare(self, layers: Any, index: torch.Tensor, weighted: bool = False, adj: Any = None) -> None:
+        ours, theirs = layers
+        inputs = [torch.randn(NODES, theirs.in_channels)]
+        inputs += [torch.rand(index.shape[1]) + 0.1] if weighted else []
+
+        def call(layer: Any, x: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+            return layer(x, index if adj is None or layer is theirs else adj, *weight)
+
+        assert_as_pyg(ours, theirs, call, inputs, floor=None)
+
+    @pytest.mark.parametrize("sizes", [(5, 12), (12, 5), (7, 7)], ids=str)
+    @pytest.mark.parametrize("weighted", [False, True])
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize(
+        "mode", [(True, None), (True, True), (True, False), (False, None), (False, False)], ids=str
+    )
+    def test_output_and_gradients(
+        self, mode: tuple[bool, bool | None], bias: bool, weighted: bool, sizes: tuple[int, int]
+    ) -> None:
+        layers = pair("GCNConv", *sizes, normalize=mode[0], add_self_loops=mode[1], bias=bias)
+        self.compare(layers, one_loop_each(), weighted)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_improved_and_no_edges(self, weighted: bool) -> None:
+        self.compare(pair("GCNConv", 6, 4, improved=True), one_loop_each(1), weighted)
+        self.compare(pair("GCNConv", 6, 4), NONE, weighted)
+
+    @pytest.mark.parametrize("weighted", [False, True])
+    def test_repeated_self_loops_count_once(self, weighted: bool) -> None:
+        index = torch.cat([one_loop_each(2), torch.tensor([[3, 3, 3, 8], [3, 3, 3, 8]])], dim=1)
+        ours, theirs = pair("GCNConv", 6, 4)
+        inputs = [torch.randn(NODES, 6), index, *([torch.rand(index.shape[1])] if weighted else [])]
+        got, plain = ours(*inputs), theirs(*inputs)
+        with in_float64(theirs):
+            x, index, *weights = inputs
+            assert_accurate(got, plain, theirs(x.double(), index, *(w.double() for w in weights)))
+
+    def test_other_forms_of_the_edges(self) -> None:
+        """PyG's class of edges, and an operand, which would sum repeats of self-loops."""
+        index = one_loop_each()
+        kind = import_optional("torch_geometric", "this comparison").EdgeIndex
+        operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
+        for adj in (kind(index, sparse_size=(NODES, NODES)), operand):
+            self.compare(pair("GCNConv", 6, 4), index, adj=adj)
+
+    def test_both_refuse_self_loops_without_normalisation(self) -> None:
+        for layer in (GCNConv, pyg.GCNConv):
+            with pytest.raises(ValueError, match="self"):
+                layer(3, 3, add_self_loops=True, normalize=False)
+
+    @pytest.mark.parametrize("prepared", [False, True])
+    def test_the_loss_curve_is_pygs(self, prepared: bool) -> None:
+        """That of models.GCN, with the same dropout for every model and dtype."""
+        index, x, y = one_loop_each(4), torch.randn(NODES, 24), torch.randint(0, 5, (NODES,))
+        operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
+        model = GCN(24, 16, 5, num_layers=2, dropout=0.5)
+
+        class PygGCN(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.convs = torch.nn.ModuleList(
+                    pyg.GCNConv(conv.in_channels, conv.out_channels) for conv in model.convs
+                )
+                self.load_state_dict(model.state_dict())
+
+            def forward(self, x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
+                x = self.convs[0](dropout(x, 0.5, True), index).relu()
+                return self.convs[1](dropout(x, 0.5, True), index)
+
+        def curve(model: Any, x: torch.Tensor, adj: Any) -> torch.Tensor:
+            torch.manual_seed(11)
+            first, second = (conv.parameters() for conv in model.convs)
+            groups = [{"params": first, "weight_decay": 5e-4}, {"params": second}]
+            return loss_curve(model, x, adj, y, 20, groups)
+
+        theirs, exact = curve(PygGCN(), x, index), curve(PygGCN().double(), x.double(), index)
+        got = curve(model, x, operand if prepared else index)
+        assert_accurate(got, theirs, exact)
+        assert got.min() < 0.9 * got[0]
+        assert (got.diff() != 0).all()  # it moves
+
+
+class TestAGNNConv:
+    """AGNNConv; the gradient of beta is one number, which is judged beside its terms."""
+
+    def layers(self, beta: float, **options: Any) -> tuple[Any, Any]:
+        ours, theirs = AGNNConv(**options), pyg.AGNNConv(**options)
+        theirs.beta.data.fill_(beta)
+        ours.load_state_dict(theirs.state_dict())
+        assert list(ours.state_dict()) == ["beta"]
+        return ours, theirs
+
+    def run(self, layer: Any, x: torch.Tensor, adj: Any) -> list[torch.Tensor]:
+        return with_gradients(lambda x: layer(x, adj), [x], layer.parameters())
+
+    def runs(self, layers: Any, x: torch.Tensor, index: torch.Tensor, adj: Any = None) -> list[Any]:
+        ours, theirs = layers
+        got, plain = self.run(ours, x, index if adj is None else adj), self.run(theirs, x, index)
+        with in_float64(theirs):
+            return [got, plain, self.run(theirs, x.double(), index)]
+
+    @pytest.mark.parametrize("beta", [1.0, -2.5, 8.0])
+    @pytest.mark.parametrize("width", [1, 7, 16])
+    @pytest.mark.parametrize("requires_grad", [True, False])
+    @pytest.mark.parametrize("loops", [True, False])
+    def test_output_and_gradients(
+        self, loops: bool, requires_grad: bool, width: int, beta: float
+    ) -> None:
+        """Edges with repeats, which count as often as they are given, and nodes without any."""
+        layers = self.layers(beta, requires_grad=requires_grad, add_self_loops=loops)
+        x, index = torch.randn(NODES, width), one_loop_each()
+        results = self.runs(layers, x, index)
+        assert len(results[0]) == (3 if requires_grad else 2)
+        counts = torch.zeros(NODES, NODES).index_put((index[1], index[0]), torch.ones(()), accumulate=True)
+        if loops:
+            counts.fill_diagonal_(1)
+        scales = [None, None, agnn_beta_scale(x, beta, counts)]
+        assert_all_accurate(*results, scales=scales[: len(results[0])])
+
+    def test_no_edges(self) -> None:
+        for loops in (True, False):
+            assert_all_accurate(*self.runs(self.layers(1.0, add_self_loops=loops), torch.randn(NODES, 5), NONE))
+
+    def test_an_operand_with_gcn_weights_gives_the_same_as_its_edges(self) -> None:
+        """Without repeats: the weights play no part, the self-loops are there."""
+        index = one_loop_each().unique(dim=1)
+        operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
+        assert_all_accurate(*self.runs(self.layers(1.0), torch.randn(NODES, 6), index, operand))
+
+    def test_rows_of_zeros(self) -> None:
+        """The same output as PyG's, and a gradient that is finite and small where PyG's is not."""
+        x, rest = torch.randn(NODES, 6), torch.ones(NODES, dtype=torch.bool)
+        x[::3], rest[::3] = 0, False
+        results = self.runs(self.layers(3.0), x, one_loop_each())
+        assert float(results[0][1].abs().max()) < 100
+        for found in results:
+            found[1] = found[1][rest]
+        assert_all_accurate(*results)
+
+    def test_the_loss_curve_is_pygs(self) -> None:
+        """That of PyG's example: a linear layer, two propagation layers, a linear layer."""
+
+        class Model(torch.nn.Module):
+            def __init__(self, conv: Any) -> None:
+                super().__init__()
+                self.lin1 = torch.nn.Linear(12, 16)
+                self.convs = torch.nn.ModuleList([conv(requires_grad=False), conv(requires_grad=True)])
+                self.lin2 = torch.nn.Linear(16, 4)
+
+            def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
+                x = F.relu(self.lin1(x))
+                for conv in self.convs:
+                    x = conv(x, adj)
+                return self.lin2(x)
+
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(NODES, 12, generator=generator)
+        y = torch.randint(0, 4, (NODES,), generator=generator)
+
+        def learned(conv: Any, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, torch.Tensor]:
+            torch.manual_seed(0)
+            model = Model(conv).to(dtype)
+            curve = loss_curve(model, x.to(dtype), one_loop_each(), y, 60)
+            return curve, model.convs[1].beta.detach()
+
+        losses, beta = got = learned(AGNNConv)
+        assert_all_accurate(got, learned(pyg.AGNNConv), learned(pyg.AGNNConv, torch.float64))
+        assert losses[-1] < 0.8 * losses[0]
+        assert abs(beta - 1) > 0.01, "beta is learned"
+
+
+AGGREGATIONS = ["mean", "sum", "add", "max", "min"]
+
+
+def features(size: tuple[int, int], widths: tuple[int, int]) -> list[torch.Tensor]:
+    return [torch.randn(count, width) for count, width in zip(size, widths, strict=True)]
+
+
+@given(
+    size=SIZES,
+    out=st.sampled_from([3, 12]),
+    aggr=st.sampled_from(AGGREGATIONS),
+    normalize=st.booleans(),
+    root_weight=st.booleans(),
+    project=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_sage(
+    size: tuple[int, int], out: int, aggr: str, normalize: bool, root_weight: bool, project: bool, bias: bool,
+    seed: int,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    options = {"aggr": aggr, "normalize": normalize, "root_weight": root_weight, "project": project}
+    widths: Any = 6 if size == SQUARE else (6, 4)
+    ours, theirs = pair("SAGEConv", widths, out, bias=bias, **options)
+    index = edges(size, seed)
+    if size == SQUARE:
+        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, index), [torch.randn(size[0], 6)])
+    else:
+        inputs = features(size, (6, 4))[: 1 + root_weight]
+        rest = [] if root_weight else [torch.randn(size[1], 4)]
+        assert_as_pyg(ours, theirs, lambda layer, *x: layer((*x, *(t.to(x[0]) for t in rest)), index), inputs)
+
+
+@given(
+    size=SIZES,
+    out=st.sampled_from([3, 12]),
+    aggr=st.sampled_from(AGGREGATIONS),
+    weighted=st.booleans(),
+    bias=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_graph_conv(
+    size: tuple[int, int], out: int, aggr: str, weighted: bool, bias: bool, seed: int
+) -> None:
+    torch.manual_seed(seed)
+    ours, theirs = pair("GraphConv", (6, 4), out, aggr=aggr, bias=bias)
+    index = edges(size, seed)
+    if weighted and aggr in ("max", "min"):
+        index = index.unique(dim=1)  # the weights of repeats would have to be kept apart
+    weights = [torch.rand(index.shape[1]) + 0.1] if weighted else []
+
+    def call(layer: Any, source: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
+        return layer((source, target), index, *weight)
+
+    assert_as_pyg(ours, theirs, call, [*features(size, (6, 4)), *weights])
+
+
+@given(size=SIZES, train_eps=st.booleans(), eps=st.sampled_from([0.0, 0.3, -2.0]), seed=st.integers(0, 99))
+def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> None:
+    torch.manual_seed(seed)
+    layers = []
+    for kinds in (gnnsparse.nn, pyg):
+        torch.manual_seed(seed)
+        network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+        layers.append(kinds.GINConv(network, eps=eps, train_eps=train_eps))
+    ours, theirs = layers
+    state = theirs.state_dict()
+    assert list(ours.state_dict()) == list(state) == ["eps", *(f"nn.{key}" for key in network.state_dict())]
+    assert all(torch.equal(ours.state_dict()[key], state[key]) for key in state)
+    assert repr(ours) == repr(theirs)
+    index = edges(size, seed)
+
+    def call(layer: Any, *x: torch.Tensor) -> torch.Tensor:
+        return layer(x, index)
+
+    assert_as_pyg(ours, theirs, call, features(size, (6, 6)))
+
+
+@pytest.mark.parametrize("size", [None, (25, 40), (25, 60)], ids=str)
+@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv"])
+def test_without_features_of_targets(name: str, size: tuple[int, int] | None) -> None:
+    ours, theirs = pair(name, (6, 4), 5)
+    index = edges((25, 25) if size is None else TALL)
+
+    def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
+        return layer((x, None), index, size=size)
+
+    used = ("lin_l", "lin_rel")
+    assert_as_pyg(
+        ours,
+        theirs,
+        call,
+        [torch.randn(25, 6)],
+        parameters=lambda layer: {n: p for n, p in named(layer).items() if n.startswith(used)},
+    )
+    network = torch.nn.Linear(6, 3)
+    gin = [kinds.GINConv(network) for kinds in (gnnsparse.nn, pyg)]
+    assert_as_pyg(*gin, call, [torch.randn(25, 6)])
+
+
+def test_operands_give_the_same_as_their_edges() -> None:
+    index, x = edges(), torch.randn(SQUARE[0], 6)
+    operand = {
+        values: gnnsparse.prepare(index, num_nodes=SQUARE[0], values=values, cache=False)
+        for values in (None, "mean")
+    }
+    for name, aggr, values in (
+        ("SAGEConv", "mean", "mean"),
+        ("SAGEConv", "sum", None),
+        ("GraphConv", "mean", "mean"),
+        ("GraphConv", "add", None),
+    ):
+        ours, theirs = pair(name, 6, 4, aggr=aggr)
+        assert_as_pyg(
+            ours,
+            theirs,
+            lambda layer, x: layer(x, operand[values] if layer is ours else index),  # noqa: B023
+            [x],
+        )
+
+
+@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv"])
+def test_no_edges(name: str) -> None:
+    for aggr in AGGREGATIONS:
+        ours, theirs = pair(name, 6, 4, aggr=aggr)
+        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
+
+
+NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
+EDGE_DIM = 3
+
+
+def compare(ours: Any, theirs: Any, index: Any, inputs: list[torch.Tensor], adj: Any = None) -> None:
+    """Outputs, weights, gradients. The inputs are x, or x of sources and of targets; then edge_attr if any.
+
+    Args:
+        index: PyG's edge_index, and ours where `adj` is None.
+    """
+    bipartite = not isinstance(theirs.in_channels, int)
+    nodes = 2 if bipartite else 1
+
+    def call(layer: Any, *given: torch.Tensor, **options: Any) -> Any:
+        x = given[:2] if bipartite else given[0]
+        edge = index if adj is None or layer is theirs else adj
+        return layer(x, edge, *given[nodes:], **options)
+
+    unused = () if theirs.__dict__.get("root_weight", True) else ("lin_skip",)
+
+    def used(layer: Any) -> dict[str, torch.Tensor]:
+        return {name: p for name, p in named(layer).items() if not name.startswith(unused or "-")}
+
+    assert_as_pyg(ours, theirs, call, inputs, parameters=used)
+    out, (pairs, weights) = call(ours, *inputs, return_attention_weights=True)
+    # Returned weights take another kernel, which may add in another order.
+    torch.testing.assert_close(out, call(ours, *inputs), rtol=1e-4, atol=1e-5)
+    _, (their_pairs, their_weights) = call(theirs, *inputs, return_attention_weights=True)
+    if adj is None:
+        assert torch.equal(pairs, their_pairs)
+        with in_float64(theirs):
+            exact = call(theirs, *(x.double() for x in inputs), return_attention_weights=True)[1][1]
+        assert_accurate(weights, their_weights, exact, floor=FLOOR)
+
+
+def inputs_for(
+    size: tuple[int, int], widths: Any, index: torch.Tensor, edge_dim: int | None
+) -> list[torch.Tensor]:
+    if isinstance(widths, int):
+        x = [torch.randn(size[0], widths)]
+    else:
+        x = [torch.randn(count, width) for count, width in zip(size, widths, strict=True)]
+    return x if edge_dim is None else [*x, torch.randn(index.shape[1], edge_dim)]
+
+
+@given(
+    name=st.sampled_from(NAMES),
+    size=SIZES,
+    heads=st.sampled_from([1, 2, 4]),
+    concat=st.booleans(),
+    bias=st.booleans(),
+    edge_dim=st.sampled_from([None, EDGE_DIM]),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_output_weights_and_gradients(
+    name: str, size: tuple[int, int], heads: int, concat: bool, bias: bool, edge_dim: int | None, seed: int,
+    data: st.DataObject,
+) -> None:  # fmt: skip
+    torch.manual_seed(seed)
+    options: dict[str, Any] = {"heads": heads, "concat": concat, "bias": bias, "edge_dim": edge_dim}
+    if name == "TransformerConv":
+        options |= {"beta": data.draw(st.booleans()), "root_weight": data.draw(st.booleans())}
+    else:
+        options["residual"] = data.draw(st.booleans())
+        options["negative_slope"] = data.draw(st.sampled_from([0.2, 0.0, -0.3]))
+        # PyG's reductions of edge features need a source for each target.
+        fills = [0.5, torch.linspace(-1, 1, EDGE_DIM)]
+        names = [] if size == TALL else ["mean", "add", "min", "max", "mul"]
+        options["fill_value"] = data.draw(st.sampled_from([*fills, *names]))
+        options["add_self_loops"] = data.draw(st.booleans())
+    if name == "GATv2Conv" and size == SQUARE:
+        options["share_weights"] = data.draw(st.booleans())
+    widths: Any = 6 if size == SQUARE and data.draw(st.booleans()) else (6, 6 if size == SQUARE else 4)
+    ours, theirs = pair(name, widths, 5, **options)
+    index = edges(size, seed, repeats=edge_dim is None)
+    compare(ours, theirs, index, inputs_for(size, widths, index, edge_dim))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_operands_of_attention_give_the_same_as_their_edges(name: str) -> None:
+    """Those of edges without repeats; self-loops by values="gcn", whose weights are ignored."""
+    index = edges(repeats=False)
+    apart = index[:, index[0] != index[1]]
+    operand = gnnsparse.prepare(apart, num_nodes=SQUARE[0], values="gcn", cache=False)
+    ours, theirs = pair(name, 6, 5, heads=2)
+    if name == "TransformerConv":
+        apart = torch.cat([apart, torch.arange(SQUARE[0]).expand(2, -1)], dim=1)
+    compare(ours, theirs, apart, [torch.randn(SQUARE[0], 6)], operand)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("size", [SQUARE, WIDE, TALL], ids=str)
+def test_operands_with_edge_features(name: str, size: tuple[int, int]) -> None:
+    """The features are in the order of the edges that the operand was prepared from."""
+    index = edges(size, repeats=False)
+    operand = gnnsparse.prepare(index, num_nodes=size, reorder="none", cache=False)
+    options = {} if name == "TransformerConv" else {"add_self_loops": False}
+    ours, theirs = pair(name, (6, 4), 5, heads=2, edge_dim=EDGE_DIM, **options)
+    inputs = inputs_for(size, (6, 4), index, EDGE_DIM)
+    compare(ours, theirs, index, inputs, operand)
+    _, (pairs, weights) = ours(tuple(inputs[:2]), operand, inputs[2], return_attention_weights=True)
+    _, (_, in_coo) = ours(tuple(inputs[:2]), index, inputs[2], return_attention_weights=True)
+    assert torch.equal(pairs, operand.indices().flip(0))
+    assert torch.equal(operand.to_coo_order(weights), in_coo)
+
+
+@pytest.mark.parametrize("size", [None, (25, 40), (25, 60)], ids=str)
+def test_gat_without_features_of_targets(size: tuple[int, int] | None) -> None:
+    ours, theirs = pair("GATConv", (6, 4), 5, heads=2, residual=True)
+    index = edges((25, 25) if size is None else TALL)
+
+    def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
+        return layer((x, None), index, size=size)
+
+    names = "lin_src.weight", "att_src", "bias"
+    assert_as_pyg(
+        ours,
+        theirs,
+        call,
+        [torch.randn(25, 6)],
+        parameters=lambda layer: {name: named(layer)[name] for name in names},
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loops", [True, False])
+def test_attention_over_no_edges(name: str, loops: bool) -> None:
+    options = {} if name == "TransformerConv" else {"add_self_loops": loops}
+    ours, theirs = pair(name, 6, 5, heads=2, **options)
+    x = torch.randn(9, 6)
+    out, (pairs, weights) = ours(x, NONE, return_attention_weights=True)
+    theirs_out, (their_pairs, their_weights) = theirs(x, NONE, return_attention_weights=True)
+    with in_float64(theirs):
+        assert_accurate(out, theirs_out, theirs(x.double(), NONE))
+    assert torch.equal(pairs, their_pairs)
+    assert weights.shape == their_weights.shape
+
+
+def test_features_of_edges_in_one_dimension() -> None:
+    index = edges(repeats=False)
+    for name in NAMES[:2]:
+        ours, theirs = pair(name, 6, 5, edge_dim=1)
+        compare(ours, theirs, index, [torch.randn(SQUARE[0], 6), torch.randn(index.shape[1])])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_dropout_drops_as_many_weights_as_pyg(name: str) -> None:
+    """A weight is 0 with probability p, or divided by 1 - p; TransformerConv returns those before dropout."""
+    index = torch.cartesian_prod(torch.arange(60), torch.arange(60)).T.contiguous()
+    ours, theirs = pair(name, 6, 5, heads=2, dropout=0.4)
+    x = torch.randn(60, 6)
+    _, (pairs, kept) = ours(x, index, return_attention_weights=True)
+    _, (their_pairs, their_kept) = theirs(x, index, return_attention_weights=True)
+    _, (_, all_of_them) = ours.eval()(x, index, return_attention_weights=True)
+    assert torch.equal(pairs, their_pairs)
+    dropped = [(weights == 0).float().mean() for weights in (kept, their_kept)]
+    if name == "TransformerConv":
+        assert dropped == [0, 0]
+        assert torch.equal(kept, all_of_them)
+        return
+    # 7200 draws: five standard deviations of their mean.
+    assert all(abs(share - 0.4) < 5 * (0.4 * 0.6 / 7200) ** 0.5 for share in dropped)
+    scaled = torch.where(kept == 0, 0.0, all_of_them / 0.6)
+    assert_accurate(kept, scaled, scaled.double())
