@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -25,6 +24,7 @@ ALL_PAIRS_UP_TO = 1024
 EDGE_TYPES = ("self", "graph", "expander", "from virtual", "to virtual")
 
 
+@dataclass(frozen=True, eq=False)
 class Pattern:
     """What a node attends to.
 
@@ -34,8 +34,8 @@ class Pattern:
             are no types.
     """
 
-    def __init__(self, operand: SparseOperand, types: torch.Tensor | None = None) -> None:
-        self.operand, self.types = operand, types
+    operand: SparseOperand
+    types: torch.Tensor | None = None
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
         """Return None, for there are no weights."""
@@ -128,28 +128,13 @@ def _expander(nodes: int, degree: int, seed: int) -> SparseGraph:
     return masks.expander(nodes, degree - degree * nodes % 2, seed=seed)
 
 
-@dataclass(frozen=True)
-class _PatternOf:
-    """Key of a pattern that is kept with an operand."""
-
-    recipe: Any
-
-
 def pattern_of(
     memo: AdjacencyMemo[Pattern], adj: SparseOperand | torch.Tensor, nodes: int, recipe: Recipe[Pattern]
 ) -> Pattern:
     """Return the pattern that a recipe makes of a graph: made in the first call, and kept.
 
-    Args:
-        memo: what the model keeps; it has the pattern of the last edge_index.
-        adj: an operand, which keeps its pattern itself, or an edge_index. Where torch.compile must not break
-            the graph, run a model with an operand once before.
-        nodes: number of nodes.
-        recipe: AllNodes or Interactions.
-
-    Raises:
-        TypeError: `adj` is of another type.
-        ValueError: the operand has another number of nodes.
+    An operand keeps its pattern, `memo` that of the last edge_index. Where torch.compile must not break
+    the graph, run a model with an operand once before.
     """
     if not isinstance(adj, SparseOperand):
         return memo.adjacency((nodes, nodes), adj, recipe)
@@ -157,7 +142,7 @@ def pattern_of(
         bad_value(
             "adj", f"an operand of shape {adj.shape}, and x of {nodes} nodes; accepted: {(nodes, nodes)}"
         )
-    kept, key = adj.kernels.memo, _PatternOf(recipe)
+    kept, key = adj.kernels.memo, ("pattern", recipe)
     found = kept.find(key)
     if found is not None:
         return found
