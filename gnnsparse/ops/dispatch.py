@@ -89,13 +89,17 @@ class Operation(torch.autograd.Function):
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
         """Calls the operation for each entry of a batch, as torch.vmap's rule."""
-        results = []
-        for at in range(info.batch_size):
-            pairs = zip(arguments, in_dims, strict=True)
-            results.append(cls.apply(*(a if dim is None else a.select(dim, at) for a, dim in pairs)))
+        count, results = info.batch_size, []
+        for at in range(max(count, 1)):
+            # An entry of zeros stands for an empty batch, whose results have the shapes of its results.
+            entry = [
+                a if dim is None else a.select(dim, at) if count else a.sum(dim)
+                for a, dim in zip(arguments, in_dims, strict=True)
+            ]
+            results.append(cls.apply(*entry))
         if isinstance(results[0], tuple):
-            return tuple(map(torch.stack, zip(*results, strict=True))), (0,) * len(results[0])
-        return torch.stack(results), 0
+            return tuple(torch.stack(r)[:count] for r in zip(*results, strict=True)), (0,) * len(results[0])
+        return torch.stack(results)[:count], 0
 
     @classmethod
     def jvp(cls, ctx: Any, *tangents: Any) -> Any:

@@ -153,6 +153,12 @@ def test_an_operation_composes(operand: SparseOperand, device: str, name: str, t
     assert_all_accurate(got, plain, exact, floor=1e-5)
 
 
+def test_a_jacobian_without_rows() -> None:
+    """torch.func.jacrev calls the gradient's vmap with an empty batch."""
+    a = gnnsparse.prepare(torch.zeros(2, 0, dtype=torch.long), num_nodes=(3, 0), cache=False)
+    assert func.jacrev(lambda x: (a @ x).flatten())(torch.ones(3, 2)).shape == (0, 3, 2)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck_of_the_reference(operand: SparseOperand, device: str, name: str) -> None:

@@ -1,5 +1,88 @@
-"""Random calls of all that gnnsparse offers in Python, with valid arguments and with senseless ones."""
+"""The cases of the API generator: one operand and a few calls on it, or calls without an operand."""
 
-from tests.fuzz.api.cases import reduce, replay, run
+from __future__ import annotations
 
-__all__ = ["reduce", "replay", "run"]
+import contextlib
+import importlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import gnnsparse
+from tests.fuzz import worker
+from tests.fuzz.api import env as tools
+from tests.fuzz.api import layers, operands, products
+from tests.fuzz.api.env import Env
+from tests.fuzz.api.junk import junk
+from tests.fuzz.api.native import native
+from tests.fuzz.api.operands import draw_env
+from tests.fuzz.api.patterns import pattern
+from tests.fuzz.api.registered import registered
+from tests.fuzz.common import Counts, Trial
+
+NAME = "api"
+
+# What is otherwise imported when it is first needed, in every process that runs cases.
+for _module in ("pymetis", "safetensors.torch", "scipy.linalg", "scipy.sparse.csgraph", "torch._dynamo"):
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_module)
+
+#: What is done with an operand, and how often.
+_STEPS: tuple[tuple[Callable[[Trial, Env, bool], None], int], ...] = (
+    (products.spmm, 12), (products.sddmm, 5), (products.heads, 4), (products.edge_softmax, 4),
+    (products.attention, 2), (products.weights_of_attention, 1), (products.special_values, 1),
+    (products.transforms, 1), (operands.orders, 3), (operands.reports, 2), (operands.copies, 3),
+    (layers.operand_in_layers, 1),
+)  # fmt: skip
+_CHOICES = tuple(step for step, weight in _STEPS for _ in range(weight))
+
+
+def operand(trial: Trial) -> None:
+    """An operand with random options, and a few calls on it under settings that a user may have made."""
+    draw = trial.draw
+    env = draw_env(trial)
+    if env is None:
+        return
+    for _ in range(draw.integer(2, 14)):
+        if draw.chance(0.02):
+            gnnsparse.release_memory()
+        step = draw.choice(_CHOICES)
+        name = draw.choice(("",) * 12 + tuple(tools.MODES) + tuple(tools.QUIET))
+        quiet = name in tools.QUIET
+        trial.mode = tools.QUIET[name] if quiet else tools.MODES[name]
+        if name:
+            trial.calls.append(f"mode: {name}")
+        step(trial, env.transposed() if draw.chance(0.3) else env, not quiet)
+        trial.mode = tools.MODES[""]
+
+
+_CASES: tuple[tuple[Callable[[Trial], None], int], ...] = (
+    (operand, 20), (junk, 10), (registered, 4), (native, 3), (operands.graph, 3), (pattern, 2),
+    *((layer, 1) for layer in layers.LAYERS),
+)  # fmt: skip
+_ALL = tuple(case for case, weight in _CASES for _ in range(weight))
+
+
+def case(trial: Trial) -> None:
+    """One case of the generator."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trial.draw.choice(_ALL)(trial)
+
+
+def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
+    """Makes random calls for a time, or until there were `count` of them, or one fails."""
+    return worker.run_cases(NAME, case, seed, seconds, count)
+
+
+def replay(choices: list[int]) -> Counts:
+    """Runs one case from the choices that it drew."""
+    return worker.replay(NAME, case, choices)
+
+
+def reduce(failure: Any, seconds: float) -> Any:
+    """Looks for a smaller case that fails in the same way."""
+    return worker.reduce(case, failure, seconds)
