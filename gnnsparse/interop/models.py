@@ -2,19 +2,70 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from gnnsparse.errors import bad_type
 from gnnsparse.precision import PRECISIONS, Precision
+from gnnsparse.runtime.memo import ForkLock
 
-__all__ = ["aligned", "check_model", "give_class_back", "precision_of"]
+__all__ = ["IdentityMemo", "Model", "aligned", "check_model", "give_class_back", "log", "precision_of"]
+
+Model = TypeVar("Model", bound=torch.nn.Module)
+_Value = TypeVar("_Value")
+
+#: Where reports are logged.
+log = logging.getLogger("gnnsparse.interop")
 
 
-def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
-    """Returns the precision of a product with features x, and the dtype that x is cast to, or None.
+class IdentityMemo(Generic[_Value]):
+    """Values by the identity of objects, which are not kept alive: a value goes with its object.
+
+    Args:
+        most: values beyond which the oldest ones are dropped.
+        gone: called with a value whose object is gone.
+    """
+
+    def __init__(self, most: int = 4096, gone: Callable[[_Value], None] | None = None) -> None:
+        self._lock, self._most, self._gone = ForkLock(), most, gone
+        self._values: dict[int, tuple[weakref.ref[Any], _Value]] = {}
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def get(self, of: Any) -> _Value | None:
+        """Return the value of an object, or None."""
+        entry = self._values.get(id(of))
+        return entry[1] if entry is not None and entry[0]() is of else None
+
+    def put(self, of: Any, value: _Value) -> _Value:
+        """Set the value of an object, and return it."""
+        key = id(of)
+
+        def forget(ref: Any) -> None:
+            entry = self._values.get(key)
+            if entry is not None and entry[0] is ref:  # another object may have the address by now
+                del self._values[key]
+                if self._gone is not None:
+                    self._gone(entry[1])
+
+        with self._lock:
+            while len(self._values) >= self._most:
+                self._values.pop(next(iter(self._values)), None)
+            self._values[key] = weakref.ref(of, forget), value
+        return value
+
+    def clear(self) -> None:
+        """Drop all values."""
+        self._values.clear()
+
+
+def precision_of(given: Precision | str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
+    """Return the precision of a product with features x, and the dtype that x is cast to, or None.
 
     Args:
         given: the precision that was asked for; None: autocast says it, or without it the dtype of x.
@@ -29,12 +80,7 @@ def precision_of(given: str | None, x: torch.Tensor) -> tuple[Precision, torch.d
 
 
 def give_class_back(module: torch.nn.Module, is_ours: Callable[[type], bool]) -> None:
-    """Make a module one of the class again from which an accelerated class was derived.
-
-    Args:
-        module: the module.
-        is_ours: tells accelerated classes.
-    """
+    """Give a module the class again from which an accelerated class, told by `is_ours`, was derived."""
     kind = type(module)
     if is_ours(kind):
         module.__class__ = kind.__bases__[0]
@@ -43,16 +89,12 @@ def give_class_back(module: torch.nn.Module, is_ours: Callable[[type], bool]) ->
 
 
 def check_model(model: Any) -> None:
-    """Raises a TypeError unless the argument `model` is a torch.nn.Module."""
+    """Raise a TypeError unless the argument `model` is a torch.nn.Module."""
     if not isinstance(model, torch.nn.Module):
         bad_type("model", model, "a torch.nn.Module")
 
 
 def aligned(lines: Sequence[tuple[str, str, str]]) -> str:
-    """Returns lines of three cells as text whose columns are aligned.
-
-    Args:
-        lines: the lines, the first of which is the header.
-    """
+    """Return lines of three cells, the first of which is the header, as text whose columns are aligned."""
     widths = [max(len(line[i]) for line in lines) for i in range(2)]
     return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ try:
     pyg: Any = import_optional("torch_geometric.nn", "this comparison")
 except ImportError as missing:
     pytest.skip(str(missing), allow_module_level=True)
+import gnnsparse.interop.pyg as interop
 
 WIDTH, OUT, EDGE_DIM = 16, 8, 3
 #: Node types and edge types of graphs of several kinds of nodes.
@@ -26,12 +28,7 @@ RELATIONS = [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")]
 
 @dataclass
 class Graph:
-    """Inputs of layers.
-
-    Attributes:
-        edges: the edge_index, without repeats.
-        nodes: number of nodes.
-    """
+    """Inputs of layers: an edge_index without repeats, the number of nodes, and features of both."""
 
     edges: torch.Tensor
     nodes: int
@@ -104,17 +101,10 @@ def degrees() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A layer and a call of it.
-
-    Attributes:
-        make: makes it.
-        call: calls it.
-        note: what is special about it, for the table.
-    """
+    """A layer, which `make` makes, and a call of it."""
 
     make: Callable[[], Any]
     call: Call = plain
-    note: str = ""
 
 
 def conv(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
@@ -311,3 +301,41 @@ def made(case: Case, device: str = "cpu") -> Any:
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter)
     return layer.to(device)
+
+
+# What tests of accelerated layers have in common.
+
+
+def edges_of(seed: int = 0, count: int = 160, *, nodes: int = 37, device: str = "cpu") -> torch.Tensor:
+    return torch.randint(0, nodes, (2, count), generator=torch.Generator().manual_seed(seed)).to(device)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def both(layer: Any) -> tuple[Any, Any]:
+    """A layer and its accelerated copy."""
+    return layer, interop.accelerate(copy.deepcopy(layer), convert="always")
+
+
+def used(model: Any) -> dict[str, int]:
+    """What the calls of a model's layers ran on."""
+    return {what: n for row in interop.report(model).rows for what, n in row.calls.items()}
+
+
+def left(model: Any) -> str:
+    """Why calls of a model's layers were left to PyG."""
+    return " ".join(why for row in interop.report(model).rows for why in row.fallbacks)
+
+
+def outcome(call: Callable[[torch.Tensor], torch.Tensor], model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+    """The output of a call, the gradient of x, and that of all parameters of the model as one vector."""
+    x = x.detach().clone().requires_grad_()
+    out = call(x)
+    probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
+    of = [x, *(p for p in model.parameters() if p.requires_grad)]
+    grads = torch.autograd.grad(out, of, probe, allow_unused=True)
+    found = [torch.zeros_like(t) if g is None else g for t, g in zip(of, grads, strict=True)]
+    rest = [torch.cat([g.flatten() for g in found[1:]])] if len(found) > 1 else []
+    return [out.detach(), found[0], *rest]

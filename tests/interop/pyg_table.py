@@ -11,10 +11,7 @@ from typing import Any
 
 import torch
 
-import gnnsparse.interop.pyg as interop
-from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, made
-
-__all__ = ["PAGE", "markdown", "rows"]
+from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, interop, made
 
 PAGE = Path(__file__).parents[2] / "notes" / "pyg-layers.md"
 BEGIN, END = "<!-- table of layers: begin -->", "<!-- table of layers: end -->"

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.helpers import ROUNDING
-from tests.interop.pyg_cases import pyg
+from tests.interop.pyg_cases import both, close, edges_of, interop, left, outcome, pyg, used
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # inductor and torch.jit
@@ -25,8 +25,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:The usage of `scatter:UserWarning"),  # PyG's, on a GPU
     pytest.mark.filterwarnings("ignore:.*[Ss]parse.*:UserWarning"),
 ]
-
-interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
 
 FLOOR = 32 * ROUNDING["fp32"]
 NODES, WIDTH = 40, 8
@@ -46,36 +44,21 @@ EVERY = pytest.mark.parametrize("name", LAYERS)
 class Net(torch.nn.Module):
     """Two layers."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, make: Callable[[], Any]) -> None:
         super().__init__()
-        self.first, self.last = LAYERS[name](), LAYERS[name]()
+        self.first, self.last = make(), make()
 
-    def forward(self, x: torch.Tensor, edge_index: Any) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
         return self.last(self.first(x, edge_index).relu(), edge_index)
-
-
-def edges_of(seed: int = 0, count: int = 160, device: str = "cpu") -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(0, NODES - 3, (2, count), generator=generator).to(device)
 
 
 def pair(name: str, device: str = "cpu") -> tuple[Any, Any, torch.Tensor, torch.Tensor]:
     """A model, its accelerated copy, features and edges."""
-    plain = Net(name).to(device)
-    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
-    return plain, ours, torch.randn(NODES, WIDTH, device=device), edges_of(device=device)
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def used(model: Any) -> dict[str, int]:
-    return {what: n for row in interop.report(model).rows for what, n in row.calls.items()}
-
-
-def left(model: Any) -> str:
-    return " ".join(why for row in interop.report(model).rows for why in row.fallbacks)
+    return (
+        *both(Net(LAYERS[name]).to(device)),
+        torch.randn(NODES, WIDTH, device=device),
+        edges_of(device=device),
+    )
 
 
 @EVERY
@@ -83,23 +66,16 @@ def left(model: Any) -> str:
 def test_random_graphs(name: str, seed: int, count: int) -> None:
     """Repeated edges, self-loops, nodes without edges, no edges."""
     torch.manual_seed(seed)
-    plain = LAYERS[name]()
-    ours, exactly = interop.accelerate(copy.deepcopy(plain), convert="always"), copy.deepcopy(plain)
-    edges = edges_of(seed, count)
-    x = torch.randn(NODES, WIDTH)
+    plain, ours = both(LAYERS[name]())
+    edges, x = edges_of(seed, count), torch.randn(NODES, WIDTH)
 
     def run(layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
-        x = x.clone().requires_grad_()
-        out = layer(x, edges)
-        probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(1)).to(out)
-        of = [x, *layer.parameters()]
-        grads = torch.autograd.grad(out, of, probe, allow_unused=True)
-        found = [torch.zeros_like(t) if g is None else g for t, g in zip(of, grads, strict=True)]
-        return [out.detach(), found[0], torch.cat([g.flatten() for g in found])]
+        return outcome(lambda x: layer(x, edges), layer, x)
 
-    with in_float64(exactly):
+    got, expected = run(ours, x), run(plain, x)
+    with in_float64(plain) as exactly:
         exact = run(exactly, x.double())
-    assert_all_accurate(run(ours, x), run(plain, x), exact, floor=FLOOR)
+    assert_all_accurate(got, expected, exact, floor=FLOOR)
 
 
 @EVERY
@@ -109,10 +85,8 @@ def test_copies_and_files(name: str) -> None:
     file = io.BytesIO()
     torch.save(ours, file)
     file.seek(0)
-    copies = [
-        copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), torch.load(file, weights_only=False)
-    ]  # fmt: skip
-    for other in copies:
+    read = torch.load(file, weights_only=False)
+    for other in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours)), read):
         close(other(x, edges), want)
         assert len(interop.report(other).accelerated) == 2
         assert type(other.first).__name__ == type(plain.first).__name__
@@ -148,11 +122,17 @@ def test_backend(name: str) -> None:
     assert torch.equal(plain(x, edges), want)
 
 
-@EVERY
-def test_torch_compile(name: str) -> None:
-    plain, ours, x, edges = pair(name)
+@pytest.mark.parametrize(
+    ("name", "backend"),
+    [
+        *((name, "aot_eager") for name in LAYERS),
+        *(pytest.param(name, "inductor", marks=pytest.mark.slow) for name in ("gcn", "sage", "gin", "gat")),
+    ],
+)
+def test_torch_compile(name: str, backend: str, device: str) -> None:
+    plain, ours, x, edges = pair(name, device)
     torch._dynamo.reset()
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+    compiled = torch.compile(ours, fullgraph=True, backend=backend)
     for model in (plain, compiled):
         model(x, edges).square().sum().backward()
     close(compiled(x, edges), plain(x, edges))
@@ -161,21 +141,8 @@ def test_torch_compile(name: str) -> None:
         assert (parameter.grad is None) == (others[key].grad is None)
         if parameter.grad is not None:
             close(others[key].grad, parameter.grad)
-    other = edges_of(5)
+    other = edges_of(5, device=device)
     close(compiled(x, other), plain(x, other))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["gcn", "sage", "gin", "gat"])
-def test_torch_compile_by_inductor(name: str, device: str) -> None:
-    plain, ours, x, edges = pair(name, device)
-    torch._dynamo.reset()
-    compiled = torch.compile(ours, fullgraph=True)
-    for model in (plain, compiled):
-        model(x, edges).square().sum().backward()
-    close(compiled(x, edges), plain(x, edges))
-    for mine, theirs in zip(ours.parameters(), plain.parameters(), strict=True):
-        close(mine.grad, theirs.grad)
 
 
 @EVERY
@@ -263,24 +230,18 @@ def test_other_forms_of_edges() -> None:
     for name in ("gcn", "sage", "gat", "transformer"):
         plain, ours, x, edges = pair(name)
         edges = edges.unique(dim=1).contiguous()
-        want = plain(x, edges)
-        close(ours(x, EdgeIndex(edges, sparse_size=(NODES, NODES))), want)
-    layer = interop.accelerate(pyg.GraphConv((WIDTH, WIDTH), 4), convert="always")
+        close(ours(x, EdgeIndex(edges, sparse_size=(NODES, NODES))), plain(x, edges))
+    plain, ours = both(pyg.GraphConv((WIDTH, WIDTH), 4))
     sources, targets = torch.randn(30, WIDTH), torch.randn(20, WIDTH)
     apart = torch.stack([torch.randint(0, 30, (90,)), torch.randint(0, 20, (90,))])
-    close(layer((sources, targets), apart), interop.restore(copy.deepcopy(layer))((sources, targets), apart))
-    close(
-        layer((sources, None), apart, size=(30, 20)),
-        interop.restore(copy.deepcopy(layer))((sources, None), apart, size=(30, 20)),
-    )
+    close(ours((sources, targets), apart), plain((sources, targets), apart))
+    close(ours((sources, None), apart, size=(30, 20)), plain((sources, None), apart, size=(30, 20)))
 
 
 def test_weights_with_gradients() -> None:
-    plain = pyg.GraphConv(WIDTH, 4)
-    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
     x, edges = torch.randn(NODES, WIDTH), edges_of()
     found = []
-    for layer in (plain, ours):
+    for layer in both(pyg.GraphConv(WIDTH, 4)):
         weight = torch.linspace(0.1, 1, edges.shape[1]).requires_grad_()
         found.append(torch.autograd.grad(layer(x, edges, weight).square().sum(), weight)[0])
     close(*found)
@@ -348,23 +309,12 @@ def test_a_message_that_changes_its_mind() -> None:
         close(layer(x, edges, w), other(x, edges, w))
 
 
-class Inner(torch.nn.Module):
-    """What to_hetero makes copies of for each relation."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        super().__init__()
-        self.first, self.last = make(), make()
-
-    def forward(self, x: torch.Tensor, edge_index: torch.Tensor) -> torch.Tensor:
-        return self.last(self.first(x, edge_index).relu(), edge_index)
-
-
 def test_hetero_models() -> None:
     metadata = (["a", "b"], [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")])
     x = {"a": torch.randn(NODES, WIDTH), "b": torch.randn(NODES, WIDTH)}
     index = {relation: edges_of(i) for i, relation in enumerate(metadata[1])}
     for make in (lambda: pyg.SAGEConv((-1, -1), 4), lambda: pyg.GATConv((-1, -1), 4, add_self_loops=False)):
-        model = pyg.to_hetero(Inner(make), metadata)
+        model = pyg.to_hetero(Net(make), metadata)
         want = model(x, index)
         interop.accelerate(model, convert="always")
         got = model(x, index)
@@ -384,13 +334,9 @@ def test_lazy_layers() -> None:
 
 def test_bad_arguments() -> None:
     model = pyg.GCNConv(4, 4)
-    for arguments, message in [
-        ({"precision": "fp7"}, "precision"),
-        ({"reorder": "best"}, "reorder"),
-        ({"convert": "never"}, "convert"),
-    ]:
-        with pytest.raises(ValueError, match=message):
-            interop.accelerate(model, **arguments)
+    for argument, value in {"precision": "fp7", "reorder": "best", "convert": "never"}.items():
+        with pytest.raises(ValueError, match=argument):
+            interop.accelerate(model, **{argument: value})
     with pytest.raises(TypeError, match="model"):
         interop.accelerate([model])
     with pytest.raises(TypeError, match="cache"):
@@ -438,8 +384,7 @@ def test_the_maps_of_a_transformer_layer_are_one_product(
     device: str, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """Unless something watches one of them."""
-    plain = pyg.TransformerConv(12, 8, heads=2, **options).to(device)
-    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    plain, ours = both(pyg.TransformerConv(12, 8, heads=2, **options).to(device))
     x, edges = torch.randn(30, 12, device=device), torch.randint(0, 30, (2, 90), device=device)
     widths = []
     linear = torch.nn.functional.linear

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.interop.pyg_cases import pyg
+from tests.interop.pyg_cases import both, close, edges_of, interop, pyg
 from tests.together import in_two_processes
 
 # torch's exporter and PyG warn about themselves.
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-interop: Any = pytest.importorskip("gnnsparse.interop.pyg")
 
 NODES, WIDTH = 40, 8
 MODELS = {
@@ -25,14 +23,6 @@ MODELS = {
     "gat": lambda: pyg.GAT(WIDTH, 8, num_layers=2, heads=2),
     "gatv2": lambda: pyg.GAT(WIDTH, 8, num_layers=2, heads=2, v2=True),
 }
-
-
-def edges_of(seed: int) -> torch.Tensor:
-    return torch.randint(0, NODES, (2, 160), generator=torch.Generator().manual_seed(seed))
-
-
-def close(a: torch.Tensor, b: torch.Tensor) -> None:
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def _train(rank: int, folder: str) -> None:
@@ -73,8 +63,7 @@ def operators(program: Any) -> set[str]:
 @pytest.mark.parametrize("strict", [False, True])
 @pytest.mark.parametrize("name", MODELS)
 def test_exported_programs_take_any_edges(name: str, strict: bool, tmp_path: Path) -> None:
-    plain = MODELS[name]().eval()
-    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    plain, ours = both(MODELS[name]().eval())
     x, edges = torch.randn(NODES, WIDTH), edges_of(0)
     with torch.no_grad():
         program = torch.export.export(ours, (x, edges), strict=strict)
@@ -88,8 +77,7 @@ def test_exported_programs_take_any_edges(name: str, strict: bool, tmp_path: Pat
 
 @pytest.mark.parametrize("name", ["gcn", "gat"])
 def test_packages_of_aot_inductor(name: str, tmp_path: Path) -> None:
-    plain = MODELS[name]().eval()
-    ours = interop.accelerate(copy.deepcopy(plain), convert="always")
+    plain, ours = both(MODELS[name]().eval())
     x = torch.randn(NODES, WIDTH)
     with torch.no_grad():
         program = torch.export.export(ours, (x, edges_of(0)))

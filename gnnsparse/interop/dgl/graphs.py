@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 import weakref
-from collections.abc import Callable
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +16,14 @@ import torch
 
 from gnnsparse.data.sources import no_update_check
 from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.interop.models import IdentityMemo
 from gnnsparse.nn.adjacency import Adjacency, Recipe
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Structure", "edges_of_relation", "from_dgl", "import_dgl", "is_dgl_graph", "structure_of"]
+__all__ = ["Structure", "from_dgl", "import_dgl", "is_dgl_graph", "structure_of"]
 
 _INSTALL = "pip install --no-deps dgl==2.1.0 (Python 3.8 to 3.12), after pip install 'gnnsparse[dgl]'"
 #: The modules of graphbolt that the rest of DGL imports.
@@ -41,7 +41,7 @@ class _Absent(ModuleType):
 
 
 def import_dgl() -> ModuleType:
-    """Imports DGL, beside a torch for which it was not built too, and returns it.
+    """Import DGL, beside a torch for which it was not built too, and return it.
 
     DGL 2.1.0, the last release on PyPI, is built for torch 2.2 and older. Installed without its dependencies
     beside a newer torch, `import dgl` fails, because graphbolt, a part of it, looks for a library of exactly
@@ -81,19 +81,18 @@ def import_dgl() -> ModuleType:
 
 
 def _has_library(found: ModuleSpec) -> bool:
-    """Returns whether graphbolt of an installed DGL has a library for this torch."""
     version = torch.__version__.partition("+")[0]
     folders = found.submodule_search_locations or []
     return any(any(Path(folder, "graphbolt").glob(f"*graphbolt_pytorch_{version}.*")) for folder in folders)
 
 
 def is_dgl_graph(graph: Any) -> bool:
-    """Returns whether an object is a DGLGraph or a DGLBlock, without an import of DGL."""
+    """Return whether an object is a DGLGraph or a DGLBlock, without an import of DGL."""
     return any(kind.__module__ == "dgl.heterograph" for kind in type(graph).__mro__)
 
 
 def from_dgl(graph: Any, etype: Any = None, weight: str | None = None) -> SparseGraph:
-    """Makes a graph of a relation of a DGL graph: edge e goes from its source to its target.
+    """Make a graph of a relation of a DGL graph: edge e goes from its source to its target.
 
     Row i of the matrix holds the sources of the edges that arrive at node i, as DGL's `update_all` sums them.
     Edges keep DGL's order, that of their numbers: features in `graph.edges[etype].data` go with the edges of
@@ -136,7 +135,7 @@ def _weights(features: Any, name: Any, edges: int) -> torch.Tensor:
 
 
 def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:
-    """Returns the triple of a relation that `etype` names."""
+    """Return the triple of a relation that `etype` names."""
     relations = graph.canonical_etypes
     if etype is None:
         if len(relations) != 1:
@@ -155,15 +154,7 @@ def _shown(relations: Any) -> str:
 
 
 def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[int, int]]:
-    """Returns the edges of a relation in the order of their numbers, and the numbers of nodes.
-
-    Args:
-        graph: a DGL graph.
-        relation: the triple (source type, edge type, target type).
-
-    Returns:
-        int32 or int64 [2, edges], sources over targets, and (sources, targets).
-    """
+    """Return the edges of a relation, sources over targets by their number, and (sources, targets)."""
     # A graph that holds only CSR arrays can't list its edges by number.
     source, target, number = graph.all_edges(form="all", order=None, etype=relation)
     edges = torch.stack([source, target])
@@ -197,12 +188,7 @@ class Structure:
         return self.edge_index.shape[1]
 
     def adjacency(self, recipe: Recipe[Adjacency], weighted: bool = False) -> Any:
-        """Returns what a recipe makes of the edges; made once and kept.
-
-        Args:
-            recipe: a frozen dataclass, by which it is found again.
-            weighted: whether `values` of the result will be called with edge weights.
-        """
+        """Return what a recipe makes of the edges, made once for weighted edges and once for others."""
         with self._lock, outside():
             key = recipe, weighted
             if key not in self._made:
@@ -210,50 +196,23 @@ class Structure:
             return self._made[key]
 
 
-class _Structures:
-    """The structures in use: by DGL's index object of a graph, and by content."""
-
-    def __init__(self) -> None:
-        # By the address of the index object, and a weak reference to it: DGL's objects have no hash.
-        self._by_index: dict[int, tuple[weakref.ref[Any], Structure]] = {}
-        self._by_content: weakref.WeakValueDictionary[str, Structure] = weakref.WeakValueDictionary()
-
-    def find(self, graph: Any) -> Structure:
-        """Returns the structure of a graph with one relation."""
-        index = graph._graph  # changes of the edges put another one in its place
-        entry = self._by_index.get(id(index))
-        if entry is not None and entry[0]() is index:
-            return entry[1]
-        with outside():
-            edges, size = edges_of_relation(graph, tuple(graph.canonical_etypes[0]))
-            content = fingerprint([edges], size, str(edges.device))
-            known = self._by_content.get(content) or Structure(edges, size)
-        known = self._by_content.setdefault(content, known)
-        self._by_index[id(index)] = weakref.ref(index, self._forget(id(index))), known
-        return known
-
-    def _forget(self, key: int) -> Callable[[Any], None]:
-        """Returns what drops an entry when its index object dies."""
-
-        def forget(reference: Any) -> None:
-            entry = self._by_index.get(key)
-            if entry is not None and entry[0] is reference:  # another object may have the address by now
-                del self._by_index[key]
-
-        return forget
-
-    def __len__(self) -> int:
-        return len(self._by_index)
-
-
-_structures = _Structures()
+#: Structures by DGL's index object of their graph, and by content, as long as somebody holds them.
+_by_index: IdentityMemo[Structure] = IdentityMemo()
+_by_content: weakref.WeakValueDictionary[str, Structure] = weakref.WeakValueDictionary()
 
 
 def structure_of(graph: Any) -> Structure:
-    """Returns the structure of a DGL graph with one relation: a known one, or a new one.
+    """Return the structure of a DGL graph with one relation: a known one, or a new one.
 
     It is known by the index object that DGL's graph holds, which copies of the graph share and which DGL
     replaces when edges are added or removed. For a graph that DGL makes anew in each forward pass, as it does
-    with a relation of a heterograph, it is known by its content, as long as somebody holds the structure.
+    with a relation of a heterograph, it is known by its content.
     """
-    return _structures.find(graph)
+    known = _by_index.get(graph._graph)
+    if known is not None:
+        return known
+    with outside():
+        edges, size = edges_of_relation(graph, tuple(graph.canonical_etypes[0]))
+        content = fingerprint([edges], size, str(edges.device))
+        made = _by_content.get(content) or Structure(edges, size)
+    return _by_index.put(graph._graph, _by_content.setdefault(content, made))

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import functools
 import importlib
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, import_dgl, is_dgl_graph, structure_of
-from gnnsparse.interop.models import aligned, check_model, give_class_back
+from gnnsparse.interop.models import Model, aligned, check_model, give_class_back, log
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.nn.inputs import is_watched
@@ -25,6 +24,8 @@ from gnnsparse.precision import PRECISIONS, Precision
 
 __all__ = ["LAYERS", "Report", "ReportRow", "accelerate", "report", "restore"]
 
+#: The package of DGL's layers.
+_CONVS = "dgl.nn.pytorch.conv."
 #: Where a layer on our kernels keeps its options, an attribute of the module that is no part of its state.
 OPTIONS = "gnnsparse_options"
 
@@ -48,15 +49,13 @@ class Held:
         self.reason: str | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"precision": self.precision, "structure": None, "reason": None}
+        return vars(Held(self.precision))
 
     def precision_for(self, x: torch.Tensor) -> Precision:
-        """Returns the precision of a product with features `x`."""
-        if self.precision is not None:
-            return self.precision
+        """Return the precision of a product with features `x`."""
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        return PRECISIONS[dtype]
+        return PRECISIONS[dtype] if self.precision is None else self.precision
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,12 +81,14 @@ class _Call:
         return self.structure.size[1]
 
     def check_targets(self, layer: Any) -> None:
-        """Leaves a call to DGL whose graph it refuses, so that the error is its own."""
+        """Leave a call to DGL whose graph it refuses, so that the error is its own."""
         if not layer._allow_zero_in_degree and self.structure.has_isolated_targets:
             raise FallbackError("nodes without incoming edges, which the layer does not allow")
 
-    def neighbours(self, reduce: str, edge_weight: torch.Tensor | None, x: torch.Tensor) -> _Neighbourhood:
-        """Returns what reduces the features of neighbours.
+    def neighbours(
+        self, reduce: str, edge_weight: torch.Tensor | None, x: torch.Tensor
+    ) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function that reduces the features [sources, features] of each target's neighbours.
 
         Args:
             reduce: "sum", "mean" or "max".
@@ -99,43 +100,27 @@ class _Call:
         made: Neighbours = self.structure.adjacency(recipe, weights is not None)
         if reduce == "max" and weights is not None and made.operand.num_edges != made.operand.nnz:
             raise FallbackError("a maximum over repeated edges with weights")
-        return _Neighbourhood(made, reduce, weights)
+        how = "max" if reduce == "max" else "sum"
+        return lambda x: spmm(made.operand, x, made.values(weights), reduce=how)
 
     def _weights(self, edge_weight: Any) -> torch.Tensor:
-        edges = self.structure.edges
+        edges = self.structure.edge_index.shape[1]
         known = isinstance(edge_weight, torch.Tensor) and edge_weight.dtype in PRECISIONS
         if not known or edge_weight.device != self.sources.device:
             raise FallbackError("weights of edges that are no float tensor on the device of the features")
         if edge_weight.shape not in ((edges,), (edges, 1)):
             raise FallbackError("weights of edges that are not one number for each")
-        weights: torch.Tensor = edge_weight.reshape(edges)
-        return weights
+        return edge_weight.reshape(edges)
 
     def edges(self, x: torch.Tensor) -> Edges:
-        """Returns the pattern of attention to features of the dtype of `x`."""
-        made: Edges = self.structure.adjacency(EdgeRecipe(False, self.held.precision_for(x)))
-        return made
-
-
-@dataclass(frozen=True, eq=False)
-class _Neighbourhood:
-    made: Neighbours
-    reduce: str
-    weights: torch.Tensor | None
-
-    def of(self, x: torch.Tensor) -> torch.Tensor:
-        """Reduces the features [sources, features] of each target's neighbours."""
-        values = self.made.values(self.weights)
-        return spmm(self.made.operand, x, values, reduce="max" if self.reduce == "max" else "sum")
+        """Return the pattern of attention to features of the dtype of `x`."""
+        return self.structure.adjacency(EdgeRecipe(False, self.held.precision_for(x)))
 
 
 def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> _Call:
-    """Checks the arguments that all layers have; raises FallbackError unless our kernels take them.
+    """Check the arguments that all layers have; raise FallbackError unless our kernels take them.
 
-    Args:
-        layer: the layer.
-        graph, feat: the arguments.
-        needs_targets: whether the layer uses the features of targets; else those of sources stand for them.
+    A layer that does not need the features of targets gets those of sources in their place.
     """
     held: Held = layer.__dict__[OPTIONS]
     if "parametrizations" in layer._modules:
@@ -176,7 +161,7 @@ def _graph_conv(
         x = torch.matmul(x, weight)
     if norm in ("left", "both"):
         x = x * _power(call.structure.out_degrees, -0.5 if norm == "both" else -1.0, x)
-    y = neighbours.of(x)
+    y = neighbours(x)
     if weight is not None and not first:
         y = torch.matmul(y, weight)
     if norm == "both":
@@ -187,7 +172,7 @@ def _graph_conv(
 
 
 def _power(degrees: torch.Tensor, exponent: float, x: torch.Tensor) -> torch.Tensor:
-    """Returns powers of degrees as factors of the rows of x; a degree of 0 counts as 1."""
+    """Return powers of degrees as factors of the rows of x; a degree of 0 counts as 1."""
     return degrees.clamp(min=1).pow(exponent).to(x.dtype)[:, None]
 
 
@@ -201,10 +186,10 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
     sources, targets = _dropped(layer, call)
     first = kind != "pool" and layer._in_src_feats > layer._out_feats
     if kind == "pool":
-        found = neighbours.of(torch.relu(layer.fc_pool(sources)))
+        found = neighbours(torch.relu(layer.fc_pool(sources)))
     else:
         x = layer.fc_neigh(sources) if first else sources
-        found = neighbours.of(x)
+        found = neighbours(x)
         if kind == "gcn":
             own = x[: call.count] if not call.is_pair else layer.fc_neigh(targets) if first else targets
             found = (found + own) / (call.structure.in_degrees + 1).to(found.dtype)[:, None]
@@ -222,7 +207,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
 def _gin_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
     call = _call(layer, graph, feat)
     neighbours = call.neighbours(layer._aggregator_type, edge_weight, call.sources)
-    y = (1 + layer.eps) * call.targets + neighbours.of(call.sources)
+    y = (1 + layer.eps) * call.targets + neighbours(call.sources)
     if layer.apply_func is not None:
         y = layer.apply_func(y)
     return y if layer.activation is None else layer.activation(y)
@@ -253,7 +238,7 @@ def _heads(layer: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _dropped(layer: Any, call: _Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the features of sources and of targets after the layer's dropout."""
+    """Return the features of sources and of targets after the layer's dropout."""
     sources = layer.feat_drop(call.sources)
     return sources, layer.feat_drop(call.targets) if call.is_pair else sources[: call.count]
 
@@ -261,7 +246,7 @@ def _dropped(layer: Any, call: _Call) -> tuple[torch.Tensor, torch.Tensor]:
 def _of_attention(
     layer: Any, call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: bool, **options: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the output [targets, heads, features], and the weights [edges, heads, 1] or None."""
+    """Return the output [targets, heads, features], and the weights [edges, heads, 1] or None."""
     p = layer.attn_drop.p if layer.training else 0.0
     slope = layer.leaky_relu.negative_slope
     edges = call.edges(v)
@@ -270,7 +255,7 @@ def _of_attention(
 
 
 def _finished(layer: Any, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Adds what attention layers add to their output: the residual and the bias; applies the activation."""
+    """Add the residual and the bias to the output of an attention layer, and apply the activation."""
     if layer.res_fc is not None:
         y = y + layer.res_fc(targets).view(targets.shape[0], -1, layer._out_feats)
     if getattr(layer, "has_explicit_bias", False):  # GATv2Conv has none, its `bias` is a flag
@@ -311,32 +296,27 @@ def _gatv2_conv(layer: Any, graph: Any, feat: Any, get_attention: bool = False) 
     return (y, weights) if get_attention else y
 
 
-@dataclass(frozen=True)
-class Layer:
-    """How a class of `dgl.nn.pytorch` runs on our kernels.
-
-    Attributes:
-        forward: takes the module and the arguments of its forward; raises FallbackError.
-        runs_on: name of the operation.
-    """
-
-    forward: Callable[..., Any]
-    runs_on: str
-
-
-#: The names of DGL's classes that have a counterpart.
-LAYERS = {
-    "GraphConv": Layer(_graph_conv, "spmm"),
-    "SAGEConv": Layer(_sage_conv, "spmm"),
-    "GINConv": Layer(_gin_conv, "spmm"),
-    "AGNNConv": Layer(_agnn_conv, "graph_attention"),
-    "GATConv": Layer(_gat_conv, "graph_attention"),
-    "GATv2Conv": Layer(_gatv2_conv, "graph_attention"),
+#: The names of DGL's classes that have a counterpart: its forward, and the operation that it runs on.
+LAYERS: dict[str, tuple[Callable[..., Any], str]] = {
+    "GraphConv": (_graph_conv, "spmm"),
+    "SAGEConv": (_sage_conv, "spmm"),
+    "GINConv": (_gin_conv, "spmm"),
+    "AGNNConv": (_agnn_conv, "graph_attention"),
+    "GATConv": (_gat_conv, "graph_attention"),
+    "GATv2Conv": (_gatv2_conv, "graph_attention"),
 }
 
 
-def problem_of(layer: Any) -> str | None:
-    """Returns why a layer of one of these classes can't run on our kernels; None: it can."""
+def _problem_of(layer: Any) -> str | None:
+    """Return why a module is no layer of DGL that can run on our kernels; None: it is one."""
+    kind = type(layer)
+    base = next((base for base in kind.__mro__ if base.__module__.startswith(_CONVS)), None)
+    if base is None:
+        return "it is no layer of DGL"
+    if base is not kind:
+        return f"a subclass of DGL's {base.__name__}, whose forward may compute something else"
+    if kind.__name__ not in LAYERS:
+        return "gnnsparse has no counterpart of this class"
     if getattr(layer, "_aggre_type", None) == "lstm":
         return "aggregator_type='lstm' depends on the order of the edges"
     return None
@@ -344,24 +324,19 @@ def problem_of(layer: Any) -> str | None:
 
 @functools.cache
 def accelerated_class(name: str) -> type:
-    """Returns the subclass of DGL's layer `name` whose forward runs on our kernels.
-
-    It has the name of DGL's class, by which its modules show themselves.
-    """
+    """Return the subclass of DGL's layer `name`, of the same name, whose forward runs on our kernels."""
     import_dgl()
     original: Any = getattr(importlib.import_module("dgl.nn.pytorch.conv"), name)
-    forward = LAYERS[name].forward
+    forward, _ = LAYERS[name]
 
     @functools.wraps(original.forward)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
         held = self.__dict__[OPTIONS]
+        held.reason = None
         try:
-            out = forward(self, *arguments, **options)
+            return forward(self, *arguments, **options)
         except FallbackError as why:
             held.reason = str(why)
-        else:
-            held.reason = None
-            return out
         return original.forward(self, *arguments, **options)
 
     return type(name, (original,), {"forward": call, "__module__": __name__, "__doc__": original.__doc__})
@@ -371,13 +346,6 @@ def __getattr__(name: str) -> Any:
     if name in LAYERS:
         return accelerated_class(name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-_Model = TypeVar("_Model", bound=torch.nn.Module)
-
-_log = logging.getLogger("gnnsparse.interop")
-#: The package of DGL's layers.
-_CONVS = "dgl.nn.pytorch.conv."
 
 
 @dataclass(frozen=True)
@@ -422,8 +390,8 @@ class Report:
         return aligned(lines)
 
 
-def accelerate(model: _Model, *, precision: Precision | str | None = None) -> _Model:
-    """Puts the layers of a DGL model on our kernels. Inputs, parameters, `state_dict` and repr stay.
+def accelerate(model: Model, *, precision: Precision | str | None = None) -> Model:
+    """Put the layers of a DGL model on our kernels. Inputs, parameters, `state_dict` and repr stay.
 
     The layers are GraphConv, SAGEConv (mean, gcn and pool), GINConv, AGNNConv, GATConv and GATv2Conv of
     `dgl.nn.pytorch`. Each module gets another class, a subclass of its own, whose forward takes what DGL's
@@ -457,15 +425,15 @@ def accelerate(model: _Model, *, precision: Precision | str | None = None) -> _M
     for module in model.modules():
         if OPTIONS in module.__dict__:
             module.__dict__[OPTIONS] = Held(chosen)
-        elif _is_known(type(module)) and problem_of(module) is None:
+        elif _problem_of(module) is None:
             module.__class__ = accelerated_class(type(module).__name__)
             module.__dict__[OPTIONS] = Held(chosen)
-    _log.info("%s", report(model))
+    log.info("%s", report(model))
     return model
 
 
-def restore(model: _Model) -> _Model:
-    """Gives the layers of a model their own class back, and drops what they hold.
+def restore(model: Model) -> Model:
+    """Give the layers of a model their own class back, and drop what they hold.
 
     Args:
         model: the model, which is changed.
@@ -484,7 +452,7 @@ def restore(model: _Model) -> _Model:
 
 
 def report(model: torch.nn.Module) -> Report:
-    """Says for each of DGL's layers in a model what it runs on, and why it runs on DGL's kernels.
+    """Say for each of DGL's layers in a model what it runs on, and why it runs on DGL's kernels.
 
     Args:
         model: a model, accelerated or not.
@@ -493,26 +461,16 @@ def report(model: torch.nn.Module) -> Report:
         TypeError: it is no module.
     """
     check_model(model)
-    rows = (_row(name, module) for name, module in model.named_modules())
-    return Report(tuple(row for row in rows if row is not None))
-
-
-def _is_known(kind: type) -> bool:
-    return kind.__module__.startswith(_CONVS) and kind.__name__ in LAYERS
-
-
-def _row(name: str, module: Any) -> ReportRow | None:
-    kind = type(module)
-    if OPTIONS in module.__dict__:
-        known = next(LAYERS[owner.__name__] for owner in kind.__mro__ if owner.__name__ in LAYERS)
-        return ReportRow(name, kind.__name__, known.runs_on, module.__dict__[OPTIONS].reason or "")
-    base = next((base for base in kind.__mro__ if base.__module__.startswith(_CONVS)), None)
-    if base is None:
-        return None
-    if base is not kind:
-        reason = f"a subclass of DGL's {base.__name__}, whose forward may compute something else"
-    elif not _is_known(kind):
-        reason = "gnnsparse has no counterpart of this class"
-    else:
-        reason = problem_of(module) or "the model has not been accelerated"
-    return ReportRow(name, kind.__name__, None, reason)
+    rows = []
+    for name, module in model.named_modules():
+        kind = type(module)
+        bases = [base for base in kind.__mro__ if base.__module__.startswith(_CONVS)]
+        if OPTIONS in module.__dict__:
+            known = next(base.__name__ for base in bases if base.__name__ in LAYERS)
+            rows.append(
+                ReportRow(name, kind.__name__, LAYERS[known][1], module.__dict__[OPTIONS].reason or "")
+            )
+        elif bases:
+            reason = _problem_of(module) or "the model has not been accelerated"
+            rows.append(ReportRow(name, kind.__name__, None, reason))
+    return Report(tuple(rows))

@@ -15,7 +15,7 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, memo, raw
+from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
     Argument,
     Form,
@@ -32,7 +32,7 @@ from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import sddmm, spmm
 from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.runtime.functorch import alive, is_eager
+from gnnsparse.runtime.functorch import alive
 
 __all__ = [
     "NOTHING",
@@ -117,13 +117,7 @@ class LayerState:
         )
 
     def message(self, layer: Any, given: dict[str, Any], edges: int) -> Message | None:
-        """Return what the layer's message computes in a call; None: no product.
-
-        Args:
-            layer: the layer.
-            given: what `propagate` is called with.
-            edges: number of edges.
-        """
+        """Return the product that the message of a call of `propagate` is; None: it is none."""
         form = form_of(layer, self.arguments, given, edges)
         reading = self.readings.get((form, layer.training))
         if reading is None or not reading.holds(layer):
@@ -137,8 +131,8 @@ class LayerState:
         while len(self.readings) > _MOST_READINGS:
             self.readings.pop(next(iter(self.readings)))
         # A copy: another thread may call the layer with arguments of another form meanwhile.
-        products = [reading for reading in list(self.readings.values()) if reading.message is not None]
-        self.known = tuple(reading for reading in products if reading.attributes is not None)
+        known = list(self.readings.values())
+        self.known = tuple(r for r in known if r.message is not None and r.attributes is not None)
 
     def note(self, what: str) -> None:
         """Count a call that ran on `what`."""
@@ -160,7 +154,7 @@ class LayerState:
 
 
 def watched(layer: Any, edges: Any) -> str | None:
-    """Return why a call with these edges has to be PyG's own whatever the message is; None: it has not."""
+    """Return why a call with these edges is PyG's own whatever the message is; None: it need not be."""
     own = layer.__dict__
     for name in _HOOKS:
         if own[name]:
@@ -179,7 +173,7 @@ def watched(layer: Any, edges: Any) -> str | None:
 
 
 def _reduction_of(aggregation: Any) -> str | None:
-    """Return which of `REDUCTIONS` an aggregation is; None: none of them, or something in it was overridden.
+    """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden.
 
     torch.export puts objects of subclasses, which it makes, in the place of modules.
     """
@@ -207,7 +201,8 @@ def unsuitable(layer: Any) -> str | None:
 
 
 def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> tuple[int, int]:
-    """Returns the numbers of sources and of targets, by PyG's rules."""
+    """Return the numbers of sources and of targets, by PyG's rules."""
+    refused = FallbackError("features of sizes that PyG refuses")
     found: list[int | None] = [None, None] if size is None else list(size)
     if isinstance(edges, EdgeIndex):
         found = list(edges.sparse_size())
@@ -217,49 +212,40 @@ def _sizes(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str
         value = given.get(argument.source)
         pair = value if isinstance(value, (tuple, list)) else None
         if pair is not None and len(pair) != 2:
-            raise FallbackError("features of sizes that PyG refuses")
+            raise refused
         side = 0 if argument.role == "source" else 1
         for which, x in enumerate(pair) if pair is not None else ((side, value),):
             if not isinstance(x, torch.Tensor):
                 continue
-            if x.dim() < abs(layer.node_dim):
-                raise FallbackError("features of sizes that PyG refuses")
-            count = x.shape[layer.node_dim]
-            if found[which] not in (None, count):
-                raise FallbackError("features of sizes that PyG refuses")
-            found[which] = count
+            if x.dim() < abs(layer.node_dim) or found[which] not in (None, x.shape[layer.node_dim]):
+                raise refused
+            found[which] = x.shape[layer.node_dim]
     sources, targets = found
     if sources is None:
         raise FallbackError("sizes that are not known")
     return sources, sources if targets is None else targets
 
 
-def check_features(layer: Any, x: Any) -> None:
-    """Raises FallbackError unless x has rows of features that a product can take."""
-    if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
-        raise FallbackError(f"features of dtype {getattr(x, 'dtype', None)}")
-    if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
-        raise FallbackError(f"features of shape {tuple(x.shape)}")
-
-
 def check_edges(edges: Any) -> torch.Tensor:
-    """Returns the tensor [2, edges] of a call, or raises FallbackError if its edges have another form."""
+    """Return the tensor [2, edges] of a call, or raise FallbackError if its edges have another form."""
     plain = raw(edges)
     usual = isinstance(plain, torch.Tensor) and plain.layout == torch.strided
     if not usual or plain.dtype not in (torch.int64, torch.int32) or plain.dim() != 2:
-        raise FallbackError(f"the adjacency is a {_form(edges)}")
+        layout = getattr(edges, "layout", torch.strided)
+        form = type(edges).__name__ if layout == torch.strided else f"tensor of layout {layout}"
+        raise FallbackError(f"the adjacency is a {form}")
     if plain.shape[0] != 2 or plain.shape[1] == 0:
         raise FallbackError("there are no edges")
     return plain
 
 
-def _form(edges: Any) -> str:
-    layout = getattr(edges, "layout", None)
-    return type(edges).__name__ if layout in (None, torch.strided) else f"tensor of layout {layout}"
+def _features_of(found: Message, given: dict[str, Any]) -> Any:
+    x = given[found.features]
+    return x[0] if isinstance(x, (tuple, list)) else x
 
 
 def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tensor | None:
-    """Returns the weights [edges] or [edges, heads] of a message, or None."""
+    """Return the weights [edges] or [edges, heads] of a message, or None."""
     if found.weight is None:
         return None
     weight = given[found.weight]
@@ -271,14 +257,13 @@ def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tenso
 
 
 def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
-    """Computes PyG's `propagate` of a layer by a sparse product, or returns NOTHING to leave it to PyG."""
+    """Compute PyG's `propagate` of a layer by a sparse product, or return NOTHING to leave it to PyG."""
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
         if (why := watched(layer, edges) or unsuitable(layer)) is not None:
             raise FallbackError(why)
-        if torch._C._get_tracing_state() is not None or not is_eager():
-            raise FallbackError("a transform of torch.func is active, or torch.jit traces")
+        check_eager()
         plain = check_edges(edges)
         found = state.message(layer, given, plain.shape[1])
         if found is None:
@@ -291,10 +276,11 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
 def _product(
     layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any], found: Message
 ) -> torch.Tensor:
-    x = given[found.features]
-    if isinstance(x, (tuple, list)):
-        x = x[0]
-    check_features(layer, x)
+    x = _features_of(found, given)
+    if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
+        raise FallbackError(f"features of dtype {getattr(x, 'dtype', None)}")
+    if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
+        raise FallbackError(f"features of shape {tuple(x.shape)}")
     is_batch = x.dim() == 3 and layer.node_dim == -2
     if is_batch:  # features of several runs on one graph, [runs, nodes, width]
         x = x.transpose(0, 1)
@@ -307,14 +293,11 @@ def _product(
         raise FallbackError("features of sizes that PyG refuses")
     reduce = str(_reduction_of(layer.aggr_module))
     precision, cast = precision_of(state.settings.precision, x)
-    if cast is None and weight is not None and weight.dtype != x.dtype and not _under_autocast(x):
-        x = x.to(torch.promote_types(x.dtype, weight.dtype))  # what their product has in PyG
-    elif cast is not None:
-        x = x.to(cast)
+    x = _cast(x, cast, weight)
     recipe: Any = Aggregation(reduce, precision)
     usual = weight is not None and reduce == "sum" and not found.by_head and counts[0] == counts[1]
     graph = memo.graph(edges)
-    if usual and graph.is_gcn(given[str(found.weight)], counts[0]):
+    if usual and graph.is_gcn(given[found.weight], counts[0]):  # type: ignore[index]
         recipe, weight = GcnRecipe(True, 1.0, precision), None
     width = x.shape[1] if x.dim() == 2 else x.shape[1] * x.shape[2]
     cached = graph.adjacency(edges, recipe, counts, weight is not None, width, state.settings)
@@ -328,8 +311,13 @@ def _product(
     return out.transpose(0, 1).contiguous() if is_batch else out
 
 
-def _under_autocast(x: torch.Tensor) -> bool:
-    return torch.is_autocast_enabled(x.device.type)
+def _cast(x: torch.Tensor, cast: torch.dtype | None, weight: torch.Tensor | None) -> torch.Tensor:
+    """Return features in the dtype of a product: `cast`, or what their product with weights has in PyG."""
+    if cast is not None:
+        return x.to(cast)
+    if weight is None or weight.dtype == x.dtype or torch.is_autocast_enabled(x.device.type):
+        return x
+    return x.to(torch.promote_types(x.dtype, weight.dtype))
 
 
 def probe(layer: Any) -> dict[tuple[Form, bool], Reading]:
@@ -377,7 +365,7 @@ def is_plain_compiled(layer: Any) -> bool:
 
 
 def _compiled_message(layer: Any, state: LayerState, given: dict[str, Any], edges: int) -> Message | None:
-    """`LayerState.message` while torch.compile traces, which sees when what is compared here changes."""
+    """Return `LayerState.message` while torch.compile traces, which guards what is compared here."""
     form = form_of(layer, state.arguments, given, edges)
     for reading in state.known:
         if reading.form == form and has_code(layer, "message", reading.code):
@@ -389,7 +377,7 @@ def _compiled_message(layer: Any, state: LayerState, given: dict[str, Any], edge
 
 
 def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any]) -> Any:
-    """`propagate` while torch.compile traces: an operator that finds its operand when it runs."""
+    """Compute `propagate` while torch.compile traces by an operator that finds its operand when it runs."""
     if isinstance(edges, EdgeIndex) or not isinstance(edges, torch.Tensor) or edges.layout != torch.strided:
         return NOTHING
     if not is_plain_compiled(layer):
@@ -398,9 +386,7 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     found = _compiled_message(layer, state, given, edges.shape[1])
     if found is None or reduce not in ("sum", "mean"):
         return NOTHING
-    x = given[found.features]
-    if isinstance(x, (tuple, list)):
-        x = x[0]
+    x = _features_of(found, given)
     if x.dtype not in PRECISIONS or x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
         return NOTHING
     sizes = _sizes(layer, state, edges, size, given)
@@ -410,13 +396,11 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
         if weight.dtype not in PRECISIONS:
             return NOTHING
         weight = weight.flatten(1) if found.by_head else weight.flatten()
-        if cast is None and weight.dtype != x.dtype and not _under_autocast(x):
-            x = x.to(torch.promote_types(x.dtype, weight.dtype))
-    x = x if cast is None else x.to(cast)
-    return _aggregated(x, edges, weight, sizes, reduce, precision.value)
+    x = _cast(x, cast, weight)
+    return torch.ops.gnnsparse.pyg_aggregate(x, edges, weight, *sizes, reduce, precision.value)
 
 
-def _adjacency(
+def _neighbours(
     edges: torch.Tensor, weighted: bool, sources: int, targets: int, reduce: str, precision: str
 ) -> Neighbours:
     return memo.adjacency(
@@ -424,26 +408,20 @@ def _adjacency(
     )
 
 
-def _run(
-    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int, targets: int,
-    reduce: str, precision: str,
-) -> torch.Tensor:  # fmt: skip
-    made = _adjacency(edge_index, weight is not None, sources, targets, reduce, precision)
+def _run(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None, *how: Any) -> torch.Tensor:
+    made = _neighbours(edges, weight is not None, *how)
     return spmm(made.operand, x, made.values(weight))
 
 
-def _fake(
-    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int, targets: int,
-    reduce: str, precision: str,
-) -> torch.Tensor:  # fmt: skip
-    return x.new_empty((targets, *x.shape[1:]))
+def _fake(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None, *how: Any) -> torch.Tensor:
+    return x.new_empty((how[1], *x.shape[1:]))
 
 
 def _run_grad(
-    grad: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int,
-    targets: int, reduce: str, precision: str, of_x: bool, of_weight: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    made = _adjacency(edge_index, weight is not None, sources, targets, reduce, precision)
+    grad: torch.Tensor, x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None, *how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *how, of_x, of_weight = how  # type: ignore[assignment]
+    made = _neighbours(edges, weight is not None, *how)
     operand, values = made.operand.unquantized, made.values(weight)
     grad = grad.contiguous()
     grad_x, grad_weight = x.new_empty(0), x.new_empty(0)
@@ -456,12 +434,11 @@ def _run_grad(
 
 
 def _fake_grad(
-    grad: torch.Tensor, x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, sources: int,
-    targets: int, reduce: str, precision: str, of_x: bool, of_weight: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
+    grad: torch.Tensor, x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None, *how: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    *_, of_x, of_weight = how
     grad_x = torch.empty_like(x, memory_format=torch.contiguous_format) if of_x else x.new_empty(0)
-    has = of_weight and weight is not None
-    return grad_x, weight.new_empty(weight.shape) if has and weight is not None else x.new_empty(0)
+    return grad_x, x.new_empty(0) if weight is None or not of_weight else weight.new_empty(weight.shape)
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -470,10 +447,10 @@ def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
-    x, edges, weight = alive(ctx.saved_tensors)
     of_x, of_weight = ctx.needs_input_grad[0], ctx.needs_input_grad[2]
-    found = torch.ops.gnnsparse.pyg_aggregate_grad(grad, x, edges, weight, *ctx.how, of_x, of_weight)
-    return (found[0] if of_x else None, None, found[1] if of_weight else None, None, None, None, None)
+    saved = alive(ctx.saved_tensors)
+    found = torch.ops.gnnsparse.pyg_aggregate_grad(grad, *saved, *ctx.how, of_x, of_weight)
+    return found[0] if of_x else None, None, found[1] if of_weight else None, *(None,) * 4
 
 
 _ARGUMENTS = (
@@ -485,23 +462,3 @@ register(
     _run_grad,
     _fake_grad,
 )
-
-
-def _aggregated(
-    x: torch.Tensor, edge_index: torch.Tensor, weight: torch.Tensor | None, size: tuple[int, int],
-    reduce: str, precision: str,
-) -> torch.Tensor:  # fmt: skip
-    """Sums or averages the features of neighbours, weighted or not, by an operator. Differentiable once.
-
-    Args:
-        x: [sources, features] or [sources, heads, features].
-        edge_index: int64 or int32 [2, edges].
-        weight: [edges], or [edges, heads], or None.
-        size: (sources, targets).
-        reduce: "sum" or "mean".
-        precision: precision of the operand.
-
-    Returns:
-        [targets, ...] in the dtype of x.
-    """
-    return torch.ops.gnnsparse.pyg_aggregate(x, edge_index, weight, *size, reduce, precision)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -28,7 +29,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
-from gnnsparse.interop.pyg.graphs import FallbackError, memo
+from gnnsparse.interop.pyg.graphs import FallbackError, check_eager, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.edges import EdgeRecipe, joined
@@ -36,9 +37,9 @@ from gnnsparse.nn.inputs import is_plain_linear
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
-from gnnsparse.runtime.functorch import alive, is_eager
+from gnnsparse.runtime.functorch import alive
 
-__all__ = ["FUSED", "attend", "attend_compiled", "is_own", "unsuitable_attention"]
+__all__ = ["attend", "attend_compiled", "is_own", "unsuitable_attention"]
 
 #: How many times an attention gathers and stores what a product does, about.
 _GATHERS = 3
@@ -46,16 +47,17 @@ _GATHERS = 3
 _OVERHEAD = 200.0
 
 
+@dataclass(frozen=True)
 class _Memo:
     """Finds the operands of a layer's call where all layers' operands are cached; like an AdjacencyMemo."""
 
-    def __init__(self, state: LayerState, width: int) -> None:
-        self._state, self._width = state, width
+    state: LayerState
+    width: int
 
     def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe[Any]) -> Any:
         graph = memo.graph(edges)
-        by = self._state.settings
-        return graph.adjacency(edges, recipe, size, False, self._width, by, _OVERHEAD).adjacency
+        by = self.state.settings
+        return graph.adjacency(edges, recipe, size, False, self.width, by, _OVERHEAD).adjacency
 
     def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe[Any]) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
@@ -65,60 +67,50 @@ class _Memo:
 class _StandIn:
     """What layers of gnnsparse.nn have besides the attributes of PyG's layers."""
 
-    __slots__ = ("_call",)
-    _call: tuple[LayerState, Precision, int]
-    #: Names of the linear maps whose inputs are sources and targets.
-    _maps: tuple[str, str] | None = None
-
-    @property
-    def _memo(self) -> _Memo:
-        state, _, width = self._call
-        return _Memo(state, width)
-
-    @property
-    def precision(self) -> Precision:
-        return self._call[1]
+    __slots__ = ("_memo", "precision")
+    _memo: _Memo
+    precision: Precision
+    #: Names of the linear maps of sources and of targets.
+    _maps = ("lin_l", "lin_r")
 
     @property
     def _channels(self) -> tuple[int, int]:
-        assert self._maps is not None
         sources, targets = (getattr(self, name).weight.shape[1] for name in self._maps)
         return sources, targets
 
 
-class _Gat(_StandIn, GATConv):  # type: ignore[misc]
+class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
     @property
-    def _channels(self) -> tuple[int, int]:  # type: ignore[override]
-        both = self.lin or self.lin_src, self.lin or self.lin_dst
-        return both[0].weight.shape[1], both[1].weight.shape[1]  # type: ignore[union-attr]
+    def _maps(self) -> tuple[str, str]:  # type: ignore[override]
+        return ("lin_src", "lin_dst") if self.lin is None else ("lin", "lin")
 
 
 class _Gatv2(_StandIn, GATv2Conv):  # type: ignore[misc, override]
-    _maps = "lin_l", "lin_r"
+    pass
 
 
 class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
     _linear = Linear
-    _maps = "lin_key", "lin_query"
+    _maps = ("lin_key", "lin_query")
 
 
 class _Agnn(_StandIn, AGNNConv):  # type: ignore[misc]
     pass
 
 
-#: PyG's layer -> the stand-in, and a parameter or buffer of it, whose dtype and device are the layer's.
-FUSED: dict[type, tuple[Any, str]] = {
-    conv.GATConv: (_Gat, "att_src"),
-    conv.GATv2Conv: (_Gatv2, "att"),
-    conv.TransformerConv: (_Transformer, "lin_key"),
-    conv.AGNNConv: (_Agnn, "beta"),
+#: PyG's layers and their stand-ins.
+FUSED: dict[type, Any] = {
+    conv.GATConv: _Gat,
+    conv.GATv2Conv: _Gatv2,
+    conv.TransformerConv: _Transformer,
+    conv.AGNNConv: _Agnn,
 }
 #: The methods that say what a layer computes.
 _METHODS = ("forward", "message", "edge_update", "edge_updater")
 
 
 def is_own(base: type) -> type | None:
-    """Returns the attention layer of PyG whose computation a class has, all methods unchanged, or None."""
+    """Return the attention layer of PyG whose computation a class has, all methods unchanged, or None."""
     for kind in FUSED:
         if issubclass(base, kind):
             same = all(getattr(base, name) is getattr(kind, name) for name in _METHODS)
@@ -143,17 +135,6 @@ def unsuitable_attention(layer: Any) -> str | None:
     return why
 
 
-def _check(layer: Any, edges: Any, options: dict[str, Any]) -> None:
-    why = watched(layer, edges) or unsuitable_attention(layer)
-    if why is not None:
-        raise FallbackError(why)
-    if torch._C._get_tracing_state() is not None or not is_eager():
-        raise FallbackError("a transform of torch.func is active, or torch.jit traces")
-    check_edges(edges)
-    if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
-        raise FallbackError("weights are returned with an EdgeIndex")
-
-
 def _linear_maps(layer: Any) -> dict[str, Any]:
     """Return the linear layers of an attention layer, some of which get their sizes in the first call."""
     maps = {name: module for name, module in layer._modules.items() if name.startswith(("lin", "res"))}
@@ -165,32 +146,29 @@ def attend(
 ) -> Any:
     """Compute `forward` of an attention layer; NOTHING leaves it to PyG for the reason in `state.why`.
 
-    Args:
-        layer: the layer.
-        kind: the class of PyG whose computation it has.
-        state: what it remembers.
-        x, edges: its first two arguments.
-        arguments, options: the others.
+    `kind` is the class of PyG whose computation the layer has.
     """
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
-        _check(layer, edges, options)
-        stand_in, of = FUSED[kind]
-        parameter = getattr(layer, of)
-        if of == "lin_key":
-            parameter = parameter.weight
+        if (why := watched(layer, edges) or unsuitable_attention(layer)) is not None:
+            raise FallbackError(why)
+        check_eager()
+        check_edges(edges)
+        if type(edges) is not torch.Tensor and options.get("return_attention_weights") is not None:
+            raise FallbackError("weights are returned with an EdgeIndex")
         features = x[0] if isinstance(x, (tuple, list)) else x
         if any(type(m.weight) is UninitializedParameter for m in _linear_maps(layer).values()):
             raise FallbackError("its parameters have no sizes yet")
         if not isinstance(features, torch.Tensor) or features.dtype not in PRECISIONS:
             raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
-        width = parameter.shape[-1] if of.startswith("att") else features.shape[-1]
-        standing: Any = object.__new__(stand_in)
+        width = layer.out_channels if kind in (conv.GATConv, conv.GATv2Conv) else features.shape[-1]
+        standing: Any = object.__new__(FUSED[kind])
         object.__setattr__(standing, "__dict__", layer.__dict__)
-        standing._call = state, precision, _GATHERS * width * getattr(layer, "heads", 1)
-        out = stand_in.forward(standing, x, edges, *arguments, **options)
+        standing.precision = precision
+        standing._memo = _Memo(state, _GATHERS * width * getattr(layer, "heads", 1))
+        out = FUSED[kind].forward(standing, x, edges, *arguments, **options)
     except (FallbackError, TypeError, ValueError) as reason:
         state.why = reason if isinstance(reason, FallbackError) else FallbackError(str(reason))
         return NOTHING
@@ -219,7 +197,7 @@ def attend_compiled(
 
 
 def _joined(layer: Any, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Returns the output of GAT and GATv2, made of that of its heads."""
+    """Return the output of GAT and GATv2, made of that of its heads."""
     y = joined(out, layer.concat)
     if layer.res is not None:
         y = y + layer.res(target)
@@ -232,22 +210,16 @@ def _compiled_gat(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precis
     v = maps[0](pair[0]).unflatten(1, heads)
     to = v if pair[0] is pair[1] and maps[0] is maps[1] else maps[1](pair[1]).unflatten(1, heads)
     q, k = (to * layer.att_dst).sum(-1), (v * layer.att_src).sum(-1)
-    out = _attended(
-        q, k, v, None, edges, (v.shape[0], to.shape[0]), add_self_loops=layer.add_self_loops,
-        score="additive", negative_slope=layer.negative_slope, precision=precision,
-    )  # fmt: skip
-    return _joined(layer, out, pair[1])
+    how = layer.add_self_loops, "additive", layer.negative_slope, precision
+    return _joined(layer, _attended(q, k, v, None, edges, *how), pair[1])
 
 
 def _compiled_gatv2(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
     heads = (layer.heads, layer.out_channels)
     k = layer.lin_l(pair[0]).unflatten(1, heads)
     q = k if layer.share_weights and pair[0] is pair[1] else layer.lin_r(pair[1]).unflatten(1, heads)
-    out = _attended(
-        q, k, k, layer.att[0], edges, (k.shape[0], q.shape[0]), add_self_loops=layer.add_self_loops,
-        score="gatv2", negative_slope=layer.negative_slope, precision=precision,
-    )  # fmt: skip
-    return _joined(layer, out, pair[1])
+    how = layer.add_self_loops, "gatv2", layer.negative_slope, precision
+    return _joined(layer, _attended(q, k, k, layer.att[0], edges, *how), pair[1])
 
 
 def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
@@ -256,11 +228,7 @@ def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor
     heads = (layer.heads, layer.out_channels)
     maps = (layer.lin_query, pair[1]), (layer.lin_key, pair[0]), (layer.lin_value, pair[0])
     q, k, v = (linear(x).unflatten(1, heads) for linear, x in maps)
-    out = _attended(
-        q, k, v, None, edges, (v.shape[0], q.shape[0]), add_self_loops=False, score="dot", negative_slope=0.0,
-        precision=precision,
-    )  # fmt: skip
-    y = joined(out, layer.concat)
+    y = joined(_attended(q, k, v, None, edges, False, "dot", 0.0, precision), layer.concat)
     if not layer.root_weight:
         return y
     return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1]))
@@ -273,11 +241,8 @@ def _compiled_agnn(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, preci
     unit = torch.nn.functional.normalize(x, p=2.0, dim=-1)[:, None]
     # "dot" divides by the root of the width, which the factor undoes.
     scaled = (unit * (layer.beta * x.shape[1] ** 0.5)).to(x.dtype)
-    out = _attended(
-        scaled, unit.to(x.dtype), x[:, None], None, edges, (x.shape[0], x.shape[0]),
-        add_self_loops=layer.add_self_loops, score="dot", negative_slope=0.0, precision=precision,
-    )  # fmt: skip
-    return out[:, 0]
+    how = layer.add_self_loops, "dot", 0.0, precision
+    return _attended(scaled, unit.to(x.dtype), x[:, None], None, edges, *how)[:, 0]
 
 
 _COMPILED: dict[type, Any] = {
@@ -288,6 +253,11 @@ _COMPILED: dict[type, Any] = {
 }
 
 
+def _attended(q: Any, k: Any, v: Any, att: Any, edges: torch.Tensor, *how: Any) -> torch.Tensor:
+    """Compute graph_attention over edges without features by an operator; `how` are its last arguments."""
+    return torch.ops.gnnsparse.pyg_attention(q, k, v, att, edges, v.shape[0], q.shape[0], *how)
+
+
 _ARGUMENTS = (
     "Tensor q, Tensor k, Tensor v, Tensor? att, Tensor edge_index, SymInt sources, SymInt targets, "
     "bool add_self_loops, str score, float negative_slope, str precision"
@@ -296,7 +266,7 @@ _ARGUMENTS = (
 
 @contextmanager
 def _recording() -> Iterator[None]:
-    """Records gradients inside the implementation of an operator, where torch has switched autograd off."""
+    """Record gradients inside the implementation of an operator, where torch has switched autograd off."""
     keys = torch._C._dispatch_tls_local_exclude_set()
     for name in ("AutogradOther", "AutogradCPU", "AutogradCUDA", "AutogradFunctionality"):
         key = getattr(torch._C.DispatchKey, name, None)
@@ -322,35 +292,31 @@ def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torc
     return v.new_empty((rest[3], *v.shape[1:]))
 
 
-def _run_grad(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None, *how: Any
-) -> tuple[torch.Tensor, ...]:
-    """Computes the attention again, and its gradients: operators do not hand over what attention keeps."""
+def _run_grad(grad: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+    """Compute the attention again, and its gradients: operators do not hand over what attention keeps."""
+    tensors, how = arguments[:4], arguments[4:]
     with _recording():
-        leaves = [None if t is None else t.detach().requires_grad_() for t in (q, k, v, att)]
+        leaves = [None if t is None else t.detach().requires_grad_() for t in tensors]
         out = _run(*leaves, *how)  # type: ignore[arg-type]
         found = torch.autograd.grad(out, [t for t in leaves if t is not None], grad.contiguous())
     # Not the memory of an argument, nor of each other, as the operator's schema promises.
     grads = [g.clone(memory_format=torch.contiguous_format) for g in found]
-    return (*grads, q.new_empty(0))[:4]
+    return (*grads, tensors[0].new_empty(0))[:4]
 
 
-def _fake_grad(
-    grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None, *how: Any
-) -> tuple[torch.Tensor, ...]:
-    found = [t.new_empty(t.shape) for t in (q, k, v, att) if t is not None]
-    return (*found, q.new_empty(0))[:4]
+def _fake_grad(grad: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, ...]:
+    found = [t.new_empty(t.shape) for t in arguments[:4] if t is not None]
+    return (*found, arguments[0].new_empty(0))[:4]
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    *tensors, ctx.sources, ctx.targets, ctx.loops, ctx.score, ctx.slope, ctx.precision = inputs
-    ctx.save_for_backward(*tensors)
+    ctx.how = inputs[5:]
+    ctx.save_for_backward(*inputs[:5])
 
 
 def _backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     q, k, v, att, edges = alive(ctx.saved_tensors)
-    how = ctx.sources, ctx.targets, ctx.loops, ctx.score, ctx.slope, ctx.precision
-    dq, dk, dv, datt = torch.ops.gnnsparse.pyg_attention_grad(grad, q, k, v, att, edges, *how)
+    dq, dk, dv, datt = torch.ops.gnnsparse.pyg_attention_grad(grad, q, k, v, att, edges, *ctx.how)
     return dq, dk, dv, None if att is None else datt, *(None,) * 7
 
 
@@ -360,24 +326,3 @@ register(
     _run_grad,
     _fake_grad,
 )
-
-
-def _attended(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, att: torch.Tensor | None, edge_index: torch.Tensor,
-    size: tuple[int, int], *, add_self_loops: bool, score: str, negative_slope: float, precision: str,
-) -> torch.Tensor:  # fmt: skip
-    """Computes graph_attention over edges without features, by an operator. Differentiable once.
-
-    Args:
-        q, k, v, att, score, negative_slope: see gnnsparse.graph_attention.
-        edge_index: int64 or int32 [2, edges].
-        size: (sources, targets).
-        add_self_loops: whether self-loops are replaced by one for each node.
-        precision: precision of the operand.
-
-    Returns:
-        [targets, heads, width] in the dtype of v.
-    """
-    return torch.ops.gnnsparse.pyg_attention(
-        q, k, v, att, edge_index, *size, add_self_loops, score, negative_slope, precision
-    )

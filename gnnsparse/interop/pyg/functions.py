@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dis
 import functools
+import inspect
 import sys
 import threading
 import types
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -30,14 +31,21 @@ from torch_geometric.utils import (
 )
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import FallbackError, memo, parts_of, raw, stamp_of
+from gnnsparse.interop.pyg.graphs import (
+    FallbackError,
+    Remembered,
+    check_eager,
+    is_traced,
+    memo,
+    parts_of,
+    raw,
+)
 from gnnsparse.nn.adjacency import Preparation
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import is_eager, outside
-from gnnsparse.sparse.operand import SparseOperand
+from gnnsparse.runtime.functorch import outside
 
 __all__ = ["is_sparse", "multiplying", "product", "rebound"]
 
@@ -47,18 +55,8 @@ _calls = threading.local()
 
 
 def is_sparse(edges: Any) -> bool:
-    """Returns whether an adjacency is a sparse tensor of torch."""
+    """Return whether an adjacency is a sparse tensor of torch."""
     return type(edges) is torch.Tensor and edges.layout in _LAYOUTS
-
-
-class _Values:
-    """An operand and the values of its nonzeros in the product; None: its own."""
-
-    def __init__(self, operand: SparseOperand, values: torch.Tensor | None) -> None:
-        self.operand, self._values = operand, values
-
-    def values(self, weight: torch.Tensor | None) -> torch.Tensor | None:
-        return self._values
 
 
 @dataclass(frozen=True)
@@ -69,24 +67,20 @@ class _SparseRecipe:
     precision: Precision
     preparation: Preparation | None = None
 
-    def make(self, matrix: torch.Tensor, size: tuple[int, int], weighted: bool) -> _Values:
-        """Makes the operand; nonzeros that are all 1 are not stored."""
+    def make(self, matrix: torch.Tensor, size: tuple[int, int], weighted: bool) -> Any:
+        """Make the operand; nonzeros that are all 1 are not stored."""
         coo = matrix if matrix.layout == torch.sparse_coo else matrix.to_sparse_coo()
         coo = coo.coalesce()
         indices, values = coo.indices().flip(0), coo.values()
         is_weighted = not bool((values == 1).all())
         made = Aggregation(self.reduce, self.precision, self.preparation).make(indices, size, is_weighted)
-        return _Values(made.operand, made.values(values) if is_weighted else None)
+        own = made.values(values) if is_weighted else None
+        return SimpleNamespace(operand=made.operand, values=lambda weight: own)
 
 
 @contextmanager
 def multiplying(state: Any, matrix: torch.Tensor) -> Iterator[None]:
-    """Makes the products inside a `with` block those of a layer, with what it was accelerated with.
-
-    Args:
-        state: what the layer remembers.
-        matrix: the adjacency that it was given, which may not be multiplied at all.
-    """
+    """Make the products inside a `with` block those of a layer, which may not multiply its matrix at all."""
     before = getattr(_calls, "call", None)
     _calls.call = call = {"state": state, "products": 0}
     try:
@@ -94,21 +88,12 @@ def multiplying(state: Any, matrix: torch.Tensor) -> Iterator[None]:
     finally:
         _calls.call = before
     if call["products"] == 0:
-        layout = f"a tensor of layout {matrix.layout}"
-        state.fall_back(FallbackError(f"the adjacency is {layout}, which it does not multiply"))
+        what = f"a tensor of layout {matrix.layout}, which it does not multiply"
+        state.fall_back(FallbackError(f"the adjacency is {what}"))
 
 
 def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
-    """Computes what PyG's `spmm` does; what is unusual is left to it.
-
-    Args:
-        src: the sparse matrix [targets, sources].
-        other: [sources, features].
-        reduce: "sum", "add", "mean", "min" or "max".
-
-    Returns:
-        [targets, features].
-    """
+    """Compute PyG's `spmm` of a sparse matrix [targets, sources]; unusual products are left to it."""
     call = getattr(_calls, "call", None)
     if call is None:
         return utils.spmm(src, other, reduce)
@@ -122,7 +107,7 @@ def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
 
 
 def _check(src: Any, other: Any, reduce: str) -> None:
-    """Raises FallbackError unless an operand can take a product's place."""
+    """Raise FallbackError unless an operand can take a product's place."""
     if not is_sparse(src) or src.dim() != 2 or src.dense_dim() > 0:
         raise FallbackError(f"the adjacency is a {type(src).__name__}")
     if src.layout == torch.sparse_coo and not src.is_coalesced():
@@ -139,8 +124,7 @@ def _check(src: Any, other: Any, reduce: str) -> None:
         raise FallbackError(f"an adjacency of dtype {src.dtype}")
     if src.device != other.device or src._nnz() == 0:
         raise FallbackError("an adjacency on another device or without edges")
-    if torch._C._get_tracing_state() is not None or torch.compiler.is_compiling() or not is_eager():
-        raise FallbackError("a transform of torch.func is active, or torch.jit traces")
+    check_eager()
 
 
 def _product(state: Any, src: Any, other: torch.Tensor, reduce: str) -> torch.Tensor:
@@ -155,15 +139,12 @@ def _product(state: Any, src: Any, other: torch.Tensor, reduce: str) -> torch.Te
     return spmm(cached.adjacency.operand, other, cached.values(None))
 
 
-class _Input:
-    """Stands for the edge_index itself in a cached result."""
-
-
-_INPUT = _Input()
+#: Stands for the edge_index itself in a cached result.
+_INPUT = object()
 
 
 def _is_cached_safely(result: Any, edge_index: torch.Tensor) -> bool:
-    """Returns whether a result is not the edge_index seen in another way, which it would keep alive."""
+    """Return whether a result is not a view of the edge_index, which it would keep alive."""
     if not isinstance(result, torch.Tensor):
         return result is None
     given = {part.untyped_storage().data_ptr() for part in parts_of(raw(edge_index))}
@@ -171,58 +152,23 @@ def _is_cached_safely(result: Any, edge_index: torch.Tensor) -> bool:
     return all(part.untyped_storage().data_ptr() not in given for part in parts)
 
 
-class _Result:
-    """A cached result of a function of edges.
-
-    Args:
-        tensors: the tensor arguments besides the edge_index.
-        results: what the function returned, `_INPUT` for the edge_index itself.
-    """
-
-    __slots__ = ("given", "results", "stamps")
-
-    def __init__(self, tensors: list[torch.Tensor], results: tuple[Any, ...]) -> None:
-        self.given = [(weakref.ref(t), stamp_of(raw(t))) for t in tensors]
-        self.results = results
-        self.stamps = [stamp_of(raw(r)) if isinstance(r, torch.Tensor) else None for r in results]
-
-    def found(self, edge_index: torch.Tensor, tensors: list[torch.Tensor]) -> tuple[Any, ...] | None:
-        """Returns the results if the arguments are the same, and nobody has changed the results."""
-        for (ref, stamp), tensor in zip(self.given, tensors, strict=True):
-            if ref() is not tensor or stamp != stamp_of(raw(tensor)):
-                return None
-        for result, stamp in zip(self.results, self.stamps, strict=True):
-            if stamp is not None and stamp != stamp_of(raw(result)):
-                return None
-        return tuple(edge_index if r is _INPUT else r for r in self.results)
+def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
+    return [value for value in values if isinstance(value, torch.Tensor)]
 
 
 def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Makes a function of an edge_index keep its results, as long as no gradient passes through it."""
+    """Make a function of an edge_index cache its results with the graph, unless a gradient passes through."""
 
     @functools.wraps(function)
     def call(edge_index: Any, *arguments: Any, **options: Any) -> Any:
-        if type(edge_index) is not torch.Tensor and not hasattr(edge_index, "_data"):
+        tensors = _tensors((*arguments, *options.values()))
+        if not _is_memoised(edge_index, tensors):
             return function(edge_index, *arguments, **options)
-        tensors: list[torch.Tensor] = []
-        key: list[Any] = [function]
-        for value in (*arguments, *options, *options.values()):
-            if isinstance(value, torch.Tensor):
-                tensors.append(value)
-                value = id(value)
-            key.append(value)
-        grad = torch.is_grad_enabled()
-        usual = (
-            (edge_index.layout == torch.strided or is_sparse(edge_index))
-            and is_eager()
-            and torch._C._get_tracing_state() is None
-        )
-        if not usual or (grad and any(t.requires_grad for t in (edge_index, *tensors))):
-            return function(edge_index, *arguments, **options)
-        graph, name = memo.graph(edge_index), tuple(key)
-        cached = graph.results.get(name)
-        if cached is not None and (found := cached.found(edge_index, tensors)) is not None:
-            return found
+        values = (id(v) if isinstance(v, torch.Tensor) else v for v in (*arguments, *options.values()))
+        graph, key = memo.graph(edge_index), (function, *options, *values)
+        known = graph.results.get(key)
+        if known is not None and known.holds(*tensors, *_tensors(known.result)):
+            return tuple(edge_index if r is _INPUT else r for r in known.result)
         if edge_index.is_cuda and path().is_capturing():
             return function(edge_index, *arguments, **options)
         with outside(), torch.no_grad():
@@ -230,29 +176,37 @@ def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
         if not isinstance(found, tuple):
             return found
         if function is gcn_norm:
-            _note_gcn(arguments, options, found)
+            _note_gcn(edge_index, arguments, options, found)
         stored = tuple(_INPUT if r is edge_index else r for r in found)
         if all(r is _INPUT or _is_cached_safely(r, edge_index) for r in stored):
             while len(graph.results) >= 8:
                 graph.results.popitem(last=False)
-            graph.results[name] = _Result(tensors, stored)
+            graph.results[key] = Remembered(stored, *tensors, *_tensors(stored))
         return found
 
     return call
 
 
-def _note_gcn(arguments: tuple[Any, ...], options: dict[str, Any], found: tuple[Any, ...]) -> None:
+def _is_memoised(edge_index: Any, tensors: list[torch.Tensor]) -> bool:
+    """Return whether the results of a call with an edge_index and other tensors can be cached."""
+    if type(edge_index) is not torch.Tensor and not hasattr(edge_index, "_data"):
+        return False
+    if is_traced() or not (edge_index.layout == torch.strided or is_sparse(edge_index)):
+        return False
+    return not (torch.is_grad_enabled() and any(t.requires_grad for t in (edge_index, *tensors)))
+
+
+def _note_gcn(edge_index: Any, arguments: Any, options: dict[str, Any], found: tuple[Any, ...]) -> None:
     """Note it with the edges if a result of gcn_norm is one that an operand can compute."""
-    names = ("edge_weight", "num_nodes", "improved", "add_self_loops", "flow", "dtype")
-    given = {"add_self_loops": True, "flow": "source_to_target", **dict(zip(names, arguments, strict=False))}
-    given.update(options)
-    edges, weight = found
-    is_plain = given.get("edge_weight") is None and given["add_self_loops"] is True
-    if not is_plain or given["flow"] != "source_to_target" or not isinstance(weight, torch.Tensor):
-        return
-    memo.graph(edges).note_gcn(weight, given.get("num_nodes"))
+    call = _GCN_NORM.bind(edge_index, *arguments, **options)
+    call.apply_defaults()
+    given, (edges, weight) = call.arguments, found
+    is_usual = given["edge_weight"] is None and given["add_self_loops"] is True
+    if is_usual and given["flow"] == "source_to_target" and isinstance(weight, torch.Tensor):
+        memo.graph(edges).gcn = Remembered(given["num_nodes"], weight)
 
 
+_GCN_NORM = inspect.signature(gcn_norm)
 _MEMOISED = {
     function: _memoised(function)
     for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
@@ -262,7 +216,7 @@ _INSTEAD = {**_MEMOISED, utils.spmm: product}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
-    """Returns the methods of a class that normalise or multiply edges, made to call the functions here.
+    """Return the methods of a class that normalise or multiply edges, made to call the functions here.
 
     They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay
     as they are. While torch.jit traces, the methods themselves are called, and while torch.compile does,
@@ -270,17 +224,16 @@ def rebound(base: type) -> dict[str, Callable[..., Any]]:
     """
     found: dict[str, types.FunctionType] = {}
     for owner in base.__mro__:
-        if owner.__module__.startswith("torch.") or owner is object:
-            continue
-        for name, method in vars(owner).items():
-            if isinstance(method, types.FunctionType) and name != "__init__":
-                found.setdefault(name, method)
+        if not owner.__module__.startswith("torch.") and owner is not object:
+            own = {name: m for name, m in vars(owner).items() if isinstance(m, types.FunctionType)}
+            found = {**own, **found}
+    found.pop("__init__", None)
     copies = {name: _copy(method) for name, method in found.items()}
     return {name: copy for name, copy in copies.items() if copy is not None}
 
 
 def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
-    """Returns a method that calls the functions in `_INSTEAD`; None if it would call none of them."""
+    """Return a method that calls the functions in `_INSTEAD`; None if it would call none of them."""
     names = method.__globals__
     seen = {name: names[name] for name in _names_of(method.__code__) if name in names}
     used = {name: f for name, f in seen.items() if isinstance(f, types.FunctionType) and f in _INSTEAD}
@@ -298,10 +251,9 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
         if torch.compiler.is_compiling():
             sums = type(self.aggr_module) is SumAggregation and self._gnnsparse.is_weighted_only
             return (fixed if sums else method)(self, *arguments, **options)
-        if torch._C._get_tracing_state() is not None:
-            return method(self, *arguments, **options)
-        if any(names.get(name) is not value for name, value in seen.items()):  # the copy has the old ones
-            return method(self, *arguments, **options)
+        is_jit = torch._C._get_tracing_state() is not None
+        if is_jit or any(names.get(name) is not value for name, value in seen.items()):
+            return method(self, *arguments, **options)  # `memoised` has the old values
         return memoised(self, *arguments, **options)
 
     return call
@@ -314,7 +266,7 @@ def _names_of(code: types.CodeType) -> set[str]:
 
 
 def _with_globals(method: Any, kind: str, other: dict[str, Any]) -> Any:
-    """Returns a copy of a method in a module of its own, a copy of its module with other values of names.
+    """Return a copy of a method in a module of its own, a copy of its module with other values of names.
 
     torch.compile finds a function's globals by the name of its module, which therefore can be imported.
     """

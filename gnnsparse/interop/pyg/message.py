@@ -12,6 +12,8 @@ import __future__
 
 import ast
 import builtins
+import contextlib
+import functools
 import inspect
 import linecache
 import operator
@@ -88,53 +90,39 @@ def arguments_of(names: list[str]) -> tuple[Argument, ...]:
     """Return the arguments of a `message` that has parameters of these names, by PyG's rules."""
     found = []
     for name in names:
-        if name in _OF_EDGES:
-            found.append(Argument(name, name, "other"))
-        elif name.endswith("_j"):
-            found.append(Argument(name, name[:-2], "source"))
-        else:
-            role = "other" if name.endswith("_i") else "edge"
-            found.append(Argument(name, name[:-2] if role == "other" else name, role))
+        side = name[-2:] if name not in _OF_EDGES else ""
+        role = "other" if name in _OF_EDGES or side == "_i" else "source" if side == "_j" else "edge"
+        found.append(Argument(name, name[:-2] if side in ("_i", "_j") else name, role))
     return tuple(found)
 
 
 def form_of(layer: Any, arguments: tuple[Argument, ...], given: dict[str, Any], edges: int) -> Form:
-    """Return what a message may depend on of its arguments.
+    """Return what the message of a layer may depend on in a call of `propagate` with these arguments."""
+    return tuple(_form_of(layer.node_dim, argument, given, edges) for argument in arguments)
 
-    Args:
-        layer: the layer.
-        arguments: the arguments of its `message`.
-        given: what `propagate` is called with.
-        edges: number of edges.
-    """
-    tracing = torch.compiler.is_compiling()
-    form: list[tuple[Any, ...]] = []
-    for argument in arguments:
-        if argument.role == "other":
-            form.append(_OPAQUE)
-            continue
-        if argument.source not in given:
-            form.append(_ABSENT)
-            continue
-        value = given[argument.source]
-        is_source = argument.role == "source"
-        if is_source and isinstance(value, (tuple, list)) and len(value) == 2:
-            value = value[0]
-        # A subclass of Tensor may define its own products. Tracing puts subclasses of its own in.
-        if type(value) in (torch.Tensor, torch.nn.Parameter) or (tracing and isinstance(value, torch.Tensor)):
-            if is_source and value.dim() == 3 and layer.node_dim == -2:  # one graph for a batch of features
-                form.append(("batch",))
-            elif is_source and value.dim() > 0:
-                form.append(("features", *value.shape[1:-1]) if value.dim() > 1 else _OPAQUE)
-            elif value.dim() > 0 and value.shape[0] == edges:
-                form.append(("weights", *value.shape[1:]))
-            else:
-                form.append(_OPAQUE)
-        elif type(value) in _CONSTANTS:
-            form.append(("constant", type(value), value))
-        else:
-            form.append(_OPAQUE)
-    return tuple(form)
+
+def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: int) -> tuple[Any, ...]:
+    if argument.role == "other":
+        return _OPAQUE
+    if argument.source not in given:
+        return _ABSENT
+    value = given[argument.source]
+    is_source = argument.role == "source"
+    if is_source and isinstance(value, (tuple, list)) and len(value) == 2:
+        value = value[0]
+    if type(value) in _CONSTANTS:
+        return "constant", type(value), value
+    # A subclass of Tensor may define its own products. Tracing puts subclasses of its own in.
+    is_tensor = isinstance(value, torch.Tensor) and torch.compiler.is_compiling()
+    if not is_tensor and type(value) not in (torch.Tensor, torch.nn.Parameter):
+        return _OPAQUE
+    if is_source and value.dim() == 3 and node_dim == -2:  # one graph for a batch of features
+        return ("batch",)
+    if is_source and value.dim() > 0:
+        return ("features", *value.shape[1:-1]) if value.dim() > 1 else _OPAQUE
+    if value.dim() > 0 and value.shape[0] == edges:
+        return ("weights", *value.shape[1:])
+    return _OPAQUE
 
 
 @dataclass(frozen=True)
@@ -145,10 +133,8 @@ class Reading:
         form: the form of the arguments.
         message: the product that it is; None: none that is recognised.
         function, code: the method that was read, and its code.
-        reads: what the code read besides its arguments: where (a key of `_LOOKUPS`, or a module), the name,
-            and the value.
-        attributes: the constants that it read, if all are attributes of the layer (None) or of modules, which
-            torch.compile can watch: the module, the name, and the value; else None.
+        reads: what the code read besides its arguments: where ("layer", "default", "closure", "global", or a
+            module), the name, and the value.
     """
 
     form: Form
@@ -156,13 +142,22 @@ class Reading:
     function: Any
     code: Any
     reads: tuple[tuple[Any, str, Any], ...] = ()
-    attributes: tuple[tuple[Any, str, Any], ...] | None = None
+
+    @functools.cached_property
+    def attributes(self) -> list[tuple[Any, str, Any]] | None:
+        """The constants that were read, if all are attributes of the layer (None) or of modules, else None.
+
+        torch.compile can watch these.
+        """
+        constants = [read for read in self.reads if type(read[2]) in _CONSTANTS]
+        if not all(where == "layer" or type(where) is types.ModuleType for where, _, _ in constants):
+            return None
+        return [(None if where == "layer" else where, name, value) for where, name, value in constants]
 
     def holds(self, layer: Any) -> bool:
         """Return whether a layer's message would be read in the same way now."""
-        if type(layer).message is not self.function or "message" in layer.__dict__:
-            return False
-        if self.function.__code__ is not self.code:
+        is_own = type(layer).message is self.function and "message" not in layer.__dict__
+        if not is_own or self.function.__code__ is not self.code:
             return False
         for where, name, value in self.reads:
             try:
@@ -177,13 +172,9 @@ class Reading:
 def read_message(
     layer: Any, arguments: tuple[Argument, ...], form: Form, training: bool | None = None
 ) -> Reading:
-    """Read from a layer's code what its `message` computes.
+    """Read from a layer's code what its `message` computes for arguments of a form.
 
-    Args:
-        layer: the layer, whose attributes are read as they are now.
-        arguments: the arguments of its `message`.
-        form: what is known of them, see `form_of`.
-        training: what `layer.training` is taken to be; None: what it is.
+    Attributes of the layer are read as they are now, but for `training`, unless that is None.
     """
     function = inspect.getattr_static(type(layer), "message", None)
     if type(function) is not types.FunctionType or "message" in layer.__dict__:
@@ -196,12 +187,8 @@ def read_message(
     if type(found) is _Symbol and found.is_features:
         found = Message(found.source)
     reads = tuple((where, name, value) for (where, name), value in reader.reads.items())
-    constants = [read for read in reads if type(read[2]) in _CONSTANTS]
-    attributes = None
-    if all(where == "layer" or type(where) is types.ModuleType for where, _, _ in constants):
-        attributes = tuple((None if where == "layer" else where, *rest) for where, *rest in constants)
     message = found if type(found) is Message else None
-    return Reading(form, message, function, function.__code__, reads, attributes)
+    return Reading(form, message, function, function.__code__, reads)
 
 
 @dataclass(frozen=True)
@@ -237,54 +224,37 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
     return found
 
 
-def _of_layer(layer: Any, function: Any, name: str) -> Any:
-    """Return an attribute of a layer that is a constant and that no code computes."""
-    of_class = inspect.getattr_static(type(layer), name, None)
-    if hasattr(type(of_class), "__set__"):  # a property, or another descriptor that comes first
-        raise _NotShown
-    found = layer.__dict__.get(name, of_class)
-    if type(found) not in _CONSTANTS or (found is None and name not in layer.__dict__):
-        raise _NotShown
-    return found
+def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
+    """Return a constant, a module or one of `_KNOWN` that code reads; raise _NotShown for anything else.
 
-
-def _of_default(layer: Any, function: Any, name: str) -> Any:
-    """Return the default of a parameter."""
-    code, defaults = function.__code__, function.__defaults__ or ()
-    positional = code.co_varnames[: code.co_argcount]
-    known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
-    return _constant({**known, **(function.__kwdefaults__ or {})}, name)
-
-
-def _of_closure(layer: Any, function: Any, name: str) -> Any:
-    """Return a variable of the functions that a function is defined in."""
-    try:
-        found = function.__closure__[function.__code__.co_freevars.index(name)].cell_contents
-    except ValueError:  # it has no value yet
-        raise _NotShown from None
-    return _constant({name: found}, name)
-
-
-def _of_global(layer: Any, function: Any, name: str) -> Any:
-    """Return a variable of a function's module, or a builtin."""
-    names = function.__globals__
-    return _constant(names if name in names else vars(builtins), name)
-
-
-def _constant(names: dict[str, Any], name: str) -> Any:
-    """Return a constant, a module, or one of `_KNOWN`, by its name."""
-    found = names.get(name, _NotShown)
+    Args:
+        where: "layer", "default" of a parameter, "closure", "global", or a module.
+        layer: the layer.
+        function: its `message`.
+        name: the name that is read.
+    """
+    code = function.__code__
+    found: Any = _NotShown
+    if where == "layer":
+        of_class = inspect.getattr_static(type(layer), name, None)
+        found = layer.__dict__.get(name, of_class)
+        is_computed = hasattr(type(of_class), "__set__")  # a property, or a descriptor that comes first
+        if is_computed or type(found) not in _CONSTANTS or (found is None and name not in layer.__dict__):
+            raise _NotShown
+    elif where == "default":
+        defaults, positional = function.__defaults__ or (), code.co_varnames[: code.co_argcount]
+        known = dict(zip(positional[len(positional) - len(defaults) :], defaults, strict=True))
+        found = {**known, **(function.__kwdefaults__ or {})}.get(name, _NotShown)
+    elif where == "closure":
+        with contextlib.suppress(ValueError):  # it has no value yet
+            found = function.__closure__[code.co_freevars.index(name)].cell_contents
+    elif where == "global":
+        found = function.__globals__.get(name, vars(builtins).get(name, _NotShown))
+    else:
+        found = vars(where).get(name, _NotShown)
     if type(found) not in (*_CONSTANTS, types.ModuleType) and not any(found is known for known in _KNOWN):
         raise _NotShown
     return found
-
-
-_LOOKUPS = {"layer": _of_layer, "default": _of_default, "closure": _of_closure, "global": _of_global}
-
-
-def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
-    """Return what code reads, or raise _NotShown if that may be anything."""
-    return _LOOKUPS[where](layer, function, name) if type(where) is str else _constant(vars(where), name)
 
 
 #: Functions' code -> their syntax trees.
@@ -292,10 +262,7 @@ _definitions: weakref.WeakKeyDictionary[types.CodeType, ast.FunctionDef | None] 
 
 
 def _definition(function: Any) -> ast.FunctionDef | None:
-    """Return the syntax tree of a function; None: its source is not at hand, or is not what was compiled.
-
-    A file may have changed since it was imported. So it is compiled again, and has to give the same code.
-    """
+    """Return the syntax tree of a function; None: its source is not at hand, or is not what was compiled."""
     code = function.__code__
     if code not in _definitions:
         linecache.checkcache(code.co_filename)
@@ -305,7 +272,10 @@ def _definition(function: Any) -> ast.FunctionDef | None:
 
 
 def _found(source: str, code: types.CodeType) -> ast.FunctionDef | None:
-    """Return the syntax tree of the function in a module's source that compiles to this code."""
+    """Return the syntax tree of the function in a module's source that compiles to this code.
+
+    The file may have changed since it was imported: so it is compiled again, and has to give the same code.
+    """
     try:
         tree = ast.parse(source)
         known = [compile(tree, code.co_filename, "exec", code.co_flags & _FUTURES, dont_inherit=True)]
@@ -322,16 +292,7 @@ def _found(source: str, code: types.CodeType) -> ast.FunctionDef | None:
 
 
 class _Reader:
-    """Follows the code of a message.
-
-    Args:
-        layer: the layer.
-        function: the method.
-        training: what `layer.training` is taken to be, or None.
-
-    Attributes:
-        reads: what the code has read besides its arguments: (where, name) -> value.
-    """
+    """Follows the code of a message; `reads` has what it read besides arguments: (where, name) -> value."""
 
     def __init__(self, layer: Any, function: Any, training: bool | None) -> None:
         self.layer, self.function, self.training = layer, function, training
@@ -418,7 +379,7 @@ class _Reader:
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 return _compared(type(op), self._value(left), self._value(right))
             case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return _product(self._value(left), self._value(right))
+                return _multiplied(self._value(left), self._value(right))
             case ast.Call(func=function, args=arguments, keywords=[]):
                 return self._call(function, arguments)
         raise _NotShown
@@ -455,7 +416,7 @@ class _Reader:
             case [value] if called is torch.is_tensor and _has_type(value):
                 return type(value) is _Symbol
             case [left, right] if called in (torch.mul, torch.multiply):
-                return _product(left, right)
+                return _multiplied(left, right)
             case [_Symbol() as weights, int() as dim] if called is torch.unsqueeze:
                 return _unsqueezed(weights, dim)
         raise _NotShown
@@ -477,16 +438,15 @@ def _compared(kind: type, left: Any, right: Any) -> bool:
             raise _NotShown
     elif type(left) not in _CONSTANTS or type(right) not in _CONSTANTS:
         raise _NotShown
-    try:
+    with contextlib.suppress(TypeError):  # which PyG's call raises
         return bool(_COMPARISONS[kind](left, right))
-    except TypeError:  # which PyG's call raises
-        raise _NotShown from None
+    raise _NotShown
 
 
 def _method(of: _Symbol, name: str, values: list[Any]) -> Any:
     """Return what a method of a tensor returns."""
     if name in ("mul", "multiply") and len(values) == 1:
-        return _product(of, values[0])
+        return _multiplied(of, values[0])
     if of.is_batch:
         raise _NotShown
     if name == "dim" and not values:
@@ -522,11 +482,7 @@ def _unsqueezed(of: _Symbol, dim: Any) -> _Symbol:
 def _viewed(of: _Symbol, sizes: tuple[Any, ...]) -> _Symbol:
     """Return weights with other sizes of 1 at the end, and all other sizes as they are."""
     first, *others = sizes
-    if (
-        of.is_features
-        or not (first is _EDGES or first == -1)
-        or not all(type(size) is int for size in others)
-    ):
+    if of.is_features or first not in (_EDGES, -1) or not all(type(size) is int for size in others):
         raise _NotShown
     own = of.sizes
     while len(own) > 1 and own[-1] == 1:
@@ -537,7 +493,7 @@ def _viewed(of: _Symbol, sizes: tuple[Any, ...]) -> _Symbol:
     return _Symbol(of.source, shape, False)
 
 
-def _product(left: Any, right: Any) -> Message:
+def _multiplied(left: Any, right: Any) -> Message:
     """Return the message that multiplies features by weights which do not depend on the feature."""
     if type(left) is not _Symbol or type(right) is not _Symbol or left.is_features == right.is_features:
         raise _NotShown

@@ -5,18 +5,18 @@ These stand for PyG's layers: the same layers with other `propagate` and `forwar
 
 from __future__ import annotations
 
-import logging
+import functools
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch_geometric.nn import MessagePassing
 
 from gnnsparse.errors import check_choice, check_flag
-from gnnsparse.interop.models import check_model, give_class_back
+from gnnsparse.interop.models import Model, check_model, give_class_back, log
 from gnnsparse.interop.pyg.aggregate import (
     NO_PRODUCT,
     NOTHING,
@@ -59,13 +59,12 @@ class Row:
     fallbacks: dict[str, int]
 
     def lines(self) -> list[str]:
-        """Returns the row as text: the layer, and a line for each thing that its calls have shown."""
-        found = [
-            f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (f": {self.why}" if self.why else "")
-        ]
-        found += [f"    {count} on {what}" for what, count in self.calls.items()]
-        found += [f"    {count} on PyG: {why}" for why, count in self.fallbacks.items()]
-        return found
+        """Return the row as text: the layer, and a line for each thing that its calls have shown."""
+        head = f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (
+            f": {self.why}" if self.why else ""
+        )
+        calls = [f"    {count} on {what}" for what, count in self.calls.items()]
+        return [head, *calls, *(f"    {count} on PyG: {why}" for why, count in self.fallbacks.items())]
 
 
 @dataclass(frozen=True)
@@ -90,27 +89,22 @@ class Report:
         return "\n".join([head, *(line for row in self.rows for line in row.lines())])
 
 
-_classes: dict[Any, Any] = {}
 _lock = ForkLock()
 
 
 def is_accelerated(layer: Any) -> bool:
-    """Returns whether a layer is one that was accelerated."""
+    """Return whether a layer is one that was accelerated, and has a LayerState in its attributes."""
     return "_gnnsparse" in layer.__dict__
-
-
-def state_of(layer: Any) -> LayerState:
-    """Returns what an accelerated layer remembers."""
-    return layer.__dict__["_gnnsparse"]
 
 
 def _make_propagate(base: type) -> Callable[..., Any]:
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
         state = self._gnnsparse
-        if is_sparse(edge_index) and not torch.compiler.is_compiling():
+        is_compiling = torch.compiler.is_compiling()
+        if is_sparse(edge_index) and not is_compiling:
             with multiplying(state, edge_index):
                 return base.propagate(self, edge_index, size=size, **given)  # type: ignore[attr-defined]
-        run = propagate_compiled if torch.compiler.is_compiling() else propagate
+        run = propagate_compiled if is_compiling else propagate
         out = run(self, state, edge_index, size, given)
         if out is not NOTHING:
             return out
@@ -126,12 +120,14 @@ def _make_propagate(base: type) -> Callable[..., Any]:
 def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> Any:
         state = self._gnnsparse
-        if torch.compiler.is_compiling():
-            out = attend_compiled(self, kind, state, x, edge_index, arguments, options)
-            return out if out is not NOTHING else plain(self, x, edge_index, *arguments, **options)
-        out = attend(self, kind, state, x, edge_index, arguments, options)
+        is_compiling = torch.compiler.is_compiling()
+        out = (attend_compiled if is_compiling else attend)(
+            self, kind, state, x, edge_index, arguments, options
+        )
         if out is not NOTHING:
             return out
+        if is_compiling:
+            return plain(self, x, edge_index, *arguments, **options)
         try:
             return plain(self, x, edge_index, *arguments, **options)
         finally:  # one call counts once, whatever its `propagate` ran on
@@ -145,18 +141,17 @@ def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _reduce(self: Any, protocol: Any) -> Any:
-    """Pickles a layer as its PyG class and its state; the class that stands for it is made by reading it."""
+    """Pickle a layer as its PyG class and its state; the class that stands for it is made by reading it."""
     return _unpickled, (type(self)._gnnsparse_base,), self.__getstate__()
 
 
 def _unpickled(base: type) -> Any:
-    """Makes an accelerated layer of a class, whose attributes follow."""
     accelerated = class_for(base)
     return accelerated.__new__(accelerated)
 
 
 def _set_state(self: Any, state: dict[str, Any]) -> None:
-    """Sets the attributes as PyG does, which may make the methods of its class that it generates."""
+    """Set the attributes as PyG does, which may make the methods of its class that it generates."""
     own = type(self)
     object.__setattr__(self, "__class__", own._gnnsparse_base)
     try:
@@ -167,7 +162,7 @@ def _set_state(self: Any, state: dict[str, Any]) -> None:
 
 
 def _generated(base: type) -> bool:
-    """Returns whether `propagate` of a class is PyG's own, which it generates for each class."""
+    """Return whether `propagate` of a class is PyG's own, which it generates for each class."""
     function: Any = base.propagate  # type: ignore[attr-defined]
     if function is MessagePassing.propagate:
         return True
@@ -178,34 +173,36 @@ def _generated(base: type) -> bool:
     )
 
 
-def class_for(base: Any) -> Any:
-    """Returns the class that stands for a class of PyG's layers; there is one for each."""
-    with _lock:
-        if base in _classes:
-            return _classes[base]
-        methods: dict[str, Any] = rebound(base)
-        kind = is_own(base)
-        if kind is not None:
-            methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
-        methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
-        namespace = {
-            **methods,
-            "__module__": base.__module__,
-            "__qualname__": base.__qualname__,
-            "__doc__": base.__doc__,
-            "__reduce_ex__": _reduce,
-            "__setstate__": _set_state,
-            "__prepare_scriptable__": _scriptable,
-            "_set_jittable_templates": _keep_templates,
-            "_gnnsparse_base": base,
-            "_gnnsparse_kind": kind,
-        }
-        _classes[base] = type(base)(base.__name__, (base,), namespace)
-        return _classes[base]
+@functools.cache
+def _class_for(base: Any) -> Any:
+    methods: dict[str, Any] = rebound(base)
+    kind = is_own(base)
+    if kind is not None:
+        methods["forward"] = _make_forward(kind, methods.get("forward", base.forward))
+    methods["propagate"] = methods["_jinja_propagate"] = _make_propagate(base)
+    namespace = {
+        **methods,
+        "__module__": base.__module__,
+        "__qualname__": base.__qualname__,
+        "__doc__": base.__doc__,
+        "__reduce_ex__": _reduce,
+        "__setstate__": _set_state,
+        "__prepare_scriptable__": _scriptable,
+        "_set_jittable_templates": _keep_templates,
+        "_gnnsparse_base": base,
+        "_gnnsparse_kind": kind,
+    }
+    return type(base)(base.__name__, (base,), namespace)
+
+
+def class_for(base: type) -> Any:
+    """Return the class that stands for a class of PyG's layers; there is one for each."""
+    with _lock:  # so that two threads do not make two
+        return _class_for(base)
 
 
 def _scriptable(self: Any) -> Any:
-    """Returns what torch.jit.script compiles in place of a layer: PyG's layer with the same parameters."""
+    """Return what torch.jit.script compiles in place of a layer: PyG's layer with the same parameters."""
     base = type(self)._gnnsparse_base
     plain = base.__new__(base)
     plain.__dict__.update(self.__dict__)
@@ -214,46 +211,39 @@ def _scriptable(self: Any) -> Any:
 
 
 def _keep_templates(self: Any, raise_on_error: bool = False) -> None:
-    """Does nothing: PyG would generate other methods in place of those here."""
+    """Do nothing: PyG would generate other methods in place of those here."""
 
 
 def refusal(layer: Any) -> str | None:
-    """Returns why a layer stays as it is; None: it can be accelerated."""
+    """Return why a layer stays as it is; None: it can be accelerated."""
     if not isinstance(layer, MessagePassing):
         return "it passes no messages of its own"
     kind: Any = type(layer)
-    own = getattr(layer.__dict__.get("propagate"), "__func__", None)  # PyG sets it when it explains
-    is_own_propagate = own is None or own in (kind._orig_propagate, kind._jinja_propagate)
-    if ("propagate" in layer.__dict__ and own is None) or not is_own_propagate or not _generated(kind):
+    if "propagate" in layer.__dict__:  # PyG sets it when it explains
+        own = getattr(layer.propagate, "__func__", None)
+        is_generated = own in (kind._orig_propagate, kind._jinja_propagate)
+    else:
+        is_generated = True
+    if not is_generated or not _generated(kind):
         return "it has a `propagate` of its own"
-    if type(layer).__dict__.get("__reduce_ex__") is not None:
+    if kind.__dict__.get("__reduce_ex__") is not None:
         return "its class is pickled in a way of its own"
-    if is_own(type(layer)) is not None and unsuitable_attention(layer) is None:
-        return None
-    return unsuitable(layer)
-
-
-def why_not(layer: Any) -> str:
-    """Returns why a layer that was not accelerated stays as it is."""
-    why = refusal(layer)
-    if why is None and not probe(layer) and is_own(type(layer)) is None:
-        why = NO_PRODUCT
-    return why or "it was not accelerated"
+    if is_own(kind) is not None:
+        return unsuitable(layer) if unsuitable_attention(layer) is not None else None
+    return unsuitable(layer) or (None if probe(layer) else NO_PRODUCT)
 
 
 def swap(layer: Any, settings: Settings) -> str | None:
-    """Makes a layer an accelerated one, with other settings if it is one; returns why it stays as it is."""
+    """Make a layer an accelerated one, with other settings if it is one; return why it stays as it is."""
     if is_accelerated(layer):
-        old = state_of(layer)
+        old = layer._gnnsparse
         layer._gnnsparse = LayerState(settings, old.arguments, readings=old.readings, known=old.known)
         return None
     why = refusal(layer)
     if why is not None:
         return why
-    read = probe(layer)
-    if not read and is_own(type(layer)) is None:
-        return NO_PRODUCT
     accelerated = class_for(type(layer))
+    read = probe(layer)
     _forget_propagate(layer)
     arguments = arguments_of(layer.inspector.get_param_names("message"))
     layer.__dict__["_gnnsparse"] = state = LayerState(settings, arguments)
@@ -263,14 +253,14 @@ def swap(layer: Any, settings: Settings) -> str | None:
 
 
 def _forget_propagate(layer: Any) -> None:
-    """Removes the `propagate` of its class that PyG has set in a layer after it was explained."""
+    """Remove the `propagate` of its class that PyG has set in a layer after it was explained."""
     own = getattr(layer.__dict__.get("propagate"), "__func__", None)
     if own is not None and own is type(layer)._jinja_propagate:
         del layer.__dict__["propagate"]
 
 
 def swap_back(layer: Any) -> None:
-    """Makes an accelerated layer what it was; other layers stay as they are."""
+    """Make an accelerated layer what it was; other layers stay as they are."""
     if is_accelerated(layer):
         _forget_propagate(layer)
         give_class_back(layer, lambda kind: "_gnnsparse_base" in vars(kind))
@@ -279,16 +269,12 @@ def swap_back(layer: Any) -> None:
 
 def outlook(layer: Any) -> str:
     """Return what the calls of an accelerated layer run on: PyG if all so far did, and not for being few."""
-    state = state_of(layer)
+    state = layer._gnnsparse
     if state.fallbacks and not state.runs_on and not state.is_waiting:
         return "PyG"
     if type(layer)._gnnsparse_kind is not None and unsuitable_attention(layer) is None:
         return "graph_attention"
     return "spmm"
-
-
-_Module = TypeVar("_Module", bound=torch.nn.Module)
-_log = logging.getLogger("gnnsparse.interop")
 
 
 def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Settings:
@@ -303,14 +289,14 @@ def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Se
 
 
 def accelerate(
-    model: _Module,
+    model: Model,
     precision: Precision | str | None = None,
     reorder: str = "none",
     cache: bool = True,
     *,
     convert: str = "auto",
-) -> _Module:
-    """Makes the layers of a PyG model run on sparse products and fused attention.
+) -> Model:
+    """Make the layers of a PyG model run on sparse products and fused attention.
 
     The model stays the same object: parameters, state_dict, inputs and outputs are what they were. Each layer
     that passes messages gets a class derived from its own, whose `propagate`, and `forward` of attention
@@ -339,12 +325,12 @@ def accelerate(
     settings = _read_settings(precision, reorder, cache, convert)
     for module in model.modules():
         swap(module, settings)
-    _log.info("%s", report(model))
+    log.info("%s", report(model))
     return model
 
 
-def restore(model: _Module) -> _Module:
-    """Undoes `accelerate`: all layers get their own classes again.
+def restore(model: Model) -> Model:
+    """Undo `accelerate`: all layers get their own classes again.
 
     Returns:
         The model.
@@ -359,7 +345,7 @@ def restore(model: _Module) -> _Module:
 
 
 def report(model: torch.nn.Module) -> Report:
-    """Returns which layers of a model run on what, what their calls so far ran on, and why not.
+    """Return what each layer of a model runs on, what its calls so far ran on, and why it is left to PyG.
 
     Raises:
         TypeError: `model` is no module.
@@ -368,12 +354,13 @@ def report(model: torch.nn.Module) -> Report:
     rows = []
     for name, module in model.named_modules():
         if is_accelerated(module):
-            state = state_of(module)
+            state = module._gnnsparse
             runs_on, fallbacks = outlook(module), dict(state.fallbacks)
             why = max(fallbacks, key=fallbacks.__getitem__) if runs_on == "PyG" else ""
             rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), fallbacks))
         elif isinstance(module, MessagePassing):
-            rows.append(Row(name, type(module).__name__, "PyG", why_not(module), {}, {}))
+            why = refusal(module) or "it was not accelerated"
+            rows.append(Row(name, type(module).__name__, "PyG", why, {}, {}))
     return Report(tuple(rows))
 
 
@@ -393,13 +380,10 @@ class _Backend:
 
     def leave(self, settings: Settings) -> None:
         with self.lock:
-            for place in reversed(range(len(self.active))):
-                if self.active[place] is settings:
-                    del self.active[place]
-                    break
+            self.active = [other for other in self.active if other is not settings]
             for layer in list(self.swapped):
                 if self.active and is_accelerated(layer):
-                    state_of(layer).settings = self.active[-1]
+                    layer._gnnsparse.settings = self.active[-1]
                 elif not self.active:
                     swap_back(layer)
             if not self.active:
@@ -407,7 +391,7 @@ class _Backend:
                 del MessagePassing.__call__
 
     def take(self, layer: Any) -> None:
-        """Accelerates a layer that is called, for as long as a block is active."""
+        """Accelerate a layer that is called, for as long as a block is active."""
         with self.lock:
             if self.active and not is_accelerated(layer) and swap(layer, self.active[-1]) is None:
                 self.swapped.add(layer)
@@ -417,7 +401,7 @@ _backend = _Backend()
 
 
 def _call(self: Any, *arguments: Any, **options: Any) -> Any:
-    """Calls a layer of PyG inside a `backend` block."""
+    """Call a layer of PyG inside a `backend` block."""
     if not is_accelerated(self) and not torch.compiler.is_compiling():
         _backend.take(self)
     return torch.nn.Module.__call__(self, *arguments, **options)
@@ -431,13 +415,14 @@ def backend(
     *,
     convert: str = "auto",
 ) -> Iterator[None]:
-    """Accelerates every PyG layer that is called inside a `with` block, in all threads, until it ends.
+    """Accelerate every PyG layer that is called inside a `with` block, in all threads, until it ends.
 
     Blocks may be nested; the innermost one counts. The arguments and errors are those of `accelerate`. What
     torch.compile traces inside a block is accelerated if it was called in the block before.
     """
-    settings = _read_settings(precision, reorder, cache, convert)
-    settings = Settings(**vars(settings))
+    settings = _read_settings(
+        precision, reorder, cache, convert
+    )  # an object of its own, told by its identity
     _backend.enter(settings)
     try:
         yield

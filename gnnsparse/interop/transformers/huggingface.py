@@ -50,7 +50,7 @@ class RegisteredPatterns(Patterns):
 
 
 def register() -> None:
-    """Puts the functions of this module into the registries of transformers.
+    """Put the functions of this module into the registries of transformers.
 
     Raises:
         ImportError: the release is too old: its masks are made of other arguments.
@@ -65,14 +65,14 @@ def register() -> None:
 
 
 def models_of(model: torch.nn.Module) -> Iterator[Any]:
-    """Yields the models of transformers in a model, itself included, outer ones first."""
+    """Yield the models of transformers in a model, itself included, outer ones first."""
     library = sys.modules.get("transformers.modeling_utils")  # without it there is no such model
     if library is not None:
         yield from (module for module in model.modules() if isinstance(module, library.PreTrainedModel))
 
 
 def own_configurations(model: Any) -> None:
-    """Gives a model copies of its configurations, which other models may share."""
+    """Give a model copies of its configurations, which other models may share."""
     copies: dict[int, Any] = {}
     for module in model.modules():
         config = module.__dict__.get("config")
@@ -90,7 +90,7 @@ def _uses_registry(layer: torch.nn.Module) -> bool:
 
 
 def attention_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
-    """Yields the name, the layer and its outermost model for each layer that looks its attention up."""
+    """Yield the name, the layer and its outermost model for each layer that looks its attention up."""
     inside: dict[int, Any] = {}
     for outer in models_of(model):
         for module in outer.modules():
@@ -101,7 +101,7 @@ def attention_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mod
 
 
 def problem_of(layer: torch.nn.Module, model: Any) -> str:
-    """Returns why a layer of a model can't attend by a pattern, or an empty string."""
+    """Return why a layer of a model can't attend by a pattern, or an empty string."""
     if _arguments(layer) & _OTHER_SEQUENCE and getattr(layer, "is_cross_attention", True):
         return "it attends, or can attend, to another sequence"
     if not hasattr(getattr(layer, "config", None), "_attn_implementation"):
@@ -112,7 +112,7 @@ def problem_of(layer: torch.nn.Module, model: Any) -> str:
 
 
 def overruled(layer: Any) -> str:
-    """Returns why a layer with a pattern does not use it, or an empty string."""
+    """Return why a layer with a pattern does not use it, or an empty string."""
     name = layer.config._attn_implementation
     return "" if name == NAME else f"its configuration asks for attention by {name!r}"
 
@@ -127,7 +127,7 @@ def _mask(
     attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor | None:
-    """Makes the mask of a call: no matrix of all pairs where the pattern and the padding say everything.
+    """Make the mask of a call: no matrix of all pairs where the pattern and the padding say everything.
 
     Returns:
         None: no token is padding; bool [batch, keys]: True for tokens that are none, in a mask that else is
@@ -171,18 +171,16 @@ def _attention(
     is_causal: bool | None = None,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Computes the attention of a layer, by its pattern if it has one.
+    """Compute the attention of a layer, by its pattern if it has one.
 
     Args:
         module: the layer.
         query: [batch, heads, queries, d].
-        key: [batch, key heads, keys, d], where key heads divides heads.
-        value: [batch, key heads, keys, dv].
+        key, value: [batch, key heads, keys, d or dv], where key heads divides heads.
         attention_mask: what `_mask` returns, or a mask of all pairs that the caller of the model has given.
         dropout: probability with which a weight is set to 0.
         scaling: factor of the scores; None: 1 / sqrt(d).
-        is_causal: whether later keys are masked, unless the mask is one of all pairs; None: what the layer
-            says.
+        is_causal: whether later keys are masked, unless the mask is one of all pairs; None: as in the layer.
 
     Returns:
         [batch, queries, heads, dv], and None, or with output_attentions the weights
@@ -219,7 +217,7 @@ def _attention(
 
 
 def _bias(operand: SparseOperand, mask: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns what a mask adds to the scores, [batch or 1, heads or 1, nnz]."""
+    """Return what a mask adds to the scores, [batch or 1, heads or 1, nnz]."""
     if mask is None:
         return None
     if mask.dim() == 2:
@@ -234,7 +232,7 @@ def _grouped(
     operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
     dropout_p: float, scale: float | None, need_weights: bool,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """Computes attention where several heads of queries share a head of keys and values."""
+    """Compute attention where several heads of queries share a head of keys and values."""
     heads, groups = q.shape[1], k.shape[1]
     if heads == groups:
         return attend(operand, q, k, v, bias, dropout_p, scale, need_weights)
@@ -249,7 +247,7 @@ def _dense(
     module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor,
     mask: torch.Tensor | None, *, is_causal: bool, **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """Computes the attention of a layer without a pattern, in a model of which other layers have one."""
+    """Compute the attention of a layer without a pattern, in a model of which other layers have one."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
     queries, keys = query.shape[2], key.shape[2]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.interop.models import aligned, check_model
+from gnnsparse.interop.models import Model, aligned, check_model, log
 from gnnsparse.interop.transformers import huggingface
 from gnnsparse.nn.attention_edges import padding_bias
 from gnnsparse.patterns.operands import Patterns, attend, dense_weights, pair_terms, total
@@ -24,7 +23,7 @@ __all__ = ["Report", "ReportRow", "SparsifiedMultiheadAttention", "report", "res
 
 
 def _problem_of(layer: torch.nn.MultiheadAttention) -> str:
-    """Returns why a layer can't attend by a pattern, or an empty string."""
+    """Return why a layer can't attend by a pattern, or an empty string."""
     if type(layer) not in (torch.nn.MultiheadAttention, SparsifiedMultiheadAttention):
         return "it is a subclass of torch.nn.MultiheadAttention, which may compute something else"
     if layer.bias_k is not None or layer.bias_v is not None:
@@ -61,7 +60,7 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Computes the layer's output; arguments and results are those of torch.nn.MultiheadAttention.
+        """Compute the layer's output; arguments and results are those of torch.nn.MultiheadAttention.
 
         A query attends to the keys that the pattern names and no mask blocks. `is_causal` blocks later keys;
         as in torch it then stands for `attn_mask`, which is not read. A query without keys gets zeros from
@@ -71,34 +70,30 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
             TypeError: a tensor is of a dtype that no kernel has.
             ValueError: a shape or a device does not go with the layer, the pattern or another argument.
         """
+        turned = query.dim() == 3 and not self.batch_first
         itself = query is key and key is value
-        q, k, v = (self._batch_first(x) for x in (query, key, value))
+        q, k, v = (x.transpose(0, 1) if x.dim() == 3 and turned else x for x in (query, key, value))
         self._check(q, k, v)
         lengths = q.shape[-2], k.shape[-2]
-        q, k, v = (self._split(x) for x in self._projected(q, k, v, itself))
-        with_mask = attn_mask is not None and not is_causal
+        heads = (self.num_heads, -1)
+        q, k, v = (x.unflatten(-1, heads).transpose(-3, -2) for x in self._projected(q, k, v, itself))
+        mask = None if is_causal else attn_mask
         operand = self.gnnsparse_patterns.operand(
-            *lengths, q, is_causal=is_causal, with_pairs=with_mask or need_weights
+            *lengths, q, is_causal=is_causal, with_pairs=mask is not None or need_weights
         )
         bias = None if key_padding_mask is None else padding_bias(operand, key_padding_mask, q.shape[:-3])
-        if attn_mask is not None and not is_causal:
-            bias = total(bias, self._mask_terms(operand, attn_mask, q))
+        if mask is not None:
+            bias = total(bias, self._mask_terms(operand, mask, q.shape[:-2]))
         dropout_p = self.dropout if self.training else 0.0
         out, weights = attend(operand, q, k, v, bias, dropout_p, None, need_weights)
         out = F.linear(out.transpose(-3, -2).flatten(-2), self.out_proj.weight, self.out_proj.bias)
-        out = out.transpose(0, 1) if self._turned(query) else out
+        out = out.transpose(0, 1) if turned else out
         if weights is None:
             return out, None
         return out, dense_weights(operand, weights.mean(-2) if average_attn_weights else weights)
 
-    def _turned(self, x: torch.Tensor) -> bool:
-        return x.dim() == 3 and not self.batch_first
-
-    def _batch_first(self, x: torch.Tensor) -> torch.Tensor:
-        return x.transpose(0, 1) if self._turned(x) else x
-
     def _check(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Raises unless the inputs, [..., length, features], go together."""
+        """Raise a ValueError unless the inputs, [..., length, features], go together."""
         for name, x, width in (("query", q, self.embed_dim), ("key", k, self.kdim), ("value", v, self.vdim)):
             if x.is_nested:
                 bad_value(name, "got a nested tensor; accepted in a sparse layer: padded sequences")
@@ -111,7 +106,7 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
             bad_value("value", f"has length {v.shape[-2]}; accepted: {k.shape[-2]}, as key")
 
     def _projected(self, q: Any, k: Any, v: Any, itself: bool) -> tuple[torch.Tensor, ...]:
-        """Computes queries, keys and values, [..., tokens, embed_dim]: of one input tensor in one product."""
+        """Compute queries, keys and values, [..., tokens, embed_dim]: of one input tensor in one product."""
         weight, bias = self.in_proj_weight, self.in_proj_bias
         biases = (None, None, None) if bias is None else bias.chunk(3)
         if weight is None:
@@ -122,24 +117,14 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
             weights = weight.chunk(3)
         return tuple(F.linear(x, w, b) for x, w, b in zip((q, k, v), weights, biases, strict=True))
 
-    def _split(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns [..., tokens, embed_dim] as a view [..., heads, tokens, head_dim]."""
-        return x.unflatten(-1, (self.num_heads, -1)).transpose(-3, -2)
-
-    def _mask_terms(self, operand: SparseOperand, mask: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-        """Returns what `attn_mask` adds to the scores of the edges, [nnz] or [(batch,) heads, nnz]."""
-        heads = q.shape[:-2]
+    def _mask_terms(self, operand: SparseOperand, mask: torch.Tensor, heads: torch.Size) -> torch.Tensor:
+        """Return what `attn_mask` adds to the scores of the edges, [nnz] or [(batch,) heads, nnz]."""
         if mask.shape == operand.shape:
             return pair_terms(operand, "attn_mask", mask, blocks=True)
         if mask.dim() != 3 or mask.shape != (heads.numel(), *operand.shape):
             wanted = f"{tuple(operand.shape)} or {(heads.numel(), *operand.shape)}"
             bad_value("attn_mask", f"has shape {tuple(mask.shape)}; accepted: {wanted}")
         return pair_terms(operand, "attn_mask", mask.unflatten(0, heads), blocks=True)
-
-
-_Model = TypeVar("_Model", bound=torch.nn.Module)
-
-_log = logging.getLogger("gnnsparse.interop")
 
 
 @dataclass(frozen=True)
@@ -198,24 +183,19 @@ class _Layer:
     problem: str
     model: Any = None
 
-    @property
-    def patterns(self) -> Patterns | None:
-        found: Patterns | None = self.module.__dict__.get("gnnsparse_patterns")
-        return found
-
     def row(self) -> ReportRow:
         kind = type(self.module)
         if kind is SparsifiedMultiheadAttention:
             kind = torch.nn.MultiheadAttention
-        reason = self.problem or "no pattern was given for it"
-        if self.patterns is not None:
-            reason = "" if self.model is None else huggingface.overruled(self.module)
-        pattern = str(self.patterns) if self.patterns is not None and not reason else None
-        return ReportRow(self.name, kind.__name__, pattern, reason)
+        patterns: Patterns | None = self.module.__dict__.get("gnnsparse_patterns")
+        if patterns is None:
+            return ReportRow(self.name, kind.__name__, None, self.problem or "no pattern was given for it")
+        reason = "" if self.model is None else huggingface.overruled(self.module)
+        return ReportRow(self.name, kind.__name__, None if reason else str(patterns), reason)
 
 
 def _layers(model: torch.nn.Module) -> list[_Layer]:
-    """Returns the attention layers of a model in its order."""
+    """Return the attention layers of a model in its order."""
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.MultiheadAttention):
@@ -225,8 +205,8 @@ def _layers(model: torch.nn.Module) -> list[_Layer]:
     return [found[name] for name, _ in model.named_modules() if name in found]
 
 
-def sparsify(model: _Model, pattern: Any, precision: Precision | str | None = None) -> _Model:
-    """Makes the attention layers of a model attend by a pattern, with the parameters that they have.
+def sparsify(model: Model, pattern: Any, precision: Precision | str | None = None) -> Model:
+    """Make the attention layers of a model attend by a pattern, with the parameters that they have.
 
     These are torch.nn.MultiheadAttention, alone or in torch.nn.Transformer and its encoders and decoders, and
     the self-attention of models of Hugging Face's transformers that look their attention up in its registry,
@@ -270,35 +250,28 @@ def sparsify(model: _Model, pattern: Any, precision: Precision | str | None = No
     restore(model)
     try:
         for layer, patterns in chosen:
-            _replace(layer, patterns)
+            # Into the dictionary of the layer: it is no parameter, buffer or module.
+            layer.module.__dict__["gnnsparse_patterns"] = patterns
+            if layer.model is None:
+                layer.module.__class__ = SparsifiedMultiheadAttention
         _keep_padded(model)
         _look_up([layer for layer, _ in chosen])
     except Exception:
         restore(model)
         raise
-    _log.info("%s", report(model))
+    log.info("%s", report(model))
     return model
 
 
-#: A layer and the patterns that it gets.
-_Chosen = tuple[_Layer, Patterns]
-
-
-def _is_named(pattern: Mapping[Any, Any]) -> bool:
-    """Returns whether a mapping is one pattern, with its name and options."""
-    return isinstance(pattern.get("name"), str)
-
-
 def _read(pattern: Any, precision: Precision | None) -> dict[str, Any]:
-    """Returns the patterns by the names of the layers that they are for, checked; None: dense."""
-    if not isinstance(pattern, Mapping) or _is_named(pattern):
+    """Return the patterns by the names of the layers that they are for, checked; None: dense."""
+    if not isinstance(pattern, Mapping) or isinstance(pattern.get("name"), str):
         return {"*": _read_one("pattern", pattern, precision)}
     read = {}
     for name, given in pattern.items():
         if not isinstance(name, str):
             bad_type("pattern", name, "names of layers as the keys, which may contain *")
-        argument = f"pattern[{name!r}]"
-        read[name] = None if given is None else _read_one(argument, given, precision)
+        read[name] = None if given is None else _read_one(f"pattern[{name!r}]", given, precision)
     return read
 
 
@@ -309,8 +282,10 @@ def _read_one(argument: str, given: Any, precision: Precision | None) -> Any:
     return read_pattern(argument, given)
 
 
-def _chosen(layers: list[_Layer], by_name: dict[str, Any], precision: Precision | None) -> list[_Chosen]:
-    """Returns the layers that get a pattern. Those of one kind with one pattern share its operands."""
+def _chosen(
+    layers: list[_Layer], by_name: dict[str, Any], precision: Precision | None
+) -> list[tuple[_Layer, Patterns]]:
+    """Return the layers that get a pattern. Those of one kind with one pattern share its operands."""
     for name in by_name:
         if layers and not any(fnmatchcase(layer.name, name) for layer in layers):
             known = ", ".join(layer.name or "''" for layer in layers)
@@ -318,26 +293,19 @@ def _chosen(layers: list[_Layer], by_name: dict[str, Any], precision: Precision 
     shared: dict[Any, Patterns] = {}
     chosen = []
     for layer in layers:
-        fitting = [name for name in by_name if fnmatchcase(layer.name, name)]
-        if not fitting or by_name[fitting[0]] is None or layer.problem:
+        fitting = [given for name, given in by_name.items() if fnmatchcase(layer.name, name)]
+        if not fitting or fitting[0] is None or layer.problem:
             continue
         kind = Patterns if layer.model is None else huggingface.RegisteredPatterns
-        key = fitting[0], kind
+        key = id(fitting[0]), kind
         if key not in shared:
-            shared[key] = kind(by_name[fitting[0]], precision)
+            shared[key] = kind(fitting[0], precision)
         chosen.append((layer, shared[key]))
     return chosen
 
 
-def _replace(layer: _Layer, patterns: Patterns) -> None:
-    # Into the dictionary of the layer: it is no parameter, buffer or module.
-    layer.module.__dict__["gnnsparse_patterns"] = patterns
-    if layer.model is None:
-        layer.module.__class__ = SparsifiedMultiheadAttention
-
-
 def _keep_padded(model: torch.nn.Module) -> None:
-    """Keeps torch's encoders from handing nested tensors to sparse layers in evaluation."""
+    """Keep torch's encoders from handing nested tensors to sparse layers in evaluation."""
     for module in model.modules():
         nests = isinstance(module, torch.nn.TransformerEncoder) and getattr(
             module, "use_nested_tensor", False
@@ -348,8 +316,9 @@ def _keep_padded(model: torch.nn.Module) -> None:
 
 
 def _look_up(layers: list[_Layer]) -> None:
-    """Makes models of transformers look up our attention for their layers."""
-    owners = {id(layer.model): layer.model for layer in layers if layer.model is not None}
+    """Make models of transformers look up our attention for their layers."""
+    layers = [layer for layer in layers if layer.model is not None]
+    owners = {id(layer.model): layer.model for layer in layers}
     if owners:
         huggingface.register()
     for owner in owners.values():
@@ -358,12 +327,12 @@ def _look_up(layers: list[_Layer]) -> None:
             inner.__dict__["gnnsparse_attention_before"] = inner.config._attn_implementation
         owner.set_attn_implementation(huggingface.NAME)
     for layer in layers:
-        if layer.model is not None and huggingface.overruled(layer.module):
+        if huggingface.overruled(layer.module):
             bad_value("model", f"{type(layer.model).__name__} does not let its attention be chosen")
 
 
-def restore(model: _Model) -> _Model:
-    """Makes all attention layers of a model dense again, as they were before `sparsify`.
+def restore(model: Model) -> Model:
+    """Make all attention layers of a model dense again, as they were before `sparsify`.
 
     Args:
         model: the model, which is changed. One without patterns stays as it is.
@@ -389,7 +358,7 @@ def restore(model: _Model) -> _Model:
 
 
 def report(model: torch.nn.Module) -> Report:
-    """Says for each attention layer of a model which pattern it attends by, or why it attends to all keys.
+    """Say for each attention layer of a model which pattern it attends by, or why it attends to all keys.
 
     Args:
         model: a model, with patterns or without.
