@@ -10,118 +10,76 @@ import os
 import secrets
 import sys
 import time
-from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from rich.console import Console
-from rich.table import Table
-
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Failure, name_with_kinds
-from tests.fuzz.report import store
+from tests.fuzz.common import Counts, Failure
+from tests.fuzz.report import results_of, store, table
 
-#: The generators; each is a module of this package with a function `run`.
-NAMES = tuple(
-    name
-    for name in ("api", "cache", "messages", "readers", "tables", "train")
-    if find_spec(f"tests.fuzz.{name}")
-)
+#: The generators; each is a module of this package with a GENERATOR.
+NAMES = ("api", "cache", "messages", "readers", "tables", "train")
 CORPUS = Path(__file__).parent / "corpus"
 
 
-def generators(names: list[str]) -> dict[str, ModuleType]:
-    """The modules of the generators."""
-    return {name: importlib.import_module(f"tests.fuzz.{name}") for name in names}
+def generator(name: str) -> worker.Generator:
+    found: worker.Generator = importlib.import_module(f"tests.fuzz.{name}").GENERATOR
+    return found
 
 
-def replay_corpus(modules: dict[str, ModuleType], folder: Path) -> Counts:
-    """Runs the cases that once failed, of generators that can replay them."""
+def replay_corpus(generators: dict[str, worker.Generator], folder: Path) -> Counts:
+    """Runs the cases of these generators that once failed."""
     total = Counts()
     for path in sorted(folder.glob("*.json")):
         entry = json.loads(path.read_text())
-        module = modules.get(entry["generator"])
-        if module is not None and hasattr(module, "replay"):
-            counts = module.replay(entry["choices"])
+        if entry["generator"] in generators:
+            counts = generators[entry["generator"]].replay(entry["choices"])
             for failure in counts.failures:
                 failure.message = f"{path.name}: {failure.message}"
             total.add(counts)
     return total
 
 
-def save(module: ModuleType, failure: Failure, folder: Path, seconds: float) -> Path:
-    """Writes a failure to the corpus, after making it smaller if its generator can."""
-    if failure.choices and hasattr(module, "reduce"):
-        failure = module.reduce(failure, seconds)
+def save(failure: Failure, folder: Path) -> Path:
+    """Writes a failure to the corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{failure.generator}-{failure.seed}-{failure.case}.json"
     path.write_text(json.dumps(failure.__dict__, indent=1) + "\n")
     return path
 
 
-def _job(name: str, seed: int, seconds: float | None, count: int | None, results: Any) -> None:
-    """Runs one generator in a process of its own."""
-    results.put(importlib.import_module(f"tests.fuzz.{name}").run(seed, seconds, count))
-
-
-def run_jobs(
-    names: list[str], seed: int, seconds: float | None, count: int | None, jobs: int, keep_going: bool
-) -> dict[str, tuple[Counts, float]]:
-    """Runs the generators one after another, each in `jobs` processes with seeds of their own.
-
-    Returns:
-        By generator its counts and the seconds that it took.
-    """
+def run_jobs(name: str, seed: int, seconds: float | None, count: int | None, jobs: int) -> Counts:
+    """Runs a generator in several processes with seeds of their own."""
     context = multiprocessing.get_context("fork")
-    found: dict[str, tuple[Counts, float]] = {}
-    for name in names:
-        results, start = context.SimpleQueue(), time.monotonic()
-        share = None if seconds is None else seconds / len(names)
-        part = None if count is None else -(-count // jobs)
-        processes = [
-            context.Process(target=_job, args=(name, seed * 1000 + job, share, part, results))
-            for job in range(jobs)
-        ]
-        for process in processes:
-            process.start()
-        total = Counts()
-        for _ in processes:
-            total.add(results.get())
-        for process in processes:
-            process.join()
-        found[name] = total, time.monotonic() - start
-        if total.failures and not keep_going:
-            break
-    return found
+    results: Any = context.SimpleQueue()
+
+    def job(number: int) -> None:
+        of_job = None if count is None else -(-count // jobs)
+        results.put(generator(name).run(seed * 1000 + number, seconds, of_job))
+
+    processes = [context.Process(target=job, args=(number,)) for number in range(jobs)]
+    for process in processes:
+        process.start()
+    total = Counts()
+    for _ in processes:
+        total.add(results.get())
+    for process in processes:
+        process.join()
+    return total
 
 
-def table(found: dict[str, tuple[Counts, float]]) -> Table:
-    """The counts as a table."""
-    result = Table(title="Fuzzing")
-    for name in ("generator", "calls", "accepted", "refused", "cases", "failures", "seconds"):
-        result.add_column(name, justify="left" if name in ("generator", "refused") else "right")
-    for name, (counts, seconds) in found.items():
-        refused = ", ".join(f"{number:,} {kind}" for kind, number in sorted(counts.refused.items()))
-        numbers = counts.calls, counts.accepted, refused, counts.cases, len(counts.failures)
-        cells = [x if isinstance(x, str) else f"{x:,}" for x in numbers]
-        result.add_row(name_with_kinds(name, counts.kinds), *cells, f"{seconds:.0f}")
-    return result
-
-
-def show(console: Console, failures: list[Failure]) -> None:
+def show(failures: list[Failure]) -> None:
     """Prints one failure of each kind, and how often there was one."""
     by_kind: dict[str, list[Failure]] = {}
     for failure in failures:
         by_kind.setdefault(failure.signature, []).append(failure)
     for same in sorted(by_kind.values(), key=len, reverse=True):
         first = min(same, key=lambda f: len(f.choices))
-        console.rule(
-            f"{first.generator}: {first.kind}, {len(same)} times; --seed {first.seed}, case {first.case}"
-        )
-        console.print("\n".join([*first.calls[-4:], first.message]), markup=False, highlight=False)
+        place = f"--seed {first.seed}, case {first.case}"
+        print(f"--- {first.generator}: {first.kind}, {len(same)} times; {place}")
+        print("\n".join([*first.calls[-4:], first.message]))
 
 
 def main() -> int:
@@ -138,26 +96,29 @@ def main() -> int:
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     seconds = 60.0 if options.seconds is None and options.count is None else options.seconds
-    console = Console(width=None if sys.stdout.isatty() else 140)
-    modules = generators(options.only)
+    seconds = None if seconds is None else seconds / len(options.only)
     if options.keep_going:
         worker.most_failures = 10**6
-    console.print(f"seed {seed}, {options.jobs} processes")
-    old = replay_corpus(modules, options.corpus)
-    console.print(f"corpus: {old.cases} cases run to their end, {len(old.failures)} fail")
+    print(f"seed {seed}, {options.jobs} processes")
+    old = replay_corpus({name: generator(name) for name in options.only}, options.corpus)
+    print(f"corpus: {old.cases} cases run to their end, {len(old.failures)} fail")
     failures = list(old.failures)
-    if not failures or options.keep_going:
-        found = run_jobs(options.only, seed, seconds, options.count, options.jobs, options.keep_going)
-        console.print(table(found))
-        new = [failure for counts, _ in found.values() for failure in counts.failures]
-        if options.json:
-            store(options.json, seed, options.jobs, found)
-        if new and not options.keep_going:
-            path = save(modules[new[0].generator], new[0], options.corpus, seconds=30)
-            console.print(f"smallest case found: {path}")
-            new[0] = Failure(**json.loads(path.read_text()))
-        failures += new
-    show(console, failures)
+    found: dict[str, tuple[Counts, float]] = {}
+    for name in options.only:
+        if failures and not options.keep_going:
+            break
+        start = time.monotonic()
+        counts = run_jobs(name, seed, seconds, options.count, options.jobs)
+        found[name] = counts, time.monotonic() - start
+        if counts.failures and not options.keep_going:
+            counts.failures[0] = generator(name).reduce(counts.failures[0], seconds=30)
+            print(f"smallest case found: {save(counts.failures[0], options.corpus)}")
+        failures += counts.failures
+    results = results_of(seed, options.jobs, found)
+    print(table(results))
+    if options.json:
+        store(options.json, results)
+    show(failures)
     return 1 if failures else 0
 
 

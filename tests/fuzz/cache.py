@@ -11,7 +11,6 @@ import contextlib
 import functools
 import io
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -31,15 +30,8 @@ from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file
-from tests.fuzz.common import Counts, FailedCallError, Failure, Trial, describe
+from tests.fuzz.common import FailedCallError, Trial, describe
 
-__all__ = ["damage", "kill", "reduce", "replay", "run"]
-
-#: One case in so many kills processes, and the others damage a file: 10,000 files and 1,000 kills in 11,000.
-_KILL_EVERY = 11
-#: The share of the time for damaged files, where a time is given and no number of cases.
-_DAMAGE_TIME = 0.6
-_LIMITS = worker.Limits(case_seconds=60.0, batch_seconds=20.0)
 _SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
 
 
@@ -126,29 +118,27 @@ class _Folder:
         os.mkfifo(self.path / ("b" * 32 + ".safetensors"))
         (self.path / ("c" * 32 + ".safetensors")).symlink_to(self._outside)
         (self.path / ("d" * 32 + ".lock")).symlink_to(self._outside)
-        self.kept = [*self.path.iterdir(), self._outside]
+        self.others = [*self.path.iterdir(), self._outside]
         self._before = self._state()
 
     def keep(self, path: Path) -> None:
         """Adds something that has to stay as it is."""
-        self.kept.append(path)
+        self.others.append(path)
         self._before = self._state()
 
-    def _state(self) -> list[Any]:
-        found: list[Any] = []
-        for path in self.kept:
-            try:
+    def _state(self) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for path in self.others:
+            with contextlib.suppress(FileNotFoundError):
                 status = os.lstat(path)
                 regular = os.path.isfile(path) and not path.is_symlink()
-                found.append((path, status.st_mode, status.st_ino, path.read_bytes() if regular else b""))
-            except FileNotFoundError:
-                found.append((path, "gone"))
+                found[str(path)] = status.st_mode, status.st_ino, path.read_bytes() if regular else b""
         return found
 
     def changed(self) -> list[str]:
         """Names of the others' files that were changed or removed."""
-        pairs = zip(self._before, self._state(), strict=True)
-        return [str(before[0]) for before, now in pairs if before != now]
+        now = self._state()
+        return [name for name, before in self._before.items() if now.get(name) != before]
 
 
 @contextlib.contextmanager
@@ -165,11 +155,8 @@ def _only_cache_warnings() -> Iterator[list[str]]:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[_Folder]:
-    path = Path(tempfile.mkdtemp(prefix="fuzz-cache-"))
-    try:
-        yield _Folder(path)
-    finally:
-        shutil.rmtree(path, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="fuzz-cache-", ignore_cleanup_errors=True) as path:
+        yield _Folder(Path(path))
 
 
 def _look(folder: Path, action: str) -> None:
@@ -178,21 +165,14 @@ def _look(folder: Path, action: str) -> None:
         main(["cache", action, "--dir", str(folder)])
 
 
-def _check_right(
-    trial: Trial, config: _Config, folder: Path, what: str
-) -> tuple[gnnsparse.SparseOperand, list[str]]:
-    with _only_cache_warnings() as texts:
-        operand = trial.call(f"prepare {what}", lambda: config.prepare(folder))
-    return operand, texts
-
-
 def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, done: Damaged) -> None:
     """Prepares a graph whose cache file was damaged, and checks everything that can be seen afterwards."""
     expected = _reference(config)[0]
     for action in ("ls", "verify"):
         if trial.draw.chance(0.1):
             _look(folder.path, action)
-    operand, texts = _check_right(trial, config, folder.path, f"after {done.what}")
+    with _only_cache_warnings() as texts:
+        operand = trial.call(f"prepare after {done.what}", lambda: config.prepare(folder.path))
     right = _equal(_outputs(operand), expected)
     trial.check(right or (done.unseen and not texts), f"wrong results after {done.what}: {texts}")
     trial.check(
@@ -284,66 +264,26 @@ def kill(trial: Trial) -> None:
             trial.check(_equal(_outputs(operand), _reference(config)[0]), "wrong results after a kill")
             trial.check(config.prepare(folder.path).cache_hit, "not in the cache after a kill")
         GraphCache(folder.path).clear()
-        left = set(folder.path.iterdir()) - set(folder.kept)
+        left = set(folder.path.iterdir()) - set(folder.others)
         trial.check(not left, f"`clear` left files of killed processes: {sorted(p.name for p in left)}")
         trial.check(not folder.changed(), f"after a kill, files of others changed: {folder.changed()}")
 
 
-#: The kinds of cases by the names under which they are counted.
-_KINDS = {"damaged files": damage, "kills": kill}
+def _case(trial: Trial) -> None:
+    """One case in 11 kills processes, and the others damage a file."""
+    kind = "kills" if trial.draw.below(11) == 10 else "damaged files"
+    {"kills": kill, "damaged files": damage}[kind](trial)
+    trial.counts.kinds[kind] += 1
 
 
-def case(trial: Trial) -> None:
-    """One case, of the kind that its first choice says."""
-    list(_KINDS.values())[trial.draw.below(len(_KINDS))](trial)
-
-
-def _warm_up() -> None:
+@contextlib.contextmanager
+def _warm() -> Iterator[None]:
     """Makes what every forked process needs."""
     torch.set_num_threads(1)
     for config in _configs():
         _reference(config)
+    yield
 
 
-def _run_kind(name: str, seed: int, seconds: float | None, count: int | None) -> Counts:
-    """Runs cases of one kind."""
-
-    def one(trial: Trial) -> None:
-        trial.draw.made.append(list(_KINDS).index(name))  # where `case` looks when this one is replayed
-        _KINDS[name](trial)
-
-    counts = worker.run_cases("cache", one, seed, seconds, count, _LIMITS)
-    counts.kinds[name] = counts.cases
-    return counts
-
-
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Damages cache files, then kills processes, until a time or a number of cases is reached, or one fails.
-
-    Args:
-        seed: of the random choices.
-        seconds: wall time; None: no limit.
-        count: cases, of which one in 11 kills processes; None: no limit.
-    """
-    _warm_up()
-    kills = None if count is None else count // _KILL_EVERY
-    files = None if count is None or kills is None else count - kills
-    start = time.monotonic()
-    share = _DAMAGE_TIME if count is None else 1 - 1 / _KILL_EVERY
-    total = _run_kind("damaged files", seed, None if seconds is None else seconds * share, files)
-    if len(total.failures) < worker.most_failures:
-        left = None if seconds is None else seconds - (time.monotonic() - start)
-        total.add(_run_kind("kills", seed, left, kills))
-    return total
-
-
-def replay(choices: list[int]) -> Counts:
-    """Runs one case again. A kill comes at another moment each time."""
-    _warm_up()
-    return worker.replay("cache", case, choices, _LIMITS)
-
-
-def reduce(failure: Failure, seconds: float) -> Failure:
-    """Looks for a smaller case that fails in the same way."""
-    _warm_up()
-    return worker.reduce(case, failure, seconds, _LIMITS)
+_LIMITS = worker.Limits(case_seconds=60.0, batch_seconds=20.0)
+GENERATOR = worker.Generator("cache", _case, _LIMITS, _warm)

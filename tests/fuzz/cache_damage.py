@@ -15,8 +15,6 @@ from gnnsparse.formats.packing import read_records
 from gnnsparse.runtime.cache_files import opened, write_file
 from tests.fuzz.common import Draw
 
-__all__ = ["Damaged", "damage_file"]
-
 #: Arrays whose content is known to be right by the checksum alone.
 _VALUES = ("values", "row_scale", "col_scale", "residual_values", "edge_map", "zero_ptr", "zero_cols")
 _EXTREMES = (0, 1, -1, 2, 7, 2**31 - 1, -(2**31), 255, 10**6, 2**62, -(2**62))
@@ -51,33 +49,19 @@ class Damaged:
 
 
 def damage_file(path: Path, other: bytes, draw: Draw) -> Damaged:
-    """Damages a cache file at random.
-
-    Args:
-        path: the file.
-        other: the content of another cache file, or of the same one.
-        draw: random choices.
-    """
+    """Damages a cache file at random; `other` is the content of another cache file, or of the same one."""
     kinds = (_craft, _craft, _craft_metadata, _bytes, _header, _replace)
     return draw.choice(kinds)(path, other, draw)
 
 
-# Bytes
-
-
-def _flip(data: bytearray, at: int, draw: Draw) -> None:
-    data[at] ^= 1 << draw.below(8)
-
-
 def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
-    """Changes bytes of the file anywhere."""
     data = bytearray(path.read_bytes())
     at = draw.below(len(data))
     size = 1 << draw.below(13)
     kind = draw.choice(("flip", "cut", "zero", "ones", "drop", "insert", "repeat", "other"))
     if kind == "flip":
         for _ in range(draw.integer(1, 4)):
-            _flip(data, draw.below(len(data)), draw)
+            data[draw.below(len(data))] ^= 1 << draw.below(8)
     elif kind == "cut":
         del data[at:]
     elif kind in ("zero", "ones"):
@@ -94,7 +78,6 @@ def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
 
 
 def _header(path: Path, other: bytes, draw: Draw) -> Damaged:
-    """Changes bytes of the header alone."""
     data = bytearray(path.read_bytes())
     end = 8 + int.from_bytes(data[:8], "little")
     if draw.chance(0.2):
@@ -105,7 +88,7 @@ def _header(path: Path, other: bytes, draw: Draw) -> Damaged:
         content = len(text).to_bytes(8, "little") + text + data[end:]
         return _rewritten(path, content, f"a header of {text[:30]!r}")
     for _ in range(draw.integer(1, 3)):
-        _flip(data, draw.below(end), draw)
+        data[draw.below(end)] ^= 1 << draw.below(8)
     return _rewritten(path, bytes(data), "flipped bits of the header")
 
 
@@ -130,7 +113,6 @@ def _write(path: Path, tensors: Tensors, metadata: dict[str, Any]) -> None:
 
 
 def _element(array: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """Changes one element."""
     if array.numel() == 0:
         return torch.ones(1, dtype=array.dtype)
     array, at = array.clone(), draw.below(array.numel())
@@ -144,7 +126,6 @@ def _element(array: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 
 def _swap(array: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """Exchanges two elements."""
     if array.numel() < 2:
         return array
     array, one, other = array.clone(), draw.below(array.numel()), draw.below(array.numel())
@@ -162,6 +143,7 @@ def _random(array: torch.Tensor, draw: Draw) -> torch.Tensor:
 _CHANGES: dict[str, Callable[[torch.Tensor, Draw], torch.Tensor]] = {
     "element": _element,
     "swap": _swap,
+    "random": _random,
     "zeros": lambda array, draw: torch.zeros_like(array),
     "extreme": lambda array, draw: torch.full_like(array, draw.choice((1, 127, -1 & 0x7F))),
     "reverse": lambda array, draw: array.flip(0),
@@ -176,7 +158,6 @@ _CHANGES: dict[str, Callable[[torch.Tensor, Draw], torch.Tensor]] = {
     "uint8": lambda array, draw: array.contiguous().view(torch.uint8),
     "two dimensions": lambda array, draw: array.reshape(1, -1),
     "no dimension": lambda array, draw: array.reshape(-1)[:1].reshape(()) if array.numel() else array,
-    "random": lambda array, draw: _random(array, draw),
 }
 
 

@@ -1,8 +1,7 @@
 """What all generators of the fuzzer share: random choices that can be replayed, counts, and one case's calls.
 
-A generator is a module of this package with a function `run(seed, seconds, count) -> Counts`. A case is a
-function of a Trial: it draws what to do from `trial.draw`, and makes its calls through the trial, which
-counts them and judges their errors. `tests.fuzz.worker` runs cases in processes that may crash.
+A case is a function of a Trial: it draws what to do from `trial.draw`, and makes its calls through the trial,
+which counts them and judges their errors. `tests.fuzz.worker` runs cases in processes that may crash.
 """
 
 from __future__ import annotations
@@ -11,8 +10,9 @@ import contextlib
 import random
 import re
 import traceback
-from collections.abc import Callable, Iterator, MutableSequence, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -69,30 +69,14 @@ class Counts:
     cases: int = 0
     calls: int = 0
     accepted: int = 0
-    refused: dict[str, int] = field(default_factory=dict)
+    refused: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
         """Adds the counts of another run."""
-        self.cases += other.cases
-        self.calls += other.calls
-        self.accepted += other.accepted
-        for name, number in other.refused.items():
-            self.refused[name] = self.refused.get(name, 0) + number
-        for name, number in other.kinds.items():
-            self.kinds[name] = self.kinds.get(name, 0) + number
-        self.failures += other.failures
-
-    def as_dict(self) -> dict[str, Any]:
-        """The counts as plain values."""
-        return asdict(self)
-
-
-def name_with_kinds(name: str, kinds: dict[str, int]) -> str:
-    """The name of a generator, with its cases by their kind if it has several."""
-    text = ", ".join(f"{number:,} {kind}" for kind, number in kinds.items())
-    return f"{name} ({text})" if text else name
+        for name, value in vars(other).items():
+            setattr(self, name, getattr(self, name) + value)
 
 
 class Draw:
@@ -104,12 +88,10 @@ class Draw:
         made: where the choices are noted.
     """
 
-    def __init__(
-        self, seed: str, choices: Sequence[int] | None = None, made: MutableSequence[int] | None = None
-    ) -> None:
+    def __init__(self, seed: str, choices: Sequence[int] | None = None, made: Any = None) -> None:
         self._random = random.Random(seed)
         self._given = choices
-        self.made: MutableSequence[int] = [] if made is None else made
+        self.made = [] if made is None else made
 
     def below(self, count: int) -> int:
         """An integer in [0, count)."""
@@ -137,6 +119,11 @@ class Draw:
         """The seed of another generator of random numbers."""
         return self.below(2**31)
 
+    def shuffled(self, items: Sequence[T]) -> list[T]:
+        """The items in another order."""
+        left = list(items)
+        return [left.pop(self.below(len(left))) for _ in items]
+
 
 class FailedCallError(Exception):
     """Ends a case: a call did what it must not do."""
@@ -150,19 +137,18 @@ def describe(error: BaseException) -> str:
     """An exception with the innermost line of the package that it passed through."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if Path(f.filename).is_relative_to(_PACKAGE)]
-    at = own[-1] if own else frames[-1]
+    at = (own or frames)[-1]
     where = f"{Path(at.filename).parent.name}/{Path(at.filename).name}:{at.lineno}"
     return f"{type(error).__name__} in {where}: {error}"
 
 
 def is_refusal(error: BaseException) -> bool:
     """Whether an exception refuses arguments as documented: it is of an accepted kind and names one."""
-    if not isinstance(error, REFUSALS):
-        return False
     message = str(error)
     if isinstance(error, MemoryError):
         return bool(re.search(r"\d", message))
-    return bool(_NAMED.match(message)) or "is not defined for a SparseOperand" in message
+    is_named = bool(_NAMED.match(message)) or "is not defined for a SparseOperand" in message
+    return isinstance(error, REFUSALS) and is_named
 
 
 class Trial:
@@ -199,33 +185,30 @@ class Trial:
         return result
 
     def attempt(
-        self, label: str, function: Callable[[], T], also: Callable[[Exception], bool] | None = None
+        self, label: str, function: Callable[[], T], also: Callable[[Exception], bool] = lambda error: False
     ) -> T | None:
         """Makes a call whose arguments may be refused; returns its result, or None after a refusal.
 
         Args:
             label: the call in words.
             function: the call.
-            also: tells which further exceptions are refusals; None: none.
+            also: tells which further exceptions are refusals.
         """
         try:
             with self.noted(label):
                 result = function()
         except Exception as error:
-            if not is_refusal(error) and not (also is not None and also(error)):
+            if not is_refusal(error) and not also(error):
                 raise FailedCallError("error", describe(error)) from error
-            name = type(error).__name__
-            self.counts.refused[name] = self.counts.refused.get(name, 0) + 1
+            self.counts.refused[type(error).__name__] += 1
             return None
         self.counts.accepted += 1
         return result
 
-    def refuse(
-        self, label: str, function: Callable[[], Any], also: Callable[[Exception], bool] | None = None
-    ) -> None:
+    def refuse(self, label: str, function: Callable[[], Any]) -> None:
         """Makes a call whose arguments must be refused."""
         before = self.counts.accepted
-        self.attempt(label, function, also)
+        self.attempt(label, function)
         if self.counts.accepted != before:
             raise FailedCallError("accepted", f"{label}: invalid input was accepted")
 

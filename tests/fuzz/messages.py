@@ -11,16 +11,14 @@ import linecache
 import random
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Failure, Trial
+from tests.fuzz.common import Trial
 
-NAME = "messages"
-LIMITS = worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
 NODES, EDGES, WIDTH = 9, 30, 4
 
 SOURCE = """
@@ -125,28 +123,20 @@ class Side:
 
     def change(self, what: int) -> None:
         """Changes something that a message may depend on."""
-        layer, kind = self.layer, type(self.layer)
-        if what == 0:
-            layer.mode = "b" if layer.mode == "a" else "a"
-        elif what == 1:
-            layer.power += 1
-        elif what == 2:
-            self.module.SCALE = 5 - self.module.SCALE
-        elif what == 3:
-            layer.train(not layer.training)
-        elif what == 4:
-            kind.message = lambda self, x_j, w=None: -x_j
-        elif what == 5:
-            layer.message = lambda x_j, w=None: x_j * 3
-        elif what == 6:
-            layer.aggr_module.register_forward_hook(lambda module, inputs, out: out * 2)
-        elif what == 7:
-            layer.aggr_module.register_full_backward_hook(
-                lambda module, before, after: (before[0] * 2, *before[1:])
-            )
-        elif what == 8:
-            plain = layer.aggr_module.forward
-            layer.aggr_module.forward = lambda *args, **options: plain(*args, **options) + 1
+        layer, module, of = self.layer, self.module, self.layer.aggr_module
+        before = of.forward
+        changes: list[Callable[[], Any]] = [
+            lambda: setattr(layer, "mode", "b" if layer.mode == "a" else "a"),
+            lambda: setattr(layer, "power", layer.power + 1),
+            lambda: setattr(module, "SCALE", 5 - module.SCALE),
+            lambda: layer.train(not layer.training),
+            lambda: setattr(type(layer), "message", lambda self, x_j, w=None: -x_j),
+            lambda: setattr(layer, "message", lambda x_j, w=None: x_j * 3),
+            lambda: of.register_forward_hook(lambda module, inputs, out: out * 2),
+            lambda: of.register_full_backward_hook(lambda module, grads, _: (grads[0] * 2, *grads[1:])),
+            lambda: setattr(of, "forward", lambda *args, **options: before(*args, **options) + 1),
+        ]
+        changes[what]()
 
     def called(self, x: torch.Tensor, edges: torch.Tensor, w: torch.Tensor | None, compiled: bool) -> Any:
         """What a call gives, its gradient, and what it leaves behind; or the error that it raises."""
@@ -164,8 +154,7 @@ class Side:
 
     def left(self) -> Any:
         """All that the code of the layer may have touched."""
-        own = self.layer.__dict__
-        kept = own.get("kept")
+        kept = self.layer.__dict__.get("kept")
         return (
             self.layer.mode, self.layer.power, self.layer.count, self.layer.seen, float(self.layer.steps),
             self.module.SCALE, self.module.LOG, type(kept), self.random[0], self.random[1].tolist(),
@@ -180,7 +169,11 @@ def same(want: Any, got: Any) -> bool:
     return all(a.dtype == b.dtype and torch.allclose(a, b, 1e-4, 1e-5) for a, b in pairs)
 
 
-def case(trial: Trial, compiles: float = 0.03) -> int:
+def case(trial: Trial) -> None:
+    compare(trial, compiles=0.03)
+
+
+def compare(trial: Trial, compiles: float) -> int:
     """Compares an accelerated layer with PyG's; returns how many of its calls ran on a product."""
     draw = trial.draw
     source, flag = written(trial), draw.chance(0.5)
@@ -213,16 +206,6 @@ def case(trial: Trial, compiles: float = 0.03) -> int:
     return sum(state.runs_on.values()) if state is not None else 0
 
 
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Runs random cases; see `tests.fuzz.worker.run_cases`."""
-    return worker.run_cases(NAME, case, seed, seconds, count, LIMITS)
-
-
-def replay(choices: Sequence[int]) -> Counts:
-    """Runs one case again."""
-    return worker.replay(NAME, case, choices, LIMITS)
-
-
-def reduce(failure: Failure, seconds: float) -> Failure:
-    """Looks for a smaller case that fails in the same way."""
-    return worker.reduce(case, failure, seconds, LIMITS)
+GENERATOR = worker.Generator(
+    "messages", case, worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
+)

@@ -7,6 +7,7 @@ import io
 import json
 import re
 import struct
+import warnings
 import zipfile
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from tests.fuzz.common import Draw
-
-__all__ = ["mutate"]
 
 #: Numbers that programs get wrong: borders of types, absurd sizes, and none at all.
 NUMBERS = (
@@ -25,23 +24,8 @@ NUMBERS = (
     "1 1", "-0", "NaN", "1e999999999", "[]", "null",
 )  # fmt: skip
 _INTEGERS = (
-    0,
-    -1,
-    1,
-    2,
-    7,
-    255,
-    10_003,
-    2**31 - 1,
-    -(2**31),
-    2**31,
-    2**32,
-    10**6,
-    2**53,
-    10**18,
-    2**63 - 1,
-    -(2**63),
-)
+    0, -1, 1, 2, 7, 255, 10_003, 2**31 - 1, -(2**31), 2**31, 2**32, 10**6, 2**53, 10**18, 2**63 - 1, -(2**63),
+)  # fmt: skip
 _REALS = (0.0, -1.0, 1e39, -1e300, float("nan"), float("inf"), float("-inf"), 1e-320, 0.5)
 _TYPES = (
     "<i1", "<i2", "<i4", "<i8", "<u1", "<u8", ">i4", ">i8", "<f2", "<f4", "<f8", ">f8", "<f16", "<c16",
@@ -77,14 +61,10 @@ def _one(draw: Draw, name: str, content: bytes) -> bytes:
         return _bytes(draw, content)
 
 
-def _place(draw: Draw, content: bytes) -> int:
-    return draw.below(len(content) + 1)
-
-
 def _bytes(draw: Draw, content: bytes) -> bytes:
     """Flips bits, overwrites, cuts, repeats, removes or inserts bytes."""
     data, kind = bytearray(content), draw.below(7)
-    at = _place(draw, content)
+    at = draw.below(len(content) + 1)
     length = draw.choice([1, 2, 4, 8, 16, 64, 500])
     if kind == 0 and data:
         for _ in range(draw.integer(1, 8)):
@@ -101,14 +81,11 @@ def _bytes(draw: Draw, content: bytes) -> bytes:
         data[at:at] = bytes(draw.below(256) for _ in range(min(length, 16)))
     else:
         form = draw.choice(["<i", "<q", ">i", "<d", "<H"])
-        values: tuple[Any, ...] = _REALS if form == "<d" else _INTEGERS
         size = struct.calcsize(form)
-        value = draw.choice(values)
-        packed = (
-            struct.pack(form, value)
-            if form == "<d"
-            else int(value % 2 ** (8 * size)).to_bytes(size, "little")
-        )
+        if form == "<d":
+            packed = struct.pack(form, draw.choice(_REALS))
+        else:
+            packed = (draw.choice(_INTEGERS) % 2 ** (8 * size)).to_bytes(size, "little")
         data[at : at + size] = packed
     return bytes(data)
 
@@ -149,25 +126,12 @@ def _pickle(draw: Draw, content: bytes) -> bytes:
         return b"cos\nsystem\n(S'touch executed'\ntR."
     if kind == 2:
         return _text(draw, content)
-    at = _place(draw, content)
+    at = draw.below(len(content) + 1)
     instructions = [
-        b"R",
-        b"b",
-        b"\x81",
-        b"s",
-        b"u",
-        b"a",
-        b"e",
-        b"r\xff\xff\xff\x7f",
-        b"j\xff\xff\xff\x00",
-        b"0",
-        b"(",
-    ]
-    return (
-        content[:at]
-        + draw.choice([*instructions, b"\x96" + b"\xff" * 8, b"\x8e\0\0\0\0\1\0\0\0"])
-        + content[at:]
-    )
+        b"R", b"b", b"\x81", b"s", b"u", b"a", b"e", b"r\xff\xff\xff\x7f", b"j\xff\xff\xff\x00", b"0", b"(",
+        b"\x96" + b"\xff" * 8, b"\x8e\0\0\0\0\1\0\0\0",
+    ]  # fmt: skip
+    return content[:at] + draw.choice(instructions) + content[at:]
 
 
 def _safetensors(draw: Draw, content: bytes) -> bytes:
@@ -186,23 +150,20 @@ def _npy(draw: Draw, content: bytes) -> bytes:
     if kind == 0:
         end = content.index(b"\n") + 1
         head = content[10:end]
-        words = [rb"'[<>|=]?\w+'", rb"\d+", rb"True|False", rb"\(.*\)"]
-        values = [
-            b"'%s'" % draw.choice(_TYPES).encode(),
-            draw.choice(NUMBERS).encode(),
-            b"True",
-            b"(%s,)" % NUMBERS[draw.below(len(NUMBERS))].encode(),
-        ]
-        which = draw.below(len(words))
-        head = re.sub(words[which], lambda _: values[which], head, count=1)
+        values = {
+            rb"'[<>|=]?\w+'": b"'%s'" % draw.choice(_TYPES).encode(), rb"\d+": draw.choice(NUMBERS).encode(),
+            rb"True|False": b"True", rb"\(.*\)": b"(%s,)" % draw.choice(NUMBERS).encode(),
+        }  # fmt: skip
+        word = draw.choice(list(values))
+        head = re.sub(word, lambda _: values[word], head, count=1)
         return content[:8] + struct.pack("<H", len(head) % 2**16) + head + content[end:]
     array = np.load(io.BytesIO(content), allow_pickle=False)
     flat = array.reshape(-1)
     if kind == 1 and flat.size:
         at, real = draw.below(flat.size), flat.dtype.kind == "f"
-        values: tuple[Any, ...] = _REALS if real else _INTEGERS
+        numbers: tuple[Any, ...] = _REALS if real else _INTEGERS
         with np.errstate(all="ignore"):
-            flat[at] = np.array(draw.choice(values)).astype(flat.dtype)
+            flat[at] = np.array(draw.choice(numbers)).astype(flat.dtype)
     elif kind == 2:
         with np.errstate(all="ignore"):
             flat = flat.astype(draw.choice(_TYPES))
@@ -255,8 +216,6 @@ def _members(draw: Draw, content: bytes) -> bytes:
 
 
 def _zipped(members: list[tuple[str, bytes]], method: int) -> bytes:
-    import warnings
-
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of names that come twice

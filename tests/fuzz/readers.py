@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
-import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -15,17 +17,16 @@ import torch
 import gnnsparse
 from gnnsparse.data import DatasetUnavailableError, NodeDataset, SequenceDataset
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, FailedCallError, Failure, Trial, describe
+from tests.fuzz.common import FailedCallError, Trial, describe
 from tests.fuzz.mutations import mutate
 from tests.fuzz.valid_files import KINDS, Subject
 
-__all__ = ["reduce", "replay", "run"]
-
+#: Errors by which a file is refused.
+REFUSALS = (ValueError, OSError, MemoryError, DatasetUnavailableError)
 #: Mutated files of one valid one.
 _MUTATIONS = 12
 #: Bytes of address space that a process may take beyond what it has at its first case.
 _MEMORY = 3 << 29
-_LIMITS = worker.Limits(case_seconds=120.0, memory=2 << 30)
 #: What a pickle's code would leave behind in the working folder.
 _TRACE = Path("executed")
 
@@ -33,37 +34,15 @@ _base = Path(tempfile.gettempdir())
 _limited_process = 0
 
 
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Reads mutated files, each in a process that may crash.
-
-    Args:
-        seed: of the random choices.
-        seconds: wall time; None: no limit.
-        count: reads, of valid and of mutated files; None: no limit.
-    """
-    return _in_folder(lambda: worker.run_cases("readers", _case, seed, seconds, count, _LIMITS))
-
-
-def replay(choices: list[int]) -> Counts:
-    """Runs a case from its choices."""
-    return _in_folder(lambda: worker.replay("readers", _case, choices, _LIMITS))
-
-
-def reduce(failure: Failure, seconds: float) -> Failure:
-    """Looks for fewer and smaller choices by which a case fails."""
-    return _in_folder(lambda: worker.reduce(_case, failure, seconds, _LIMITS))
-
-
-def _in_folder(work: Any) -> Any:
-    """Calls `work` with a folder for the files, which is removed even if a process of `work` was killed."""
+@contextlib.contextmanager
+def _in_folder() -> Iterator[None]:
+    """Makes a folder for the files, which is removed even if a process that has files there was killed."""
     global _base
     before = _base
-    _base = Path(tempfile.mkdtemp(prefix="gnnsparse-readers-"))
-    try:
-        return work()
-    finally:
-        shutil.rmtree(_base, ignore_errors=True)
-        _base = before
+    with tempfile.TemporaryDirectory(prefix="gnnsparse-readers-", ignore_cleanup_errors=True) as folder:
+        _base = Path(folder)
+        yield
+    _base = before
 
 
 def _limit_memory() -> None:
@@ -77,16 +56,11 @@ def _limit_memory() -> None:
 
 def _case(trial: Trial) -> None:
     _limit_memory()
-    folder = Path(tempfile.mkdtemp(dir=_base))
-    before = os.environ.get("GNNSPARSE_DATA_DIR")
-    os.environ["GNNSPARSE_DATA_DIR"] = str(folder / "data")
-    try:
-        _mutations(trial, trial.draw.choice(KINDS)(trial.draw, folder), folder)
-    finally:
-        os.environ.pop("GNNSPARSE_DATA_DIR")
-        if before is not None:
-            os.environ["GNNSPARSE_DATA_DIR"] = before
-        shutil.rmtree(folder, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(dir=_base, ignore_cleanup_errors=True) as folder,
+        mock.patch.dict(os.environ, GNNSPARSE_DATA_DIR=f"{folder}/data"),
+    ):
+        _mutations(trial, trial.draw.choice(KINDS)(trial.draw, Path(folder)), Path(folder))
 
 
 def _mutations(trial: Trial, subject: Subject, folder: Path) -> None:
@@ -99,21 +73,17 @@ def _mutations(trial: Trial, subject: Subject, folder: Path) -> None:
         if subject.rebuilt:
             _verify(trial, trial.call(label, subject.read))
         else:
-            found = trial.attempt(label, lambda: _named(subject, folder), _refused)
+            found = trial.attempt(label, lambda: _named(subject, folder), lambda e: isinstance(e, REFUSALS))
             _verify(trial, found)
         trial.check(not _TRACE.exists(), "a file ran code")
         path.write_bytes(valid[path])
-
-
-def _refused(error: Exception) -> bool:
-    return isinstance(error, (ValueError, OSError, MemoryError, DatasetUnavailableError))
 
 
 def _named(subject: Subject, folder: Path) -> Any:
     """Reads the files; an error that does not say which file is wrong, and how, is a failure."""
     try:
         return subject.read()
-    except (ValueError, OSError, MemoryError, DatasetUnavailableError) as error:
+    except REFUSALS as error:
         message = str(error)
         if str(folder) not in message or len(message) > 2000:
             raise FailedCallError("error", f"does not name the file: {describe(error)}") from error
@@ -149,3 +119,7 @@ def _verify_graph(trial: Trial, graph: gnnsparse.SparseGraph) -> None:
         x = torch.ones(graph.num_cols, 2)
         degrees = torch.from_numpy(np.diff(indptr)).float()
         trial.check(torch.equal((operand @ x)[:, 0], degrees), "a product with ones is not the degrees")
+
+
+_LIMITS = worker.Limits(case_seconds=120.0, memory=2 << 30)
+GENERATOR = worker.Generator("readers", _case, _LIMITS, _in_folder)

@@ -19,11 +19,8 @@ import numpy as np
 
 from gnnsparse.data import NodeDataset, load_custom
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Draw, FailedCallError, Failure, Trial
+from tests.fuzz.common import Draw, FailedCallError, Trial
 
-__all__ = ["Written", "draw_tables", "reduce", "replay", "run", "verify"]
-
-_LIMITS = worker.Limits(case_seconds=60.0)
 #: Names of classes, of which those in capitals or small letters below are what programs write for missing.
 _CLASSES = (("law", "math"), ("US", "DE", "NA"), ("None", "null", "N/A", "nan", "x"), ("0", "1", "2"),
             ("-1", "1"), ("NA", "nan"), ("1", "2", "NA"), ("true", "false"), ("1.5", "old"))  # fmt: skip
@@ -63,7 +60,7 @@ def draw_tables(draw: Draw, folder: Path) -> Written:
     names = [str(3 * i + 1) for i in range(count)] if numbered else [f"n{i}" for i in range(count)]
     if not numbered and draw.chance(0.3):
         names[:3] = ["NA", "null", "Ann Lee"]
-    made.ids = _shuffled(draw, names)
+    made.ids = draw.shuffled(names)
     pairs = [(draw.below(count), draw.below(count)) for _ in range(draw.integer(3, 12))]
     weights = [draw.integer(1, 9) + 0.5 for _ in pairs] if draw.chance(0.6) else None
     made.matrix = np.zeros((count, count))
@@ -77,13 +74,6 @@ def draw_tables(draw: Draw, folder: Path) -> Written:
     return made
 
 
-def _shuffled(draw: Draw, items: list[Any]) -> list[Any]:
-    items, result = list(items), []
-    while items:
-        result.append(items.pop(draw.below(len(items))))
-    return result
-
-
 def _nodes(draw: Draw, made: Written, pairs: list[tuple[int, int]]) -> tuple[Columns, bool]:
     """Returns the columns of the nodes, and whether a name or an option says which one has the ids."""
     count = len(made.ids)
@@ -91,16 +81,16 @@ def _nodes(draw: Draw, made: Written, pairs: list[tuple[int, int]]) -> tuple[Col
     id_is_named = name != "paper"
     if not id_is_named and draw.chance(0.5):
         made.options["id"], id_is_named = name, True
-    names = _shuffled(draw, ["f0", "pages", "2019", "weight", "Größe"])[: draw.integer(1, 3)]
+    names = draw.shuffled(["f0", "pages", "2019", "weight", "Größe"])[: draw.integer(1, 3)]
     # No id is such a number, so that no feature has all ends of edges.
     features = [(name, [str((draw.integer(-8, 8) * 4 + 1) / 4) for _ in range(count)]) for name in names]
     labels, label = _labels(draw, made)
     parts = [_PARTS[i % 3] for i in range(count)]
-    columns = _shuffled(draw, [(name, made.ids), (label, labels), ("split", parts), *features])
+    columns = draw.shuffled([(name, made.ids), (label, labels), ("split", parts), *features])
     by_name = dict(columns)
     made.features = [name for name, _ in columns if name in names]
     if draw.chance(0.2):
-        made.features = _shuffled(draw, made.features)
+        made.features = draw.shuffled(made.features)
         made.options["feature_columns"] = list(made.features)
         columns.append(("city", ["Graz"] * count))
     elif draw.chance(0.1):
@@ -118,7 +108,7 @@ def _nodes(draw: Draw, made: Written, pairs: list[tuple[int, int]]) -> tuple[Col
 def _row_numbers(draw: Draw, count: int) -> list[str]:
     """Returns an index of rows, which may have been sorted, with numbers that are no ids."""
     numbers = [str(1000 + number) for number in range(count)]
-    return _shuffled(draw, numbers) if draw.chance(0.5) else numbers
+    return draw.shuffled(numbers) if draw.chance(0.5) else numbers
 
 
 def _labels(draw: Draw, made: Written) -> tuple[list[str], str]:
@@ -133,7 +123,7 @@ def _labels(draw: Draw, made: Written) -> tuple[list[str], str]:
         made.options["label"] = name
     made.classes = sorted(used, key=int) if all(word.lstrip("-").isdigit() for word in used) else used
     if draw.chance(0.4):
-        made.classes = _shuffled(draw, list(classes))
+        made.classes = draw.shuffled(list(classes))
         if draw.chance(0.2):
             made.classes.remove(draw.choice(used))
             made.refused.append("classes")
@@ -173,7 +163,7 @@ def _edges(
     if style != "unknown":
         if draw.chance(0.3):
             columns.append((draw.choice(["kind", "length"]), [str(draw.below(3)) for _ in pairs]))
-        columns = _shuffled(draw, columns)
+        columns = draw.shuffled(columns)
     has_index = draw.chance(0.3)
     if has_index:
         columns.insert(0, (draw.choice(["", "Unnamed: 0"]), _row_numbers(draw, len(pairs))))
@@ -221,38 +211,20 @@ def verify(trial: Trial, made: Written, folder: Path) -> None:
         trial.refuse(label, refused)
         return
     found = trial.call(label, read)
+    names = found.class_names or ()
+    labels = [None if number < 0 else names[number] for number in found.y.tolist()]
+    matrix = found.graph.to_scipy().toarray()
     trial.check(found.node_ids == tuple(made.ids), f"the ids are {found.node_ids}")
     trial.check(found.feature_names == tuple(made.features), f"the features are {found.feature_names}")
     trial.check(np.array_equal(found.x.numpy(), made.x), "features have other values")
-    names = found.class_names or ()
     trial.check(names == tuple(made.classes), f"the classes are {names}")
-    labels = [None if number < 0 else names[number] for number in found.y.tolist()]
     trial.check(labels == made.labels, f"the labels are {labels}")
-    matrix = found.graph.to_scipy().toarray()
     trial.check(np.array_equal(matrix, made.matrix), "edges have other ends or weights")
-
-
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Reads random tables.
-
-    Args:
-        seed: of the random choices.
-        seconds: wall time; None: no limit.
-        count: tables; None: no limit.
-    """
-    return worker.run_cases("tables", _case, seed, seconds, count, _LIMITS)
-
-
-def replay(choices: list[int]) -> Counts:
-    """Runs a case from its choices."""
-    return worker.replay("tables", _case, choices, _LIMITS)
-
-
-def reduce(failure: Failure, seconds: float) -> Failure:
-    """Looks for fewer and smaller choices by which a case fails."""
-    return worker.reduce(_case, failure, seconds, _LIMITS)
 
 
 def _case(trial: Trial) -> None:
     with tempfile.TemporaryDirectory(prefix="gnnsparse-tables-") as folder:
         verify(trial, draw_tables(trial.draw, Path(folder)), Path(folder))
+
+
+GENERATOR = worker.Generator("tables", _case)

@@ -7,19 +7,22 @@ import os
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+import gnnsparse
 from tests.fuzz import __main__ as command
-from tests.fuzz import api, report, worker
+from tests.fuzz import api, report
 from tests.fuzz.common import Counts, Draw, Trial
+from tests.fuzz.worker import Generator, Limits
 
-SOON = worker.Limits(case_seconds=1.0, memory=256 << 20)
+SOON = Limits(case_seconds=1.0, memory=256 << 20)
 #: For a case that takes memory until it is stopped, which is slow on a busy machine.
-LATER = worker.Limits(case_seconds=20.0, memory=256 << 20)
+LATER = Limits(case_seconds=20.0, memory=256 << 20)
 
 
 def _failing(trial: Trial, fail: Any) -> None:
@@ -72,83 +75,67 @@ def test_a_failure_is_attributed_to_its_case(fail: Any, kind: str, message: str)
     def case(trial: Trial) -> None:
         _failing(trial, fail)
 
-    found = worker.run_cases("x", case, seed=3, seconds=30, limits=LATER if fail is _eat else SOON)
-    (failure,) = found.failures
+    (failure,) = Generator("x", case, LATER if fail is _eat else SOON).run(seed=3, seconds=30).failures
     assert (failure.kind, failure.generator, failure.seed) == (kind, "x", 3)
     assert message in failure.message
     assert failure.calls[-1] == {_differ: "compute"}.get(fail, fail.__name__[1:])
     assert failure.choices[-1] >= 7
     if kind in ("hang", "memory"):
         return
-    small = worker.reduce(case, failure, seconds=20, limits=SOON)
+    small = Generator("x", case, SOON).reduce(failure, seconds=20)
     assert small.choices == [0, 7]
     assert small.calls == failure.calls[-1:]
-    (again,) = worker.replay("x", case, small.choices, SOON).failures
+    (again,) = Generator("x", case, SOON).replay(small.choices).failures
     assert again.signature == failure.signature
 
 
-def test_a_case_depends_on_its_seed_alone() -> None:
-    def drawn(seed: str) -> list[int]:
-        draw = Draw(seed)
-        return [draw.below(1000) for _ in range(5)]
-
-    assert drawn("a/1/2") == drawn("a/1/2") != drawn("a/1/3")
-
-
 def test_calls_are_counted_by_what_came_of_them() -> None:
-    def case(trial: Trial) -> None:
-        trial.call("returns", lambda: 1)
-        trial.attempt("refuses", _refuse)
+    drawn: list[int] = []
 
-    def _refuse() -> None:
+    def refuse() -> None:
         raise ValueError("width: got 0; accepted: a positive integer")
 
-    found = worker.run_cases("x", case, seed=0, count=20)
-    assert (found.calls, found.accepted, found.refused) == (20, 10, {"ValueError": 10})
-    assert found.failures == []
+    def case(trial: Trial) -> None:
+        trial.call("returns", lambda: drawn.append(trial.draw.below(1000)))
+        trial.attempt("refuses", refuse)
+        trial.counts.kinds["both"] += 1
+
+    generator = Generator("x", case)
+    found = generator.run(seed=0, count=20)
+    assert found == Counts(10, 20, 10, Counter(ValueError=10), [], Counter(both=10))
+    found.add(generator.run(seed=0, count=20))
+    assert (found.cases, found.calls, found.accepted) == (20, 40, 20)
+    assert found.refused == {"ValueError": 20}
+    assert Draw("a/1/2").below(1000) == Draw("a/1/2").below(1000) != Draw("a/1/3").below(1000)
 
 
 @pytest.mark.parametrize(
-    "error",
+    ("error", "kind"),
     [
-        RuntimeError("x: got 3"),
-        KeyError("x"),
-        ValueError("could not broadcast"),
-        MemoryError("std::bad_alloc"),
-        AssertionError("x: got 3"),
+        (RuntimeError("x: got 3"), "error"),
+        (KeyError("x"), "error"),
+        (ValueError("could not broadcast"), "error"),
+        (MemoryError("std::bad_alloc"), "error"),
+        (AssertionError("x: got 3"), "error"),
+        (IndexError("mine"), "generator"),
     ],
 )
-def test_an_error_that_names_nothing_is_a_failure(error: Exception) -> None:
-    def case(trial: Trial) -> None:
-        def fail() -> None:
-            raise error
+def test_an_error_that_names_nothing_is_a_failure(error: Exception, kind: str) -> None:
+    """One outside of a call is a mistake of the generator itself."""
 
-        trial.attempt("call", fail)
+    def fail() -> None:
+        raise error
 
-    (failure,) = worker.run_cases("x", case, seed=0, count=1).failures
-    assert failure.kind == "error"
+    case = (lambda trial: trial.attempt("call", fail)) if kind == "error" else lambda trial: fail()
+    (failure,) = Generator("x", case).run(seed=0, count=1).failures
+    assert failure.kind == kind
     assert str(error) in failure.message
-
-
-def test_a_mistake_of_a_generator_is_told_from_the_package_s() -> None:
-    def case(trial: Trial) -> None:
-        raise IndexError("mine")
-
-    (failure,) = worker.run_cases("x", case, seed=0, count=1).failures
-    assert failure.kind == "generator"
-
-
-def test_counts_are_added() -> None:
-    total = Counts(1, 2, 1, {"ValueError": 1})
-    total.add(Counts(2, 3, 1, {"ValueError": 1, "TypeError": 1}))
-    assert (total.cases, total.calls, total.accepted) == (3, 5, 2)
-    assert total.refused == {"ValueError": 2, "TypeError": 1}
 
 
 def test_the_corpus_is_replayed(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text(json.dumps({"generator": "api", "choices": [0]}))
     (tmp_path / "b.json").write_text(json.dumps({"generator": "absent", "choices": [0]}))
-    found = command.replay_corpus({"api": api}, tmp_path)
+    found = command.replay_corpus({"api": api.GENERATOR}, tmp_path)
     assert found.cases == 1
     assert found.failures == []
 
@@ -156,26 +143,26 @@ def test_the_corpus_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_random_calls_of_the_api_do_what_they_must(tmp_path: Path) -> None:
     """In a process of its own: torch's threads hang in a fork of a process that has used several."""
-    seed = int(torch.randint(10**6, ()))
+    seed, counts = int(torch.randint(10**6, ())), tmp_path / "counts"
     run = subprocess.run(
         [sys.executable, "-m", "tests.fuzz", "--only", "api", "--count", "4000", "--seed", str(seed),
-         "--jobs", "1", "--corpus", str(tmp_path)],
+         "--jobs", "1", "--corpus", str(tmp_path), "--json", str(counts)],
         capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2],
     )  # fmt: skip
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+    found = json.loads(counts.read_text())["api"]
+    assert found["calls"] >= 4000
+    assert found["failures"] == 0
 
 
 @pytest.mark.slow
-def test_the_command_reports_counts(tmp_path: Path) -> None:
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.fuzz", "--only", "api", "--count", "200", "--seed", "1", "--corpus",
-         str(tmp_path), "--json", str(tmp_path / "counts")],
-        cwd=Path(__file__).parents[2], capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stdout + run.stderr
-    counts = json.loads((tmp_path / "counts").read_text())
-    assert counts["api"]["calls"] >= 200
-    assert counts["api"]["failures"] == 0
+@pytest.mark.parametrize(("edges", "nodes"), [([[0], [2**31 - 2]], None), ([[0], [1]], 2**31 - 1)])
+def test_graphs_of_as_many_nodes_as_there_are_indices(edges: Any, nodes: int | None) -> None:
+    try:
+        a = gnnsparse.prepare(torch.tensor(edges), num_nodes=nodes, precision="tf32", cache=False)
+    except (ValueError, TypeError, MemoryError):
+        return
+    assert (a @ torch.ones(a.shape[1], 2)).shape == (a.shape[0], 2)
 
 
 def test_the_table_is_that_of_the_counts() -> None:
@@ -185,9 +172,10 @@ def test_the_table_is_that_of_the_counts() -> None:
 
 def test_counts_of_other_generators_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "fuzz.json"
-    report.store(path, 7, 2, {"api": (Counts(1, 1200, 1100, {"ValueError": 100}), 3.4)})
-    report.store(path, 8, 2, {"cache": (Counts(1, 2, 2), 1.0)})
+    first = Counts(1, 1200, 1100, Counter(ValueError=100), kinds=Counter(odd=2))
+    report.store(path, report.results_of(7, 2, {"api": (first, 3.4)}))
+    report.store(path, report.results_of(8, 2, {"cache": (Counts(1, 2, 2), 1.0)}))
     text = report.updated("<!-- table fuzz -->\nold\n<!-- end -->\n", json.loads(path.read_text()))
-    assert "| api | 1,200 | 1,100 | 100 ValueError | 0 | 3 s on 2 cores | 7 |" in text
+    assert "| api (2 odd) | 1,200 | 1,100 | 100 ValueError | 0 | 3 s on 2 cores | 7 |" in text
     assert "| cache | 2 | 2 | none | 0 |" in text
     assert "old" not in text

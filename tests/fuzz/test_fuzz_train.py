@@ -34,7 +34,7 @@ def test_cases(kind: Callable[[Trial], None]) -> None:
 
 
 def test_a_run_is_repeatable() -> None:
-    counts = [fuzz.run(5, count=15) for _ in range(2)]
+    counts = [fuzz.GENERATOR.run(5, count=15) for _ in range(2)]
     assert counts[0] == counts[1]
     assert counts[0].failures == []
     assert counts[0].calls >= 15

@@ -9,7 +9,6 @@ import io
 import json
 import os
 import pickle
-import shutil
 import tempfile
 import traceback
 import zipfile
@@ -31,11 +30,8 @@ from gnnsparse.train.folders import make_new
 from models import MODELS
 from tests.configs import composed
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Draw, Failure, Trial
+from tests.fuzz.common import Counts, Draw, Trial
 from tests.tasks import toy_sequences, toy_task
-
-NAME = "train"
-LIMITS = worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
 
 #: Small data sets for both tasks, of which a run takes a tenth of a second.
 GRAPH, SEQUENCES = "fuzz_graph", "fuzz_sequences"
@@ -78,7 +74,7 @@ def offer() -> None:
 
 
 class RefusedError(ValueError):
-    """What train.py reports in its one line."""
+    """An error that train.py reports in one line."""
 
 
 def refused_by_hydra(error: Exception) -> bool:
@@ -104,14 +100,13 @@ def options(trial: Trial, small: bool) -> DictConfig:
         data = draw.choice([name for name, entry in CATALOG.items() if entry.task == task])
     cfg = copy.deepcopy(base(model, data))
     if small:
-        for option, value in {"hidden_channels": 8, "num_layers": 1}.items():
-            OmegaConf.update(cfg, f"model.{option}", value)
-        OmegaConf.update(cfg, "preprocess.cache", False)
-        OmegaConf.update(cfg, "trainer.progress", False)
-        OmegaConf.update(cfg, "trainer.max_epochs", 1)
-        OmegaConf.update(cfg, "device", "cpu")
-        if task == "sequence":
-            OmegaConf.update(cfg, "pattern.block_size", 4)
+        small_ones = {
+            "model.hidden_channels": 8, "model.num_layers": 1, "preprocess.cache": False, "device": "cpu",
+            "trainer.progress": False, "trainer.max_epochs": 1,
+            **({"pattern.block_size": 4} if task == "sequence" else {}),
+        }  # fmt: skip
+        for option, value in small_ones.items():
+            OmegaConf.update(cfg, option, value)
     return cfg
 
 
@@ -175,22 +170,21 @@ def command_case(trial: Trial) -> None:
 @contextlib.contextmanager
 def sandbox(trial: Trial) -> Iterator[Path]:
     """A folder to run in, with files beside those of runs, which have to stay as they are."""
-    before = Path.cwd()
-    place = Path(tempfile.mkdtemp(prefix="fuzz-train-"))
-    try:
+    with tempfile.TemporaryDirectory(prefix="fuzz-train-", ignore_cleanup_errors=True) as folder:
+        place = Path(folder)
         other = place / "other"
         other.mkdir()
         for name in ("result.json", "run.lock", "last.ckpt", "x.safetensors"):
             (other / name).write_bytes(os.urandom(50))
+        before, working_folder = contents(other), Path.cwd()
         os.chdir(other)
-        kept = contents(other)
-        yield place
-        trial.check(contents(other) == kept, "files outside of the run folder were touched")
+        try:
+            yield place
+        finally:
+            os.chdir(working_folder)
+        trial.check(contents(other) == before, "files outside of the run folder were touched")
         more = {path.name for path in place.iterdir()} - {"other"}
         trial.check(all(name.startswith("run") for name in more), f"files outside of the run folder: {more}")
-    finally:
-        os.chdir(before)
-        shutil.rmtree(place, ignore_errors=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -254,23 +248,18 @@ def run_case(trial: Trial) -> None:
         trial.check(same(whole, resumed), "a resumed run has other weights")
 
 
-#: The files of a finished run and its options; made once, for the cases that damage its checkpoint.
-_finished: dict[str, Any] = {}
-
-
+@functools.cache
 def finished() -> tuple[bytes, DictConfig, dict[str, torch.Tensor]]:
     """A checkpoint after one epoch, options of a second one, and the weights after that."""
     offer()
-    if not _finished:
-        with tempfile.TemporaryDirectory() as place:
-            cfg = options(Trial(Draw("", []), Counts()), small=True)
-            carried_out(cfg, Path(place, "run-1"))
-            last = Path(place, "run-1", "checkpoints", "last.ckpt")
-            OmegaConf.update(cfg, "trainer.max_epochs", 2)
-            OmegaConf.update(cfg, "resume", str(last))
-            weights = carried_out(cfg, Path(place, "run-2"))
-            _finished.update(content=last.read_bytes(), cfg=cfg, weights=weights)
-    return _finished["content"], _finished["cfg"], _finished["weights"]
+    with tempfile.TemporaryDirectory() as place:
+        cfg = options(Trial(Draw("", []), Counts()), small=True)
+        carried_out(cfg, Path(place, "run-1"))
+        last = Path(place, "run-1", "checkpoints", "last.ckpt")
+        OmegaConf.update(cfg, "trainer.max_epochs", 2)
+        OmegaConf.update(cfg, "resume", str(last))
+        weights = carried_out(cfg, Path(place, "run-2"))
+        return last.read_bytes(), cfg, weights
 
 
 class Payload:
@@ -308,32 +297,16 @@ def edit(draw: Draw, content: bytes, target: str) -> bytes:
         if how == "remove":
             del place[key]
         elif how == "shape" and tensor is not None:
-            place[key] = draw.choice(
-                [
-                    tensor[None],
-                    tensor.flatten(),
-                    tensor.double(),
-                    tensor[:0] if tensor.dim() else tensor.bool(),
-                ]
-            )
+            last = tensor[:0] if tensor.dim() else tensor.bool()
+            place[key] = draw.choice([tensor[None], tensor.flatten(), tensor.double(), last])
         elif how == "value" and tensor is not None and tensor.numel():
             place[key] = tensor.clone()
             place[key].view(-1)[draw.below(tensor.numel())] += 1
         else:
             values = [
-                None,
-                "x",
-                -1,
-                1.5,
-                True,
-                [],
-                {},
-                (1,),
-                2**80,
-                b"x",
-                torch.zeros(2, 3),
+                None, "x", -1, 1.5, True, [], {}, (1,), 2**80, b"x", torch.zeros(2, 3),
                 torch.zeros(2).to_sparse(),
-            ]
+            ]  # fmt: skip
             place[key] = draw.choice(values)
     if isinstance(made, dict) and draw.chance(0.5):
         with contextlib.suppress(Exception):
@@ -401,15 +374,8 @@ def folder_case(trial: Trial) -> None:
         path = place / "run" / draw.choice(["", "a", "a/b"])
         if draw.chance(0.8):
             path.mkdir(parents=True)
-            for name in (
-                "run.lock",
-                "result.json",
-                "checkpoints",
-                "logs",
-                ".hydra",
-                "notes",
-                "multirun.yaml",
-            ):
+            names = "run.lock result.json checkpoints logs .hydra notes multirun.yaml"
+            for name in names.split():
                 if draw.chance(0.25):
                     lay(path / name, draw.choice(["file", "folder", "link", "lost", "fifo"]))
         elif draw.chance(0.3):
@@ -460,27 +426,13 @@ CASES: dict[Callable[[Trial], None], int] = {
 _DECK = [kind for kind, share in CASES.items() for _ in range(share)]
 
 
-def case(trial: Trial) -> None:
-    """One case of one of the kinds."""
-    trial.draw.choice(_DECK)(trial)
-
-
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Runs random cases; see `tests.fuzz.worker.run_cases`."""
+@contextlib.contextmanager
+def _warm() -> Iterator[None]:
     finished()  # before the processes are forked
-    return worker.run_cases(NAME, case, seed, seconds, count, LIMITS)
+    yield
 
 
-def replay(choices: Sequence[int]) -> Counts:
-    """Runs one case again."""
-    finished()
-    return worker.replay(NAME, case, choices, LIMITS)
-
-
-def reduce(failure: Failure, seconds: float) -> Failure:
-    """Looks for a smaller case that fails in the same way."""
-    finished()
-    return worker.reduce(case, failure, seconds, LIMITS)
-
-
-__all__ = ["RefusedError", "reduce", "replay", "run"]
+GENERATOR = worker.Generator(
+    "train", lambda trial: trial.draw.choice(_DECK)(trial),
+    worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30), _warm,
+)  # fmt: skip

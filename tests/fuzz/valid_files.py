@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import pickle
 import shutil
@@ -19,8 +20,6 @@ from gnnsparse.plan.gpu_records.record import load_record, records, save_record
 from tests.data_folder import data_folder as published_folder
 from tests.fuzz.common import Draw
 from tests.raw_files import write_raw
-
-__all__ = ["KINDS", "Subject"]
 
 _REAL_BYTES = 150_000
 
@@ -60,7 +59,6 @@ def _matrix(path: Path) -> Subject:
 
 
 def matrix_market(draw: Draw, folder: Path) -> Subject:
-    """A Matrix Market file of some layout, type and storage."""
     layout, field = draw.choice([("coordinate", "real"), ("coordinate", "integer"), ("coordinate", "pattern"),
                                  ("array", "real"), ("array", "integer")])  # fmt: skip
     storage = draw.choice(
@@ -72,18 +70,14 @@ def matrix_market(draw: Draw, folder: Path) -> Subject:
     dense = (dense * 10).astype(int) if field == "integer" else dense
     rows, cols = dense.shape
     if layout == "coordinate":
-        lines = [
-            f"{i + 1} {j + 1}" + ("" if field == "pattern" else f" {dense[i, j]}")
-            for i, j in np.argwhere(dense)
-        ]
+        places = np.argwhere(dense)
+        lines = [f"{i + 1} {j + 1}" + ("" if field == "pattern" else f" {dense[i, j]}") for i, j in places]
         sizes = f"{rows} {cols} {len(lines)}"
     else:
-        first = {"general": 0, "symmetric": 0, "skew-symmetric": 1}[storage]
-        lines = [
-            str(dense[i, j])
-            for j in range(cols)
-            for i in range(0 if storage == "general" else j + first, rows)
+        first = {"general": [0] * cols, "symmetric": range(cols), "skew-symmetric": range(1, cols + 1)}[
+            storage
         ]
+        lines = [str(dense[i, j]) for j in range(cols) for i in range(first[j], rows)]
         sizes = f"{rows} {cols}"
     text = "\n".join([f"%%MatrixMarket matrix {layout} {field} {storage}", "% a comment", sizes, *lines, ""])
     return _text_file(draw, folder / "m.mtx", text)
@@ -99,7 +93,6 @@ def _text_file(draw: Draw, path: Path, text: str) -> Subject:
 
 
 def smtx(draw: Draw, folder: Path) -> Subject:
-    """A pattern in DLMC's format."""
     csr = _random_matrix(draw).tocsr()
     head = f"{csr.shape[0]}, {csr.shape[1]}, {csr.nnz}"
     lines = [head, " ".join(map(str, csr.indptr)), " ".join(map(str, csr.indices)), ""]
@@ -218,18 +211,8 @@ def stored_data_set(draw: Draw, folder: Path) -> Subject:
 
 def stored_sequences(draw: Draw, folder: Path) -> Subject:
     """The sequences that are stored when they are first generated."""
-    options = {
-        "min_length": 3,
-        "max_length": 20,
-        "train_size": 5,
-        "val_size": 2,
-        "test_size": 2,
-        "seed": draw.below(9),
-    }
-
-    def read() -> Any:
-        return load_sequences("listops", **options)
-
+    sizes = {"min_length": 3, "max_length": 20, "train_size": 5, "val_size": 2, "test_size": 2}
+    read = functools.partial(load_sequences, "listops", seed=draw.below(9), **sizes)
     read()
     files = sorted((folder / "data" / "generated").glob("*.safetensors"))
     return Subject("stored sequences", files, read, rebuilt=True)
@@ -241,12 +224,11 @@ def texts(draw: Draw, folder: Path) -> Subject:
     for number, file in enumerate(files):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(f"the text number {number} " * draw.integer(0, 9))
-    read = lambda: load_sequences("lra_text_bytes", root=folder / "texts", max_length=50)  # noqa: E731
+    read = functools.partial(load_sequences, "lra_text_bytes", root=folder / "texts", max_length=50)
     return Subject("load_text_bytes", files, read, rebuilt=True)
 
 
 def gpu_record(draw: Draw, folder: Path) -> Subject:
-    """The record of a GPU."""
     path = folder / "gpu.json"
     save_record(draw.choice(records()), path)
     return Subject("load_record", [path], lambda: load_record(path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import mmap
 import os
@@ -11,8 +12,8 @@ import select
 import signal
 import time
 import traceback
-from collections.abc import Iterator, MutableSequence, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,11 @@ class Limits:
     memory: int = 2 << 30
 
 
-class _Shared(MutableSequence[int]):
+class _Shared:
     """What a process notes of its case in memory that outlives it: a sequence of choices, and calls."""
 
     def __init__(self) -> None:
-        size = 8 * (_MOST_CHOICES + _HEAD)
-        self.words = memoryview(mmap.mmap(-1, size)).cast("q")
+        self.words = memoryview(mmap.mmap(-1, 8 * (_MOST_CHOICES + _HEAD))).cast("q")
         self.text = mmap.mmap(-1, _TEXT_BYTES)
 
     def begin(self, case: int) -> None:
@@ -55,24 +55,12 @@ class _Shared(MutableSequence[int]):
     def count(self, counts: Counts) -> None:
         self.words[3], self.words[4], self.words[5] = counts.cases, counts.calls, counts.accepted
 
-    def counted(self) -> Counts:
-        """The counts of a process that did not end by itself, but for the calls that were refused."""
-        return Counts(*self.words[3:6].tolist())
-
     @property
     def case(self) -> int:
         return self.words[0]
 
     def __len__(self) -> int:
         return self.words[1]
-
-    def __getitem__(self, at: Any) -> Any:
-        return self.words[_HEAD : _HEAD + self.words[1]].tolist()[at]
-
-    def __setitem__(self, at: Any, value: Any) -> None:
-        raise TypeError("choices do not change")
-
-    __delitem__ = insert = __setitem__  # type: ignore[assignment]
 
     def append(self, value: int) -> None:
         at = self.words[1]
@@ -81,46 +69,152 @@ class _Shared(MutableSequence[int]):
         self.words[_HEAD + at] = value
         self.words[1] = at + 1
 
+    def note(self, label: str) -> None:
+        """Notes a call; beyond the size of the memory the last ones replace each other."""
+        line = label.encode(errors="replace")[:2000] + b"\n"
+        begin = self.words[2] if self.words[2] + len(line) <= _TEXT_BYTES else 0
+        self.text[begin : begin + len(line)] = line
+        self.words[2] = begin + len(line)
+
+    def failure(self, name: str, seed: int, kind: str, message: str) -> Failure:
+        """The failure of the case that was run last."""
+        choices = self.words[_HEAD : _HEAD + len(self)].tolist()
+        calls = self.text[: self.words[2]].decode(errors="replace").splitlines()
+        return Failure(name, kind, message, seed, self.case, choices, calls)
+
 
 class _Calls:
-    """The calls of a case as texts in shared memory; beyond its size the last ones replace each other."""
+    """The calls of a trial, noted in shared memory."""
 
     def __init__(self, shared: _Shared) -> None:
-        self._shared = shared
-
-    def append(self, label: str) -> None:
-        line = label.encode(errors="replace")[:2000] + b"\n"
-        begin = self._shared.words[2]
-        if begin + len(line) > _TEXT_BYTES:
-            begin = 0
-        self._shared.text[begin : begin + len(line)] = line
-        self._shared.words[2] = begin + len(line)
-
-    def as_list(self) -> list[str]:
-        return self._shared.text[: self._shared.words[2]].decode(errors="replace").splitlines()
+        self.append = shared.note
 
 
-def _seed_of(name: str, seed: int, case: int) -> str:
-    return f"{name}/{seed}/{case}"
+@dataclass(frozen=True)
+class Generator:
+    """A generator of random cases.
 
+    Attributes:
+        name: its name.
+        case: makes one case. Case number i of a run depends on (name, seed, i) alone.
+        limits: what a case may take.
+        around: what is entered around each run, before processes are forked.
+    """
 
-def _run_one(
-    name: str, run: Case, seed: int, case: int, choices: Sequence[int] | None, shared: _Shared, counts: Counts
-) -> None:
-    """Runs one case in this process; a failure is added to the counts."""
-    shared.begin(case)
-    calls = _Calls(shared)
-    try:
-        run(Trial(Draw(_seed_of(name, seed, case), choices, shared), counts, calls))
-        counts.cases += 1
-    except FailedCallError as error:
-        counts.failures.append(
-            Failure(name, error.kind, str(error), seed, case, list(shared), calls.as_list())
-        )
-    except Exception as error:  # of the generator itself
-        message = "".join(traceback.format_exception(error)[-4:])
-        counts.failures.append(Failure(name, "generator", message, seed, case, list(shared), calls.as_list()))
-    shared.count(counts)
+    name: str
+    case: Case
+    limits: Limits = Limits()
+    around: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
+
+    def run(self, seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
+        """Runs random cases until a time or a number of calls is reached, or one fails.
+
+        Args:
+            seed: of the random choices.
+            seconds: wall time; None: no limit.
+            count: calls; None: no limit.
+        """
+        shared, total, number = _Shared(), Counts(), 0
+        end = None if seconds is None else time.monotonic() + seconds
+        with self.around():
+            while len(total.failures) < most_failures:
+                left = self.limits.batch_seconds
+                left = left if end is None else min(left, end - time.monotonic())
+                if left <= 0 or (count is not None and total.calls >= count):
+                    break
+
+                def work(counts: Counts, first: int = number) -> Iterator[None]:
+                    at = first
+                    while count is None or total.calls + counts.calls < count:
+                        self._run_one(seed, at, None, shared, counts)
+                        at += 1
+                        yield
+
+                shared.count(Counts())
+                total.add(self._forked(work, seed, shared, replace(self.limits, batch_seconds=left)))
+                number = shared.case + 1
+        return total
+
+    def replay(self, choices: Sequence[int]) -> Counts:
+        """Runs one case from the choices that it drew; its seed plays no part."""
+        shared = _Shared()
+
+        def work(counts: Counts) -> Iterator[None]:
+            self._run_one(0, 0, choices, shared, counts)
+            yield
+
+        with self.around():
+            return self._forked(work, 0, shared, self.limits)
+
+    def reduce(self, failure: Failure, seconds: float) -> Failure:
+        """Looks for fewer and smaller choices by which a case fails in the same way."""
+        end = time.monotonic() + seconds
+        best = failure
+
+        def better(choices: list[int]) -> bool:
+            nonlocal best
+            if time.monotonic() > end or (len(choices), choices) >= (len(best.choices), best.choices):
+                return False
+            found = self.replay(choices).failures
+            if not found or found[0].signature != failure.signature:
+                return False
+            best = replace(found[0], seed=failure.seed, case=failure.case)
+            return True
+
+        changed = True
+        while changed and time.monotonic() < end:
+            changed = False
+            for size in (64, 16, 8, 4, 2, 1):
+                at = 0
+                while at < len(best.choices) and time.monotonic() < end:
+                    if better(best.choices[:at] + best.choices[at + size :]):
+                        changed = True
+                    else:
+                        at += size
+            at = 0
+            while at < len(best.choices):
+                old = best.choices[at]
+                smaller = (value for value in (0, 1, old // 2, old - 1) if 0 <= value < old)
+                if any(better([*best.choices[:at], value, *best.choices[at + 1 :]]) for value in smaller):
+                    changed = True
+                at += 1
+        return best
+
+    def _run_one(
+        self, seed: int, case: int, choices: Sequence[int] | None, shared: _Shared, counts: Counts
+    ) -> None:
+        """Runs one case in this process; a failure is added to the counts."""
+        shared.begin(case)
+        try:
+            draw = Draw(f"{self.name}/{seed}/{case}", choices, shared)
+            self.case(Trial(draw, counts, _Calls(shared)))
+            counts.cases += 1
+        except FailedCallError as error:
+            counts.failures.append(shared.failure(self.name, seed, error.kind, str(error)))
+        except Exception as error:  # of the generator itself
+            message = "".join(traceback.format_exception(error)[-4:])
+            counts.failures.append(shared.failure(self.name, seed, "generator", message))
+        shared.count(counts)
+
+    def _forked(
+        self, work: Callable[[Counts], Iterator[None]], seed: int, shared: _Shared, limits: Limits
+    ) -> Counts:
+        """Runs `work(counts)`, an iterator over cases, in a forked process."""
+        reading, writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(reading)
+            counts = Counts()
+            _child(work(counts), counts, writing, limits)
+        os.close(writing)
+        try:
+            found, kind, message = _watch(pid, reading, shared, limits)
+        finally:
+            os.close(reading)
+        if found is None:  # calls that were refused are not known
+            found = Counts(*shared.words[3:6].tolist())
+            found.failures.append(shared.failure(self.name, seed, kind, message))
+        return found
 
 
 def _child(work: Iterator[None], counts: Counts, pipe: int, limits: Limits) -> None:
@@ -157,7 +251,7 @@ def _watch(pid: int, pipe: int, shared: _Shared, limits: Limits) -> tuple[Counts
     base = _pages("self", 1) * _PAGE
     received, case, since = b"", shared.case, time.monotonic()
     failed: tuple[str, str] | None = None
-    while True:
+    while failed is None:
         ready, _, _ = select.select([pipe], [], [], 0.2)
         if ready:
             if part := os.read(pipe, 1 << 16):
@@ -170,9 +264,8 @@ def _watch(pid: int, pipe: int, shared: _Shared, limits: Limits) -> tuple[Counts
             failed = "hang", f"no end after {limits.case_seconds:g} s"
         elif _pages(pid, 1) * _PAGE - base > limits.memory:
             failed = "memory", f"more than {limits.memory >> 20} MiB"
-        if failed:
-            os.kill(pid, signal.SIGKILL)
-            break
+    if failed:
+        os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if failed:
         return None, *failed
@@ -181,116 +274,3 @@ def _watch(pid: int, pipe: int, shared: _Shared, limits: Limits) -> tuple[Counts
     if os.WEXITSTATUS(status) or not received:
         return None, "crash", f"the process ended with code {os.WEXITSTATUS(status)}"
     return pickle.loads(received), "", ""
-
-
-def _forked(work: Any, shared: _Shared, limits: Limits) -> tuple[Counts | None, str, str]:
-    """Runs `work(counts)`, an iterator over cases, in a forked process."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reading)
-        counts = Counts()
-        _child(work(counts), counts, writing, limits)
-    os.close(writing)
-    try:
-        return _watch(pid, reading, shared, limits)
-    finally:
-        os.close(reading)
-
-
-def run_cases(
-    name: str,
-    run: Case,
-    seed: int,
-    seconds: float | None = None,
-    count: int | None = None,
-    limits: Limits = Limits(),
-) -> Counts:
-    """Runs random cases until a time or a number of calls is reached, or one fails.
-
-    Args:
-        name: of the generator.
-        run: the case.
-        seed: of the random choices; case number i depends on (name, seed, i) alone.
-        seconds: wall time; None: no limit.
-        count: calls; None: no limit.
-        limits: what a case may take.
-    """
-    shared, total, number = _Shared(), Counts(), 0
-    end = None if seconds is None else time.monotonic() + seconds
-    while len(total.failures) < most_failures:
-        left = limits.batch_seconds if end is None else min(limits.batch_seconds, end - time.monotonic())
-        if left <= 0 or (count is not None and total.calls >= count):
-            break
-
-        def work(counts: Counts, first: int = number) -> Iterator[None]:
-            at = first
-            while count is None or total.calls + counts.calls < count:
-                _run_one(name, run, seed, at, None, shared, counts)
-                at += 1
-                yield
-
-        shared.count(Counts())
-        batch = Limits(limits.case_seconds, left, limits.memory)
-        counts, kind, message = _forked(work, shared, batch)
-        if counts is None:
-            calls = _Calls(shared).as_list()
-            total.add(shared.counted())
-            total.failures.append(Failure(name, kind, message, seed, shared.case, list(shared), calls))
-        else:
-            total.add(counts)
-        number = shared.case + 1
-    return total
-
-
-def replay(name: str, run: Case, choices: Sequence[int], limits: Limits = Limits()) -> Counts:
-    """Runs one case from its choices; its seed plays no part."""
-    shared = _Shared()
-
-    def work(counts: Counts) -> Iterator[None]:
-        _run_one(name, run, 0, 0, choices, shared, counts)
-        yield
-
-    counts, kind, message = _forked(work, shared, limits)
-    if counts is not None:
-        return counts
-    calls = _Calls(shared).as_list()
-    return Counts(failures=[Failure(name, kind, message, 0, 0, list(shared), calls)])
-
-
-def reduce(run: Case, failure: Failure, seconds: float, limits: Limits = Limits()) -> Failure:
-    """Looks for fewer and smaller choices by which a case fails in the same way."""
-    end = time.monotonic() + seconds
-    best = failure
-
-    def better(choices: list[int]) -> bool:
-        nonlocal best
-        if time.monotonic() > end or (len(choices), choices) >= (len(best.choices), best.choices):
-            return False
-        found = replay(failure.generator, run, choices, limits).failures
-        if not found or found[0].signature != failure.signature:
-            return False
-        found[0].seed, found[0].case = failure.seed, failure.case
-        best = found[0]
-        return True
-
-    changed = True
-    while changed and time.monotonic() < end:
-        changed = False
-        for size in (64, 16, 8, 4, 2, 1):
-            at = 0
-            while at < len(best.choices) and time.monotonic() < end:
-                if better(best.choices[:at] + best.choices[at + size :]):
-                    changed = True
-                else:
-                    at += size
-        for at in range(len(best.choices)):
-            if at >= len(best.choices):
-                break
-            for smaller in (0, 1, best.choices[at] // 2, best.choices[at] - 1):
-                if 0 <= smaller < best.choices[at] and better(
-                    [*best.choices[:at], smaller, *best.choices[at + 1 :]]
-                ):
-                    changed = True
-                    break
-    return best

@@ -1,4 +1,4 @@
-"""The cases of the API generator: one operand and a few calls on it, or calls without an operand."""
+"""Random calls of all that gnnsparse offers in Python, with valid arguments and with senseless ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -18,11 +17,8 @@ from tests.fuzz.api.env import Env
 from tests.fuzz.api.junk import junk
 from tests.fuzz.api.native import native
 from tests.fuzz.api.operands import draw_env
-from tests.fuzz.api.patterns import pattern
 from tests.fuzz.api.registered import registered
-from tests.fuzz.common import Counts, Trial
-
-NAME = "api"
+from tests.fuzz.common import Trial
 
 # What is otherwise imported when it is first needed, in every process that runs cases.
 for _module in ("pymetis", "safetensors.torch", "scipy.linalg", "scipy.sparse.csgraph", "torch._dynamo"):
@@ -49,40 +45,26 @@ def operand(trial: Trial) -> None:
         if draw.chance(0.02):
             gnnsparse.release_memory()
         step = draw.choice(_CHOICES)
-        name = draw.choice(("",) * 12 + tuple(tools.MODES) + tuple(tools.QUIET))
-        quiet = name in tools.QUIET
-        trial.mode = tools.QUIET[name] if quiet else tools.MODES[name]
+        name = draw.choice(("",) * 12 + tuple(tools.MODES))
+        trial.mode = tools.MODES[name]
         if name:
             trial.calls.append(f"mode: {name}")
-        step(trial, env.transposed() if draw.chance(0.3) else env, not quiet)
+        step(trial, env.transposed() if draw.chance(0.3) else env, name not in tools.QUIET)
         trial.mode = tools.MODES[""]
 
 
 _CASES: tuple[tuple[Callable[[Trial], None], int], ...] = (
-    (operand, 20), (junk, 10), (registered, 4), (native, 3), (operands.graph, 3), (pattern, 2),
-    *((layer, 1) for layer in layers.LAYERS),
+    (operand, 20), (junk, 10), (registered, 4), (native, 3), (operands.graph, 3),
+    (layers.graph_layer, 6),
 )  # fmt: skip
 _ALL = tuple(case for case, weight in _CASES for _ in range(weight))
 
 
 def case(trial: Trial) -> None:
-    """One case of the generator."""
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trial.draw.choice(_ALL)(trial)
 
 
-def run(seed: int, seconds: float | None = None, count: int | None = None) -> Counts:
-    """Makes random calls for a time, or until there were `count` of them, or one fails."""
-    return worker.run_cases(NAME, case, seed, seconds, count)
-
-
-def replay(choices: list[int]) -> Counts:
-    """Runs one case from the choices that it drew."""
-    return worker.replay(NAME, case, choices)
-
-
-def reduce(failure: Any, seconds: float) -> Any:
-    """Looks for a smaller case that fails in the same way."""
-    return worker.reduce(case, failure, seconds)
+GENERATOR = worker.Generator("api", case)

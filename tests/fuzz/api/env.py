@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -62,21 +61,13 @@ class Env:
         return x + (round_operand(x.detach(), Precision.parse(self.precision)).float() - x.detach())
 
 
-def draw_matrix(draw: Draw, rows: int, cols: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+def draw_dense(draw: Draw, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
     """A random dense argument of a random dtype and in random memory."""
     dtype = dtype or draw.choice(FLOATS)
-    generator = torch.Generator().manual_seed(draw.seed())
-    x = torch.randn(rows, cols, generator=generator)
-    if draw.chance(0.1):
-        x = x[:, :1].expand(rows, cols) if cols else x
-        return x.to(dtype) if dtype != torch.float32 else x
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(draw.seed()))
+    if len(shape) == 2 and draw.chance(0.1):
+        return (x[:, :1].expand(shape) if shape[1] else x).to(dtype)
     return draw_strided(draw, x.to(dtype))
-
-
-def draw_vector(draw: Draw, count: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    dtype = dtype or draw.choice(FLOATS)
-    x = torch.randn(count, generator=torch.Generator().manual_seed(draw.seed())).to(dtype)
-    return draw_strided(draw, x)
 
 
 def floor_of(precision: str, dtype: torch.dtype, roundings: int = 8) -> float:
@@ -129,53 +120,40 @@ def gradients(out: torch.Tensor, leaves: Sequence[torch.Tensor], probe: torch.Te
 
 
 @contextlib.contextmanager
-def _default_dtype() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
+def _set(*settings: tuple[Callable[[Any], Any], Any, Any]) -> Iterator[None]:
+    """Calls each function with the first value, and afterwards with the second one."""
+    for function, value, _ in settings:
+        function(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
+        for function, _, value in settings:
+            function(value)
 
 
-@contextlib.contextmanager
-def _poisoned() -> Iterator[None]:
-    fill = torch.utils.deterministic.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True)
-    torch.utils.deterministic.fill_uninitialized_memory = True
-    try:
-        yield
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = fill
-        torch.use_deterministic_algorithms(False)
+def _fills(value: bool) -> None:
+    torch.utils.deterministic.fill_uninitialized_memory = value
 
 
-@contextlib.contextmanager
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(3)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def _poisoned() -> contextlib.AbstractContextManager[None]:
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    return _set((torch.use_deterministic_algorithms, True, False), (_fills, True, before))
 
 
-Mode = Callable[[], contextlib.AbstractContextManager[Any]]
-#: Modes in which autograd records as usual.
-MODES: dict[str, Mode] = {
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "": contextlib.nullcontext,
     "poisoned": _poisoned,
-    "default float64": _default_dtype,
+    "default float64": lambda: _set((torch.set_default_dtype, torch.float64, torch.float32)),
     "default meta": lambda: torch.device("meta"),
-    "threads": _threads,
+    "threads": lambda: _set((torch.set_num_threads, 3, torch.get_num_threads())),
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
+    "no_grad": torch.no_grad,
+    "inference": torch.inference_mode,
 }
-QUIET: dict[str, Mode] = {"no_grad": torch.no_grad, "inference": torch.inference_mode}
+#: Modes in which autograd records nothing.
+QUIET = ("no_grad", "inference")
 
 
 def root(squares: torch.Tensor) -> torch.Tensor:
     """The square root of sums of squares, which rounding may have put below 0."""
     return squares.clamp(min=0).sqrt()
-
-
-def is_finite_number(x: float) -> bool:
-    return isinstance(x, float) and math.isfinite(x)

@@ -117,14 +117,11 @@ def draw_truth(draw: Draw, square: bool = False) -> Truth:
 def draw_strided(draw: Draw, tensor: torch.Tensor) -> torch.Tensor:
     """An equal tensor that may lie in memory in another way."""
     kind = draw.choice(("plain", "step", "offset", "turned", "neg", "imag", "plain", "frozen"))
-    if kind == "step" and tensor.dim():
-        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * tensor.shape[-1] + 1)
-        wide[..., 1::2] = tensor
-        return wide[..., 1::2]
-    if kind == "offset" and tensor.dim():
-        wide = tensor.new_zeros(*tensor.shape[:-1], tensor.shape[-1] + 3)
-        wide[..., 1:-2] = tensor
-        return wide[..., 1:-2]
+    if kind in ("step", "offset") and tensor.dim():
+        size = tensor.shape[-1]
+        wide = tensor.new_zeros(*tensor.shape[:-1], 2 * size + 3)
+        view = wide[..., 1 : 2 * size + 1 : 2] if kind == "step" else wide[..., 1 : size + 1]
+        return view.copy_(tensor)
     if kind == "turned" and tensor.dim() >= 2:
         return tensor.mT.contiguous().mT
     if kind == "neg" and tensor.is_floating_point():
@@ -229,29 +226,16 @@ def _scipy(draw: Draw, truth: Truth) -> Form:
 def _torch_sparse(draw: Draw, truth: Truth) -> Form:
     dtype = draw.choice((torch.float32, torch.float64, torch.float16, torch.int64))
     truth = replace(truth, values=truth.weights.to(dtype).double())
-    assert truth.values is not None
     shape = (truth.rows, truth.cols)
     kind = draw.choice(("coo", "csr", "csc"))
-    matrix = torch.sparse_coo_tensor(torch.stack([truth.row, truth.col]), truth.values.to(dtype), shape)
-    if kind == "coo":
-        if draw.chance(0.3):
-            matrix = matrix.coalesce()
-            given = Truth(*shape, *matrix.indices(), matrix.values().double())
-            return Form("torch coo", matrix, {}, given, lambda: SparseGraph.from_torch_sparse(matrix))
-        return Form("torch coo", matrix, {}, truth, lambda: SparseGraph.from_torch_sparse(matrix))
-    by = truth.row if kind == "csr" else truth.col
-    other = truth.col if kind == "csr" else truth.row
-    key = by * max(truth.rows, truth.cols, 1) + other
-    key, place = key.unique(return_inverse=True)
-    values = torch.zeros(key.numel(), dtype=torch.float64).index_add(0, place, truth.values).to(dtype)
-    by, other = key // max(truth.rows, truth.cols, 1), key % max(truth.rows, truth.cols, 1)
-    lines = truth.rows if kind == "csr" else truth.cols
-    ptr = torch.nn.functional.pad(torch.bincount(by, minlength=lines).cumsum(0), (1, 0))
-    make = torch.sparse_csr_tensor if kind == "csr" else torch.sparse_csc_tensor
-    compressed = make(ptr, other, values, shape, check_invariants=False)
-    row, col = (by, other) if kind == "csr" else (other, by)
-    given = Truth(*shape, row, col, values.double())
-    return Form(f"torch {kind}", compressed, {}, given, lambda: SparseGraph.from_torch_sparse(compressed))
+    matrix = torch.sparse_coo_tensor(torch.stack([truth.row, truth.col]), truth.weights.to(dtype), shape)
+    if kind != "coo" or draw.chance(0.3):
+        matrix = matrix.coalesce()
+        row, col = matrix.indices()
+        order = torch.argsort(col, stable=True) if kind == "csc" else torch.arange(col.numel())
+        truth = Truth(*shape, row[order], col[order], matrix.values().double()[order])
+        matrix = {"coo": lambda: matrix, "csr": matrix.to_sparse_csr, "csc": matrix.to_sparse_csc}[kind]()
+    return Form(f"torch {kind}", matrix, {}, truth, lambda: SparseGraph.from_torch_sparse(matrix))
 
 
 def _sparse_graph(draw: Draw, truth: Truth) -> Form:
@@ -292,10 +276,8 @@ def weighted(truth: Truth, kind: str | None, weight: torch.Tensor | None, loop: 
         sums = matrix.sum(1)
         scale = torch.where(sums > 0, sums.clamp(min=1e-300).rsqrt(), 0.0)
         factor = scale[:, None] * scale
-        matrix, size = (
-            matrix * factor,
-            size * factor * (_cancelled(size, sums)[:, None] + _cancelled(size, sums)),
-        )
+        grown = _cancelled(size, sums)
+        matrix, size = matrix * factor, size * factor * (grown[:, None] + grown)
     elif kind == "mean":
         sums = matrix.sum(1)
         scale = torch.where(sums == 0, 0.0, 1 / sums)[:, None]

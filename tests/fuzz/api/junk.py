@@ -50,23 +50,19 @@ def tensor(draw: Draw) -> torch.Tensor:
     kind = draw.choice(
         ("plain",) * 6 + ("turned", "step", "meta", "sparse", "neg", "grad", "parameter", "csr")
     )
-    if kind == "turned" and made.dim() >= 2:
-        return made.mT
-    if kind == "step" and made.dim():
-        return made[:: draw.integer(1, 3)]
-    if kind == "meta":
-        return made.to("meta")
-    if kind == "sparse" and made.dim():
-        return made.to_sparse()
-    if kind == "csr" and made.dim() == 2 and dtype == torch.float32:
-        return made.to_sparse_csr()
-    if kind == "neg" and made.is_floating_point():
-        return torch._neg_view(made)
-    if kind == "grad" and made.is_floating_point():
-        return made.requires_grad_()
-    if kind == "parameter" and made.is_floating_point():
-        return torch.nn.Parameter(made)
-    return made
+    floating, dims = made.is_floating_point(), made.dim()
+    fits: dict[str, tuple[bool, Callable[[], torch.Tensor]]] = {
+        "turned": (dims >= 2, lambda: made.mT),
+        "step": (dims > 0, lambda: made[:: draw.integer(1, 3)]),
+        "meta": (True, lambda: made.to("meta")),
+        "sparse": (dims > 0, made.to_sparse),
+        "csr": (dims == 2 and dtype == torch.float32, made.to_sparse_csr),
+        "neg": (floating, lambda: torch._neg_view(made)),
+        "grad": (floating, made.requires_grad_),
+        "parameter": (floating, lambda: torch.nn.Parameter(made)),
+    }
+    does_fit, change = fits.get(kind, (False, made.clone))
+    return change() if does_fit else made
 
 
 def anything(draw: Draw) -> Any:
@@ -222,18 +218,27 @@ def _mask(draw: Draw) -> Call:
     keywords = {"seed": number(draw)} if name in ("vector_wise", "bigbird", "random", "expander") else {}
     of_arrays = name in ("from_dense", "from_edges", "union", "intersection", "block")
     arguments = [
-        anything(draw) if draw.chance(0.15) or (of_arrays and i == 0)
-        else number(draw)
-        for i in range(draw.integer(1, 3) if name not in ("random", "expander") else 2)
-    ]  # fmt: skip
-    if name in ("from_dense",):
-        arguments = arguments[:1]
-    elif name in ("causal", "full", "global_tokens", "from_edges"):
-        arguments = arguments[:2]
-    while len(arguments) < {"window": 2, "dilated": 3, "global_tokens": 2, "block": 2, "vector_wise": 2}.get(
-        name, 1
-    ):
-        arguments.append(number(draw))
+        anything(draw) if draw.chance(0.15) or (of_arrays and i == 0) else number(draw) for i in range(3)
+    ]
+    least = {
+        "window": 2,
+        "dilated": 3,
+        "global_tokens": 2,
+        "block": 2,
+        "vector_wise": 2,
+        "random": 2,
+        "expander": 2,
+    }
+    most = {
+        "from_dense": 1,
+        "causal": 2,
+        "full": 2,
+        "global_tokens": 2,
+        "from_edges": 2,
+        "random": 2,
+        "expander": 2,
+    }
+    arguments = arguments[: draw.integer(least.get(name, 1), most.get(name, 3))]
     if name in ("union", "intersection") and draw.chance(0.5):
         arguments[0] = GRAPH
     return f"masks.{name} {arguments} {keywords}"[:300], lambda: function(*arguments, **keywords)
@@ -242,9 +247,7 @@ def _mask(draw: Draw) -> Call:
 def _layer(draw: Draw) -> Call:
     kind = draw.choice(("GCNConv", "AGNNConv", "SparseLinear", "SparseAttention", "TransformerEncoderLayer"))
     if draw.chance(0.5):
-        count = {"GCNConv": 2, "SparseLinear": 1, "SparseAttention": 2, "TransformerEncoderLayer": 2}.get(
-            kind, 0
-        )
+        count = {"SparseLinear": 1, "AGNNConv": 0}.get(kind, 2)
         arguments = [number(draw) if draw.chance(0.8) else anything(draw) for _ in range(count)]
         if draw.chance(0.3):
             arguments.append(anything(draw))
@@ -288,20 +291,14 @@ def _torchs_call(draw: Draw) -> Call:
 def _rest(draw: Draw) -> Call:
     value = anything(draw)
     options = {draw.choice(("rounds", "part_size", "resolution", "x")): number(draw)}
-    return draw.choice(
-        (
-            (
-                "reorder",
-                lambda: gnnsparse.reorder(draw_graph, _or_junk(draw, "metis", "rcm", "community"), **options),
-            ),
-            ("Precision.parse", lambda: gnnsparse.Precision.parse(value)),
-            ("edge_bias", lambda: layers.edge_bias(OPERANDS[1], value)),
-            ("release_memory", lambda: gnnsparse.release_memory()),
-        )
+    method = _or_junk(draw, "metis", "rcm", "community")
+    calls: tuple[Call, ...] = (
+        ("reorder", lambda: gnnsparse.reorder(GRAPH, method, **options)),
+        ("Precision.parse", lambda: gnnsparse.Precision.parse(value)),
+        ("edge_bias", lambda: layers.edge_bias(OPERANDS[1], value)),
+        ("release_memory", gnnsparse.release_memory),
     )
-
-
-draw_graph = GRAPH
+    return draw.choice(calls)
 
 
 def junk(trial: Trial) -> None:

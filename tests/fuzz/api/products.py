@@ -11,11 +11,50 @@ import torch
 import gnnsparse
 from gnnsparse.testing import measure_errors
 from tests.fuzz.api import env as tools
-from tests.fuzz.api.env import Env, check_close, check_equal, draw_matrix, draw_vector, floor_of, root
+from tests.fuzz.api.env import Env, check_close, check_equal, draw_dense, floor_of, root
 from tests.fuzz.common import Draw, Trial
 from tests.ops import attention_oracle as oracle
 
 OPS = torch.ops.gnnsparse
+
+
+def _judge(
+    trial: Trial, env: Env, label: str, y: torch.Tensor, leaves: list[torch.Tensor],
+    dense: Callable[..., torch.Tensor], *others: torch.Tensor,
+) -> None:  # fmt: skip
+    """Compares a product, which is linear in each argument, and its gradients with dense ones.
+
+    Args:
+        trial, env, label: the call.
+        y: the result.
+        leaves: the arguments.
+        dense: computes the product of A, or of the squared sizes of its elements, and of arguments.
+        others: tensors whose dtype the gradients may be rounded to on their way.
+    """
+    given = [t.detach() for t in leaves]
+    runs = [
+        (env.rounded(env.dense.matrix), [env.rounded(t) for t in given]),
+        (env.dense.matrix, [t.double() for t in given]),
+        (env.dense.size.square(), [t.double().square() for t in given]),
+    ]
+    for _, tensors in runs:
+        for tensor, leaf in zip(tensors, leaves, strict=True):
+            tensor.requires_grad_(leaf.requires_grad)
+    outs = [dense(matrix, *tensors) for matrix, tensors in runs]
+    plain, exact, squares = (out.detach() for out in outs)
+    check_close(trial, label, y, plain.to(y.dtype), exact, floor_of(env.precision, y.dtype), root(squares))
+    if not y.requires_grad:
+        return
+    probe, label = (
+        torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype),
+        label + " gradient",
+    )
+    probes = env.rounded(probe), probe.double(), probe.double().square()
+    found = trial.call(label, lambda: tools.gradients(y, leaves, probe))
+    grads = [tools.gradients(out, run[1], p) for out, run, p in zip(outs, runs, probes, strict=True)]
+    for got, plain, exact, squares in zip(found, *grads, strict=True):
+        floor = max(floor_of(env.precision, t.dtype) for t in (got, y, *others))
+        check_close(trial, label, got, plain.to(y.dtype).to(got.dtype), exact, floor, root(squares))
 
 
 def spmm(trial: Trial, env: Env, grads: bool) -> None:
@@ -23,8 +62,8 @@ def spmm(trial: Trial, env: Env, grads: bool) -> None:
     draw, a = trial.draw, env.a
     vector = draw.chance(0.1)
     width = 1 if vector else draw.choice(tools.WIDTHS)
-    x = draw_matrix(draw, a.shape[1], width)
-    values = draw_vector(draw, a.nnz) if draw.chance(0.4) else None
+    x = draw_dense(draw, a.shape[1], width)
+    values = draw_dense(draw, a.nnz) if draw.chance(0.4) else None
     needs = (grads and draw.chance(0.5), grads and draw.chance(0.5))
     given = [x] if values is None else [x, values]
     leaves = tools.leaves_of(given, needs[: len(given)])
@@ -34,17 +73,13 @@ def spmm(trial: Trial, env: Env, grads: bool) -> None:
     y = trial.call(f"{label} {spelling}", run)
     trial.check(y.dtype == x.dtype, f"{label}: dtype {y.dtype}")
     y = y[:, None] if vector else y
-    matrix = env.dense.matrix if values is None else env.spread(values.double())
-    size = env.dense.size if values is None else matrix.abs()
-    plain = (env.rounded(matrix) @ env.rounded(x)).to(x.dtype)
-    wide = x.double()
-    floor = floor_of(env.precision, x.dtype)
-    check_close(trial, label, y, plain, matrix @ wide, floor, root(size.square() @ wide.square()))
     if spelling != "reference" and draw.chance(0.2):
         again = trial.call(label, lambda: gnnsparse.spmm(a, *arguments))
         check_equal(trial, f"{label} again", again.reshape(y.shape), y)
-    if y.requires_grad:
-        _spmm_grads(trial, env, label, y, leaves, (matrix, size))
+    if values is None:
+        _judge(trial, env, label, y, leaves, lambda matrix, x: matrix @ x)
+    else:
+        _judge(trial, env, label, y, leaves, lambda matrix, x, values: env.spread(values) @ x)
 
 
 def _spell_spmm(draw: Draw, env: Env, arguments: list[Any]) -> tuple[str, Callable[[], Any]]:
@@ -64,58 +99,17 @@ def _spell_spmm(draw: Draw, env: Env, arguments: list[Any]) -> tuple[str, Callab
     return "call", lambda: gnnsparse.spmm(a, *arguments)
 
 
-def _spmm_grads(
-    trial: Trial, env: Env, label: str, y: torch.Tensor, leaves: list[torch.Tensor], matrices: Any
-) -> None:
-    matrix, size = matrices
-    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
-    label = f"{label} gradient"
-    found = iter(trial.call(label, lambda: tools.gradients(y, leaves, probe)))
-    wide, x = probe.double(), leaves[0].detach()
-    if leaves[0].requires_grad:
-        plain = (env.rounded(matrix.T) @ env.rounded(probe)).to(x.dtype)
-        scale = root(size.T.square() @ wide.square())
-        floor = floor_of(env.precision, x.dtype)
-        check_close(trial, label + " of x", next(found), plain, matrix.T @ wide, floor, scale)
-    if len(leaves) > 1 and leaves[1].requires_grad:
-        dtype = leaves[1].dtype
-        plain = env.at_nonzeros(env.rounded(probe) @ env.rounded(x).T).to(y.dtype).to(dtype)
-        exact, squares = wide @ x.double().T, wide.square() @ x.double().square().T
-        floor = max(floor_of(env.precision, dtype), floor_of(env.precision, y.dtype))
-        scale = root(env.at_nonzeros(squares))
-        check_close(trial, label + " of values", next(found), plain, env.at_nonzeros(exact), floor, scale)
-
-
 def sddmm(trial: Trial, env: Env, grads: bool) -> None:
     draw, a = trial.draw, env.a
     d = draw.choice(tools.WIDTHS)
-    q, k = draw_matrix(draw, a.shape[0], d), draw_matrix(draw, a.shape[1], d)
+    q, k = draw_dense(draw, a.shape[0], d), draw_dense(draw, a.shape[1], d)
     leaves = tools.leaves_of([q, k], (grads and draw.chance(0.5), grads and draw.chance(0.5)))
     label = f"sddmm {env.name} {q.dtype} {k.dtype} d={d}"
-    kind = draw.choice(("call", "cpu", "reference", "registered"))
-    if kind == "registered":
-        scores = trial.call(label, lambda: OPS.sddmm(*leaves, a.handle))
-    else:
-        impl = "auto" if kind == "call" else kind
-        scores = trial.call(label, lambda: gnnsparse.sddmm(a, *leaves, impl=impl))
+    kind = draw.choice(("auto", "cpu", "reference", "registered"))
+    run = {"registered": lambda: OPS.sddmm(*leaves, a.handle)}
+    scores = trial.call(label, run.get(kind, lambda: gnnsparse.sddmm(a, *leaves, impl=kind)))
     trial.check(scores.dtype == q.dtype, f"{label}: dtype {scores.dtype}")
-    plain = env.at_nonzeros(env.rounded(q) @ env.rounded(k).T).to(q.dtype)
-    wide = q.double(), k.double()
-    exact, squares = env.at_nonzeros(wide[0] @ wide[1].T), wide[0].square() @ wide[1].square().T
-    floor = floor_of(env.precision, q.dtype)
-    check_close(trial, label, scores, plain, exact, floor, root(env.at_nonzeros(squares)))
-    if not scores.requires_grad:
-        return
-    probe = torch.randn(a.nnz, generator=torch.Generator().manual_seed(2)).to(scores.dtype)
-    matrix, label = env.spread(probe.double()), f"{label} gradient"
-    found = iter(trial.call(label, lambda: tools.gradients(scores, leaves, probe)))
-    for leaf, own, other in ((leaves[0], matrix, k), (leaves[1], matrix.T, q)):
-        if leaf.requires_grad:
-            plain = (env.rounded(own) @ env.rounded(other)).to(q.dtype if leaf is leaves[1] else k.dtype)
-            scale = root(own.square() @ other.double().square())
-            floor = max(floor_of(env.precision, leaf.dtype), floor_of(env.precision, other.dtype))
-            exact = own @ other.double()
-            check_close(trial, label, next(found), plain.to(leaf.dtype), exact, floor, scale)
+    _judge(trial, env, label, scores, leaves, lambda _, q, k: env.at_nonzeros(q @ k.T), q, k)
 
 
 def heads(trial: Trial, env: Env, grads: bool) -> None:
@@ -173,18 +167,15 @@ def _softmax(env: Env, scores: torch.Tensor) -> torch.Tensor:
 
 def edge_softmax(trial: Trial, env: Env, grads: bool) -> None:
     draw, a = trial.draw, env.a
-    scores = draw_vector(draw, a.nnz)
+    scores = draw_dense(draw, a.nnz)
     if draw.chance(0.3) and a.nnz:
         dropped = torch.rand(a.nnz, generator=torch.Generator().manual_seed(draw.seed())) < 0.4
         scores = scores.masked_fill(dropped, -torch.inf)
     (leaf,) = tools.leaves_of([scores], (grads and draw.chance(0.6),))
     label = f"edge_softmax {env.name} {scores.dtype}"
-    kind = draw.choice(("call", "cpu", "reference", "registered"))
-    if kind == "registered":
-        weights = trial.call(label, lambda: OPS.edge_softmax(leaf, a.handle))
-    else:
-        impl = "auto" if kind == "call" else kind
-        weights = trial.call(label, lambda: gnnsparse.edge_softmax(a, leaf, impl=impl))
+    kind = draw.choice(("auto", "cpu", "reference", "registered"))
+    run = {"registered": lambda: OPS.edge_softmax(leaf, a.handle)}
+    weights = trial.call(label, run.get(kind, lambda: gnnsparse.edge_softmax(a, leaf, impl=kind)))
     floor = floor_of("fp32", scores.dtype, 16)
     plain_scores = scores.detach().clone()
     simple = plain_scores.float().requires_grad_()
@@ -212,8 +203,9 @@ def attention(trial: Trial, env: Env, grads: bool) -> None:
     generator = torch.Generator().manual_seed(draw.seed())
     sizes = ((a.shape[0], d), (a.shape[1], d), (a.shape[1], dv), (a.shape[0], dv))
     q, k, v, grad = (torch.randn(*lead, *size, generator=generator).to(dtype) for size in sizes)
+    strided = [tools.draw_strided(draw, x) for x in (q, k, v)]
     case = oracle.Case(
-        *(_recordable(tools.draw_strided(draw, x)) for x in (q, k, v)),
+        *(x.clone() if x.is_inference() else x for x in strided),
         grad,
         None if bias is None else torch.randn(*bias, a.nnz, generator=generator),
         scale=draw.choice((None, 1.0, 0.3)),
@@ -238,10 +230,6 @@ def attention(trial: Trial, env: Env, grads: bool) -> None:
         check_close(trial, f"{label} {how} {name}", got, simple, right, floor, scale)
 
 
-def _recordable(x: torch.Tensor) -> torch.Tensor:
-    return x.clone() if x.is_inference() else x
-
-
 def _attention_scale(case: oracle.Case, right: torch.Tensor, name: str) -> torch.Tensor:
     """How large the terms of a result are, at most, where gradients of the softmax cancel."""
     sizes = [
@@ -257,7 +245,7 @@ def _attention_scale(case: oracle.Case, right: torch.Tensor, name: str) -> torch
 def weights_of_attention(trial: Trial, env: Env, grads: bool) -> None:
     """The weights that `return_weights` gives sum up to 1 in each row that has an edge."""
     draw, a = trial.draw, env.a
-    q, k, v = (draw_matrix(draw, n, 6, torch.float32) for n in (a.shape[0], a.shape[1], a.shape[1]))
+    q, k, v = (draw_dense(draw, n, 6, dtype=torch.float32) for n in (a.shape[0], a.shape[1], a.shape[1]))
     label = f"attention return_weights {env.name}"
     out, weights = trial.call(label, lambda: gnnsparse.attention(a, q, k, v, return_weights=True))
     trial.check(weights.shape == (a.nnz,) and out.shape == (a.shape[0], 6), f"{label}: shapes")
@@ -289,19 +277,18 @@ def transforms(trial: Trial, env: Env, grads: bool) -> None:
     x = torch.randn(a.shape[1], 3, generator=torch.Generator().manual_seed(draw.seed()))
     kind = draw.choice(("jvp", "vmap", "grad", "jacrev", "vjp"))
     label = f"{kind} {env.name}"
-    matrix = env.dense.matrix
+    func, ones = torch.func, torch.ones(a.shape[0], 3, device="cpu")
+    runs: dict[str, Callable[[], Any]] = {
+        "jvp": lambda: func.jvp(lambda t: a @ t, (x,), (x,))[1],
+        "vmap": lambda: func.vmap(lambda t: a @ t)(torch.stack([x, 2 * x]))[0],
+        "grad": lambda: func.grad(lambda t: (a @ t).sum())(x),
+        "vjp": lambda: func.vjp(lambda t: a @ t, x)[1](ones)[0],
+        "jacrev": lambda: func.jacrev(lambda t: (a @ t[:, None])[:, 0])(x[:, 0]),
+    }
 
     def run() -> Any:
         with torch.inference_mode(False):
-            if kind == "jvp":
-                return torch.func.jvp(lambda t: a @ t, (x,), (x,))[1]
-            if kind == "vmap":
-                return torch.func.vmap(lambda t: a @ t)(torch.stack([x, 2 * x]))[0]
-            if kind == "grad":
-                return torch.func.grad(lambda t: (a @ t).sum())(x)
-            if kind == "vjp":
-                return torch.func.vjp(lambda t: a @ t, x)[1](torch.ones(a.shape[0], 3, device="cpu"))[0]
-            return torch.func.jacrev(lambda t: (a @ t[:, None])[:, 0])(x[:, 0])
+            return runs[kind]()
 
     # An error that comes from here says so; the asserts of torch do not name the package.
     got = trial.attempt(
@@ -309,15 +296,12 @@ def transforms(trial: Trial, env: Env, grads: bool) -> None:
     )
     if got is None:
         return
-    ones = torch.ones(a.shape[0], 3, dtype=torch.float64)
-    wanted = matrix @ x.double() if kind in ("jvp", "vmap") else matrix.T @ ones
-    size = (
-        env.dense.size.square() @ x.double().square()
-        if kind in ("jvp", "vmap")
-        else env.dense.size.T.square() @ ones
-    )
-    if kind == "jacrev":
-        wanted, size = matrix, env.dense.size.square()
+    matrix, squares = env.dense.matrix, env.dense.size.square()
+    wanted, size = matrix.T @ ones.double(), squares.T @ ones.double()
+    if kind in ("jvp", "vmap"):
+        wanted, size = matrix @ x.double(), squares @ x.double().square()
+    elif kind == "jacrev":
+        wanted, size = matrix, squares
     trial.check(got.shape == wanted.shape, f"{label}: shape {tuple(got.shape)}")
     if got.numel():
         floor = 2 * floor_of(env.precision, torch.float32)
