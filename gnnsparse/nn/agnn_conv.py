@@ -99,12 +99,13 @@ class AGNNConv(GraphLayer):
 
 
 def _cosine_operands(x: torch.Tensor, beta: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    unit = _unit_rows(x)
+    wide = x.float()  # squares of float16 overflow
+    unit = wide * inverse_lengths(wide)
     return (unit * beta).to(x.dtype), unit.to(x.dtype)
 
 
 class _CosineOperands(torch.autograd.Function):
-    """Computes q = beta u and k = u for the unit rows u of x; its gradient takes few kernels."""
+    """Compute q = beta u and k = u for the unit rows u of x; its gradient takes few kernels."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, beta: torch.Tensor) -> Any:
@@ -135,9 +136,3 @@ class _CosineOperands(torch.autograd.Function):
 
 
 _quick = direct(_CosineOperands)
-
-
-def _unit_rows(x: torch.Tensor) -> torch.Tensor:
-    """Divides rows by their Euclidean lengths, in float32; rows of zeros stay zero."""
-    x = x.float()  # squares of float16 overflow
-    return x * inverse_lengths(x)

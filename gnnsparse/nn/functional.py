@@ -15,7 +15,7 @@ __all__ = ["POOLS", "dropout", "pool_graphs"]
 
 
 def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
-    """In training sets each element to 0 with probability p and divides the others by 1 - p.
+    """Set each element to 0 with probability p, and divide the others by 1 - p, in training.
 
     torch.nn.functional.dropout computes this, but on the CPU it draws a float64 for each element, one at a
     time, which takes longer than the rest of a GCN's step on wide features. Here torch's vectorised generator
@@ -49,7 +49,7 @@ POOLS = ("sum", "mean", "max")
 
 
 def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> torch.Tensor:
-    """Returns the sum, the mean or the largest value over the nodes of each graph. Differentiable.
+    """Return the sum, the mean or the largest value over the nodes of each graph. Differentiable.
 
     Sums are float32 (float64 for float64 inputs), in an order that is the same in every run. Where several
     nodes have the largest value, its gradient is divided among them.

@@ -124,13 +124,13 @@ class GCNConv(GraphLayer):
             and type(adj) is SparseOperand
             and can_propagate(x, weight, bias)
             and is_plain_linear(lin)
-            and not self._product_first(x, weight, None)
+            and not product_first(x, weight, None)
         ):
             self._check_operand(adj)
             return propagated_linear(x, weight, bias, adj)
         check_features("x", x, self.in_channels, weight)
         operand, values = self._resolve(x.shape[0], adj, edge_weight)
-        if self._product_first(x, weight, values):
+        if product_first(x, weight, values):
             return F.linear(spmm(operand, x, values), weight, bias)
         product = linear_in_vectors(x, weight) if is_plain_linear(lin) else lin(x)
         out = spmm(operand, product, values)
@@ -141,7 +141,7 @@ class GCNConv(GraphLayer):
     def _resolve(
         self, nodes: int, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Returns the operand of a call, and edge values to use in place of its own weights, or None."""
+        """Return the operand of a call, and edge values to use in place of its own weights, or None."""
         if isinstance(adj, SparseOperand):
             self._check_operand(adj)
             if edge_weight is None:
@@ -154,7 +154,7 @@ class GCNConv(GraphLayer):
         return (2.0 if self.improved else 1.0) if self.add_self_loops else None
 
     def _check_operand(self, operand: SparseOperand) -> None:
-        """Raises a ValueError if an option of the layer asks for what the operand is not."""
+        """Raise a ValueError if an option of the layer asks for what the operand is not."""
         check_precision(operand, self.precision)
         if self.cached:
             bad_value(
@@ -175,10 +175,6 @@ class GCNConv(GraphLayer):
         if operand.added_loops != self._loop_weight:
             has = f"the operand was prepared with self_loop_weight={operand.added_loops}"
             bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {plain}")
-
-    def _product_first(self, x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | None) -> bool:
-        """Returns whether (A x) W costs less than A (x W)."""
-        return product_first(x, weight, values)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -108,7 +108,7 @@ class GINConv(GraphLayer):
         return y
 
     def _add_own(self, out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Returns out + (1 + eps) targets, in one pass over the features where they have one dtype."""
+        """Return out + (1 + eps) targets, in one pass over the features where they have one dtype."""
         eps = self.eps
         if not out.dtype == targets.dtype == eps.dtype:
             return out + (1 + eps) * targets

@@ -163,11 +163,10 @@ class KeyValueCache:
         batch, heads, count, width = q.shape
         if k.shape[1] == 0 or heads % k.shape[1]:
             bad_value("k", f"has {k.shape[1]} heads; accepted: a divisor of {heads}")
-        for name, x, size in (("k", k, width), ("v", v, v.shape[3])):
+        for name, x, size, old in (("k", k, width, self._keys), ("v", v, v.shape[3], self._values)):
             wanted = (batch, k.shape[1], count, size)
             if x.shape != wanted:
                 bad_value(name, f"has shape {tuple(x.shape)}; accepted: {wanted}")
-        for name, x, old in (("k", k, self._keys), ("v", v, self._values)):
             if old is None:
                 continue
             had, has = (old.shape[0], old.shape[1], old.shape[3]), (x.shape[0], x.shape[1], x.shape[3])

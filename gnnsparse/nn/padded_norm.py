@@ -61,14 +61,14 @@ class _Statistics:
     def add(
         self, norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, padding: Padding
     ) -> None:
-        """Notes the mean and the variance of the input of a layer over its nodes."""
+        """Note the mean and the variance of the input of a layer over its nodes."""
         if any(norm is other for other, *_ in self._found):
             self.keep()  # a layer that is called once more moves them again
         self._found.append((norm, mean, variance, padding))
 
     @torch.no_grad()
     def keep(self) -> None:
-        """Moves the running statistics towards those that were noted, as torch does."""
+        """Move the running statistics towards those that were noted, as torch does."""
         found, self._found = self._found, []
         if not found:
             return
@@ -96,7 +96,7 @@ class _Statistics:
 def _unbiased(
     found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]],
 ) -> list[torch.Tensor]:
-    """Returns the unbiased variances of what was noted."""
+    """Return the unbiased variances of what was noted."""
     of_padding: dict[Padding, list[int]] = {}
     for at, (*_, padding) in enumerate(found):
         of_padding.setdefault(padding, []).append(at)
@@ -109,7 +109,7 @@ def _unbiased(
 
 
 def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, kept: _Statistics, x: torch.Tensor) -> torch.Tensor:
-    """Computes a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
+    """Compute a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
     padding = current_padding(x.shape[0])
     if (not norm.training and norm.running_mean is not None) or padding is None:
         result: torch.Tensor = forward(x)

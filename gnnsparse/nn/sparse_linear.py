@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
+from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_number
 from gnnsparse.formats.csr import Csr
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops import spmm
@@ -63,7 +63,7 @@ class SparseLinear(torch.nn.Module):
         *,
         precision: Precision | str = "fp32",
     ) -> SparseLinear:
-        """Makes a layer of the largest weights of a dense layer (magnitude pruning).
+        """Make a layer of the largest weights of a dense layer (magnitude pruning).
 
         Args:
             linear: the dense layer, which is not changed.
@@ -78,9 +78,7 @@ class SparseLinear(torch.nn.Module):
         """
         if not isinstance(linear, torch.nn.Linear):
             bad_type("linear", linear, "a torch.nn.Linear")
-        if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)):
-            bad_type("sparsity", sparsity, "a number in [0, 1]")
-        if not 0 <= sparsity <= 1:
+        if check_number("sparsity", sparsity, "a number in [0, 1]") < 0 or sparsity > 1:
             bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
         dense = linear.weight.detach()
         kept = _largest(dense, sparsity, check_integer("vector", vector))
@@ -95,7 +93,7 @@ class SparseLinear(torch.nn.Module):
         return layer
 
     def reset_parameters(self) -> None:
-        """Draws the weights, and sets the bias to 0.
+        """Draw the weights, and set the bias to 0.
 
         Weights are uniform, with a variance of 1 over the number of nonzeros in their row, so that outputs
         have the variance of x.
@@ -121,13 +119,13 @@ class SparseLinear(torch.nn.Module):
         return made  # another thread may have loaded a state since
 
     def to_dense(self) -> torch.Tensor:
-        """Returns W as a dense matrix [out_features, in_features]. Differentiable in `weight`."""
+        """Return W as a dense matrix [out_features, in_features]. Differentiable in `weight`."""
         dense = self.weight.new_zeros(self.out_features, self.in_features)
         row, col = self.operand.indices()
         return dense.index_put((row, col), self.weight)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Computes the layer's output.
+        """Compute the layer's output.
 
         Args:
             x: [..., in_features], float32, float16 or bfloat16, on the device of the weights.
@@ -151,23 +149,14 @@ class SparseLinear(torch.nn.Module):
         self._operand = None  # the structure may have changed
 
     def extra_repr(self) -> str:
-        """Returns the text that repr() shows."""
+        """Return the text that repr() shows."""
         size = self.out_features * self.in_features
         share = 1 - self.weight.numel() / size if size else 0.0
         return f"{self.in_features}, {self.out_features}, nnz={self.weight.numel()}, sparsity={share:.3f}"
 
 
 def _largest(dense: torch.Tensor, sparsity: float, vector: int) -> torch.Tensor:
-    """Returns a mask of the weights to keep: vectors of `vector` rows with the largest sums of squares.
-
-    Args:
-        dense: [rows, cols].
-        sparsity: share of the vectors that are left out.
-        vector: rows of a vector.
-
-    Returns:
-        bool [rows, cols].
-    """
+    """Return a mask of the weights to keep: vectors of `vector` rows with the largest sums of squares."""
     rows, cols = dense.shape
     strips = -(-rows // vector)
     padded = torch.nn.functional.pad(dense.float(), (0, 0, 0, strips * vector - rows))

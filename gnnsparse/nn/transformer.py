@@ -56,12 +56,7 @@ class TransformerEncoderLayer(torch.nn.Module):
         bias: whether linear layers and layer norms have biases.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        fused: None: the plan decides; False: attention is computed by three operations; True: a fused kernel
-            runs, or an error is raised if none can.
-        pattern: the pattern of the layer, by name or in another way, the argument of SparseAttention.
-        pattern_options: options of a pattern that is given by its name.
-        precision: precision of the layer's operands; None: that of the dtype of the queries.
-        num_kv_heads: number of heads of keys and values; None: nhead.
+        fused, pattern, pattern_options, precision, num_kv_heads: the arguments of SparseAttention.
 
     Raises:
         TypeError: an argument is of another type.
@@ -126,12 +121,10 @@ class TransformerEncoderLayer(torch.nn.Module):
                 whose sequences has the pattern of its own length.
             pattern: operand of shape [length, length] made by `gnnsparse.prepare`, which replaces the layer's
                 own pattern; or, in its place by position, torch's `src_mask`.
-            src_key_padding_mask: [batch, length] or [length], bool, True for padding; or floating-point,
-                added to the scores. It is converted by gnnsparse.nn.edge_bias, which needs memory for each
-                edge. None: no token is padding.
-            is_causal: whether edges to later tokens are masked. torch's argument of this name is a hint only.
-            src_mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.
-            bias: added to the scores of the edges, the argument of SparseAttention; None: no bias.
+            src_key_padding_mask: [batch, length] or [length], the argument `key_padding_mask` of
+                SparseAttention.forward.
+            is_causal, bias: the arguments of SparseAttention.forward.
+            src_mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.forward.
 
         Returns:
             A tensor of the shape of src.
