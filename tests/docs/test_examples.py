@@ -1,7 +1,7 @@
 """Every fenced block of the README, of docs/ and of notes/ is executed, or its page says why not.
 
 tests/docs/blocks.py says how a page marks its blocks. Commands that are not executed are checked by
-test_commands.py.
+test_not_run.py.
 """
 
 from __future__ import annotations
@@ -163,9 +163,3 @@ def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", without_blocks(page)):
             assert (page.parent / target).exists(), f"{page_name(page)}: {target}"
-
-
-def test_readme_tables_are_made_from_the_results() -> None:
-    script = ROOT / "scripts" / "readme_tables.py"
-    done = subprocess.run([sys.executable, script, "--check"], capture_output=True, text=True, cwd=ROOT)
-    assert done.returncode == 0, done.stderr

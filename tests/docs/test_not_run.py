@@ -6,12 +6,15 @@ import importlib.util
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import train
+from gnnsparse.bench.accuracy_command import PARTS, settings_of
 from gnnsparse.cli import main as cli
 from gnnsparse.data import CATALOG
+from launch.study.settings import read_options
 from launch.words import check_words
 from models import MODELS
 from papers import __main__ as papers
@@ -47,8 +50,8 @@ def commands(block: Block) -> list[list[str]]:
     return found
 
 
-def check(words: list[str]) -> None:
-    """Asserts that a command can be given."""
+def check(words: list[str]) -> Any:
+    """Assert that a command can be given, and return the study or the measurements that it begins."""
     program, *rest = words
     if program == "nsys":
         return check(rest[1:])
@@ -65,43 +68,67 @@ def check(words: list[str]) -> None:
     elif program == "gnnsparse":
         # Whether there is a GPU is asked for when the option is read.
         words = ["cpu" if word == "cuda" else word for word in rest]
-        cli.make_full_parser(words).parse_args(words)
+        options = cli.make_full_parser(words).parse_args(words)
+        if rest[:2] == ["bench", "accuracy"]:
+            return settings_of(options).parts
     elif program.endswith("python"):
-        check_python(rest)
+        return check_python(rest)
     else:
         assert (ROOT / program).is_file(), f"{program} is not a program that this test knows"
     return None
 
 
-def check_python(words: list[str]) -> None:
+def check_python(words: list[str]) -> Any:
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]) is not None
         if words[1] == "papers":
             papers.parser().parse_args(words[2:])
-        return
+        return None
     assert (ROOT / words[0]).is_file()
-    if words[0] != "train.py" or "--help" in words or any(word.startswith("experiment=") for word in words):
-        return  # test_commands.py reads the options of studies
+    if words[0] != "train.py" or "--help" in words:
+        return None
+    if any(word.startswith("experiment=") for word in words):
+        return read_options(words[1:]).experiment
     options = [word for word in words[1:] if word != "-m"]
     train.offer_registered()
     check_words(options, CONFIGS, {"dataset": CATALOG, "model": MODELS})
     if "-m" in words:
         options = [_LIST.sub(r"=\1", word) for word in options]
     composed(*options)
+    return None
 
 
-@pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
-def test_commands_are_accepted(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "checkout"
     folder.mkdir()
     for name in _MATRICES:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("%%MatrixMarket matrix coordinate pattern general\n1 1 1\n1 1\n")
     monkeypatch.chdir(folder)
+
+
+@pytest.mark.usefixtures("checkout")
+@pytest.mark.parametrize("block", not_run(), ids=lambda block: block.name)
+def test_commands_are_accepted(block: Block) -> None:
     found = commands(block)
     assert found
     for words in found:
         check(words)
+
+
+@pytest.mark.usefixtures("checkout")
+def test_pages_show_every_study_and_every_measurement_of_accuracy() -> None:
+    """In blocks that are executed, too."""
+    blocks = [block for page in PAGES for block in blocks_of(page) if block.language == "sh"]
+    given = [words for block in blocks for words in commands(block)]
+    studies = [check(words) for words in given if any(word.startswith("experiment=") for word in words)]
+    assert set(studies) == {"precision", "flashsparse_table8"}
+    assert len(studies) >= 4
+    measured = [check(words) for words in given if words[:3] == ["gnnsparse", "bench", "accuracy"]]
+    assert {part for parts in measured for part in parts} == set(PARTS)
+    kinds = {words[1] for words in given if words[0] == "gnnsparse"}
+    assert {"report", "doctor", "profile"} <= kinds
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.stories.running import Outcome
 
@@ -36,20 +37,12 @@ class Check:
 STORIES: dict[str, Check] = {}
 
 
-def story(
-    title: str,
-    *,
-    given: Callable[[Path], object] | None = None,
-    needs: tuple[str, ...] = (),
-    data: tuple[str, ...] = (),
-    status: int = 0,
-    warns: bool = False,
-) -> Callable[[Callable[[Outcome], object]], Callable[[Outcome], object]]:
-    """Makes the decorated function the check of a story; the arguments are the attributes of Check."""
+def story(title: str, **known: Any) -> Callable[[Callable[[Outcome], object]], Callable[[Outcome], object]]:
+    """Make the decorated function the check of a story; the arguments are the attributes of Check."""
 
     def keep(check: Callable[[Outcome], object]) -> Callable[[Outcome], object]:
         assert title not in STORIES, title
-        STORIES[title] = Check(check, given, needs, data, status, warns)
+        STORIES[title] = Check(check, **known)
         return check
 
     return keep
