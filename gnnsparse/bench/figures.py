@@ -2,27 +2,75 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["colors_of", "form_of", "plot_accuracy", "plot_latencies", "plot_ratios"]
+__all__ = ["form_of", "plot_accuracy", "plot_latencies", "plot_ratios"]
+
+Row = dict[str, Any]
 
 
-def _figure(width: float, height: float) -> Any:
+@dataclass
+class _Panel:
+    """A diagram with a logarithmic vertical axis.
+
+    Attributes:
+        title, x, y: its title, and what the axes are.
+        line: a value that is marked; None: none.
+        series: for each name its points: (x, y), or (x, y, the end of a line above it); x may be a word.
+        styles: matplotlib's styles of the series; others are points.
+    """
+
+    title: str
+    y: str
+    x: str = ""
+    line: float | None = None
+    series: dict[str, list[tuple[Any, ...]]] = field(default_factory=lambda: defaultdict(list))
+    styles: dict[str, str] = field(default_factory=dict)
+
+
+def _plot(panels: list[_Panel], path: Path) -> None:
+    """Draw panels below each other, with one colour for each name.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        OSError: the file can't be written.
+    """
+    from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    names = list(dict.fromkeys(name for panel in panels for name in panel.series))
+    palette = colormaps["tab10" if len(names) <= 10 else "tab20"]
+    words = [
+        list(dict.fromkeys(p[0] for points in panel.series.values() for p in points if isinstance(p[0], str)))
+        for panel in panels
+    ]
+    width = max(8.0, 0.35 * max(map(len, words), default=0) + 2)
+    figure = Figure(figsize=(width, 4.5 * max(len(panels), 1)), layout="constrained")
     FigureCanvasAgg(figure)  # pyplot would choose a backend that may need a display
-    return figure
-
-
-def _save(figure: Any, path: Path) -> None:
+    for number, (panel, ticks) in enumerate(zip(panels, words, strict=True)):
+        axes = figure.add_subplot(len(panels), 1, number + 1)
+        for at, (name, points) in enumerate(panel.series.items()):
+            shift = 0.5 * (at / len(panel.series) - 0.5)  # beside each other, because some are equal
+            x = [ticks.index(point[0]) + shift if ticks else point[0] for point in points]
+            color = palette(names.index(name) % palette.N)
+            axes.plot(x, [point[1] for point in points], panel.styles.get(name, "o"), color=color, label=name)
+            axes.vlines(x, [point[1] for point in points], [point[-1] for point in points], color)
+        if panel.line is not None:
+            axes.axhline(panel.line, color="grey", linewidth=0.8)
+        axes.set(yscale="log", ylabel=panel.y, xlabel=panel.x, title=panel.title)
+        if ticks:
+            axes.set_xticks(range(len(ticks)), ticks, rotation=90, fontsize="small")
+            axes.set_xlim(-0.5, len(ticks) - 0.5)
+        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=150)
 
 
-def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
+def plot_ratios(rows: list[Row], path: Path) -> None:
     """Draw the ratios of speed to the baseline's, in a diagram for each op and precision.
 
     Args:
@@ -33,57 +81,21 @@ def plot_ratios(rows: list[dict[str, Any]], path: Path) -> None:
         ImportError: matplotlib is not installed.
         OSError: the file can't be written.
     """
-    shown = [row for row in rows if row["over_baseline"] is not None and row["ok"]]
-    panels = list(dict.fromkeys((row["op"], row["precision"]) for row in shown))
-    cases = {panel: _cases(shown, panel) for panel in panels}
-    most = max(map(len, cases.values()), default=0)
-    figure = _figure(max(8.0, 0.35 * most + 2), max(3.0, 4.5 * len(panels) + 1))
-    colors = colors_of(shown)
-    for number, panel in enumerate(panels):
-        axes = figure.add_subplot(len(panels), 1, number + 1)
-        mine, names = [row for row in shown if _panel(row) == panel], cases[panel]
-        for kernel in dict.fromkeys(map(_name, mine)):
-            points = [(names.index(_label(r)), r["over_baseline"]) for r in mine if _name(r) == kernel]
-            x, y = zip(*points, strict=True)
-            axes.plot(x, y, "o" if kernel.startswith("auto") else "x", color=colors[kernel], label=kernel)
-        axes.axhline(1.0, color="grey", linewidth=0.8)
-        axes.set(yscale="log", ylabel=f"speed / {mine[0]['baseline']}", title=" ".join(panel))
-        axes.set_xticks(range(len(names)), names, rotation=90)
-        axes.set_xlim(-0.5, len(names) - 0.5)
-        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
+    panels: dict[str, _Panel] = {}
+    for row in rows:
+        if row["over_baseline"] is None or not row["ok"]:
+            continue
+        title = f"{row['op']} {row['precision']}"
+        panel = panels.setdefault(title, _Panel(title, f"speed / {row['baseline']}", line=1.0))
+        # Of ours with the variant that says how it is given its operands.
+        name = f"{row['kernel']} ({row['variant']})" if row["ours"] and row.get("variant") else row["kernel"]
+        panel.series[name].append((f"{row['graph']} {row['values']} N={row['width']}", row["over_baseline"]))
+        panel.styles[name] = "o" if name.startswith("auto") else "x"
+    _plot(list(panels.values()), path)
 
 
-def colors_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return a colour for each kernel and peer, which is the same in all diagrams of a figure."""
-    from matplotlib import colormaps
-
-    names = list(dict.fromkeys(map(_name, rows)))
-    palette = colormaps["tab10" if len(names) <= 10 else "tab20"]
-    return {name: palette(number % palette.N) for number, name in enumerate(names)}
-
-
-def _name(row: dict[str, Any]) -> str:
-    """Return the name of a kernel, of ours with the variant that says how it is given its operands."""
-    variant = row.get("variant") if row["ours"] else ""
-    return f"{row['kernel']} ({variant})" if variant else str(row["kernel"])
-
-
-def _panel(row: dict[str, Any]) -> tuple[str, str]:
-    return row["op"], row["precision"]
-
-
-def _cases(rows: list[dict[str, Any]], panel: tuple[str, str]) -> list[str]:
-    """Return the cases of a diagram: those of other operations would be empty columns in it."""
-    return list(dict.fromkeys(_label(row) for row in rows if _panel(row) == panel))
-
-
-def _label(row: dict[str, Any]) -> str:
-    return f"{row['graph']} {row['values']} N={row['width']}"
-
-
-def plot_latencies(rows: list[dict[str, Any]], path: Path) -> None:
-    """Draw the latency of each case, p50 as a bar and p99 as a line above it, a diagram for each model.
+def plot_latencies(rows: list[Row], path: Path) -> None:
+    """Draw the latency of each case, p50 as a point and p99 as a line above it, a diagram for each model.
 
     Args:
         rows: measurements; those that are wrong are left out.
@@ -93,45 +105,22 @@ def plot_latencies(rows: list[dict[str, Any]], path: Path) -> None:
         ImportError: matplotlib is not installed.
         OSError: the file can't be written.
     """
-    shown = [row for row in rows if row["ok"] and row["cache"] == "warm"] or [r for r in rows if r["ok"]]
-    models = list(dict.fromkeys(row["model"] for row in shown))
-    cases = {m: list(dict.fromkeys(_case_label(row) for row in shown if row["model"] == m)) for m in models}
-    widest = max((len(found) for found in cases.values()), default=1)
-    figure = _figure(max(8.0, 1.3 * widest + 4), 3.4 * max(len(models), 1))
-    for number, model in enumerate(models):
-        axes = figure.add_subplot(len(models), 1, number + 1)
-        mine = [row for row in shown if row["model"] == model]
-        series = list(dict.fromkeys(_series(row) for row in mine))
-        for place, name in enumerate(series):
-            bars = [row for row in mine if _series(row) == name]
-            at = [cases[model].index(_case_label(row)) + 0.8 * place / len(series) for row in bars]
-            p50 = [row["p50_ms"] for row in bars]
-            above = [row["p99_ms"] - row["p50_ms"] for row in bars]
-            errors = [[0.0] * len(bars), above]
-            axes.bar(at, p50, 0.8 / len(series), yerr=errors, label=name, error_kw={"linewidth": 0.8})
-        axes.set_xticks([i + 0.4 for i in range(len(cases[model]))], cases[model], fontsize="small")
-        axes.set(yscale="log", ylabel="ms, p50 (line: p99)", title=model)
-        axes.legend(fontsize="x-small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
+    panels: dict[str, _Panel] = {}
+    right = [row for row in rows if row["ok"]]
+    for row in [row for row in right if row["cache"] == "warm"] or right:
+        panel = panels.setdefault(row["model"], _Panel(row["model"], "ms, p50 (line: p99)"))
+        batch = f"\nbatch {row['batch']}" if row["model"] == "transformer" else ""
+        case = f"{row['dataset']}\n{row['precision']}{batch}"
+        panel.series[f"{row['backend']}, {row['mode']}"].append((case, row["p50_ms"], row["p99_ms"]))
+    _plot(list(panels.values()), path)
 
 
-def _case_label(row: dict[str, Any]) -> str:
-    batch = f"\nbatch {row['batch']}" if row["model"] == "transformer" else ""
-    return f"{row['dataset']}\n{row['precision']}{batch}"
-
-
-def _series(row: dict[str, Any]) -> str:
-    return f"{row['backend']}, {row['mode']}"
-
-
-def form_of(row: dict[str, Any]) -> str:
+def form_of(row: Row) -> str:
     """Return the precision of a row, with the dtype of the result where that has 16 bits."""
-    return (
-        str(row["precision"]) if row["output"] == "float32" else f"{row['precision']}, {row['output']} result"
-    )
+    return row["precision"] + ("" if row["output"] == "float32" else f", {row['output']} result")
 
 
-def plot_accuracy(content: dict[str, Any], path: Path) -> None:
+def plot_accuracy(content: Row, path: Path) -> None:
     """Draw the errors of the operations, of sums by accumulator, and of gradients, where they were measured.
 
     Args:
@@ -142,47 +131,24 @@ def plot_accuracy(content: dict[str, Any], path: Path) -> None:
         ImportError: matplotlib is not installed.
         OSError: the file can't be written.
     """
-    draws = {"operations": _draw_operations, "accumulation": _draw_accumulation, "scaling": _draw_scaling}
-    shown = [part for part in draws if content.get(part)]
-    figure = _figure(8.0, 3.5 * max(len(shown), 1))
-    for number, part in enumerate(shown):
-        axes = figure.add_subplot(len(shown), 1, number + 1)
-        draws[part](axes, content[part])
-        axes.set(yscale="log", ylabel="relative error")
-        axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.0, 0.5))
-    _save(figure, path)
-
-
-def _draw_operations(axes: Any, rows: list[dict[str, Any]]) -> None:
-    cases = list(dict.fromkeys((row["op"], row["range"]) for row in rows))
-    for number, form in enumerate(dict.fromkeys(map(form_of, rows))):
-        shift = 0.1 * (number - 2.5)  # beside each other, because some precisions have equal errors
-        points = [
-            (cases.index((r["op"], r["range"])) + shift, r["error"]) for r in rows if form_of(r) == form
-        ]
-        points = [point for point in points if point[1]]
-        if points:
-            axes.plot(*zip(*points, strict=True), "o" if "result" not in form else "x", label=form)
-    axes.set_xticks(range(len(cases)), [f"{op} {name}" for op, name in cases], rotation=90, fontsize="small")
-    axes.set_title("operations, by the range of their operands")
-
-
-def _draw_accumulation(axes: Any, rows: list[dict[str, Any]]) -> None:
-    names = {"kernel": "float32", "half_blocks": "float16, blocks of 16", "half": "float16"}
-    for number, series in enumerate(dict.fromkeys(row["series"] for row in rows)):
-        mine = [row for row in rows if row["series"] == series]
-        for style, (key, name) in zip(("-", "--", ":"), names.items(), strict=True):
-            points = [(row["terms"], row[key]) for row in mine if row[key]]
-            if points:
-                axes.plot(*zip(*points, strict=True), style, color=f"C{number}", label=f"{series}, {name}")
-    axes.set(xscale="log", xlabel="terms", title="sums of float16 products, by accumulator")
-
-
-def _draw_scaling(axes: Any, rows: list[dict[str, Any]]) -> None:
-    for precision, way in dict.fromkeys((row["precision"], row["way"]) for row in rows):
-        mine = [r for r in rows if (r["precision"], r["way"]) == (precision, way) and r["error"]]
-        if mine:
-            axes.plot(
-                [r["magnitude"] for r in mine], [r["error"] for r in mine], ".-", label=f"{precision} {way}"
-            )
-    axes.set(xlabel="size of the gradient, power of 2", title="gradients, by the scaling of the loss")
+    operations = _Panel("operations, by the range of their operands", "relative error")
+    for row in content.get("operations", ()):
+        if row["error"]:
+            operations.series[form_of(row)].append((f"{row['op']} {row['range']}", row["error"]))
+    sums = _Panel("sums of float16 products, by accumulator", "relative error", "terms")
+    accumulators = {"kernel": "float32", "half_blocks": "float16, blocks of 16", "half": "float16"}
+    for row in content.get("accumulation", ()):
+        for style, (key, accumulator) in zip(("-", "--", ":"), accumulators.items(), strict=True):
+            if row[key]:
+                name = f"{row['series']}, {accumulator}"
+                sums.series[name].append((row["terms"], row[key]))
+                sums.styles[name] = style
+    gradients = _Panel(
+        "gradients, by the scaling of the loss", "relative error", "size of the gradient, power of 2"
+    )
+    for row in content.get("scaling", ()):
+        if row["error"]:
+            name = f"{row['precision']} {row['way']}"
+            gradients.series[name].append((row["magnitude"], row["error"]))
+            gradients.styles[name] = ".-"
+    _plot([panel for panel in (operations, sums, gradients) if panel.series], path)

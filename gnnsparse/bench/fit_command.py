@@ -10,15 +10,14 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from gnnsparse.bench.arguments import device_option, file_option, matrices_option
 from gnnsparse.bench.fit_measure import Case, measure_cases, measure_memory, read_cases, write_cases
-from gnnsparse.bench.fit_solve import Fit, Quality, fit_record
+from gnnsparse.bench.fit_solve import fit_record
 from gnnsparse.bench.matrices import MatrixSpec
+from gnnsparse.bench.session import new_table, printer, progress
 from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
-from gnnsparse.runtime.device import Device, describe_device
+from gnnsparse.runtime.device import describe_device
 from gnnsparse.runtime.environment import describe_environment
 
 __all__ = ["DESCRIPTION", "add_arguments", "file_of", "run", "run_fit"]
@@ -47,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _check(options: argparse.Namespace) -> None:
-    """Exit with an error message if options of `gnnsparse bench fit` do not go together."""
+def run(options: argparse.Namespace) -> int:
+    """Run the command with parsed options, and return its exit status."""
     if options.measured is None:
         try:
             device_option("cuda")
@@ -58,11 +57,6 @@ def _check(options: argparse.Namespace) -> None:
         options.fail("argument --measured: --matrix and --keep go with measuring")
     elif not options.measured.is_file():
         options.fail(f"argument --measured: there is no file {options.measured}")
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    _check(options)
     more = tuple(spec for group in options.matrix or () for spec in group)
     return run_fit(options.out, more, keep=options.keep, measured=options.measured)
 
@@ -73,32 +67,6 @@ def file_of(gpu: GpuRecord) -> Path:
     return user_folder() / f"{name}.json"
 
 
-def _started(device: Device, start: GpuRecord) -> GpuRecord:
-    """Return the record that the fit starts from, with the name and properties of this GPU."""
-    return replace(
-        start,
-        name=device.name,
-        capability=device.capability,
-        multiprocessors=device.multiprocessors,
-        memory_bytes=device.memory,
-        l2_bytes=device.l2,
-    )
-
-
-def _report(fit: Fit, start: str, console: Console) -> None:
-    table = Table(title=f"{fit.record.name}, from the numbers of {start}", title_justify="left")
-    for name in ("", "cases", "choices below 0.97", "worst", "mean", "error of times"):
-        table.add_column(name, justify="left" if not name else "right")
-    for name, quality in (("before", fit.before), ("fitted", fit.after)):
-        table.add_row(name, *_cells(quality))
-    console.print(table)
-
-
-def _cells(quality: Quality) -> tuple[str, ...]:
-    speeds = f"{quality.worst:.3f}", f"{quality.mean:.4f}"
-    return str(quality.cases), str(quality.lost), *speeds, f"{100 * quality.error:.0f} %"
-
-
 def _measured(
     more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
@@ -107,7 +75,12 @@ def _measured(
     described = describe_device(device)
     nearest = record_for(described)
     tell(f"{described.name}: memory")
-    start = replace(_started(described, nearest), memory=measure_memory(device))
+    # The record that the fit starts from, with the name, properties and memory rates of this GPU.
+    start = replace(
+        nearest, name=described.name, capability=described.capability,
+        multiprocessors=described.multiprocessors, memory_bytes=described.memory, l2_bytes=described.l2,
+        memory=measure_memory(device),
+    )  # fmt: skip
     with using(start):
         cases = measure_cases(device, more, tell)
     return start, cases, {"from": nearest.name, **describe_environment(device)}
@@ -134,11 +107,7 @@ def run_fit(
     Raises:
         ValueError: `measured` is no file of measurements.
     """
-    progress, console = Console(stderr=True), Console()
-
-    def tell(line: str) -> None:
-        progress.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    tell, console = progress(), Console()
     start, cases, about = read_cases(measured) if measured is not None else _measured(more, tell)
     if not cases:
         tell("nothing could be measured")
@@ -150,6 +119,14 @@ def run_fit(
     found = {**about, "matrices": len({case.name for case in cases}), "quality": asdict(fit.after)}
     file = out or file_of(start)
     save_record(replace(fit.record, fitted=found), file)
-    _report(fit, str(about.get("from")), console)
-    console.print(escape(str(file)), soft_wrap=True, highlight=False)
+    title = f"{fit.record.name}, from the numbers of {about.get('from')}"
+    numbers = ("cases", "choices below 0.97", "worst", "mean", "error of times")
+    table = new_table(title, ("",), numbers, title_justify="left")
+    for name, quality in (("before", fit.before), ("fitted", fit.after)):
+        table.add_row(
+            name, str(quality.cases), str(quality.lost), f"{quality.worst:.3f}", f"{quality.mean:.4f}",
+            f"{100 * quality.error:.0f} %",
+        )  # fmt: skip
+    console.print(table)
+    printer(console)(str(file))
     return 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -97,15 +97,13 @@ class LatencySettings:
 
 #: Features inside a feed-forward network, in units of the encoder's width.
 FEED_FORWARD = 4
-#: Activations between the layers of a stack, by model.
-_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"gcn": F.relu, "gat": F.elu}
 
 
 class GraphStack(torch.nn.Module):
     """Graph layers one after the other, with activations between them.
 
     Args:
-        model: "gcn", "agnn" or "gat". An AGNN has a linear layer before and after its layers, and no
+        model: its name: "agnn", "gat", ... An AGNN has a linear layer before and after its layers, and no
             activations between them (Thekumparampil et al. 2018).
         convs: the layers, each called with features and an adjacency.
         before, after: linear layers of an AGNN.
@@ -136,7 +134,7 @@ class GraphStack(torch.nn.Module):
                 x = conv(x, adj)
             out: torch.Tensor = self.after(x)
             return out
-        activation = _ACTIVATIONS[self.model]
+        activation = F.elu if self.model == "gat" else F.relu
         for number, conv in enumerate(self.convs):
             x = conv(x, adj) if number == 0 else conv(activation(x), adj)
         return x

@@ -24,9 +24,9 @@ from rich.text import Text
 
 import gnnsparse
 from gnnsparse import _native
-from gnnsparse.bench.arguments import number_option
+from gnnsparse.bench.arguments import devices_here, number_option
 from gnnsparse.cli.cache import check_cached
-from gnnsparse.cli.self_test import INSTRUCTION_SETS, CaseResult, self_test, usable_devices
+from gnnsparse.cli.self_test import INSTRUCTION_SETS, self_test
 from gnnsparse.plan.gpu_records import RecordError, record_for, records, user_folder
 from gnnsparse.runtime.cache import CacheEntry, GraphCache
 from gnnsparse.runtime.device import describe_device
@@ -379,9 +379,7 @@ def _check_one(section: Section, index: int) -> None:
         record = record_for(found)
     except RecordError as error:
         facts["record"] = None
-        section.broken(
-            f"a record of a GPU can't be read: {error}", f"correct or remove the file in {user_folder()}"
-        )
+        _damaged_record(section, error)
         return
     facts["record"] = record.name
     if record.name == found.name:
@@ -391,6 +389,12 @@ def _check_one(section: Section, index: int) -> None:
             f"there is no record of {found.name}: plans are chosen by that of {record.name}, its nearest",
             "gnnsparse bench fit measures this GPU, in about six minutes",
         )
+
+
+def _damaged_record(section: Section, error: RecordError) -> None:
+    section.broken(
+        f"a record of a GPU can't be read: {error}", f"correct or remove the file in {user_folder()}"
+    )
 
 
 def check_cpu() -> Section:
@@ -423,9 +427,7 @@ def check_cpu() -> Section:
     try:
         section.facts["records"] = [record.name for record in records()]
     except RecordError as error:
-        section.broken(
-            f"a record of a GPU can't be read: {error}", f"correct or remove the file in {user_folder()}"
-        )
+        _damaged_record(section, error)
     return section
 
 
@@ -444,24 +446,20 @@ def check_kernels(seconds: float) -> Section:
     wrong = [result for result in results if not result.ok]
     section.facts = {
         "cases": len(results), "left_out": left_out, "seconds": round(took, 2),
-        "devices": list(usable_devices()), "results": [asdict(result) for result in results],
+        "devices": list(devices_here()), "results": [asdict(result) for result in results],
     }  # fmt: skip
     for result in wrong:
         section.broken(
             f"{result}: {result.problem}",
             "do not trust its results; report it with `gnnsparse doctor --json`",
         )
-    for device in usable_devices():
-        right = [result for result in results if result.device == device and result.ok]
-        section.ok(f"{device}: {len(right)} cases of {len({_kernel(r) for r in right})} kernels are right")
+    for device in devices_here():
+        right = [(r.isa, r.op, r.kernel) for r in results if r.device == device and r.ok]
+        section.ok(f"{device}: {len(right)} cases of {len(set(right))} kernels are right")
     if left_out:
         section.note(f"{left_out} cases were left out: the time was over", "give more, as in --seconds 60")
     section.ok(f"{took:.1f} s")
     return section
-
-
-def _kernel(result: CaseResult) -> tuple[str, str, str]:
-    return result.isa, result.op, result.kernel
 
 
 def examine(seconds: float = 10.0) -> list[Section]:
@@ -502,30 +500,23 @@ def run_doctor(*, as_json: bool = False, seconds: float = 10.0) -> int:
     broken = sum(finding.level == BROKEN for finding in findings)
     console = Console(soft_wrap=True, highlight=False)
     if as_json:
-        console.print(json.dumps(_plain(sections, broken), indent=2), markup=False)
-    else:
-        for section in sections:
-            console.print(Text(section.name, style="bold"))
-            for finding in section.findings:
-                _print_finding(console, finding)
-        notes = sum(finding.level == NOTE for finding in findings)
-        console.print(f"{broken} broken, {notes} notes")
+        described = {
+            section.name: {"facts": section.facts, "findings": [asdict(f) for f in section.findings]}
+            for section in sections
+        }
+        console.print(json.dumps({"broken": broken, "sections": described}, indent=2), markup=False)
+        return 1 if broken else 0
+    for section in sections:
+        console.print(Text(section.name, style="bold"))
+        for finding in section.findings:
+            mark, style = _MARKS[finding.level]
+            console.print(Text.assemble("  ", (f"{mark:7}", style), " ", finding.text))
+            if finding.advice:
+                advice = f"          -> {finding.advice}"
+                console.print(Text(advice, style="dim" if finding.level == NOTE else ""))
+    notes = sum(finding.level == NOTE for finding in findings)
+    console.print(f"{broken} broken, {notes} notes")
     return 1 if broken else 0
-
-
-def _plain(sections: list[Section], broken: int) -> dict[str, Any]:
-    described = {
-        section.name: {"facts": section.facts, "findings": [asdict(f) for f in section.findings]}
-        for section in sections
-    }
-    return {"broken": broken, "sections": described}
-
-
-def _print_finding(console: Console, finding: Finding) -> None:
-    mark, style = _MARKS[finding.level]
-    console.print(Text.assemble("  ", (f"{mark:7}", style), " ", finding.text))
-    if finding.advice:
-        console.print(Text(f"          -> {finding.advice}", style="dim" if finding.level == NOTE else ""))
 
 
 def run(options: argparse.Namespace) -> int:

@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,15 +18,15 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import nn
-from gnnsparse.bench.arguments import at_least_one, device_option, file_option, matrices_option
+from gnnsparse.bench.arguments import add_device, at_least_one, file_option, matrices_option
+from gnnsparse.bench.latency_tasks import GraphStack
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.environment import DEVICES
 from gnnsparse.runtime.nvtx import ranges_are_on
 from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
 
-__all__ = ["DESCRIPTION", "MODELS", "StepOptions", "add_arguments", "load_callable", "make_step", "run"]
+__all__ = ["DESCRIPTION", "MODELS", "add_arguments", "load_callable", "make_step", "run"]
 
 DESCRIPTION = """\
 Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and
@@ -67,51 +66,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "options of the model and the graph do not apply to it",
     )  # fmt: skip
     parser.add_argument(
-        "--model",
-        choices=tuple(MODELS),
-        default="gcn",
-        metavar="NAME",
+        "--model", choices=tuple(MODELS), default="gcn", metavar="NAME",
         help=f"{', '.join(MODELS)}; default: gcn",
-    )
+    )  # fmt: skip
     parser.add_argument(
         "--matrix", type=_matrix, default="arxiv_like:scale=0.1", metavar="MATRIX",
         help="a generated graph or a file, as in `gnnsparse bench kernels`; default: arxiv_like:scale=0.1",
     )  # fmt: skip
-    parser.add_argument("--layers", type=at_least_one, default=3, metavar="N", help="default: 3")
-    parser.add_argument(
-        "--width", type=at_least_one, default=128, metavar="N", help="hidden features; default: 128"
-    )
-    parser.add_argument(
-        "--features", type=at_least_one, default=128, metavar="N", help="input features; default: 128"
-    )
     names = Precision.names()
     parser.add_argument(
-        "--precision",
-        choices=names,
-        default="fp32",
-        metavar="NAME",
+        "--precision", choices=names, default="fp32", metavar="NAME",
         help=f"{', '.join(names)}; default: fp32",
-    )
-    parser.add_argument(
-        "--device",
-        type=device_option,
-        default="auto",
-        metavar="NAME",
-        help=f"{', '.join(DEVICES)}; default: auto",
-    )
-    parser.add_argument(
-        "--steps", type=at_least_one, default=5, metavar="N", help="profiled steps; default: 5"
-    )
-    parser.add_argument(
-        "--warmup", type=at_least_one, default=3, metavar="N", help="steps before; default: 3"
-    )
+    )  # fmt: skip
+    add_device(parser)
+    counts = {
+        "--layers": (3, ""), "--width": (128, "hidden features; "), "--features": (128, "input features; "),
+        "--steps": (5, "profiled steps; "), "--warmup": (3, "steps before; "),
+        "--top": (15, "rows of a table; "),
+    }  # fmt: skip
+    for name, (default, text) in counts.items():
+        parser.add_argument(
+            name, type=at_least_one, default=default, metavar="N", help=f"{text}default: {default}"
+        )
     parser.add_argument(
         "--out", type=_trace, default=Path("trace.json"), metavar="FILE.json",
         help="the trace, also as FILE.json.gz; default: trace.json",
     )  # fmt: skip
-    parser.add_argument(
-        "--top", type=at_least_one, default=15, metavar="N", help="rows of a table; default: 15"
-    )
 
 
 # The steps that `gnnsparse profile` runs: a stack of layers on a graph, or a function of the user's.
@@ -148,83 +128,51 @@ MODELS: dict[str, tuple[Callable[[int, int], torch.nn.Module], str | None]] = {
 }
 
 
-@dataclass(frozen=True)
-class StepOptions:
-    """What is trained for a profile.
-
-    Attributes:
-        model: a key of MODELS.
-        matrix: the graph.
-        layers, width, features: number of layers, hidden features, and input features.
-        precision: precision of the operand; on a GPU dense layers use it too, as in training.
-        device: "cpu" or "cuda".
-    """
-
-    model: str
-    matrix: MatrixSpec
-    layers: int
-    width: int
-    features: int
-    precision: Precision
-    device: str
+def _stack(model: str, features: int, width: int, layers: int) -> GraphStack:
+    make, _ = MODELS[model]
+    widths = [features, *[width] * (layers - 1), _CLASSES]
+    dense: tuple[torch.nn.Linear, ...] = ()
+    if model == "agnn":  # its layers keep the number of features
+        dense = torch.nn.Linear(features, width), torch.nn.Linear(width, _CLASSES)
+        widths = [width] * (layers + 1)
+    return GraphStack(model, [make(a, b) for a, b in itertools.pairwise(widths)], *dense)
 
 
-class _Stack(torch.nn.Module):
-    """Layers of one kind with ReLU between them; an AGNN has a dense layer before and after its layers."""
-
-    def __init__(self, options: StepOptions) -> None:
-        super().__init__()
-        make, _ = MODELS[options.model]
-        hidden = [options.width] * (options.layers - 1)
-        self.dense = torch.nn.ModuleList()
-        widths = [options.features, *hidden, _CLASSES]
-        if options.model == "agnn":  # its layers keep the number of features
-            self.dense.extend(
-                (torch.nn.Linear(options.features, options.width), torch.nn.Linear(options.width, _CLASSES))
-            )
-            widths = [options.width] * (options.layers + 1)
-        self.layers = torch.nn.ModuleList(make(a, b) for a, b in itertools.pairwise(widths))
-
-    def forward(self, x: torch.Tensor, adj: gnnsparse.SparseOperand) -> torch.Tensor:
-        if self.dense:
-            x = F.relu(self.dense[0](x))
-        for number, layer in enumerate(self.layers):
-            x = layer(x, adj)
-            x = x if number == len(self.layers) - 1 else F.relu(x)
-        return self.dense[1](x) if self.dense else x
-
-
-def make_step(options: StepOptions) -> Callable[[], object]:
+def make_step(options: argparse.Namespace) -> Callable[[], object]:
     """Prepare the graph, and return a function that does a training step.
 
     A step is forward pass, cross entropy of all nodes, backward pass and Adam. Features and labels are
     random.
 
+    Args:
+        options: `model`, `matrix`, `layers`, `width` (hidden features), `features`, `device`, and
+            `precision`: that of the operand; on a GPU dense layers use it too, as in training.
+
     Raises:
         ValueError: the file of the matrix is damaged, or the matrix is not square.
         OSError: the file can't be read.
     """
-    graph = options.matrix.load(options.device)
+    graph, precision = options.matrix.load(options.device), Precision(options.precision)
     if graph.num_rows != graph.num_cols:
         bad_value(
             "matrix", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, which a graph is"
         )
-    adj = gnnsparse.prepare(graph, values=MODELS[options.model][1], precision=options.precision, cache=False)
+    adj = gnnsparse.prepare(graph, values=MODELS[options.model][1], precision=precision, cache=False)
     device = torch.device(options.device)
     generator = torch.Generator(device).manual_seed(0)
     nodes = graph.num_rows
     x = torch.randn(nodes, options.features, generator=generator, device=device, dtype=torch.float32)
     y = torch.randint(_CLASSES, (nodes,), generator=generator, device=device, dtype=torch.int64)
     torch.manual_seed(0)
-    model = _Stack(options).to(device)
+    model = _stack(options.model, options.features, options.width, options.layers).to(device)
     on_gpu = device.type == "cuda"
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and options.precision.rounded is Precision.FP16)
+    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and precision.rounded is Precision.FP16)
     if on_gpu:
-        torch.set_float32_matmul_precision("highest" if options.precision is Precision.FP32 else "high")
+        torch.set_float32_matmul_precision("highest" if precision is Precision.FP32 else "high")
 
     def step() -> None:
-        dtype = _AUTOCAST.get(options.precision.rounded) if on_gpu else None
+        dtype = _AUTOCAST.get(precision.rounded) if on_gpu else None
         context = torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
         optimizer.zero_grad(set_to_none=True)
         with context:
@@ -286,16 +234,7 @@ def run(options: argparse.Namespace) -> int:
         environment = {"KINETO_LOG_LEVEL": "6", **os.environ, "GNNSPARSE_NVTX": "1"}
         command = [sys.executable, "-m", "gnnsparse.cli.main", *options.arguments]
         return subprocess.run(command, env=environment).returncode
-    if options.call is not None:
-        step = load_callable(*options.call)
-    else:
-        precision = Precision(options.precision)
-        step = make_step(
-            StepOptions(
-                options.model, options.matrix, options.layers, options.width, options.features, precision,
-                options.device,
-            )
-        )  # fmt: skip
+    step = make_step(options) if options.call is None else load_callable(*options.call)
     profile = profile_steps(
         step, options.device, steps=options.steps, warmup=options.warmup, trace=options.out
     )

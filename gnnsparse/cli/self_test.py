@@ -17,6 +17,7 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
+from gnnsparse.bench.arguments import devices_here
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision
@@ -24,10 +25,11 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph, with_gradients
 
-__all__ = ["INSTRUCTION_SETS", "CaseResult", "cases_of", "self_test", "usable_devices"]
+__all__ = ["INSTRUCTION_SETS", "CaseResult", "cases_of", "self_test"]
 
 #: Instruction sets of the CPU's kernels, the fastest last.
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
+_Shape = tuple[int, ...]
 _ROWS = 160
 #: Features: more than one slice of 128 bytes, and no multiple of a tile.
 _WIDTH = 72
@@ -107,12 +109,7 @@ class Case:
         return with_gradients(partial(self.call, operand, impl="reference"), inputs)
 
 
-def usable_devices() -> tuple[str, ...]:
-    """Return the types of devices that kernels can run on here."""
-    return ("cpu", "cuda") if torch.cuda.is_available() and _native.has_cuda else ("cpu",)
-
-
-def _draw(precision: Precision, device: str, *shapes: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
+def _draw(precision: Precision, device: str, *shapes: _Shape) -> tuple[torch.Tensor, ...]:
     generator = torch.Generator("cpu").manual_seed(0)
     drawn = (torch.randn(s, generator=generator, dtype=torch.float32, device="cpu") for s in shapes)
     return tuple(x.to(precision.storage).to(device) for x in drawn)
@@ -130,10 +127,6 @@ def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOp
         yield weights, made[0], made[1]
 
 
-def _product(op: Callable[..., torch.Tensor], a: SparseOperand, *x: torch.Tensor, **o: Any) -> torch.Tensor:
-    return op(a, *x, **o)
-
-
 def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: Any) -> torch.Tensor:
     q, k, v, *att = x
     given: dict[str, Any] = {"att": att[0]} if att else {}
@@ -143,19 +136,23 @@ def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: 
 
 def cases_of(precision: Precision, device: str) -> Iterator[Case]:
     """Yield the cases of a precision on a device; each is made when it is asked for."""
+    draw = partial(_draw, precision, device)
     for weights, a, exact in _operands(precision, device):
-        (rows, cols), draw = a.shape, partial(_draw, precision, device)
-        product = partial(Case, weights=weights, operand=a, exact=exact)
-        features = (cols, _WIDTH)
+        rows, cols = a.shape
+        case = partial(Case, weights=weights, operand=a, exact=exact)
         for name, plan in _plans(a, Product("spmm", _WIDTH)):
-            call = partial(_product, gnnsparse.spmm)
-            yield product("spmm", name, call=call, inputs=draw(features), plan=plan)
+            yield case("spmm", name, call=gnnsparse.spmm, inputs=draw((cols, _WIDTH)), plan=plan)
         if weights == "gcn":  # further operations do not read the operand's weights
             continue
         for name, plan in _plans(a, Product("sddmm", _WIDTH)):
-            call = partial(_product, gnnsparse.sddmm)
-            yield product("sddmm", name, call=call, inputs=draw((rows, _WIDTH), features), plan=plan)
-        yield from _further_cases(a, draw, product)
+            inputs = draw((rows, _WIDTH), (cols, _WIDTH))
+            yield case("sddmm", name, call=gnnsparse.sddmm, inputs=inputs, plan=plan)
+        for op, call, shapes in _further_operations(a):
+            yield case(op, "auto", call=call, inputs=draw(*shapes))
+        head = 64
+        for name, plan in _plans(a, Product("attention", head, value_width=head, heads=_HEADS)):
+            inputs = draw((_HEADS, rows, head), *[(_HEADS, cols, head)] * 2)
+            yield case("attention", name, call=gnnsparse.attention, inputs=inputs, plan=plan)
     yield from _format_cases(precision, device)
 
 
@@ -169,39 +166,22 @@ def _format_cases(precision: Precision, device: str) -> Iterator[Case]:
             continue
         a = gnnsparse.prepare(graph, precision=precision, format=name, cache=False)
         for op, function in (("spmm", gnnsparse.spmm), ("sddmm", gnnsparse.sddmm)):
-            if op not in preset.ops:
-                continue
-            shapes = [(rows, _WIDTH) for rows in a.shape][1 if op == "spmm" else 0 :]
-            kernel = a.plan(_WIDTH, op).kernel
-            inputs = _draw(precision, device, *shapes)
-            yield Case(op, kernel, f"stored, {name}", a, exact, partial(_product, function), inputs)
+            if op in preset.ops:
+                shapes = [(rows, _WIDTH) for rows in a.shape][1 if op == "spmm" else 0 :]
+                kernel, inputs = a.plan(_WIDTH, op).kernel, _draw(precision, device, *shapes)
+                yield Case(op, kernel, f"stored, {name}", a, exact, function, inputs)
 
 
-def _further_cases(
-    a: SparseOperand, draw: Callable[..., tuple[torch.Tensor, ...]], product: Callable[..., Case]
-) -> Iterator[Case]:
-    """Yield the cases of operations that have one form of the matrix alone."""
+def _further_operations(a: SparseOperand) -> Iterator[tuple[str, Callable[..., torch.Tensor], list[_Shape]]]:
+    """Yield (operation, what calls it, shapes of its tensors) of those that have one kernel."""
     rows, cols = a.shape
-    features, head = (cols, _WIDTH), 64
-    edges = (a.nnz,)
-    call = partial(_product, gnnsparse.spmm)
-    yield product("spmm of edge values", "auto", call=call, inputs=draw(features, edges))
-    yield product("spmm, maximum", "auto", call=partial(call, reduce="max"), inputs=draw(features))
-    call = partial(_product, gnnsparse.edge_softmax)
-    yield product("edge_softmax", "auto", call=call, inputs=draw(edges))
-    wanted = Product("attention", head, value_width=head, heads=_HEADS)
-    shapes = ((_HEADS, rows, head), *[(_HEADS, cols, head)] * 2)
-    for name, plan in _plans(a, wanted):
-        call = partial(_product, gnnsparse.attention)
-        yield product("attention", name, call=call, inputs=draw(*shapes), plan=plan)
-    nodes = ((rows, _HEADS, 16), (cols, _HEADS, 16))
-    for score, given in (
-        ("dot", (*nodes, nodes[1])),
-        ("additive", ((rows, _HEADS), (cols, _HEADS), nodes[1])),
-        ("gatv2", (*nodes, nodes[1], (_HEADS, 16))),
-    ):
-        call = partial(_graph_attention, score)
-        yield product(f"graph_attention, {score}", "auto", call=call, inputs=draw(*given))
+    yield "spmm of edge values", gnnsparse.spmm, [(cols, _WIDTH), (a.nnz,)]
+    yield "spmm, maximum", partial(gnnsparse.spmm, reduce="max"), [(cols, _WIDTH)]
+    yield "edge_softmax", gnnsparse.edge_softmax, [(a.nnz,)]
+    q, k = (rows, _HEADS, 16), (cols, _HEADS, 16)
+    yield "graph_attention, dot", partial(_graph_attention, "dot"), [q, k, k]
+    yield "graph_attention, additive", partial(_graph_attention, "additive"), [q[:2], k[:2], k]
+    yield "graph_attention, gatv2", partial(_graph_attention, "gatv2"), [q, k, k, (_HEADS, 16)]
 
 
 def _plans(a: SparseOperand, product: Product) -> list[tuple[str, Plan | None]]:
@@ -211,20 +191,8 @@ def _plans(a: SparseOperand, product: Product) -> list[tuple[str, Plan | None]]:
     return [(k.name, forced_plan(problem, k.name)) for k in kernels]
 
 
-@dataclass(frozen=True)
-class _References:
-    """The results of plain torch in the precision, and in float64."""
-
-    plain: list[torch.Tensor]
-    exact: list[torch.Tensor]
-
-    @classmethod
-    def of(cls, case: Case) -> _References:
-        return cls(case.reference(torch.float32), case.reference(torch.float64))
-
-
 def _judge(
-    case: Case, precision: Precision, right: _References, threads: int
+    case: Case, precision: Precision, plain: list[torch.Tensor], exact: list[torch.Tensor], threads: int
 ) -> tuple[bool, float | None, float | None, str]:
     """Return (ok, error, allowed, problem) of a case that runs with `threads` threads, then with one."""
     torch.set_num_threads(threads)
@@ -235,11 +203,11 @@ def _judge(
     again = case.run()
     worst, limit = 0.0, 0.0
     floor = max(_ROUNDINGS[precision], 4 * torch.finfo(case.inputs[0].dtype).eps)
-    for number, (mine, plain, exact) in enumerate(zip(got, right.plain, right.exact, strict=True)):
+    for number, (mine, rounded, right) in enumerate(zip(got, plain, exact, strict=True)):
         name = "the result" if number == 0 else f"gradient {number}"
         if not bool(mine.isfinite().all()):
             return False, None, None, f"{name} is not finite"
-        errors = measure_errors(mine, plain.to(mine.dtype), exact, floor=floor)
+        errors = measure_errors(mine, rounded.to(mine.dtype), right, floor=floor)
         if not errors.ok:
             found, accepted = max(errors.actual), max(errors.allowed)
             problem = f"{name} has the relative error {found:.1e}, accepted: {accepted:.1e}"
@@ -255,12 +223,12 @@ def run_case(
     case: Case, precision: Precision, device: str, sets: Sequence[str], threads: int
 ) -> Iterator[CaseResult]:
     """Yield the outcome of a case for each instruction set; of a GPU `sets` has one, called ""."""
-    right = _References.of(case)
+    right = case.reference(torch.float32), case.reference(torch.float64)
     for isa in sets:
         if isa and not _native.set_cpu_isa(isa):
             continue
         try:
-            verdict = _judge(case, precision, right, threads)
+            verdict = _judge(case, precision, *right, threads)
         # What is wrong may raise an error of any type, and the other kernels are tested all the same.
         except Exception as error:
             verdict = False, None, None, _line(error)
@@ -302,7 +270,7 @@ def self_test(seconds: float) -> tuple[list[CaseResult], int]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for device in reversed(usable_devices()):
+        for device in reversed(devices_here()):
             sets = INSTRUCTION_SETS if device == "cpu" else ("",)
             for result in run_cases(device, sets, deadline, threads):
                 if result is None:

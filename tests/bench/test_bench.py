@@ -150,60 +150,6 @@ def test_a_damaged_file_is_told_and_the_others_are_measured(
     assert "good.mtx" in printed
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "says"),
-    [
-        (["--width", "0"], "--width", "from 1"),
-        (["--width", "x"], "--width", "from 1"),
-        (["--repeats", "0"], "--repeats", "from 1"),
-        (["--op", "spmv"], "--op", "sddmm"),
-        (["--precision", "fp7"], "--precision", "bf16"),
-        (["--values", "mean"], "--values", "gcn"),
-        (["--kernels", "magic"], "--kernels", "csr"),
-        (["--peers", "magic"], "--peers", "pyg"),
-        (["--peers", "all", "pyg"], "--peers", "alone"),
-        (["--device", "cpu", "--peers", "cusparse"], "--peers", "cuda"),
-        (["--device", "cpu", "--peers", "gather_dot"], "--peers", "sddmm"),
-        (["--device", "tpu"], "--device", "cuda"),
-        (["--cache", "hot"], "--cache", "cold"),
-        (["--reorder", "magic"], "--reorder", "metis"),
-        (["--matrix", "nowhere.mtx"], "--matrix", "reddit_like"),
-        (["--matrix", __file__], "--matrix", ".smtx"),
-        (["--matrix", "reddit_like:scale=2"], "--matrix", "at most 1"),
-        (["--matrix", "reddit_like:scale=1e-9"], "--matrix", "reddit_like"),
-        (["--matrix", "reddit_like:scale=much"], "--matrix", "number"),
-        (["--matrix", "reddit_like:mixed"], "--matrix", "shuffled"),
-        (["--plot", "a.txt"], "--plot", ".png"),
-        (["--out", "."], "--out", "folder"),
-        (["--device", "cpu", "--resume"], "--resume", "--out"),
-        (["--unknown"], "--unknown", ""),
-    ],
-)
-def test_bad_options_are_one_line(
-    options: list[str], name: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", "kernels", *options])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert name in said
-    assert says in said
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["bench", "kernels", "--device", "cuda"])
-    assert "--device" in capsys.readouterr().err
-
-
-def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["bench", "kernels", "--matrix", str(tmp_path)])
-    assert "has no file" in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_help_imports_no_peer() -> None:
     code = (
@@ -251,14 +197,6 @@ def test_a_plot_has_one_color_for_a_kernel_and_no_empty_columns(monkeypatch: pyt
     assert set(colors[0]) == {"cusparse", "auto", "csr"}
     assert all(same_color(colors[0][name], color) for name, color in colors[1].items())
     assert len(set(colors[0].values())) == 3
-
-
-def test_plot_without_matplotlib(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *a: None if n == "matplotlib" else find(n, *a))
-    with pytest.raises(SystemExit):
-        main(["bench", "kernels", "--plot", "a.png"])
-    assert "gnnsparse[bench]" in capsys.readouterr().err
 
 
 # The check

@@ -232,27 +232,3 @@ def test_a_figure(tmp_path: Path) -> None:
     file = tmp_path / "new" / "a.png"
     assert cli.main(["bench", "accuracy", "--device", "cpu", "--op", "spmm", "--plot", str(file)]) == 0
     assert file.read_bytes().startswith(b"\x89PNG")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        (["--op", "gemm"], "argument --op: invalid choice: 'gemm'"),
-        (["--range", "huge"], "argument --range: invalid choice: 'huge'"),
-        (["--precision", "fp7"], "argument --precision: invalid choice: 'fp7'"),
-        (["--part", "speed"], "argument --part: invalid choice: 'speed'"),
-        (["--seed", "-1"], "argument --seed: got '-1'"),
-        (["--seed", "x"], "argument --seed: got 'x'; accepted: an integer from 0 to 2^63 - 1"),
-        (["--device", "tpu"], "argument --device: got 'tpu'"),
-        (["--plot", "a.txt"], "argument --plot: got 'a.txt'"),
-        (["--part", "overflow", "--op", "spmm"], "argument --op: goes with --part operations"),
-        (["--part", "scaling", "--precision", "fp32"], "argument --precision: scaling is of fp16 and bf16"),
-    ],
-)
-def test_bad_options(options: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        cli.main(["bench", "accuracy", *options])
-    assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert says in said

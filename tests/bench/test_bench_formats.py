@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
@@ -131,26 +130,3 @@ def test_why_counters_can_not_be_read(
 ) -> None:
     with pytest.raises(UnavailableError, match=message):
         count(profiled(plans), profiler(tmp_path, text, status))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--ablate"], "--ablate: needs --format"),
-        (["--profile"], "--profile: needs --format"),
-        (["--format", "csr"], "invalid choice: 'csr'"),
-    ],
-)
-def test_options_that_do_not_go_together(
-    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit):
-        main([*SMALL, "--device", "cpu", *options])
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is an NVIDIA GPU")
-def test_policies_are_changed_on_a_gpu_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main([*SMALL, "--device", "cpu", "--format", "cvse", "--ablate"])
-    assert "--ablate: needs an NVIDIA GPU" in capsys.readouterr().err

@@ -337,49 +337,6 @@ def test_plot(tmp_path: Path) -> None:
     plot_latencies([], tmp_path / "empty.svg")
 
 
-@pytest.mark.parametrize(
-    ("options", "name", "says"),
-    [
-        (["--model", "gcn,magic"], "--model", "transformer"),
-        (["--dataset", "nowhere"], "--dataset", "cora_like"),
-        (["--precision", "fp7"], "--precision", "bf16"),
-        (["--backend", "magic"], "--backend", "pyg-csr"),
-        (["--device", "tpu"], "--device", "cuda"),
-        (["--device", "cpu", "--mode", "captured"], "--mode", "NVIDIA GPU"),
-        (["--mode", "lazy"], "--mode", "captured"),
-        (["--cache", "hot"], "--cache", "cold"),
-        (["--layers", "0"], "--layers", "from 1"),
-        (["--hidden", "x"], "--hidden", "from 1"),
-        (["--model", "gat", "--hidden", "12", "--heads", "8"], "--hidden", "multiple of --heads 8"),
-        (["--model", "transformer", "--seq-len", "100"], "--seq-len", "multiple of --vector 8"),
-        (["--batch", "1,0"], "--batch", "from 1"),
-        (["--sparsity", "1"], "--sparsity", "below 1"),
-        (["--sparsity", "nan"], "--sparsity", "below 1"),
-        (["--scale", "2"], "--scale", "at most 1"),
-        (["--dataset", "cora", "--scale", "0.5"], "--scale", "generated graphs"),
-        (["--dataset", "cora", "--features", "8"], "--features", "cora_like"),
-        (["--features", "0"], "--features", "from 1"),
-        (["--calls", "0"], "--calls", "from 1"),
-        (["--seconds", "0"], "--seconds", "above 0"),
-        (["--timeout", "-1"], "--timeout", "above 0"),
-        (["--root", "nowhere"], "--root", "no folder"),
-        (["--out", "."], "--out", "folder"),
-        (["--plot", "a.txt"], "--plot", ".png"),
-        (["--unknown"], "--unknown", ""),
-    ],
-)
-def test_bad_options_are_one_line(
-    options: list[str], name: str, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["bench", "latency", *options])
-    assert stopped.value.code == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert name in said
-    assert says in said
-
-
 # On a GPU
 
 

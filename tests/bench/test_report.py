@@ -170,18 +170,6 @@ def test_a_folder_without_results_writes_nothing(tmp_path: Path, capsys: pytest.
     assert not out.exists()
 
 
-@pytest.mark.parametrize("arguments", [["absent.json"], []])
-def test_files_that_are_not_there_are_refused(
-    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit) as ended:
-        main(["report", *arguments])
-    assert ended.value.code == 2
-    assert "there is no f" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_a_page_that_can_not_be_written_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -28,7 +28,7 @@ from gnnsparse.cli.doctor import (
     fit_of_architectures,
 )
 from gnnsparse.cli.main import main
-from gnnsparse.cli.self_test import CaseResult, cases_of, usable_devices
+from gnnsparse.cli.self_test import CaseResult, cases_of
 from gnnsparse.data import load_dataset
 from gnnsparse.ops import sddmm_kernels
 from gnnsparse.plan import KERNELS
@@ -71,14 +71,6 @@ def test_the_text_names_every_section(capsys: pytest.CaptureFixture[str]) -> Non
     ):
         assert text in printed
     assert "0 broken" in printed
-
-
-@pytest.mark.parametrize("seconds", ["-1", "x", "nan", "1e9"])
-def test_senseless_seconds_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", f"--seconds={seconds}"])
-    assert ended.value.code == 2
-    assert "accepted: seconds from 0 to 3600" in capsys.readouterr().err
 
 
 def test_a_check_that_fails_is_a_finding(
@@ -367,7 +359,7 @@ def test_a_wrong_kernel_is_found(
 
     monkeypatch.setattr(sddmm_kernels, "_on_cpu", bind)
     monkeypatch.setattr(self_test, "INSTRUCTION_SETS", (_native.cpu_isa(),))
-    monkeypatch.setattr(self_test, "usable_devices", lambda: ("cpu",))
+    monkeypatch.setattr(self_test, "devices_here", lambda: ("cpu",))
     status, found = run_json(capsys, "--seconds", "120")
     assert status == 1
     blamed = {r["op"] for r in found["sections"]["Self-test"]["facts"]["results"] if not r["ok"]}
@@ -401,7 +393,6 @@ def test_cases_beyond_the_time_are_counted(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.gpu
 def test_the_gpu_of_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    assert usable_devices() == ("cpu", "cuda")
     status, found = run_json(capsys, "--seconds", "120")
     assert status == 0, [f for s in found["sections"].values() for f in s["findings"]]
     (gpu, *_) = found["sections"]["GPU"]["facts"]["gpus"]

@@ -272,25 +272,6 @@ def test_what_is_no_function_is_refused(
     assert not (tmp_path / "trace.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
-        (["--call", "step"], "accepted: MODULE:FUNCTION or FILE.py:FUNCTION"),
-        (["--model", "nope"], "invalid choice: 'nope'"),
-        (["--out", "trace.txt"], "accepted: a name in .json, .json.gz"),
-        (["--steps", "0"], "accepted: an integer from 1 on"),
-        (["--matrix", "no_graph"], "accepted: arxiv_like"),
-    ],
-)
-def test_bad_options_are_refused(
-    options: list[str], problem: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["profile", *options])
-    assert ended.value.code == 2
-    assert problem.split(": arxiv")[0] in capsys.readouterr().err
-
-
 @pytest.mark.gpu
 def test_a_profile_of_a_gpu_has_kernels(tmp_path: Path) -> None:
     x = torch.ones(2048, 2048, device="cuda")

@@ -138,7 +138,7 @@ class _Timed:
 
     def bar(self, key: str) -> Bar:
         """Return the bar of a time; without one it says what is wrong."""
-        value = self.row.get(key)
+        value: Any = self.row.get(key)
         if not self.right:
             return Bar(self.name, None, f"WRONG: {self.row.get('problem', '')}", self.kind)
         if not is_number(value):
@@ -231,9 +231,8 @@ def show_times(
 
 
 def _compared(file: str, group: list[_Timed], key: str, words: str, section: str) -> list[Comparison]:
-    times = {
-        one: float(value) for one in group if one.right and is_number(value := one.row.get(key)) and value > 0
-    }
+    right = [one for one in group if one.right and is_number(one.row.get(key))]
+    times = {one: float(one.row[key]) for one in right if one.row[key] > 0}
     ours = [one for one in times if one.kind == OURS]
     found = []
     for one in ours:
