@@ -8,9 +8,8 @@ import numpy as np
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.data import StoredGraph
 from gnnsparse.data.large.build import NpyWriter
-from gnnsparse.data.large.folder import FILES, write_header
+from gnnsparse.data.large.folder import FILES, Header, write_header
 
 #: The least memory that a graph can be built in: 227 edges are read and 5,461 sorted at a time.
 LEAST = 65_536
@@ -49,8 +48,6 @@ def write_folder(folder: Path, indptr: list[int], indices: list[int], *, symmetr
         writer.append(np.array(values, dtype))
         files[name] = writer.finish()
         writer.close()
-    graph = StoredGraph(
-        folder, len(indptr) - 1, len(indices), len(indices), symmetric, "", "2026-11-25T00:00:00", 0
-    )
-    write_header(folder, graph, files)
+    count, date = len(indices), "2026-11-25T00:00:00"
+    write_header(folder, Header(len(indptr) - 1, count, count, symmetric, "", date, files))
     return folder

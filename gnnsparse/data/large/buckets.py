@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gnnsparse.data.array_files import bytes_of
-from gnnsparse.data.large.folder import check_space, writing
+from gnnsparse.data.large.folder import check_space, write_all, writing
 
 __all__ = ["Bucket", "Limits", "Spiller"]
 
@@ -66,14 +66,6 @@ class Bucket:
     low: int
     high: int
     count: int
-
-    def read(self) -> Keys:
-        """Return the keys in ascending order."""
-        if self.count == 0:
-            return np.empty(0, np.int64)
-        keys = np.fromfile(self.file, np.int64, self.count)
-        keys.sort()
-        return keys
 
     def parts(self, size: int) -> Iterator[Keys]:
         """Yield the keys as they are in the file, at most `size` at a time."""
@@ -148,7 +140,7 @@ class Spiller:
                     with writing(paths[number]):
                         if number not in files:
                             files[number] = opened.enter_context(open(paths[number], "xb", buffering=0))
-                        _write_all(files[number], ordered[first:end])
+                        write_all(files[number], bytes_of(ordered[first:end]))
                 totals += counts
         return list(zip(paths, totals.tolist(), strict=True))
 
@@ -166,8 +158,10 @@ class Spiller:
                 continue
             if bucket.count > self._limits.bucket:  # repeats of one edge
                 yield np.array([bucket.low]), bucket.count
-            else:
-                yield from _distinct(bucket.read(), self._limits.part)
+            elif bucket.count:
+                keys = np.fromfile(bucket.file, np.int64, bucket.count)
+                keys.sort()
+                yield from _distinct(keys, self._limits.part)
             bucket.file.unlink(missing_ok=True)
 
     def _split(self, bucket: Bucket) -> list[Bucket]:
@@ -188,23 +182,11 @@ def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
         before = int(part[-1])
 
 
-def _write_all(file: Any, keys: Keys) -> None:
-    """Write keys to an unbuffered file, which may take a part of them at a time."""
-    left = bytes_of(keys)
-    while left:
-        left = left[file.write(left) :]
-
-
 def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Put consecutive cells into at most 256 groups of about `most` keys.
+    """Return the group of each cell: consecutive cells, of which `counts` says how many keys they have.
 
-    Args:
-        counts: the number of keys of each cell.
-        most: keys of a group. A cell with more of them is a group of its own, and where 256 groups are too
-            few, groups get more.
-
-    Returns:
-        The group of each cell.
+    A group has about `most` keys. A cell with more of them is a group of its own, and where 256 groups are
+    too few, groups get more.
     """
     # Two neighbouring groups have more than `most` keys together, or they would be one.
     most = max(most, -(-2 * int(counts.sum()) // (_FAN_OUT - 2)))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
+import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,16 @@ from gnnsparse.data.generators import (
     community_bounds,
     pareto_weights,
 )
-from gnnsparse.data.large.buckets import Bucket, Keys, Limits, Spiller
+from gnnsparse.data.large.buckets import Keys, Limits, Spiller
 from gnnsparse.data.large.folder import (
     FILES,
     HEADER,
+    Header,
     StoredFile,
     StoredGraph,
     check_space,
     folder_of,
+    write_all,
     write_header,
     writing,
 )
@@ -41,32 +43,38 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import node_count
 
 __all__ = [
-    "LEAST_MEMORY", "CsrWriter", "EdgeStream", "Edges", "NpyWriter", "Part", "Progress", "build_graph",
-    "edges_like", "generate_graph", "read_edges", "store",
+    "LEAST_MEMORY", "EdgeStream", "NpyWriter", "Progress", "build_graph", "edges_like", "generate_graph",
 ]  # fmt: skip
 
 _ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
 _FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
 
 _END = object()
-#: The sources and the targets of some edges.
-Part = tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
 
 
 class Edges:
-    """Edges that are read part by part. Made by `read_edges`.
+    """Edges that are read part by part, in any form that `build_graph` takes.
+
+    Of a file nothing is read here but its header.
+
+    Args:
+        edges: the argument `edges` of `build_graph`.
+        num_nodes: the number of nodes.
 
     Attributes:
         count: the number of edges; None: it is not known before all of them were read.
         repeatable: whether `parts` can be called more than once.
     """
 
-    def __init__(self, chunks: Iterable[Any], num_nodes: int, *, whole: bool) -> None:
-        self._chunks, self._nodes, self._whole = chunks, num_nodes, whole
-        self.repeatable = isinstance(chunks, (list, tuple))
-        self.count: int | None = None
-        if isinstance(chunks, (list, tuple)):
-            self.count = sum(chunk.shape[1] for _, chunk in self._named())
+    def __init__(self, edges: Any, num_nodes: int) -> None:
+        if isinstance(edges, (str, os.PathLike)):
+            edges = map_npy(Path(edges), (np.int32, np.int64), (None, None))
+        self._whole, self._nodes = isinstance(edges, (torch.Tensor, np.ndarray)), num_nodes
+        if not isinstance(edges, Iterable) or isinstance(edges, (bytes, bytearray, dict)):
+            bad_type("edges", edges, _FORMS)
+        self._chunks = [edges] if self._whole else edges
+        self.repeatable = isinstance(self._chunks, (list, tuple))
+        self.count = sum(chunk.shape[1] for _, chunk in self._named()) if self.repeatable else None
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         """Yield the chunks with their names, none of which is held while the next one is made."""
@@ -79,8 +87,8 @@ class Edges:
             del chunk
             number += 1
 
-    def parts(self, size: int) -> Iterator[Part]:
-        """Yield all edges in parts of at most `size`, whatever chunks they were given in.
+    def parts(self, size: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        """Yield the sources and targets of all edges in parts of at most `size`, whatever the chunks.
 
         Raises:
             TypeError: a chunk is of another type or dtype.
@@ -90,21 +98,14 @@ class Edges:
             for first in range(0, chunk.shape[1], size):
                 part = chunk[:, first : first + size]
                 part = part.cpu().numpy() if isinstance(part, torch.Tensor) else part
-                self._check_range(name, part, first)
+                if part.min() < 0 or part.max() >= self._nodes:
+                    row, at = np.argwhere((part < 0) | (part >= self._nodes))[0].tolist()
+                    got = f"element [{row}, {first + at}] is {part[row, at]}"
+                    accepted = f"0 to {self._nodes - 1}" if self._nodes else "nothing"
+                    bad_value(name, f"{got}; accepted: {accepted}, as num_nodes is {self._nodes}")
                 yield part[0], part[1]
                 del part
             del chunk
-
-    def _check_range(self, name: str, ends: np.ndarray[Any, Any], first: int) -> None:
-        if ends.min() >= 0 and ends.max() < self._nodes:
-            return
-        row, at = np.argwhere((ends < 0) | (ends >= self._nodes))[0].tolist()
-        accepted = f"0 to {self._nodes - 1}" if self._nodes else "nothing"
-        bad_value(
-            name,
-            f"element [{row}, {first + at}] is {ends[row, at]}; accepted: {accepted}, as num_nodes is "
-            f"{self._nodes}",
-        )
 
 
 def _checked(name: str, chunk: Any) -> Any:
@@ -117,44 +118,14 @@ def _checked(name: str, chunk: Any) -> Any:
         if chunk.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
             raise TypeError(f"{name}: got dtype {chunk.dtype}; accepted: {_ACCEPTED}")
     else:
-        bad_type(name, chunk, _FORMS if name == "edges" else _ACCEPTED)
+        bad_type(name, chunk, _ACCEPTED)
     if chunk.ndim != 2 or chunk.shape[0] != 2:
         bad_value(name, f"has shape {tuple(chunk.shape)}; accepted: {_ACCEPTED}")
     return chunk
 
 
-def read_edges(edges: Any, num_nodes: int) -> Edges:
-    """Recognise the form in which edges are given. Nothing of a file is read but its header.
-
-    Args:
-        edges: the argument `edges` of `build_graph`.
-        num_nodes: the number of nodes.
-
-    Raises:
-        TypeError: `edges` has none of the accepted forms, or an array is of another dtype.
-        ValueError: an array has another shape, or the file can't be mapped.
-        OSError: the file can't be opened.
-    """
-    if isinstance(edges, (str, os.PathLike)):
-        mapped = map_npy(Path(edges), (np.int32, np.int64), (None, None))
-        return Edges([mapped], num_nodes, whole=True)
-    if isinstance(edges, (torch.Tensor, np.ndarray)):
-        return Edges([edges], num_nodes, whole=True)
-    if not isinstance(edges, Iterable) or isinstance(edges, (bytes, bytearray, dict)):
-        bad_type("edges", edges, _FORMS)
-    return Edges(edges, num_nodes, whole=False)
-
-
 #: Offsets that are computed at a time.
 _OFFSETS = 1 << 20
-
-
-def npy_header(dtype: Any, count: int) -> bytes:
-    """Return the header of a .npy file of `count` elements; its length does not depend on their number."""
-    head = io.BytesIO()
-    about = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": (count,)}
-    np.lib.format.write_array_header_1_0(head, about)
-    return head.getvalue()
 
 
 class NpyWriter:
@@ -172,30 +143,35 @@ class NpyWriter:
         self._path, self._dtype, self._sum = path, np.dtype(dtype), xxhash.xxh3_128()
         self.count = 0
         with writing(path):
-            self._file = open(path, "xb")  # noqa: SIM115, as `close` closes it
-            self._file.write(npy_header(dtype, 0))
+            self._file = open(path, "xb", buffering=0)  # noqa: SIM115, as `close` closes it
+            self._write_head()
+
+    def _write_head(self) -> None:
+        """Write the header, whose length does not depend on the number of elements."""
+        head = io.BytesIO()
+        about = {"descr": self._dtype.str, "fortran_order": False, "shape": (self.count,)}
+        np.lib.format.write_array_header_1_0(head, about)
+        write_all(self._file, head.getvalue())
 
     def append(self, values: np.ndarray[Any, Any]) -> None:
         """Write elements, which are converted to the file's type."""
         content = bytes_of(np.ascontiguousarray(values, self._dtype))
         self._sum.update(content)
         with writing(self._path):
-            self._file.write(content)
+            write_all(self._file, content)
         self.count += len(values)
 
     def finish(self) -> StoredFile:
         """Complete the file, and wait until it is on the disk; return its size and checksum."""
         with writing(self._path):
             self._file.seek(0)
-            self._file.write(npy_header(self._dtype, self.count))
-            self._file.flush()
+            self._write_head()
             os.fsync(self._file.fileno())
         return StoredFile(os.fstat(self._file.fileno()).st_size, self._sum.hexdigest())
 
     def close(self) -> None:
         """Close the file, complete or not."""
-        with writing(self._path):
-            self._file.close()
+        self._file.close()
 
 
 class CsrWriter:
@@ -212,18 +188,10 @@ class CsrWriter:
         self._indices = NpyWriter(folder / FILES[1], np.int32)
         self._indptr.append(np.zeros(1))
 
-    def __enter__(self) -> CsrWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for file in (self._indptr, self._indices):
-            try:
-                file.close()
-            except OSError:
-                if error is None:  # else what is buffered may not fit, which was said already
-                    raise
+    def close(self) -> None:
+        """Close both files, complete or not."""
+        self._indptr.close()
+        self._indices.close()
 
     @property
     def nnz(self) -> int:
@@ -231,16 +199,11 @@ class CsrWriter:
         return self._indices.count
 
     def append(self, keys: np.ndarray[Any, Any]) -> None:
-        """Write nonzeros.
-
-        Args:
-            keys: row * columns + column, ascending and above those that were written before.
-        """
-        if not len(keys):
-            return
-        rows = keys // self._cols
-        self._end_rows(rows, int(rows[-1]))
-        self._indices.append(keys - rows * self._cols)
+        """Write nonzeros: row * columns + column, ascending and above those that were written before."""
+        if len(keys):
+            rows = keys // self._cols
+            self._end_rows(rows, int(rows[-1]))
+            self._indices.append(keys - rows * self._cols)
 
     def _end_rows(self, rows: np.ndarray[Any, Any], last: int) -> None:
         """Write where rows below `last` end, `rows` being those of the nonzeros that are written next."""
@@ -318,105 +281,66 @@ def build_graph(
     """
     nodes = node_count("num_nodes", num_nodes)
     check_flag("symmetric", symmetric)
-    return store(
-        read_edges(edges, nodes), folder, nodes, symmetric=symmetric, memory=memory, overwrite=overwrite,
-        about=about, progress=progress,
-    )  # fmt: skip
-
-
-def store(
-    edges: Edges,
-    folder: Any,
-    nodes: int,
-    *,
-    symmetric: bool,
-    memory: Any,
-    overwrite: Any,
-    about: Any,
-    progress: Progress | None,
-    expected: int | None = None,
-) -> StoredGraph:
-    """Do what `build_graph` documents, with edges that were recognised.
-
-    Args:
-        expected: about how many edges there are, if they are not counted.
-    """
-    path = folder_of(folder)
+    given, path = Edges(edges, nodes), folder_of(folder)
     check_flag("overwrite", overwrite)
     if not isinstance(about, str):
         bad_type("about", about, "a text")
     check_integer("memory", memory, LEAST_MEMORY, f"a number of bytes, at least {LEAST_MEMORY}")
-    count = expected if edges.count is None else edges.count
+    expected = edges.num_edges if isinstance(edges, EdgeStream) else given.count
     with _building(path, overwrite=overwrite) as part:
-        needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (count or 0)
+        needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (expected or 0)
         check_space(part, needed, f"building a graph of {nodes} nodes")
-        work = _Work(edges, nodes, symmetric, Limits.within(memory), part, progress, count)
-        found = work.run(path, about)
-        _publish(part, path)
-    return found
+        header = _build(given, nodes, symmetric, Limits.within(memory), part, about, expected, progress)
+        if path.is_dir() and os.listdir(path):
+            os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
+        os.rename(part / _MADE, path)
+        _sync(path.parent)
+    return StoredGraph(**vars(header), folder=path)
 
 
-class _Work:
-    """The building of one graph in its unfinished folder."""
+def _build(
+    edges: Edges, nodes: int, symmetric: bool, limits: Limits, part: Path, about: str, expected: int | None,
+    progress: Progress | None,
+) -> Header:  # fmt: skip
+    """Build a graph in its unfinished folder."""
+    tell = progress or (lambda *_: None)
+    read, passes = 0, itertools.count()
 
-    def __init__(
-        self, edges: Edges, nodes: int, symmetric: bool, limits: Limits, part: Path,
-        progress: Progress | None, expected: int | None,
-    ) -> None:  # fmt: skip
-        self._edges, self._nodes, self._symmetric = edges, nodes, symmetric
-        self._limits, self._part, self._progress = limits, part, progress
-        self._expected, self._read = expected, 0
-
-    def run(self, path: Path, about: str) -> StoredGraph:
-        made, spilled = self._part / _MADE, self._part / _BUCKETS
-        made.mkdir()
-        spilled.mkdir()
-        spiller, buckets = Spiller(spilled, self._limits), []
-        if self._nodes:
-            buckets = spiller.distribute(
-                self._keys, 0, self._nodes**2, count_first=self._edges.repeatable, step=self._nodes
-            )
-        else:
-            self._read = sum(1 for _ in self._edges.parts(1))  # there can't be any, which `parts` checks
-        nnz, files = self._write(spiller, buckets, made)
-        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-        nbytes = sum(file.nbytes for file in files.values())
-        graph = StoredGraph(path, self._nodes, nnz, self._read, self._symmetric, about, date, nbytes)
-        write_header(made, graph, files)
-        _sync(made)
-        return graph
-
-    def _tell(self, what: str, done: int, total: int | None) -> None:
-        if self._progress is not None:
-            self._progress(what, done, total)
-
-    def _keys(self) -> Iterator[Keys]:
+    def keys() -> Iterator[Keys]:
         """Yield the keys of all edges, a part at a time."""
-        what = "count" if self._edges.repeatable and self._read == 0 else "distribute"
-        self._read = 0
-        for sources, targets in self._edges.parts(self._limits.part):
-            yield targets.astype(np.int64) * self._nodes + sources
-            if self._symmetric:
-                yield sources.astype(np.int64) * self._nodes + targets
-            self._read += len(sources)
+        nonlocal read
+        read, what = 0, "count" if edges.repeatable and next(passes) == 0 else "distribute"
+        for sources, targets in edges.parts(limits.part):
+            yield targets.astype(np.int64) * nodes + sources
+            if symmetric:
+                yield sources.astype(np.int64) * nodes + targets
+            read += len(sources)
             del sources, targets  # views of a chunk that the caller may have made, or a part of a file
-            self._tell(what, self._read, self._expected)
+            tell(what, read, expected)
 
-    def _write(
-        self, spiller: Spiller, buckets: list[Bucket], made: Path
-    ) -> tuple[int, dict[str, StoredFile]]:
-        """Sort the buckets into the arrays of the graph; return the number of nonzeros, and the files."""
-        # A bucket is removed when it was written, in half of its bytes or less.
-        largest = max((bucket.count for bucket in buckets), default=0)
-        check_space(made, _OFFSET * (self._nodes + 1) + _COLUMN * largest, "writing the graph")
-        total, done = sum(bucket.count for bucket in buckets), 0
-        with CsrWriter(made, self._nodes, self._nodes) as writer:
-            for keys, count in spiller.sorted(buckets):
-                writer.append(keys)
-                done += count
-                self._tell("sort", done, total)
-            files = writer.finish()
-        return writer.nnz, files
+    made, spilled = part / _MADE, part / _BUCKETS
+    made.mkdir()
+    spilled.mkdir()
+    spiller, buckets = Spiller(spilled, limits), []
+    if nodes:
+        buckets = spiller.distribute(keys, 0, nodes**2, count_first=edges.repeatable, step=nodes)
+    else:
+        read = sum(1 for _ in edges.parts(1))  # there can't be any, which `parts` checks
+    # A bucket is removed when it was written, in half of its bytes or less.
+    largest = max((bucket.count for bucket in buckets), default=0)
+    check_space(made, _OFFSET * (nodes + 1) + _COLUMN * largest, "writing the graph")
+    total, done = sum(bucket.count for bucket in buckets), 0
+    with contextlib.closing(CsrWriter(made, nodes, nodes)) as writer:
+        for found, count in spiller.sorted(buckets):
+            writer.append(found)
+            done += count
+            tell("sort", done, total)
+        files = writer.finish()
+    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    header = Header(nodes, writer.nnz, read, symmetric, about, date, files)
+    write_header(made, header)
+    _sync(made)
+    return header
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
@@ -495,14 +419,6 @@ def _restore(part: Path, path: Path) -> None:
     """Put a graph back that was about to be replaced when its process was interrupted or killed."""
     if (part / _REPLACED).exists() and not os.path.lexists(path):
         os.rename(part / _REPLACED, path)
-
-
-def _publish(part: Path, path: Path) -> None:
-    """Give a complete graph its name, in place of an older one."""
-    if path.is_dir() and os.listdir(path):
-        os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
-    os.rename(part / _MADE, path)
-    _sync(path.parent)
 
 
 def _sync(folder: Path) -> None:
@@ -636,8 +552,7 @@ def generate_graph(
         OSError: a file can't be written.
     """
     stream = edges_like(name, scale, seed)
-    return store(
-        Edges(stream, stream.num_nodes, whole=False), folder, stream.num_nodes, symmetric=True,
-        memory=memory, overwrite=overwrite, about=f"{name}, scale {stream.scale:g}, seed {stream.seed}",
-        progress=progress, expected=stream.num_edges,
+    return build_graph(
+        stream, folder, stream.num_nodes, symmetric=True, memory=memory, overwrite=overwrite,
+        about=f"{name}, scale {stream.scale:g}, seed {stream.seed}", progress=progress,
     )  # fmt: skip

@@ -14,7 +14,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,8 +32,9 @@ from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
-    "FILES", "HEADER", "DamagedGraphError", "NoSpaceError", "StoredFile", "StoredGraph", "check_space",
-    "folder_of", "graph_info", "map_offsets", "open_graph", "row_parts", "write_header", "writing",
+    "FILES", "HEADER", "DamagedGraphError", "Header", "NoSpaceError", "StoredFile", "StoredGraph",
+    "check_space", "folder_of", "graph_info", "map_offsets", "open_graph", "row_parts", "write_all",
+    "write_header", "writing",
 ]  # fmt: skip
 
 #: Errors of the operating system that mean that there is no more room: on the disk, for this user, in a file.
@@ -65,12 +66,7 @@ def check_space(folder: Path, nbytes: int, what: str) -> None:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Make errors of a full disk inside a `with` block, in which a file is written, say what is full.
-
-    Raises:
-        NoSpaceError: there is no room for the file.
-        OSError: it can't be written for another reason.
-    """
+    """Make errors of a full disk inside a `with` block, in which a file is written, NoSpaceErrors."""
     try:
         yield
     except OSError as error:
@@ -81,6 +77,13 @@ def writing(path: Path) -> Iterator[None]:
             f"folder: {path} can't be written ({error.strerror}), {_size(free)} are free; accepted: a folder "
             "with more space"
         ) from error
+
+
+def write_all(file: Any, content: memoryview | bytes) -> None:
+    """Write bytes to an unbuffered file, which may take a part of them at a time."""
+    left = memoryview(content)
+    while left:
+        left = left[file.write(left) :]
 
 
 def _size(nbytes: int) -> str:
@@ -105,22 +108,20 @@ class StoredFile:
 
 
 @dataclass(frozen=True)
-class _Header:
-    """The content of graph.json."""
+class Header:
+    """What graph.json says of a graph, beside a mark and a version."""
 
-    made_by: str
-    version: int
     num_nodes: int
     nnz: int
     num_edges: int
     symmetric: bool
     about: str
     date: str
-    files: Mapping[str, StoredFile]
+    files: Mapping[str, StoredFile] = field(hash=False, repr=False)
 
 
 @dataclass(frozen=True)
-class StoredGraph:
+class StoredGraph(Header):
     """What the folder of a graph says of it. Its arrays were not looked at.
 
     Attributes:
@@ -131,17 +132,15 @@ class StoredGraph:
         symmetric: whether the reverse of each edge was added.
         about: what it is, as given when it was built.
         date: when it was built (UTC, ISO 8601).
-        nbytes: bytes of its arrays.
+        files: sizes and checksums of the files of its arrays, by their names.
     """
 
     folder: Path
-    num_nodes: int
-    nnz: int
-    num_edges: int
-    symmetric: bool
-    about: str
-    date: str
-    nbytes: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(file.nbytes for file in self.files.values())
 
 
 def folder_of(folder: Any) -> Path:
@@ -154,13 +153,9 @@ def folder_of(folder: Any) -> Path:
     return Path(path)
 
 
-def write_header(folder: Path, graph: StoredGraph, files: Mapping[str, StoredFile]) -> None:
+def write_header(folder: Path, header: Header) -> None:
     """Write graph.json, and wait until it is on the disk."""
-    header = _Header(
-        _MARK, _VERSION, graph.num_nodes, graph.nnz, graph.num_edges, graph.symmetric, graph.about,
-        graph.date, files,
-    )  # fmt: skip
-    content = to_plain(header)
+    content = {"made_by": _MARK, "version": _VERSION, **to_plain(header)}
     path = folder / HEADER
     with writing(path), open(path, "x", encoding="utf-8") as file:
         json.dump({"graph": content, "checksum": _sum_of(content)}, file, indent=2)
@@ -181,7 +176,7 @@ def _damaged(path: Path, problem: str) -> NoReturn:
     raise DamagedGraphError(f"{path}: is damaged ({problem})")
 
 
-def _read_header(folder: Path) -> _Header:
+def _read_header(folder: Path) -> Header:
     path = folder / HEADER
     try:
         content = read_json(path, 1 << 20)
@@ -197,7 +192,8 @@ def _read_header(folder: Path) -> _Header:
     if plain.get("version") != _VERSION:
         bad_value("folder", f"{path} is of version {plain.get('version')}; accepted: {_VERSION}")
     try:
-        header: _Header = from_plain(_Header, plain, "graph")
+        facts = {name: value for name, value in plain.items() if name not in ("made_by", "version")}
+        header: Header = from_plain(Header, facts, "graph")
     except PlainError as error:
         _damaged(path, str(error))
     if set(header.files) != set(FILES):
@@ -208,7 +204,7 @@ def _read_header(folder: Path) -> _Header:
 
 
 def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
-    """Read what a folder says of its graph, and compares the sizes of its files.
+    """Read what a folder says of its graph, and compare the sizes of its files.
 
     Args:
         folder: a folder that `build_graph` or `generate_graph` made.
@@ -222,10 +218,7 @@ def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
     path = folder_of(folder)
     header = _read_header(path)
     _map_arrays(path, header)
-    return StoredGraph(
-        path, header.num_nodes, header.nnz, header.num_edges, header.symmetric, header.about, header.date,
-        sum(file.nbytes for file in header.files.values()),
-    )  # fmt: skip
+    return StoredGraph(**vars(header), folder=path)
 
 
 def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
@@ -256,8 +249,8 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*not writable", UserWarning)  # nothing writes to them
         csr = Csr(torch.from_numpy(indptr), torch.from_numpy(indices), header.num_nodes)
-    _check_offsets(path / FILES[0], csr, header.files[FILES[0]].checksum)
-    _check_indices(path / FILES[1], csr, header.files[FILES[1]].checksum)
+    _check_offsets(path, csr, header)
+    _check_indices(path, csr, header)
     graph = SparseGraph(csr)
     if header.symmetric:
         _check_symmetric(path / FILES[1], csr)
@@ -267,19 +260,13 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
 
 
 def map_offsets(graph: StoredGraph) -> np.ndarray[Any, Any]:
-    """Map the offsets of a graph, int64 [nodes + 1]. They were not checked.
-
-    Raises:
-        DamagedGraphError: the file is missing or damaged.
-    """
-    return _map_arrays(graph.folder, _read_header(graph.folder))[0]
+    """Map the offsets of a graph, int64 [nodes + 1]. They were not checked."""
+    return _map_arrays(graph.folder, graph)[0]
 
 
-def _map_arrays(folder: Path, header: _Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    arrays = []
-    for name, dtype, count in zip(
-        FILES, (np.int64, np.int32), (header.num_nodes + 1, header.nnz), strict=True
-    ):
+def _map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    arrays, counts = [], (header.num_nodes + 1, header.nnz)
+    for name, dtype, count in zip(FILES, (np.int64, np.int32), counts, strict=True):
         path, expected = folder / name, header.files[name].nbytes
         try:
             size = path.stat().st_size
@@ -295,11 +282,7 @@ def _map_arrays(folder: Path, header: _Header) -> tuple[np.ndarray[Any, Any], np
 
 
 def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Cut rows of a matrix into parts of bounded size, and yield them in their order.
-
-    Args:
-        csr: a matrix on the CPU with valid offsets.
-        first, stop: the first of the rows, and the one behind the last; None: the number of rows.
+    """Divide the rows from `first` on and below `stop` of a matrix on the CPU into parts of bounded size.
 
     Yields:
         The first row, the row behind the last, the first nonzero, and the nonzero behind the last. A part has
@@ -315,11 +298,11 @@ def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tup
         first, begin = last, end
 
 
-def _check_offsets(path: Path, csr: Csr, checksum: str) -> None:
-    found, offsets = xxhash.xxh3_128(), csr.indptr.numpy()
+def _check_offsets(folder: Path, csr: Csr, header: Header) -> None:
+    path, found, offsets = folder / FILES[0], xxhash.xxh3_128(), csr.indptr.numpy()
     for first in range(0, len(offsets), _ROWS):
         found.update(bytes_of(offsets[first : first + _ROWS]))
-    if found.hexdigest() != checksum:
+    if found.hexdigest() != header.files[FILES[0]].checksum:
         _damaged(path, "its elements do not match their checksum")
     try:
         check_offsets(str(path), csr.indptr, csr.nnz)
@@ -327,8 +310,8 @@ def _check_offsets(path: Path, csr: Csr, checksum: str) -> None:
         raise DamagedGraphError(str(error)) from error
 
 
-def _check_indices(path: Path, csr: Csr, checksum: str) -> None:
-    found, threads = xxhash.xxh3_128(), torch.get_num_threads()
+def _check_indices(folder: Path, csr: Csr, header: Header) -> None:
+    path, found, threads = folder / FILES[1], xxhash.xxh3_128(), torch.get_num_threads()
     for first, last, begin, end in row_parts(csr):
         columns = csr.indices[begin:end]
         found.update(bytes_of(columns.numpy()))
@@ -337,7 +320,7 @@ def _check_indices(path: Path, csr: Csr, checksum: str) -> None:
             _damaged(path, f"element {begin + at} is {int(columns[at])}; accepted: 0 to {csr.cols - 1}")
         if not _native.is_canonical(csr.indptr[first : last + 1] - begin, columns, threads):
             _damaged(path, f"columns do not ascend in a row from {first} to {last - 1}")
-    if found.hexdigest() != checksum:
+    if found.hexdigest() != header.files[FILES[1]].checksum:
         _damaged(path, "its elements do not match their checksum")
 
 
