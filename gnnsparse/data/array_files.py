@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import os
 import warnings
 import zipfile
@@ -45,13 +46,11 @@ class Arrays:
         self._archive = archive
         self._members: dict[str, zipfile.ZipInfo] = {}
         for member in archive.infolist():
-            name = member.filename.removesuffix(".npy")
+            name, nbytes = member.filename.removesuffix(".npy"), member.compress_size
             if name in self._members:
                 bad_value(name, "is in the archive twice; accepted: one array of a name")
-            if member.compress_size > size:
-                bad_value(
-                    name, f"promises {member.compress_size} bytes of a file of {size}; accepted: a whole file"
-                )
+            if nbytes > size:
+                bad_value(name, f"promises {nbytes} bytes of a file of {size}; accepted: a whole file")
             self._members[name] = member
         self.names = frozenset(self._members)
 
@@ -83,20 +82,10 @@ class Arrays:
         """Read an array of one integer, see `read`."""
         return int(self.read(name, "iu", ()))
 
-    def pair(self, name: str) -> tuple[int, int]:
-        """Read an array of two integers, the shape of a matrix, see `read`."""
-        rows, cols = self.read(name, "iu", (2,)).tolist()
-        return rows, cols
-
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Arrays]:
-    """Open an npz archive. Errors inside the `with` block name the file.
-
-    Raises:
-        ValueError: it is no archive, or damaged.
-        OSError: it can't be opened.
-    """
+    """Open an npz archive. Errors inside the `with` block name the file."""
     with open_regular(path) as file, reading(path):
         if file.read(6) == np.lib.format.MAGIC_PREFIX:
             raise ValueError("is a single array, not an npz archive")
@@ -121,20 +110,13 @@ def bytes_of(array: np.ndarray) -> memoryview:
 def map_npy(path: Path, dtypes: tuple[Any, ...], shape: Shape) -> np.ndarray:
     """Map the array of an npy file into memory, of which nothing is read but the header.
 
-    The mapping goes on when the file is replaced by another one of its name. A file that is cut short while
-    it is mapped ends the process at the next access to what is missing.
+    The array can't be written to. The mapping goes on when the file is replaced by another one of its name. A
+    file that is cut short while it is mapped ends the process at the next access to what is missing.
 
     Args:
         path: the file.
         dtypes: the types that are accepted, in the byte order of this machine.
         shape: its shape, in which None stands for any size.
-
-    Returns:
-        The array, which can't be written to.
-
-    Raises:
-        ValueError: it is no npy file, damaged, or of another type or shape; the message names the file.
-        OSError: it can't be opened.
     """
     open_regular(path).close()
     with reading(path):
@@ -187,11 +169,7 @@ _LINE, _ROW = 2**20, 256
 
 
 def bounded_line(file: BinaryIO, limit: int = _LINE) -> bytes:
-    """Read a line, which is empty at the end of the file.
-
-    Raises:
-        ValueError: the line has more than `limit` bytes.
-    """
+    """Read a line of at most `limit` bytes, which is empty at the end of the file."""
     line = file.readline(limit + 1)
     if len(line) > limit:
         raise ValueError(f"has a line of more than {limit} bytes; accepted: at most as many")
@@ -199,13 +177,7 @@ def bounded_line(file: BinaryIO, limit: int = _LINE) -> bytes:
 
 
 def read_text(path: Path, factor: int) -> bytes:
-    """Return the bytes of a text, decompressed, if memory has room for `factor` times as many.
-
-    Raises:
-        ValueError: it is no regular file, or damaged.
-        MemoryError: it is too large.
-        OSError: it can't be opened.
-    """
+    """Return the bytes of a text, decompressed, if memory has room for `factor` times as many."""
     content = bytearray()
     with open_text(path) as (file, _):
         while chunk := file.read(_CHUNK):
@@ -215,11 +187,7 @@ def read_text(path: Path, factor: int) -> bytes:
 
 
 def read_lines(file: BinaryIO, rows: int) -> io.BytesIO:
-    """Read the rest of a file, of which a table of `rows` rows and comments can have so many bytes.
-
-    Raises:
-        ValueError: there are more bytes than that.
-    """
+    """Read the rest of a file, if it has no more bytes than a table of `rows` rows and comments can have."""
     limit, found = _ROW * rows + _LINE, bytearray()
     while chunk := file.read(_CHUNK):
         found += chunk
@@ -250,10 +218,6 @@ def parse_rows(
 
     Returns:
         [rows, columns], or [rows] of a structured type.
-
-    Raises:
-        ValueError: there are more or fewer rows, rows have different numbers of columns, or something is no
-            number, or no integer that fits where integers are asked for.
     """
     dtype = np.dtype(dtype)
     with warnings.catch_warnings():
@@ -276,22 +240,9 @@ def parse_rows(
 
 
 def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None, exact: bool = True) -> np.ndarray:
-    """Read a table of comma-separated numbers without a head, `.csv.gz`.
+    """Read a table [rows, columns] of comma-separated numbers without a head, `.csv.gz`.
 
-    Args:
-        path: the file.
-        dtype: a numpy type.
-        rows: the number of rows.
-        columns: the number of columns; None: any.
-        exact: whether there must be so many rows; else there may be fewer.
-
-    Returns:
-        [rows, columns].
-
-    Raises:
-        ValueError: the file is damaged, or has another number of rows or columns.
-        MemoryError: the table does not fit into memory.
-        OSError: the file can't be read.
+    With `columns` None it may have any number of them; `exact` is that of `parse_rows`.
     """
     with open_text(path) as (file, size), reading(path):
         first = bounded_line(file)
@@ -300,14 +251,8 @@ def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None, exac
             raise ValueError(f"has {width} columns; accepted: {columns}")
         if exact and rows * 2 * width > size + 1:  # a digit and what follows it
             raise ValueError(f"has at most {size} bytes; accepted: {rows} rows of {width} columns")
-        check_memory(
-            "rows", rows * width * np.dtype(dtype).itemsize, f"a table of {rows} rows and {width} columns"
-        )
-        table = parse_rows("table", _lines(first, file), dtype, rows, ",", exact=exact)
+        nbytes = rows * width * np.dtype(dtype).itemsize
+        check_memory("rows", nbytes, f"a table of {rows} rows and {width} columns")
+        lines = itertools.chain([first], iter(lambda: bounded_line(file), b"")) if first else ()
+        table = parse_rows("table", lines, dtype, rows, ",", exact=exact)
         return table.reshape(len(table), width)
-
-
-def _lines(first: bytes, file: BinaryIO) -> Iterator[bytes]:
-    while first:
-        yield first
-        first = bounded_line(file)

@@ -50,8 +50,7 @@ class _Head:
     layout: str
     field: str
     storage: str
-    rows: int
-    cols: int
+    shape: tuple[int, int]
     lines: int
 
 
@@ -72,8 +71,18 @@ def read_mtx(path: Path) -> Coordinates:
     """
     with open_text(path) as (file, size), reading(path):
         head = _read_head(file, size)
-        lines = read_lines(file, head.lines)
-        return _elements(head, lines) if head.layout == "coordinate" else _array(head, lines)
+        lines, sign = read_lines(file, head.lines), _SIGNS[head.storage]
+        row, col, values = _elements(head, lines) if head.layout == "coordinate" else _array(head, lines)
+        if sign is not None:
+            beside = row != col
+            if sign < 0 and values is not None and values[~beside].any():
+                problem = "one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix"
+                raise ValueError(f"elements: {problem}")
+            row, col = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
+            if values is not None:
+                mirrored = values[beside] if sign > 0 else -values[beside].astype(np.float64)
+                values = np.concatenate([values, mirrored])
+        return Coordinates(head.shape, row, col, values)
 
 
 def _read_head(file: BinaryIO, size: int) -> _Head:
@@ -91,59 +100,44 @@ def _read_head(file: BinaryIO, size: int) -> _Head:
     line = bounded_line(file)
     while line and (line.startswith(b"%") or not line.strip()):
         line = bounded_line(file)
-    count = 3 if layout == "coordinate" else 2
-    sizes = [
-        int(word) if word.isdecimal() and len(word) < 20 else -1 for word in line.decode("latin1").split()
-    ]
-    if len(sizes) != count or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
-        names = "rows, columns and elements" if count == 3 else "rows and columns"
-        raise ValueError(
-            f"sizes: got {line.strip()[:80].decode('latin1')!r}; accepted: {names}, the first two below 2^31"
-        )
-    rows, cols = sizes[:2]
+    names = "rows, columns and elements" if layout == "coordinate" else "rows and columns"
+    rows, cols, *more = _sizes("sizes", line, 3 if layout == "coordinate" else 2, names)
     if storage != "general" and rows != cols:
-        raise ValueError(
-            f"sizes: got {rows} rows and {cols} columns of a {storage} matrix; accepted: a square one"
-        )
-    lines = sizes[2] if layout == "coordinate" else _stored(rows, cols, storage)
+        got = f"got {rows} rows and {cols} columns of a {storage} matrix"
+        raise ValueError(f"sizes: {got}; accepted: a square one")
+    # An array has all elements, or if it is symmetric those from the diagonal down.
+    triangle = rows * (rows - 1 if storage == "skew-symmetric" else rows + 1) // 2
+    lines = more[0] if more else rows * cols if storage == "general" else triangle
     shortest = (2 if layout == "array" else 4) * lines - 1  # "1 1" or "1", and the end of the line
     if shortest > size:
-        raise ValueError(
-            f"sizes: promise {lines} lines in at most {size} bytes; accepted: what they can hold"
-        )
+        problem = f"promise {lines} lines in at most {size} bytes"
+        raise ValueError(f"sizes: {problem}; accepted: what they can hold")
     check_memory("sizes", 32 * lines, f"a matrix of {rows} rows, {cols} columns and {lines} elements")
-    return _Head(layout, field, storage, rows, cols, lines)
+    return _Head(layout, field, storage, (rows, cols), lines)
 
 
-def _stored(rows: int, cols: int, storage: str) -> int:
-    """Return the number of elements that an array stores: of symmetric ones those from the diagonal down."""
-    if storage == "general":
-        return rows * cols
-    return rows * (rows - 1) // 2 if storage == "skew-symmetric" else rows * (rows + 1) // 2
+def _sizes(name: str, line: bytes, count: int, names: str) -> list[int]:
+    """Return the numbers in a line, of which the first two are below 2^31."""
+    words = line.decode("latin1").replace(",", " ").split()
+    sizes = [int(word) if word.isdecimal() and len(word) < 20 else -1 for word in words]
+    if len(sizes) != count or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
+        got = line.strip()[:80].decode("latin1")
+        raise ValueError(f"{name}: got {got!r}; accepted: {names}, the first two below 2^31")
+    return sizes
 
 
-def _elements(head: _Head, lines: Iterable[bytes]) -> Coordinates:
+#: Rows and columns from 0 on, int32, and values; None: all are 1.
+_Elements = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def _elements(head: _Head, lines: Iterable[bytes]) -> _Elements:
     number = _FIELDS[head.field]
     dtype = [("row", "i8"), ("col", "i8"), *([("value", number)] if number else [])]
     columns = None if number else (0, 1)  # some published patterns have weights, which are left out
     table = parse_rows("elements", lines, dtype, head.lines, columns=columns)
-    row = _indices("row", table["row"], head.rows)
-    col = _indices("column", table["col"], head.cols)
-    values = np.ascontiguousarray(table["value"]) if number else None
-    sign = _SIGNS[head.storage]
-    if sign is None:
-        return Coordinates((head.rows, head.cols), row, col, values)
-    beside = row != col
-    if sign < 0 and values is not None and values[~beside].any():
-        raise ValueError("elements: one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix")
-    row, col = np.concatenate([row, col[beside]]), np.concatenate([col, row[beside]])
-    if values is not None:
-        values = np.concatenate([values, _mirrored(values[beside], sign)])
-    return Coordinates((head.rows, head.cols), row, col, values)
-
-
-def _mirrored(values: np.ndarray, sign: int) -> np.ndarray:
-    return values if sign > 0 else -values.astype(np.float64)
+    row = _indices("row", table["row"], head.shape[0])
+    col = _indices("column", table["col"], head.shape[1])
+    return row, col, np.ascontiguousarray(table["value"]) if number else None
 
 
 def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
@@ -155,24 +149,16 @@ def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
     return (given - 1).astype(np.int32)
 
 
-def _array(head: _Head, lines: Iterable[bytes]) -> Coordinates:
+def _array(head: _Head, lines: Iterable[bytes]) -> _Elements:
     flat = parse_rows("elements", lines, [("value", _FIELDS[head.field])], head.lines)["value"]
-    sign = _SIGNS[head.storage]
-    if sign is None:
-        col, row = np.divmod(flat.nonzero()[0], max(head.rows, 1))
-        values = flat[flat != 0]
-        return Coordinates((head.rows, head.cols), row.astype(np.int32), col.astype(np.int32), values)
-    # Columns one after another from the diagonal down, which are the rows of an upper triangle.
-    col, row = np.triu_indices(head.rows, 1 if sign < 0 else 0)
-    kept = flat.nonzero()[0]
-    row, col, values = row[kept].astype(np.int32), col[kept].astype(np.int32), flat[kept]
-    beside = row != col
-    return Coordinates(
-        (head.rows, head.cols),
-        np.concatenate([row, col[beside]]),
-        np.concatenate([col, row[beside]]),
-        np.concatenate([values, _mirrored(values[beside], sign)]),
-    )
+    rows = head.shape[0]
+    at = flat.nonzero()[0]
+    if _SIGNS[head.storage] is None:
+        col, row = np.divmod(at, max(rows, 1))
+    else:
+        # Columns one after another from the diagonal down, which are the rows of an upper triangle.
+        col, row = (ends[at] for ends in np.triu_indices(rows, int(head.storage == "skew-symmetric")))
+    return row.astype(np.int32), col.astype(np.int32), flat[at]
 
 
 #: Characters of a number below 2^63, with the space after it.
@@ -209,11 +195,10 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     if not isinstance(path, (str, os.PathLike)):
         bad_type("path", path, "the path of a file")
     path = Path(path)
-    plain = path.name.removesuffix(".gz")
-    ending = plain[plain.rfind(".") :] if "." in plain else ""
+    ending = path.name[path.name.rfind(".", 0, -3) :] if path.name.endswith(".gz") else path.suffix
     read = _READERS.get(ending)
-    if read is None or (ending == ".npz" and plain != path.name):
-        bad_value("path", f"got {str(path)!r}; accepted: a file .mtx, .mtx.gz, .smtx, .smtx.gz or .npz")
+    if read is None:
+        bad_value("path", f"got {str(path)!r}; accepted: a file {', '.join(_READERS)}")
     return read(path)
 
 
@@ -236,40 +221,33 @@ def _integers(name: str, array: np.ndarray) -> np.ndarray:
     return array if array.dtype in (np.int32, np.int64) else array.astype(np.int64)
 
 
-def _check_shape(name: str, rows: int, cols: int) -> None:
+def _shape(arrays: Arrays, name: str) -> tuple[int, int]:
+    rows, cols = arrays.read(name, "iu", (2,)).tolist()
     if not (0 <= rows <= _MAX_SIZE and 0 <= cols <= _MAX_SIZE):
         bad_value(name, f"is ({rows}, {cols}); accepted: sizes from 0 to 2^31 - 1")
+    return rows, cols
 
 
-def _from_coordinates(
-    shape: tuple[int, int], row: np.ndarray, col: np.ndarray, values: np.ndarray | None
-) -> SparseGraph:
+def _from_coordinates(found: Coordinates) -> SparseGraph:
     """Make a graph of elements in range, of which repeated ones are summed in float64."""
     import scipy.sparse
 
-    rows, cols = shape
-    check_memory("rows", 24 * rows + 16 * row.size, f"a matrix of {rows} rows and {row.size} elements")
-    data = np.ones(row.size, np.float32) if values is None else values.astype(np.float64)
-    matrix = scipy.sparse.coo_array((data, (row, col)), shape=shape).tocsr()
+    (rows, cols), count, values = found.shape, found.row.size, found.values
+    check_memory("rows", 24 * rows + 16 * count, f"a matrix of {rows} rows and {count} elements")
+    data = np.ones(count, np.float32) if values is None else values.astype(np.float64)
+    matrix = scipy.sparse.coo_array((data, (found.row, found.col)), shape=found.shape).tocsr()
     return _from_csr(matrix.indptr, matrix.indices, None if values is None else matrix.data, cols)
 
 
 def _read_mtx(path: Path) -> SparseGraph:
     found = read_mtx(path)
     with reading(path):
-        return _from_coordinates(found.shape, found.row, found.col, found.values)
+        return _from_coordinates(found)
 
 
 def _read_smtx(path: Path) -> SparseGraph:
     with open_text(path) as (file, size), reading(path):
-        head = bounded_line(file).decode("latin1")
-        words = head.replace(",", " ").split()
-        sizes = [int(word) if word.isdecimal() and len(word) < 20 else -1 for word in words]
-        if len(sizes) != 3 or min(sizes) < 0 or max(sizes[:2]) > _MAX_SIZE:
-            raise ValueError(
-                f"line 1: is {head.strip()[:80]!r}; accepted: rows, cols, nnz, the first two below 2^31"
-            )
-        rows, cols, nnz = sizes
+        rows, cols, nnz = _sizes("line 1", bounded_line(file), 3, "rows, cols, nnz")
         if 2 * (rows + nnz) > size:  # a digit and a space
             raise ValueError(f"line 1: promises {rows + 1} offsets and {nnz} columns in at most {size} bytes")
         check_memory("line 1", 16 * (rows + nnz), f"a matrix of {rows} rows and {nnz} elements")
@@ -298,7 +276,8 @@ def _read_npz(path: Path) -> SparseGraph:
         if {"indptr", "indices"} <= arrays.names:
             indptr = arrays.read("indptr", "iu", (None,))
             nodes = arrays.scalar("num_nodes") if "num_nodes" in arrays.names else max(indptr.size - 1, 0)
-            _check_shape("num_nodes", nodes, nodes)
+            if not 0 <= nodes <= _MAX_SIZE:
+                bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
             return _checked_rows(_from_csr(indptr, arrays.read("indices", "iu", (None,)), None, nodes), nodes)
         raise ValueError(
             f"holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what "
@@ -309,15 +288,9 @@ def _read_npz(path: Path) -> SparseGraph:
 def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
     """Make a matrix of the arrays indptr, indices and shape, and data if there is one, of an archive.
 
-    Args:
-        arrays: the archive.
-        prefix: the names of the arrays begin with it.
-
-    Raises:
-        ValueError: an array is missing, of another type or shape, or out of range.
+    The names of the arrays begin with the prefix.
     """
-    rows, cols = arrays.pair(prefix + "shape")
-    _check_shape(prefix + "shape", rows, cols)
+    rows, cols = _shape(arrays, prefix + "shape")
     indptr = arrays.read(prefix + "indptr", "iu", (None,))
     indices = arrays.read(prefix + "indices", "iu", (None,))
     has_data = prefix + "data" in arrays.names
@@ -335,8 +308,7 @@ def _from_scipy(arrays: Arrays) -> SparseGraph:
         return csr_of_archive(arrays, "")
     if form not in _INDEX_ARRAYS:
         bad_value("format", f"is {form[:40]!r}; accepted: csr, {', '.join(_INDEX_ARRAYS)}")
-    shape = arrays.pair("shape")
-    _check_shape("shape", *shape)
+    shape = _shape(arrays, "shape")
     data = arrays.read("data", "biuf").astype(np.float64)
     index = [_integers(name, arrays.read(name, "iu", (None,))) for name in _INDEX_ARRAYS[form]]
     check_memory("data", 24 * data.size, f"a matrix of {data.size} elements")
@@ -348,7 +320,7 @@ def _from_scipy(arrays: Arrays) -> SparseGraph:
         found = matrix.tocoo()
     except (ValueError, IndexError, ZeroDivisionError) as error:
         bad_value(form, str(error))
-    return _from_coordinates(shape, found.row, found.col, found.data)
+    return _from_coordinates(Coordinates(shape, found.row, found.col, found.data))
 
 
 #: The arrays of indices of each form beside CSR.
@@ -363,4 +335,6 @@ def _checked_rows(graph: SparseGraph, rows: int) -> SparseGraph:
     return graph
 
 
-_READERS = {".mtx": _read_mtx, ".smtx": _read_smtx, ".npz": _read_npz}
+_READERS = {
+    ".mtx": _read_mtx, ".mtx.gz": _read_mtx, ".smtx": _read_smtx, ".smtx.gz": _read_smtx, ".npz": _read_npz,
+}  # fmt: skip
