@@ -15,9 +15,8 @@ from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "GraphDataset", "LinkDataset", "NodeDataset",
-    "SequenceDataset", "SequencePart", "WithTargets", "check_finite", "check_graph_ptr", "check_labels",
-    "check_masks", "check_scale", "check_seed", "check_split", "check_square", "check_targets",
-    "edge_keys", "has_edges", "normalize_rows", "pad_sequences",
+    "SequenceDataset", "SequencePart", "check_finite", "check_graph_ptr", "check_labels", "check_scale",
+    "check_seed", "check_split", "edge_keys", "has_edges", "normalize_rows",
 ]  # fmt: skip
 
 _MAX_SEED = 2**63 - 1
@@ -38,12 +37,7 @@ def check_seed(value: Any) -> int:
 
 
 def check_split(value: Any, count: int | None) -> int:
-    """Return `value` if it is the number of a split; else raise.
-
-    Args:
-        value: the argument.
-        count: number of splits, which are numbered from 0; None: there is no end of them.
-    """
+    """Return `value` if it is the number of one of `count` splits, None: of any number; else raise."""
     accepted = "0, 1, 2, ..." if count is None else "0" if count == 1 else f"0 to {count - 1}"
     split = _integer("split", value, accepted)
     if split < 0 or (count is not None and split >= count):
@@ -62,7 +56,7 @@ def check_scale(value: Any) -> float:
     return float(value)
 
 
-def check_square(graph: Any) -> int:
+def _check_square(graph: Any) -> int:
     """Return the number of nodes of `graph` if it is a square SparseGraph; else raise."""
     if not isinstance(graph, SparseGraph):
         bad_type("graph", graph, "a SparseGraph")
@@ -86,62 +80,48 @@ def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
     return values
 
 
-def check_labels(name: str, labels: Any, nodes: int, count: int) -> None:
-    """Raise if `labels` are no labels of nodes.
+def check_labels(name: str, labels: Any, items: int, count: int, *, missing: bool = False) -> None:
+    """Raise if `labels` are no labels of nodes or graphs.
 
     Args:
         name: the argument.
-        labels: int64 [nodes], a class below `count` of each node; or float32 [nodes, count] of 0 and 1.
-        nodes: the number of nodes.
+        labels: int64 [items], a class below `count` of each item; or float32 [items, count] of 0 and 1.
+        items: the number of nodes or graphs.
         count: the number of classes or labels.
+        missing: whether some may be missing: classes of -1, and labels of NaN.
     """
     if isinstance(labels, torch.Tensor) and labels.is_floating_point():
-        check_tensor(name, labels, dtypes=(torch.float32,), shape=(nodes, count))
-        if not bool(((labels == 0) | (labels == 1)).all()):
-            bad_value(name, "holds other numbers than 0 and 1; accepted: 1 for each label that a node has")
+        check_tensor(name, labels, dtypes=(torch.float32,), shape=(items, count))
+        known = labels[~labels.isnan()] if missing else labels
+        if not bool(((known == 0) | (known == 1)).all()):
+            accepted = "1 for each label that an item has, and 0 for the others"
+            if missing:
+                accepted += ", NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')"
+            bad_value(name, f"holds other numbers than 0 and 1; accepted: {accepted}")
         return
-    check_tensor(name, labels, dtypes=(torch.int64,), shape=(nodes,))
-    if nodes == 0:
-        return
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= count:
-        bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}")
+    check_tensor(name, labels, dtypes=(torch.int64,), shape=(items,))
+    low, high = (int(bound) for bound in labels.aminmax()) if items else (0, -1)
+    if low < -int(missing) or high >= count:
+        more = ", and -1 for missing ones" if missing else ""
+        bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}{more}")
 
 
-def check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
+def _check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
     """Raise if `targets` are no targets of nodes or graphs, of which some may be missing.
 
-    Args:
-        name: the argument.
-        targets: int64 [items], a class below `count` of each item, -1 if it is missing; or float32 [items,
-            count] of 0 and 1, NaN for labels that are missing; with `regression` float32 [items] (if `count`
-            is 1) or [items, count], finite numbers, NaN for those that are missing.
-        items: the number of nodes or graphs.
-        count: the number of classes, of labels, or of numbers to predict for an item.
-        regression: whether the targets are numbers to predict.
+    With `regression` they are float32 [items] (if `count` is 1) or [items, count], finite numbers, NaN for
+    those that are missing; else labels.
     """
-    if regression:
-        accepted = f"({items},) or ({items}, 1)" if count == 1 else f"({items}, {count})"
-        check_tensor(name, targets, dtypes=(torch.float32,))
-        if tuple(targets.shape) not in (((items,), (items, 1)) if count == 1 else ((items, count),)):
-            bad_value(name, f"has shape {tuple(targets.shape)}; accepted: {accepted}")
-        if bool(targets.isinf().any()):
-            bad_value(name, "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
-    elif isinstance(targets, torch.Tensor) and targets.is_floating_point():
-        check_tensor(name, targets, dtypes=(torch.float32,), shape=(items, count))
-        if not bool(((targets == 0) | (targets == 1) | targets.isnan()).all()):
-            bad_value(
-                name,
-                "holds other numbers than 0 and 1; accepted: 1 for each label that an item has, 0 for the "
-                "others, NaN for missing ones (numbers to predict: metric='mae', 'mse' or 'r2')",
-            )
-    else:
-        check_tensor(name, targets, dtypes=(torch.int64,), shape=(items,))
-        low, high = (int(bound) for bound in targets.aminmax()) if items else (0, 0)
-        if low < -1 or (items and high >= count):
-            bad_value(
-                name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}, and -1 for missing ones"
-            )
+    if not regression:
+        check_labels(name, targets, items, count, missing=True)
+        return
+    check_tensor(name, targets, dtypes=(torch.float32,))
+    shapes = [(items,), (items, 1)] if count == 1 else [(items, count)]
+    if tuple(targets.shape) not in shapes:
+        accepted = " or ".join(map(str, shapes))
+        bad_value(name, f"has shape {tuple(targets.shape)}; accepted: {accepted}")
+    if bool(targets.isinf().any()):
+        bad_value(name, "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
 
 
 #: The metrics of data sets with classes or labels, of which larger values are better.
@@ -152,8 +132,8 @@ REGRESSION_METRICS = ("mae", "mse", "r2")
 METRICS = (*CLASS_METRICS, *REGRESSION_METRICS)
 
 
-class WithTargets:
-    """What a data set with features of nodes and with targets says of itself, whatever the targets are of."""
+class _WithTargets:
+    """A data set with features of nodes and with targets, whatever the targets are of."""
 
     graph: SparseGraph
     x: torch.Tensor
@@ -182,7 +162,7 @@ class WithTargets:
 
 
 @dataclass(frozen=True, eq=False)
-class NodeDataset(WithTargets):
+class NodeDataset(_WithTargets):
     """Classification or regression of the nodes of one graph, with N nodes and F features.
 
     Attributes:
@@ -223,12 +203,12 @@ class NodeDataset(WithTargets):
     feature_names: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        nodes = check_square(self.graph)
+        nodes = _check_square(self.graph)
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
         check_finite("x", self.x)
-        check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
-        check_masks(self.train_mask, self.val_mask, self.test_mask, nodes, "node")
+        _check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        self._check_masks(nodes)
         for name, names, count in (
             ("node_ids", self.node_ids, nodes),
             ("class_names", self.class_names, self.num_classes),
@@ -271,14 +251,12 @@ class NodeDataset(WithTargets):
         """Return the task with edges that have no weights, for a model that would ignore them."""
         return replace(self, graph=SparseGraph(self.graph.csr))
 
-
-def check_masks(train: torch.Tensor, val: torch.Tensor, test: torch.Tensor, count: int, item: str) -> None:
-    """Raise unless the arguments are bool [count], and no item, such as a "node", is in two of them."""
-    masks = {"train_mask": train, "val_mask": val, "test_mask": test}
-    for name, mask in masks.items():
-        check_tensor(name, mask, dtypes=(torch.bool,), shape=(count,))
-    if count and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
-        bad_value("test_mask", f"a {item} is in two of the masks; accepted: masks without overlap")
+    def _check_masks(self, nodes: int) -> None:
+        masks = {"train_mask": self.train_mask, "val_mask": self.val_mask, "test_mask": self.test_mask}
+        for name, mask in masks.items():
+            check_tensor(name, mask, dtypes=(torch.bool,), shape=(nodes,))
+        if nodes and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+            bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
 
 
 def normalize_rows(x: torch.Tensor) -> None:
@@ -288,7 +266,7 @@ def normalize_rows(x: torch.Tensor) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class GraphDataset(WithTargets):
+class GraphDataset(_WithTargets):
     """Classification or regression of G graphs, which have N nodes with F features together.
 
     Graph g has the nodes graph_ptr[g] to graph_ptr[g + 1] - 1, and no edge joins nodes of two graphs:
@@ -326,14 +304,14 @@ class GraphDataset(WithTargets):
     metric: str = "accuracy"
 
     def __post_init__(self) -> None:
-        nodes = check_square(self.graph)
+        nodes = _check_square(self.graph)
         check_graph_ptr(self.graph_ptr, nodes)
         self._check_blocks()
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
         check_finite("x", self.x)
         graphs = self.num_graphs
-        check_targets("y", self.y, graphs, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        _check_targets("y", self.y, graphs, self.num_classes, regression=self.metric in REGRESSION_METRICS)
         for name in ("train_mask", "val_mask", "test_mask"):
             check_tensor(name, getattr(self, name), dtypes=(torch.bool,), shape=(graphs,))
         if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
@@ -348,9 +326,8 @@ class GraphDataset(WithTargets):
         if bool(wrong.any()):
             at = int(wrong.nonzero()[0])
             row, column = int(csr.row_index()[at]), int(csr.indices[at])
-            bad_value(
-                "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
-            )
+            problem = f"has an edge from node {column} to node {row} of another graph"
+            bad_value("graph", f"{problem}; accepted: none")
 
     @property
     def num_graphs(self) -> int:
@@ -368,9 +345,8 @@ def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
     """Raise unless `graph_ptr` is int64 [graphs + 1] and ascends from 0 to `nodes`, without repeats."""
     check_tensor("graph_ptr", graph_ptr, dtypes=(torch.int64,), shape=(None,))
     if graph_ptr.numel() == 0 or int(graph_ptr[0]) != 0 or int(graph_ptr[-1]) != nodes:
-        bad_value(
-            "graph_ptr", f"does not lead from 0 to {nodes}; accepted: the first node of each graph, and N"
-        )
+        accepted = "the first node of each graph, and N"
+        bad_value("graph_ptr", f"does not lead from 0 to {nodes}; accepted: {accepted}")
     if bool((graph_ptr.diff() <= 0).any()):
         at = int((graph_ptr.diff() <= 0).nonzero()[0])
         bad_value("graph_ptr", f"graph {at} has no nodes; accepted: graphs of one node or more")
@@ -409,7 +385,7 @@ class LinkDataset:
     hits_at: int = 20
 
     def __post_init__(self) -> None:
-        nodes = check_square(self.graph)
+        nodes = _check_square(self.graph)
         check_integer("hits_at", self.hits_at)
         for name in _PAIRS:
             pairs = check_tensor(name, getattr(self, name), dtypes=(torch.int64,), shape=(None, 2))
@@ -419,9 +395,8 @@ class LinkDataset:
         keys = edge_keys(self.graph)
         for pairs in (self.train_edges, self.train_edges.flip(1)):
             if not bool(has_edges(keys, pairs, nodes).all()):
-                bad_value(
-                    "train_edges", "has an edge that the graph lacks; accepted: edges in both directions"
-                )
+                problem = "has an edge that the graph lacks"
+                bad_value("train_edges", f"{problem}; accepted: edges in both directions")
 
     @property
     def num_nodes(self) -> int:
@@ -438,10 +413,7 @@ def edge_keys(graph: SparseGraph) -> torch.Tensor:
 def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
     """Return for each pair of a row and a column, int64 [k, 2], whether there is such an edge, bool [k].
 
-    Args:
-        keys: what `edge_keys` returned.
-        pairs: the pairs, on the CPU.
-        columns: the number of columns of the graph.
+    `keys` is what `edge_keys` returned of a graph with so many columns.
     """
     wanted = pairs[:, 0] * columns + pairs[:, 1]
     if keys.numel() == 0:
@@ -519,21 +491,3 @@ class SequenceDataset:
     def length(self) -> int:
         """Number of tokens of a sequence, padding included."""
         return self.train.tokens.shape[1]
-
-
-def pad_sequences(sequences: list[list[int]] | list[bytes], length: int, offset: int = 0) -> torch.Tensor:
-    """Cut sequences, or pads them with 0, to one length.
-
-    Args:
-        sequences: integers or bytes.
-        length: the length.
-        offset: added to each integer of a sequence.
-
-    Returns:
-        int16 [n, length].
-    """
-    padded = torch.zeros(len(sequences), length, dtype=torch.int16)
-    for row, sequence in zip(padded, sequences, strict=True):
-        kept = torch.tensor(list(sequence[:length]), dtype=torch.int16)
-        row[: kept.numel()] = kept + offset
-    return padded

@@ -21,7 +21,7 @@ from gnnsparse.sparse.graph import SparseGraph
 __all__ = ["load_ddi"]
 
 _FILE = "ogbl_ddi.npz"
-_ARRAYS = "indptr, indices, valid_edge, valid_edge_neg, test_edge, test_edge_neg"
+_ARRAYS = ("indptr", "indices", "valid_edge", "valid_edge_neg", "test_edge", "test_edge_neg")
 
 
 @register_dataset("ogbl_ddi", task="link")
@@ -47,7 +47,8 @@ def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
         if file.is_file():
             break
     else:
-        raise DatasetUnavailableError(f"root: there is no {_FILE} in {base}; accepted: a file with {_ARRAYS}")
+        accepted = f"a file with {', '.join(_ARRAYS)}"
+        raise DatasetUnavailableError(f"root: there is no {_FILE} in {base}; accepted: {accepted}")
     try:
         return _read(file)
     except (ValueError, OSError) as error:
@@ -55,15 +56,10 @@ def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
 
 
 def _read(file: Path) -> LinkDataset:
+    indptr, indices, *parts = _ARRAYS
     with open_npz(file) as arrays:
-        offsets, columns = (
-            arrays.read(name, "iu", (None,)).astype(np.int64) for name in ("indptr", "indices")
-        )
-        val, val_negatives, test, test_negatives = (
-            torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64))
-            for name in ("valid_edge", "valid_edge_neg", "test_edge", "test_edge_neg")
-        )
-        graph = SparseGraph.from_csr(offsets, columns)
+        csr = [arrays.read(name, "iu", (None,)).astype(np.int64) for name in (indptr, indices)]
+        held_out = [torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64)) for name in parts]
+        graph = SparseGraph.from_csr(*csr)
         pairs = torch.stack([graph.csr.row_index(), graph.csr.indices.long()], dim=1)
-        train = pairs[pairs[:, 0] < pairs[:, 1]]
-        return LinkDataset("ogbl_ddi", graph, train, val, val_negatives, test, test_negatives)
+        return LinkDataset("ogbl_ddi", graph, pairs[pairs[:, 0] < pairs[:, 1]], *held_out)

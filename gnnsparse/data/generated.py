@@ -1,4 +1,4 @@
-"""Data sets that are computed, kept in the package's cache beside the prepared graphs.
+"""Data sets that are computed, and cached beside the prepared graphs.
 
 What a data set is computed from is its key, so that a change of any of it makes another file. The split is
 left out: it is drawn anew in no time.
@@ -15,16 +15,16 @@ import torch
 
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels
-from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_named
+from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_graph
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.splits import random_split, split_by_class, split_generator
 from gnnsparse.errors import bad_value, check_memory
-from gnnsparse.formats.csr import Csr, check_csr, check_host_array, coo_to_csr
+from gnnsparse.formats.csr import Csr, check_csr, check_host_array
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Generated", "keep_generated", "load_digits", "make_dataset", "sizes_of", "unpack_generated"]
+__all__ = ["Generated", "cached_data", "load_digits", "make_dataset", "sizes_of", "unpack_generated"]
 
 _ARRAYS = ("indptr", "indices", "x", "y")
 
@@ -46,7 +46,7 @@ class Generated:
     classes: int
 
 
-def keep_generated(name: str, about: str, recipe: object, make: Callable[[], Generated]) -> Generated:
+def cached_data(name: str, about: str, recipe: object, make: Callable[[], Generated]) -> Generated:
     """Return the data set of a recipe: from the cache, or computed and stored there.
 
     A damaged file is reported, set aside and made anew. Where the cache can't be written, a CacheWarning says
@@ -127,38 +127,24 @@ def load_digits(split: int = 0) -> NodeDataset:
     Raises:
         ImportError: the images are not in the cache, and scikit-learn is not installed.
     """
-    made = keep_generated("digits", "", (_DIGITS_VERSION, _NEIGHBOURS, _BRIGHTEST), _read_images)
-    train, val, test = split_by_class(made.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
-    return NodeDataset(
-        name="digits",
-        graph=made.graph,
-        x=made.x,
-        y=made.y,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=made.classes,
-    )
+    made = cached_data("digits", "", (_DIGITS_VERSION, _NEIGHBOURS, _BRIGHTEST), _read_images)
+    masks = split_by_class(made.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
+    return NodeDataset("digits", made.graph, made.x, made.y, *masks, made.classes)
 
 
 def _read_images() -> Generated:
     source = import_optional("sklearn.datasets", "digits")
     pixels, labels = source.load_digits(return_X_y=True)
     pixels, y = torch.from_numpy(pixels), torch.from_numpy(labels).to(torch.int64)
-    graph = nearest_neighbours(pixels, _NEIGHBOURS)
+    graph = _nearest_neighbours(pixels, _NEIGHBOURS)
     return Generated(graph, (pixels / _BRIGHTEST).to(torch.float32), y, 10)
 
 
-def nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
-    """Make the symmetric graph that joins every point with its `count` nearest others.
+def _nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
+    """Make the symmetric graph that joins every point, [N, F], with its `count` nearest others.
 
-    All N x N distances are held in memory, so it is for thousands of points. Among points at equal distances
-    those with smaller indices are chosen. Distances between points of small integers are exact, so that every
-    machine makes an equal graph.
-
-    Args:
-        points: [N, F].
-        count: neighbours of each point, before the graph is made symmetric.
+    All N x N distances are held in memory. Among points at equal distances those with smaller indices are
+    chosen. Distances between points of small integers are exact, so that every machine makes an equal graph.
     """
     nodes = points.shape[0]
     square = (points * points).sum(dim=1)
@@ -166,11 +152,11 @@ def nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
     distance.fill_diagonal_(float("inf"))
     nearest = distance.argsort(dim=1, stable=True)[:, :count].reshape(-1)
     point = torch.arange(nodes).repeat_interleave(count)
-    csr, _ = coo_to_csr(torch.cat([point, nearest]), torch.cat([nearest, point]), nodes, nodes)
-    return SparseGraph(csr)
+    both = torch.stack([torch.cat([nearest, point]), torch.cat([point, nearest])])
+    return SparseGraph(SparseGraph.from_edge_index(both, nodes).csr)
 
 
-#: Share of the nodes that get a random class instead of their community's, which bounds the score of a model.
+#: Fraction of the nodes that get a random class instead of their community's, which bounds a model's score.
 _STRAY = 0.15
 #: Length of a class's mean feature vector; the noise of each feature has standard deviation 1.
 _SIGNAL = 1.5
@@ -198,18 +184,13 @@ _TASKS = {
 
 
 def sizes_of(name: str) -> tuple[int, int]:
-    """Return the numbers of features and classes of the graph that a generated graph stands for.
-
-    Generated graphs without such a data set have 128 features and 16 classes.
-    """
+    """Return the numbers of features and classes of a generated graph, 128 and 16 if it has no data set."""
     task = _TASKS.get(name)
     return (128, 16) if task is None else (task.features, task.classes)
 
 
 def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -> NodeDataset:
     """Generate a graph with a node classification task that can be learned, on the CPU, or read it again.
-
-    What was generated is kept in the package's cache.
 
     Each community has a class, which most of its nodes share. A node's features are a mean vector of its
     class plus noise, so strong that the class can be told from the features of a neighbourhood only, not from
@@ -230,37 +211,19 @@ def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -
     check_memory("scale", 4 * nodes * task.features, f"{task.features} features of {nodes} nodes")
     recipe = (_VERSION, BLOCK_MODELS[name], task, float(scale), seed, _STRAY, _SIGNAL)
     about = f"scale {scale:g}, seed {seed}"
-    made = keep_generated(name, about, recipe, lambda: _generate(name, scale, seed))
-    train, val, test = random_split(made.y.numel(), split_generator(split, seed), task.train, task.val)
-    return NodeDataset(
-        name=name,
-        graph=made.graph,
-        x=made.x,
-        y=made.y,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=task.classes,
-    )
+    made = cached_data(name, about, recipe, lambda: _generate(name, scale, seed))
+    masks = random_split(made.y.numel(), split_generator(split, seed), task.train, task.val)
+    return NodeDataset(name, made.graph, made.x, made.y, *masks, task.classes)
 
 
 def _generate(name: str, scale: float, seed: int) -> Generated:
     task = _TASKS[name]
-    graph, community = sample_named(name, scale, seed)
+    graph, community = sample_graph(BLOCK_MODELS[name], scale, seed)
     generator = torch.Generator().manual_seed(seed)
-    y = _plant_labels(community, task.classes, generator)
-    return Generated(graph, _features(y, task, generator), y, task.classes)
-
-
-def _plant_labels(community: torch.Tensor, classes: int, generator: torch.Generator) -> torch.Tensor:
-    count = int(community.max()) + 1
-    class_of = torch.randperm(count, generator=generator) % classes
+    class_of = torch.randperm(int(community.max()) + 1, generator=generator) % task.classes
     stray = torch.rand(community.numel(), generator=generator) < _STRAY
-    anything = torch.randint(classes, community.shape, generator=generator)
-    return torch.where(stray, anything, class_of[community])
-
-
-def _features(y: torch.Tensor, task: _Task, generator: torch.Generator) -> torch.Tensor:
+    anything = torch.randint(task.classes, community.shape, generator=generator)
+    y = torch.where(stray, anything, class_of[community])
     means = torch.randn(task.classes, task.features, generator=generator)
     means *= _SIGNAL / means.norm(dim=1, keepdim=True)
     x = torch.empty(y.numel(), task.features)
@@ -268,7 +231,7 @@ def _features(y: torch.Tensor, task: _Task, generator: torch.Generator) -> torch
         rows = x[at : at + _ROWS]
         torch.randn(rows.shape, generator=generator, out=rows)
         rows += means[y[at : at + _ROWS]]
-    return x
+    return Generated(graph, x, y, task.classes)
 
 
 for _name in _TASKS:

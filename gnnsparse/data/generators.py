@@ -23,9 +23,8 @@ from gnnsparse.registry import Names, Registry
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
-    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "Sampler", "check_scale_of", "chunks",
-    "community_bounds", "distinct", "graph_like", "pair_keys", "pareto_weights", "register_block_model",
-    "sample_graph",
+    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "Sampler", "check_scale_of", "community_bounds",
+    "graph_like", "pareto_weights", "register_block_model", "sample_graph",
 ]  # fmt: skip
 
 #: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
@@ -37,17 +36,17 @@ _ROUNDS = 24
 Span = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
-def chunks(count: int) -> list[slice]:
+def _chunks(count: int) -> list[slice]:
     """Return the ranges of `count` things that are worked on at a time."""
     return [slice(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
 
 
-def pair_keys(u: torch.Tensor, v: torch.Tensor, nodes: int) -> torch.Tensor:
+def _pair_keys(u: torch.Tensor, v: torch.Tensor, nodes: int) -> torch.Tensor:
     """Return a key for each unordered pair of nodes: the smaller one times `nodes`, plus the larger one."""
     return torch.minimum(u, v) * nodes + torch.maximum(u, v)
 
 
-def distinct(keys: torch.Tensor) -> torch.Tensor:
+def _distinct(keys: torch.Tensor) -> torch.Tensor:
     """Return the distinct keys in ascending order; may overwrite `keys`."""
     if keys.device.type == "cpu":
         keys.numpy().sort()  # in place, and several times as fast as torch's sort on the CPU
@@ -56,31 +55,20 @@ def distinct(keys: torch.Tensor) -> torch.Tensor:
 
 
 class Sampler:
-    """Draws distinct pairs of nodes, in proportion to the product of the nodes' weights.
+    """Draws distinct pairs of nodes on a device, in proportion to the product of the nodes' weights.
 
     Args:
         weights: float64 [nodes], on the CPU.
         bounds: int64 [communities + 1], the first node of each community and the number of nodes, on the CPU.
-        seed: seed of the draws.
-        device: where pairs are drawn.
-
-    Attributes:
-        generator: the random numbers, which may be replaced.
+        generator: the random numbers, on the device; the attribute may be replaced.
     """
 
-    def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, seed: int, device: torch.device) -> None:
-        self.nodes, self.device = weights.numel(), device
+    def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, generator: torch.Generator) -> None:
+        self.nodes, self.device, self.generator = weights.numel(), generator.device, generator
         self.bounds = bounds
         # Summed on the CPU, because a running sum on a GPU may differ from run to run.
-        self.weight_below = pad(weights.cumsum(0), (1, 0)).to(device)
-        self._bounds_there = bounds.to(device)
-        self.generator = torch.Generator(device=device).manual_seed(seed)
-
-    def inside(self, count: int) -> list[torch.Tensor]:
-        """Draw about `count` pairs inside communities; return keys, in chunks without common pairs."""
-        return [
-            self.fill(wanted, nodes, self.own_community) for wanted, nodes in self.inside_parts(count, _CHUNK)
-        ]
+        self.weight_below = pad(weights.cumsum(0), (1, 0)).to(self.device)
+        self._bounds_there = bounds.to(self.device)
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
         """Divide `count` pairs inside communities among these.
@@ -95,9 +83,8 @@ class Sampler:
         while first < wanted.numel() - 1:
             fits = int(torch.searchsorted(wanted, wanted[first] + most, right=True)) - 1
             last = max(first + 1, min(fits, wanted.numel() - 1))
-            yield (
-                int(wanted[last] - wanted[first]), slice(int(self.bounds[first]), int(self.bounds[last]))
-            )  # fmt: skip
+            nodes = slice(int(self.bounds[first]), int(self.bounds[last]))
+            yield int(wanted[last] - wanted[first]), nodes
             first = last
 
     def even_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
@@ -114,10 +101,6 @@ class Sampler:
         wanted = (self.weight_below[bounds] / total * count).round().long().tolist()
         for at, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
             yield wanted[at + 1] - wanted[at], slice(first, last)
-
-    def outside(self, count: int, reach: int | None) -> torch.Tensor:
-        """Draw about `count` pairs of nodes of different communities; return their keys."""
-        return self.fill(count, slice(0, self.nodes), self.span_within(reach), between=True)
 
     def span_within(self, reach: int | None) -> Span:
         """Return a function of nodes: the range of those whose ids differ by at most `reach`; None: all."""
@@ -157,7 +140,7 @@ class Sampler:
             draws, parts = missing + missing // 16 + 16, [found]
             for at in range(0, draws, _CHUNK):
                 parts.append(self._draw(min(_CHUNK, draws - at), nodes, span, between))
-            found = distinct(torch.cat(parts))
+            found = _distinct(torch.cat(parts))
         if found.numel() > count:
             chosen = torch.randperm(found.numel(), generator=self.generator, device=self.device)
             found = found[chosen[:count]]
@@ -165,26 +148,21 @@ class Sampler:
 
     def _draw(self, count: int, nodes: slice, span: Span, between: bool) -> torch.Tensor:
         """Draw `count` pairs; return the keys of those that can be edges, with repeats."""
-        u = self._pick(torch.arange(count, device=self.device), count, nodes)
+        # From each of `count` equal parts of the summed weights one first end: they ascend, and the number of
+        # times that a node is drawn varies little.
+        below, above = self.weight_below[nodes.start], self.weight_below[nodes.stop]
+        stratum = torch.arange(count, device=self.device) + self._uniform(count)
+        u = self._node_at(below + stratum / count * (above - below)).clamp(nodes.start, nodes.stop - 1)
         low, high = span(u)
-        below, above = self.weight_below[low], self.weight_below[high]
-        at = torch.lerp(below, above, self._uniform(count))
-        v = torch.searchsorted(self.weight_below, at, right=True) - 1
-        v = v.clamp(low, high - 1)  # rounding may exceed the range
+        at = torch.lerp(self.weight_below[low], self.weight_below[high], self._uniform(count))
+        v = self._node_at(at).clamp(low, high - 1)  # rounding may exceed the range
         is_edge = u != v
         if between:
             is_edge &= self._community(u) != self._community(v)
-        return pair_keys(u[is_edge], v[is_edge], self.nodes)
+        return _pair_keys(u[is_edge], v[is_edge], self.nodes)
 
-    def _pick(self, stratum: torch.Tensor, strata: int, nodes: slice) -> torch.Tensor:
-        """Draw a node from each of `strata` equal parts of the summed weights.
-
-        Stratified draws are ascending, and the number of times that a node is drawn varies little.
-        """
-        below, above = self.weight_below[nodes.start], self.weight_below[nodes.stop]
-        at = below + (stratum + self._uniform(stratum.numel())) / strata * (above - below)
-        u = torch.searchsorted(self.weight_below, at, right=True) - 1
-        return u.clamp(nodes.start, nodes.stop - 1)
+    def _node_at(self, weight: torch.Tensor) -> torch.Tensor:
+        return torch.searchsorted(self.weight_below, weight, right=True) - 1
 
     def _uniform(self, count: int) -> torch.Tensor:
         return torch.rand(count, dtype=torch.float64, device=self.device, generator=self.generator)
@@ -304,18 +282,8 @@ def graph_like(
             or `seed` is negative.
         MemoryError: on the CPU, the graph needs more memory than this process can get.
     """
-    return sample_named(BLOCK_MODELS.check(name), scale, seed, device, shuffled)[0]
-
-
-def sample_named(
-    name: str,
-    scale: float = 1.0,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    shuffled: bool = False,
-) -> tuple[SparseGraph, torch.Tensor]:
-    """Return the graph of `graph_like`, and the community of each node, int64 [nodes] on the CPU."""
-    return sample_graph(BLOCK_MODELS[name], check_scale_of(name, scale), seed, device, shuffled)
+    scale = check_scale_of(BLOCK_MODELS.check(name), scale)
+    return sample_graph(BLOCK_MODELS[name], scale, seed, device, shuffled)[0]
 
 
 def check_scale_of(name: str, scale: float) -> float:
@@ -362,18 +330,23 @@ def sample_graph(
     bounds = community_bounds(nodes, model, host)
     weights = pareto_weights(nodes, model, host)
     relabel = torch.randperm(nodes, generator=host)
-    sampler = Sampler(weights, bounds, seed, torch.device(device))
+    sampler = Sampler(weights, bounds, torch.Generator(device=torch.device(device)).manual_seed(seed))
     inside = round(edges * model.inside)
-    parts = [*sampler.inside(inside), sampler.outside(edges - inside, model.reach)]
+    parts = [sampler.fill(*part, sampler.own_community) for part in sampler.inside_parts(inside, _CHUNK)]
+    span = sampler.span_within(model.reach)
+    parts.append(sampler.fill(edges - inside, slice(0, nodes), span, between=True))
     community = torch.repeat_interleave(torch.arange(bounds.numel() - 1), bounds.diff())
     if shuffled:
         ids = relabel.to(sampler.device)
-        parts = [pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
+        parts = [_pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
         community = torch.empty_like(community).scatter_(0, relabel, community)
     keys = torch.cat(parts)
     del parts  # as large as the graph; so are the keys that are deleted below
-    keys = distinct(keys)
-    small, large = _split_keys(keys, nodes)
+    keys = _distinct(keys)
+    small = torch.empty(keys.numel(), dtype=torch.int32, device=keys.device)
+    large = torch.empty_like(small)
+    for part in _chunks(keys.numel()):
+        small[part], large[part] = keys[part] // nodes, keys[part] % nodes
     del keys
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
 
@@ -383,9 +356,8 @@ def _check_size(nodes: int, edges: int, device: torch.device) -> None:
     if not 1 < nodes < 2**31:
         bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
     if not 0 <= edges <= nodes * (nodes - 1) // 2:
-        bad_value(
-            "model", f"has {shown(edges)} edges; accepted: at most one between each two of {nodes} nodes"
-        )
+        accepted = f"at most one between each two of {nodes} nodes"
+        bad_value("model", f"has {shown(edges)} edges; accepted: {accepted}")
     if device.type == "cpu":
         what = f"generating {nodes} nodes and {edges} edges"
         check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
@@ -409,15 +381,6 @@ def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) ->
     return weights[torch.randperm(nodes, generator=generator)]
 
 
-def _split_keys(keys: torch.Tensor, nodes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the smaller and the larger node of each key, int32."""
-    small = torch.empty(keys.numel(), dtype=torch.int32, device=keys.device)
-    large = torch.empty_like(small)
-    for part in chunks(keys.numel()):
-        small[part], large[part] = keys[part] // nodes, keys[part] % nodes
-    return small, large
-
-
 def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
     """Make the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
 
@@ -436,15 +399,8 @@ def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
 def _write_rows(
     out: torch.Tensor, row: torch.Tensor, col: torch.Tensor, start: torch.Tensor, count: torch.Tensor
 ) -> None:
-    """Write columns to rows of a CSR array.
-
-    Args:
-        out: the array.
-        row, col: the elements, ascending by row.
-        start: for each row the place of its first element.
-        count: for each row the number of its elements.
-    """
+    """Write elements that ascend by row to a CSR array, in which each row has its start and its count."""
     shift = start - (count.cumsum(0) - count)
-    for part in chunks(row.numel()):
+    for part in _chunks(row.numel()):
         edge = torch.arange(part.start, part.stop, device=row.device)
         out[edge + shift[row[part].long()]] = col[part]

@@ -7,7 +7,7 @@ longer than the device, so that all batches of an epoch, if they are small, are 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,10 +23,7 @@ from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble
 
-__all__ = [
-    "BatchPlans", "BlockBatch", "BlockBatches", "PackedBatches", "PaddedBlocks", "PaddingSource",
-    "block_diagonal",
-]  # fmt: skip
+__all__ = ["BatchPlans", "BlockBatch", "BlockBatches", "PaddedBlocks", "block_diagonal"]
 
 #: Bytes that arrays of kernels have to be aligned to.
 _ALIGNMENT = 16
@@ -58,15 +55,15 @@ class BatchPlans:
         return self._found[product]
 
 
-class PackedBatches:
+class _PackedBatches:
     """Chosen blocks of a block-diagonal matrix, laid one after another and divided among batches.
 
     Indices of nodes and of nonzeros are those in the batch. All index arithmetic is on the device, with sizes
     that are known on the CPU, so that nothing waits for a GPU.
 
     Args:
-        nodes: int64 [blocks + 1] on the CPU, the first node of each block of the whole matrix, and the end.
-        edges: int64 [blocks + 1] on the CPU, the first nonzero of each block, and the end.
+        nodes, edges: int64 [blocks + 1] on the CPU, the first node and the first nonzero of each block of the
+            whole matrix, and the end.
         chosen: int64 [k] on the CPU, the blocks of one batch after another.
         sizes: the number of blocks of each batch.
         device: the device of the matrix.
@@ -84,8 +81,8 @@ class PackedBatches:
         ends = counts.cumsum(0)
         batch = torch.repeat_interleave(counts)  # of each block
         first = ends - counts
-        node_begin, node_count, node_start = _placed(nodes, chosen)
-        edge_begin, edge_count, edge_start = _placed(edges, chosen)
+        node_begin, node_count, node_start = _ranges(nodes, chosen)
+        edge_begin, edge_count, edge_start = _ranges(edges, chosen)
         # The offsets of a batch end with one more, which is that behind the last row of its last block.
         row_count = node_count.clone()
         row_count[ends - 1] += 1
@@ -101,26 +98,25 @@ class PackedBatches:
             node_begin - own_nodes, edge_begin - own_edges, pointers,
         )  # fmt: skip
         moved = torch.cat(arrays).to(device, non_blocking=True).split([a.numel() for a in arrays])
-        self._counts = dict(zip(("node", "row", "edge"), moved[:3], strict=True))
+        kinds = ("node", "row", "edge")
+        self._counts = dict(zip(kinds, moved[:3], strict=True))
         self._node_shift, self._edge_shift, self._pointers = moved[6:]
         # How many nodes, offsets, nonzeros and blocks each batch has.
-        sums = [_sums(part, ends) for part in (node_count, row_count, edge_count)]
-        self._of_batch = dict(zip(("node", "row", "edge"), sums, strict=True))
+        totals = (part.cumsum(0)[ends - 1].tolist() for part in (node_count, row_count, edge_count))
+        sums = ([after - before for before, after in itertools.pairwise([0, *total])] for total in totals)
+        self._of_batch = dict(zip(kinds, sums, strict=True))
         self._pointers_of_batch = [size + 1 for size in sizes]
+        # The places in the whole.
         self._node, self._row, self._edge = (
-            self._positions(kind, shift)
-            for kind, shift in zip(("node", "row", "edge"), moved[3:6], strict=True)
+            torch.arange(sum(self._of_batch[kind]), dtype=torch.int64, device=device)
+            + self._expand(kind, shift)
+            for kind, shift in zip(kinds, moved[3:6], strict=True)
         )
 
     def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
         """Return for each node, offset or nonzero what its block has."""
         total = sum(self._of_batch[kind])
         return torch.repeat_interleave(of_block, self._counts[kind], output_size=total)
-
-    def _positions(self, kind: str, shift: torch.Tensor) -> torch.Tensor:
-        total = sum(self._of_batch[kind])
-        places = torch.arange(total, dtype=torch.int64, device=shift.device)
-        return places + self._expand(kind, shift)
 
     def nodes(self) -> list[torch.Tensor]:
         """Return for each batch the rows of the whole matrix, int64 [nodes]."""
@@ -130,13 +126,20 @@ class PackedBatches:
         """Return for each batch the first node of each block, and the end, int64 [blocks + 1]."""
         return list(self._pointers.split(self._pointers_of_batch))
 
-    def of_nodes(self, array: torch.Tensor) -> list[torch.Tensor]:
-        """Gather an array [nodes] of the whole matrix for each batch."""
-        return [_aligned(part) for part in array[self._node].split(self._of_batch["node"])]
+    def of_nodes(self, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
+        """Gather an array [nodes] of the whole matrix for each batch; None for each if there is none."""
+        return self._gathered("node", array, self._node)
 
-    def of_edges(self, array: torch.Tensor) -> list[torch.Tensor]:
-        """Gather an array [nnz] of the whole matrix for each batch."""
-        return [_aligned(part) for part in array[self._edge].split(self._of_batch["edge"])]
+    def of_edges(self, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
+        """Gather an array [nnz] of the whole matrix for each batch; None for each if there is none."""
+        return self._gathered("edge", array, self._edge)
+
+    def _gathered(
+        self, kind: str, array: torch.Tensor | None, at: torch.Tensor
+    ) -> list[torch.Tensor] | list[None]:
+        if array is None:
+            return [None] * len(self._pointers_of_batch)
+        return [_aligned(part) for part in array[at].split(self._of_batch[kind])]
 
     def structures(self, csr: Csr) -> list[Csr]:
         """Gather the structure of each batch, in the orientation of `csr`."""
@@ -148,21 +151,15 @@ class PackedBatches:
     def indices(self, index: torch.Tensor) -> list[torch.Tensor]:
         """Gather indices of nonzeros [nnz], such as those of the transpose, for each batch."""
         found = index[self._edge] - self._expand("edge", self._edge_shift)
-        sizes = self._of_batch["edge"]
-        return [_aligned(part.to(index_dtype(part.numel()))) for part in found.split(sizes)]
+        parts = found.split(self._of_batch["edge"])
+        return [_aligned(part.to(index_dtype(part.numel()))) for part in parts]
 
 
-def _placed(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _ranges(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return where each chosen block begins in the whole, its length, and where it begins when packed."""
     begin = bounds[chosen]
     count = bounds[chosen + 1] - begin
     return begin, count, count.cumsum(0) - count
-
-
-def _sums(counts: torch.Tensor, ends: torch.Tensor) -> list[int]:
-    """Return the sums of the counts of each batch; `ends` are the numbers of blocks up to its end."""
-    totals = counts.cumsum(0)[ends - 1].tolist()
-    return [after - before for before, after in itertools.pairwise([0, *totals])]
 
 
 def _aligned(part: torch.Tensor) -> torch.Tensor:
@@ -170,15 +167,11 @@ def _aligned(part: torch.Tensor) -> torch.Tensor:
     return part if part.data_ptr() % _ALIGNMENT == 0 else part.clone()
 
 
-class PaddingSource:
+class _PaddingSource:
     """The arrays of a whole block-diagonal operand, each with one element more, which padding reads.
 
-    Behind the last block comes an empty one. The nodes of a batch that are padding lie in it.
-
-    Args:
-        whole: the whole operand, prepared with reorder="none".
-        nodes: int64 [blocks + 1] on the CPU, the first node of each block, and the end.
-        edges: int64 [blocks + 1] on the CPU, the first nonzero of each block, and the end.
+    Behind the last block comes an empty one, in which the nodes of a batch that are padding lie. `nodes` and
+    `edges` are those of _PackedBatches.
     """
 
     def __init__(self, whole: SparseOperand, nodes: torch.Tensor, edges: torch.Tensor) -> None:
@@ -204,7 +197,7 @@ def _with_end(array: torch.Tensor, last: int) -> torch.Tensor:
 
 
 class PaddedBlocks:
-    """A batch of a fixed number of blocks, whose arrays keep their places from batch to batch.
+    """A batch of a fixed number of blocks in static buffers, the same from batch to batch.
 
     All sizes are bounds: nodes behind those of the blocks have no edges, and nonzeros behind those of the
     blocks belong to no row. `assemble` writes the arrays of the blocks in `chosen` by operations whose sizes
@@ -232,7 +225,7 @@ class PaddedBlocks:
     padding: Padding
 
     def __init__(
-        self, source: PaddingSource, blocks: int, nodes: int, edges: int, plans: list[BatchPlans]
+        self, source: _PaddingSource, blocks: int, nodes: int, edges: int, plans: list[BatchPlans]
     ) -> None:
         if not 0 < nodes < 2**31:
             bad_value("nodes", f"got {nodes}; accepted: 1 to 2^31 - 1")
@@ -258,18 +251,12 @@ class PaddedBlocks:
         self._index = torch.arange(edges, dtype=index_dtype(edges), device=device)
         scales = array(source.row_scale, nodes), array(source.col_scale, nodes)
         self._matrix = KernelCache(forward, None, None, array(source.values, edges), None, *scales)
-        self._prepared = self._prepare(plans)
+        self._prepared = _assembled(
+            source.whole.prepared, plans, self._matrix, self._structures[1], self._index, renewable=True
+        )
+        for cache in self._prepared.caches:
+            cache.keeps_rows_whole = True
         self.adj = SparseOperand(self._prepared)
-
-    def _prepare(self, plans: list[BatchPlans]) -> Prepared:
-        whole, matrix = self._source.whole.prepared, self._matrix
-        prepared = assemble(
-            matrix, self._structures[1], self._index, whole.report, normalization=whole.normalization,
-            added_loops=whole.added_loops, precision=whole.precision, one_stream=True, renewable=True,
-        )  # fmt: skip
-        for cache, own in zip(prepared.caches, plans, strict=True):
-            cache.longest_row, cache.tuner, cache.keeps_rows_whole = own.longest_row, own, True
-        return prepared
 
     def assemble(self) -> None:
         """Write the arrays of the blocks in `chosen`, which have at most `capacity` nodes and nonzeros."""
@@ -310,6 +297,20 @@ def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, t
     return begin - (ends - counts), ends
 
 
+def _assembled(
+    whole: Prepared, plans: list[BatchPlans], forward: KernelCache, transposed: Csr, index: torch.Tensor,
+    renewable: bool = False,
+) -> Prepared:  # fmt: skip
+    """Make the state of a batch of a whole operand, of its arrays, which runs by these plans."""
+    prepared = assemble(
+        forward, transposed, index, whole.report, normalization=whole.normalization,
+        added_loops=whole.added_loops, precision=whole.precision, one_stream=True, renewable=renewable,
+    )  # fmt: skip
+    for cache, own in zip(prepared.caches, plans, strict=True):
+        cache.longest_row, cache.tuner = own.longest_row, own
+    return prepared
+
+
 @runs_outside
 def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Tensor]:
     """Put graphs together as the blocks on the diagonal of one matrix.
@@ -338,30 +339,23 @@ def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Te
             bad_value(f"graphs[{at}]", f"is on {graph.device}; accepted: {graphs[0].device}, as the first")
     if not graphs:
         bad_value("graphs", "is empty; accepted: one graph or more")
-    nodes, edges = _starts([g.num_rows for g in graphs]), _starts([g.nnz for g in graphs])
+    nodes, edges = (
+        torch.tensor([0, *sizes], dtype=torch.int64, device="cpu").cumsum(0)
+        for sizes in ([g.num_rows for g in graphs], [g.nnz for g in graphs])
+    )
     total = int(nodes[-1])
     if total >= 2**31:
         bad_value("graphs", f"have {total} nodes together; accepted: fewer than 2^31")
-    shifts = zip(graphs, nodes.tolist(), edges.tolist(), strict=False)
-    offsets, columns = [], []
-    for graph, node, edge in shifts:
-        offsets.append(graph.csr.indptr[:-1] + edge)
-        columns.append(graph.csr.indices + node)
-    offsets.append(edges[-1:].to(graphs[0].device))
+    device = graphs[0].device
+    offsets = [g.csr.indptr[:-1] + edge for g, edge in zip(graphs, edges.tolist(), strict=False)]
+    columns = [g.csr.indices + node for g, node in zip(graphs, nodes.tolist(), strict=False)]
+    offsets.append(edges[-1:].to(device))
     values = None
     if any(graph.values is not None for graph in graphs):
-        device = graphs[0].device
-        ones = [torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs]
-        values = torch.cat(
-            [one if g.values is None else g.values for g, one in zip(graphs, ones, strict=True)]
-        )
+        ones = (torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs)
+        parts = zip(graphs, ones, strict=True)
+        values = torch.cat([one if g.values is None else g.values for g, one in parts])
     return SparseGraph(Csr(torch.cat(offsets), torch.cat(columns), total), values), nodes
-
-
-def _starts(sizes: list[int]) -> torch.Tensor:
-    """Return where each of several ranges begins, and the end, int64 [ranges + 1] on the CPU."""
-    counts = torch.tensor([0, *sizes], dtype=torch.int64, device="cpu")
-    return counts.cumsum(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -413,9 +407,9 @@ class BlockBatches:
             bad_value("graph_ptr", "an edge joins two of its graphs; accepted: the blocks of the operand")
         self._edges = offsets[0]
         self._index = whole.transpose_map.to(operand.device)
-        longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
-        self._plans, self._longest = [BatchPlans(number) for number in longest], longest
-        self._source: PaddingSource | None = None
+        self._longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
+        self._plans = [BatchPlans(number) for number in self._longest]
+        self._source: _PaddingSource | None = None
 
     def __len__(self) -> int:
         return self._nodes.numel() - 1
@@ -426,8 +420,7 @@ class BlockBatches:
         Args:
             graphs: int64 [k] on the CPU, the numbers of the graphs.
         """
-        bounds = self._nodes + self._edges
-        return int((bounds[graphs + 1] - bounds[graphs]).sum())
+        return sum(int(counts.sum()) for counts in self.sizes(graphs))
 
     def sizes(self, graphs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the numbers of nodes and of nonzeros of graphs.
@@ -451,7 +444,7 @@ class BlockBatches:
             edges: number of nonzeros, as many as any batch has or more.
         """
         if self._source is None:
-            self._source = PaddingSource(self._operand, self._nodes, self._edges)
+            self._source = _PaddingSource(self._operand, self._nodes, self._edges)
         # Plans of their own, whose rows are never cut.
         plans = [BatchPlans(number) for number in self._longest]
         return PaddedBlocks(self._source, graphs, nodes, edges, plans)
@@ -489,37 +482,17 @@ class BlockBatches:
             check_integer("sizes", size)
         if sum(sizes) != graphs.numel():
             bad_value("sizes", f"are {sum(sizes)} together; accepted: {graphs.numel()}, as many as graphs")
-        packed = PackedBatches(self._nodes, self._edges, graphs, sizes, self._operand.device)
+        packed = _PackedBatches(self._nodes, self._edges, graphs, sizes, self._operand.device)
         forward = packed.structures(self._whole.forward.csr)
         shared = self._whole.backward.csr is self._whole.forward.csr
         backward = forward if shared else packed.structures(self._whole.backward.csr)
         indices = packed.indices(self._index)
         matrix, nodes, pointers = self._whole.forward, packed.nodes(), packed.pointers()
-        values = _parts(packed.of_edges, matrix.given_values, len(sizes))
-        scales = [
-            _parts(packed.of_nodes, scale, len(sizes))
-            for scale in (matrix.given_row_scale, matrix.given_col_scale)
-        ]
+        values = packed.of_edges(matrix.given_values)
+        scales = packed.of_nodes(matrix.given_row_scale), packed.of_nodes(matrix.given_col_scale)
         found = []
         for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
             own = KernelCache(csr, None, None, values[n], None, scales[0][n], scales[1][n])
-            adj = self._operand_of(own, transposed, index)
-            found.append(BlockBatch(adj, nodes[n], pointers[n]))
+            prepared = _assembled(self._whole, self._plans, own, transposed, index)
+            found.append(BlockBatch(SparseOperand(prepared), nodes[n], pointers[n]))
         return found
-
-    def _operand_of(self, forward: KernelCache, transposed: Csr, index: torch.Tensor) -> SparseOperand:
-        whole = self._whole
-        prepared = assemble(
-            forward, transposed, index, whole.report, normalization=whole.normalization,
-            added_loops=whole.added_loops, precision=whole.precision, one_stream=True,
-        )  # fmt: skip
-        for cache, plans in zip(prepared.caches, self._plans, strict=True):
-            cache.longest_row, cache.tuner = plans.longest_row, plans
-        return SparseOperand(prepared)
-
-
-def _parts(
-    gather: Callable[[torch.Tensor], list[torch.Tensor]], array: torch.Tensor | None, count: int
-) -> Sequence[torch.Tensor | None]:
-    """Return what an array has for each of `count` batches; None for each if there is no array."""
-    return [None] * count if array is None else gather(array)

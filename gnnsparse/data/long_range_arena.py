@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse.data.catalog import register_dataset
-from gnnsparse.data.datasets import SequenceDataset, SequencePart, check_seed, check_split, pad_sequences
+from gnnsparse.data.datasets import SequenceDataset, SequencePart, check_seed, check_split
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder, load_arrays, locked
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_memory
@@ -64,6 +64,8 @@ def load_listops(
         DatasetUnavailableError: the data folder can't be written.
         MemoryError: the sequences do not fit into memory.
     """
+    from safetensors.torch import save_file
+
     check_seed(seed)
     check_integer("min_length", min_length)
     check_integer("max_length", max_length, min_length, f"at least {min_length}, as min_length")
@@ -81,7 +83,8 @@ def load_listops(
             arrays = _read(file, count, max_length)  # another process may have written it since
             if arrays is None:
                 arrays = _generate(seed, min_length, max_length, count)
-                _write(file, arrays)
+                save_file(arrays, file.with_suffix(".part"))
+                os.replace(file.with_suffix(".part"), file)
     ends = torch.tensor(sizes).cumsum(0).tolist()
     train, val, test = (
         SequencePart(arrays["tokens"][end - size : end], arrays["y"][end - size : end].long())
@@ -93,21 +96,11 @@ def load_listops(
 def _read(file: Path, count: int, length: int) -> dict[str, torch.Tensor] | None:
     """Read the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
     arrays = load_arrays(file, {"tokens": (torch.int16,), "y": (torch.int8,)})
-    if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != {
-        "tokens": (count, length),
-        "y": (count,),
-    }:
+    shapes = {"tokens": (count, length), "y": (count,)}
+    if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != shapes:
         return None
     ranges = ((arrays["tokens"], len(LISTOPS_TOKENS)), (arrays["y"], 10))
     return arrays if all(int(a.min()) >= 0 and int(a.max()) < limit for a, limit in ranges) else None
-
-
-def _write(file: Path, arrays: dict[str, torch.Tensor]) -> None:
-    from safetensors.torch import save_file
-
-    part = file.with_suffix(".part")
-    save_file(arrays, part)
-    os.replace(part, file)
 
 
 def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[str, torch.Tensor]:
@@ -122,15 +115,22 @@ def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[s
             found[bytes(tokens)] = value
             failures = 0
         elif (failures := failures + 1) > _PATIENCE:
-            bad_value(
-                "min_length",
-                f"of {min_length} to {max_length} tokens there are few expressions: {len(found)} of {count} "
-                "found; accepted: a wider range, or fewer of them",
-            )
+            problem = f"of {min_length} to {max_length} tokens there are few expressions"
+            accepted = "a wider range, or fewer of them"
+            bad_value("min_length", f"{problem}: {len(found)} of {count} found; accepted: {accepted}")
     return {
-        "tokens": pad_sequences(list(found), max_length),
+        "tokens": _padded(list(found), max_length),
         "y": torch.tensor(list(found.values()), dtype=torch.int8),
     }
+
+
+def _padded(sequences: list[bytes], length: int, offset: int = 0) -> torch.Tensor:
+    """Cut sequences to one length, or fill them up with 0, int16 [n, length]."""
+    padded = torch.zeros(len(sequences), length, dtype=torch.int16)
+    for row, sequence in zip(padded, sequences, strict=True):
+        tokens = torch.tensor(list(sequence[:length]), dtype=torch.int16)
+        row[: tokens.numel()] = tokens + offset
+    return padded
 
 
 def _below(generator: random.Random, limit: int) -> int:
@@ -233,9 +233,8 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
     fixed = (base / "train").is_dir() and (base / "test").is_dir()
     classes = _classes(base / "test" if fixed else base)
     if len(classes) < 2:
-        raise DatasetUnavailableError(
-            f"root: {base} has {len(classes)} folders of classes; accepted: {_LAYOUT}"
-        )
+        problem = f"{base} has {len(classes)} folders of classes"
+        raise DatasetUnavailableError(f"root: {problem}; accepted: {_LAYOUT}")
     train = _read_texts(base / "train" if fixed else base, classes, max_length)
     test = _read_texts(base / "test", classes, max_length) if fixed else None
     train, val = _divide(train, _VAL_FRACTION, split)
@@ -248,9 +247,8 @@ def _classes(folder: Path) -> list[str]:
     try:
         return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
     except OSError as error:
-        raise DatasetUnavailableError(
-            f"root: {folder} can't be read ({error}); accepted: {_LAYOUT}"
-        ) from error
+        problem = f"{folder} can't be read ({error})"
+        raise DatasetUnavailableError(f"root: {problem}; accepted: {_LAYOUT}") from error
 
 
 def _read_texts(folder: Path, classes: list[str], max_length: int) -> SequencePart:
@@ -268,7 +266,7 @@ def _read_texts(folder: Path, classes: list[str], max_length: int) -> SequencePa
         if not files:
             raise DatasetUnavailableError(f"root: {folder / name} has no files; accepted: {_LAYOUT}")
         labels += [label] * len(files)
-    return SequencePart(pad_sequences(texts, max_length, offset=1), torch.tensor(labels))
+    return SequencePart(_padded(texts, max_length, offset=1), torch.tensor(labels))
 
 
 def _divide(part: SequencePart, fraction: float, split: int) -> tuple[SequencePart, SequencePart]:

@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.cli.main import main
 from gnnsparse.data import NodeDataset, load_dataset
-from gnnsparse.data.generated import Generated, keep_generated
+from gnnsparse.data.generated import Generated, cached_data
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
 
@@ -143,11 +143,11 @@ def test_a_file_with_right_checksums_and_wrong_content(
 
     with monkeypatch.context() as patch:
         patch.setattr(GraphCache, "store", change)
-        keep_generated("toy", "", 1, lambda: right)
+        cached_data("toy", "", 1, lambda: right)
     assert main(["cache", "verify", "--dir", str(own_cache)]) == 1
     with pytest.warns(CacheWarning, match="is damaged"):
-        assert keep_generated("toy", "", 1, lambda: right) is right
-    read = keep_generated("toy", "", 1, lambda: pytest.fail("it was computed"))
+        assert cached_data("toy", "", 1, lambda: right) is right
+    read = cached_data("toy", "", 1, lambda: pytest.fail("it was computed"))
     assert torch.equal(read.x, right.x)
 
 

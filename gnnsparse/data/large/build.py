@@ -466,7 +466,7 @@ class EdgeStream:
         model, host = self._model, torch.Generator().manual_seed(self.seed)
         bounds = community_bounds(self.num_nodes, model, host)
         weights = pareto_weights(self.num_nodes, model, host)
-        sampler = Sampler(weights, bounds, self.seed, torch.device("cpu"))
+        sampler = Sampler(weights, bounds, host)
         del weights
         inside = round(self.num_edges * model.inside)
         for number, (count, nodes) in enumerate(sampler.inside_parts(inside, _GENERATED_PART)):
