@@ -15,11 +15,11 @@ from gnnsparse.ops.attention.philox import draw_seed
 from gnnsparse.ops.attention.schema import (
     Outputs,
     outputs_of,
-    registered_graph,
+    recorded,
+    recorded_graph,
     require_rows,
     run_forward,
-    with_grad,
-    with_graph_grad,
+    run_graph,
 )
 from gnnsparse.ops.attention.unfused import by_operations, graph_forward
 from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
@@ -205,7 +205,7 @@ def attention(
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
     as_is = records and len(lead) < 2 and not as_unfused and fused is None and plan is None
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        return with_grad(q, k, v, bias, seed, A.handle, factor, p, is_causal, None)[0]
+        return recorded(q, k, v, bias, seed, A, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
     )
@@ -217,11 +217,11 @@ def attention(
         out, weights = by_operations(call, impl)
         out = out.reshape(shape)
         return (out, weights.reshape(*lead, A.nnz)) if return_weights else out
-    arguments = call.q, call.k, call.v, bias, seed, A.handle, factor, p, is_causal
+    tensors, options = (call.q, call.k, call.v, bias, seed), (factor, p, is_causal)
     if not plain:
-        out, _ = torch.ops.gnnsparse.attention(*arguments)
+        out, _ = torch.ops.gnnsparse.attention(*tensors, A.handle, *options)
     elif records:
-        out, _ = with_grad(*arguments, plan)
+        out, _ = recorded(*tensors, A, *options, plan)
     else:
         out, _ = run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)
@@ -500,10 +500,17 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
 
 
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
-    plain = is_plain(*call.arrays)
+    plain, tensors, options = is_plain(*call.arrays), (*call.arrays, call.seed), (*call.options, wants_weights)
+    found: Outputs
     if impl == "reference" or (plain and not is_eager()):
-        return outputs_of(*graph_forward(call))
-    return with_graph_grad(call, wants_weights) if plain else registered_graph(call, wants_weights)
+        found = outputs_of(*graph_forward(call))
+    elif not plain:
+        found = torch.ops.gnnsparse.graph_attention(*tensors, call.operand.handle, *options)
+    elif needs_grad(*call.arrays):
+        found = recorded_graph(*tensors, call.operand, *options)
+    else:
+        found = run_graph(call, wants_weights)
+    return found
 
 
 @ranged("graph_attention")

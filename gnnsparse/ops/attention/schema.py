@@ -1,18 +1,18 @@
 """Both operations as operators of torch.library and of autograd, and the choice of the kernels that run them.
 
-An operator can't return None: what there is not, or is not needed, is an empty tensor.
+It stands alone because it knows nothing of what callers may pass, which api.py checks. An operator can't return
+None: what there is not, or is not needed, is an empty tensor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
-from gnnsparse.ops import operators
+from gnnsparse.errors import bad_type, bad_value, check_share
 from gnnsparse.ops.attention import cpu, cuda_panels, cuda_rows, unfused
 from gnnsparse.ops.attention.arguments import (
     Arrays,
@@ -25,64 +25,50 @@ from gnnsparse.ops.attention.arguments import (
     four_dimensions,
 )
 from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
-from gnnsparse.ops.dispatch import direct, needs_grad, register
+from gnnsparse.ops.dispatch import (
+    check_operator_tensor,
+    direct,
+    is_plain,
+    needs_grad,
+    operand_at,
+    register,
+)
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.operand import SparseOperand, operand_of
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "Outputs", "outputs_of", "registered_graph", "require_rows", "run_backward", "run_forward", "run_graph",
-    "with_grad", "with_graph_grad",
+    "Outputs", "outputs_of", "recorded", "recorded_graph", "require_rows", "run_backward", "run_forward",
+    "run_graph",
 ]  # fmt: skip
 
 Tensors = Sequence["torch.Tensor | None"]
-
-
-def _grads_with_graph(
-    compute: Callable[[Sequence[Any]], Tensors], tensors: Sequence[Any], needs: Sequence[bool], grads: Tensors
-) -> tuple[torch.Tensor | None, ...]:
-    """Compute gradients that can be differentiated again, through the unfused operation.
-
-    Args:
-        compute: the operation, which returns its outputs.
-        tensors: its arguments.
-        needs: whether the gradient of each of them is needed.
-        grads: gradients of the outputs; None: it has none.
-    """
-
-    def run(*wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        found = iter(wanted)
-        outputs = compute([next(found) if need else x for x, need in zip(tensors, needs, strict=True)])
-        return tuple(y for y, g in zip(outputs, grads, strict=True) if y is not None and g is not None)
-
-    _, pull, *_ = torch.func.vjp(run, *(x for x, need in zip(tensors, needs, strict=True) if need))
-    found = iter(pull(tuple(g for g in grads if g is not None)))
-    return tuple(next(found) if need else None for need in needs)
+#: Results of graph attention: out, mapped, stats and weights, empty where there is none or it is not wanted.
+Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def _or_empty(grads: Tensors, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return tuple(like.new_empty(0) if g is None else g for g in grads)
 
 
-# Attention: the choice of its kernels.
+# The choice of kernels.
 
 
 def _runs_unfused(call: AttentionCall, plan: Plan | None) -> bool:
-    """Return whether attention on a CPU is not fused: by the plan, or as the only way of a format."""
+    """Return whether attention on a CPU is not fused: by the plan, or because its format has no other way."""
     return isinstance(plan, UnfusedPlan) or call.operand.kernels.runs_format_alone
 
 
 def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the output and the statistics of each row's softmax on the operand's device.
-
-    Args:
-        call: the arguments of attention.
-        plan: the plan to run by; None: the operand's own.
+    """Compute attention on the operand's device by a plan; None: the operand's own.
 
     Returns:
-        [B, H, L, Dv] in the dtype and memory order of q, and float32 [B, H, L, 2].
+        The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores (on a
+        GPU as exponents of 2) are lowered by before they are exponents, and the factor that makes the sum of
+        its weights 1, float32 [B, H, L, 2]; both are 0 for rows without unmasked edges. Rows are in the
+        caller's numbering.
     """
     if not path().takes(call.operand.device):
         run = unfused.forward if _runs_unfused(call, plan) else cpu.forward
@@ -144,66 +130,258 @@ def run_backward(
     return dq, dk, dv, dbias
 
 
-# Attention: its operators. Their arguments are those of `_call`, in its order.
+def _backend(operand: SparseOperand) -> ModuleType:
+    return cuda_rows if path().takes(operand.device) else cpu
 
 
-def _call(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
-    operand: int, scale: float, dropout_p: float, is_causal: bool,
-) -> AttentionCall:  # fmt: skip
-    heads = four_dimensions(q), four_dimensions(k), four_dimensions(v)
-    return AttentionCall(operand_of(operand), *heads, bias, seed, scale, dropout_p, is_causal)
+def require_rows(operand: SparseOperand) -> None:
+    """Raise ValueError if the operand's format was asked for: kernels of graph attention run over CSR rows."""
+    operand.kernels.require("A", "graph attention by other than scaled, biased dot products", None)
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, torch.Tensor]) -> None:
-    """Save the arguments and results for the gradient; only the bias has a value for each edge."""
-    q, k, v, bias, seed, handle, *ctx.options = inputs
-    ctx.operand = operand_of(handle)
-    ctx.save_for_backward(q, k, v, bias, seed, *output)
+def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
+    """Return results as an operator does."""
+    mapped, weights = _or_empty((result.mapped, weights), result.out)
+    return result.out, mapped, result.stats, weights
 
 
-def _as_given(x: torch.Tensor, dim: int) -> torch.Tensor:
-    """Undo `four_dimensions` for a tensor that had `dim` dimensions."""
-    return x if dim == 4 else x[(0,) * (4 - dim)]
+def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
+    """Compute graph attention on the operand's device, with the weights after dropout, float32 [nnz, H]."""
+    require_rows(call.operand)
+    backend = _backend(call.operand)
+    result: Result = backend.graph_forward(call)
+    return outputs_of(result, backend.graph_weights(call, result) if wants_weights else None)
 
 
-def _grads(ctx: Any, saved: Any, grad: torch.Tensor, run: Callable[..., Grads]) -> Tensors:
-    """Compute the gradients of q, k, v and the bias, with the dimensions that the arguments had.
+@ranged("graph_attention_backward")
+def _graph_gradients(call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool]) -> Arrays:
+    """Compute the gradients of the arrays on the operand's device; those not needed are None.
 
-    `saved` are the saved tensors. Checkpointing computes them again, and lets them be read one time only.
+    Args:
+        call: the arguments of graph attention.
+        outputs: out, mapped and stats, as an operator returns them.
+        grads: gradients of out, of mapped and of the weights; None: there is none.
+        needs: which gradients are needed.
     """
-    q, k, v, bias, seed, out, stats = saved
-    call = _call(q, k, v, bias, seed, ctx.operand.handle, *ctx.options[:3])
-    needs = tuple(ctx.needs_input_grad[:4])
-    *grads, dbias = run(call, four_dimensions(out), stats, four_dimensions(materialised(grad)), needs)
-    return *(None if x is None else _as_given(x, q.dim()) for x in grads), dbias
+    out, mapped, stats = outputs
+    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
+    grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
+    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+    found: Arrays = _backend(call.operand).graph_backward(
+        call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, tuple(needs)
+    )
+    return found
 
 
-def _check(*arguments: Any) -> None:
-    q, k, v, bias, seed, operand, _, dropout_p, _ = arguments
-    operators.attention(q, k, v, bias, seed, operand, dropout_p)
+# Autograd. Arguments: the tensors, the seed of dropout, the operand or its handle, and options.
 
 
-def _run(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    _check(*arguments)
-    return run_forward(_call(*arguments))
+class _Recorded(torch.autograd.Function):
+    """What both operations have in common: gradients by kernels, by an operator, or with a graph of their own.
+
+    Attributes:
+        tensors: number of tensors that get gradients.
+        options: number of options that the gradient takes too.
+        saved: number of results that the gradient takes.
+        differentiable: places of the results that have gradients.
+        run: computes the results by kernels.
+        gradients: computes the gradients that are needed by kernels, or if they are traced by an operator.
+        unfused: computes the results that have gradients by operations that autograd differentiates.
+    """
+
+    tensors: ClassVar[int]
+    options: ClassVar[int]
+    saved: ClassVar[int]
+    differentiable: ClassVar[tuple[int, ...]]
+    run: ClassVar[Callable[..., Any]]
+    gradients: ClassVar[Callable[..., Tensors]]
+    unfused: ClassVar[Callable[..., Tensors]]
+
+    @classmethod
+    def setup(cls, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        """Save the arguments and results for the gradient; only edge terms have a value for each edge."""
+        *tensors, operand = inputs[: cls.tensors + 2]
+        options = inputs[cls.tensors + 2 :]
+        ctx.operand = operand_at(operand)
+        ctx.options, ctx.others = options[: cls.options], options[cls.options :]
+        ctx.save_for_backward(*tensors, *output[: cls.saved])
+        ctx.set_materialize_grads(False)
+
+    @classmethod
+    def forward(cls, ctx: Any, *inputs: Any) -> Any:
+        output = cls.run(*inputs)
+        cls.setup(ctx, inputs, output)
+        ctx.mark_non_differentiable(output[cls.saved - 1])  # the statistics
+        return output
+
+    @classmethod
+    def backward(cls, ctx: Any, *grads: Any) -> Any:
+        wanted, needs = [grads[i] for i in cls.differentiable], ctx.needs_input_grad[: cls.tensors]
+        rest = (None,) * (len(ctx.needs_input_grad) - cls.tensors)
+        given = [g for g in wanted if g is not None]
+        if not given:
+            return *(None for _ in needs), *rest
+        saved = alive(ctx.saved_tensors)  # checkpointing lets them be read one time only
+        tensors, seed, results = saved[: cls.tensors], saved[cls.tensors], saved[cls.tensors + 1 :]
+        traced = not is_plain(*given, *saved) or is_batch_of_gradients(given[0])
+        if traced or (is_eager() and not needs_grad(*given, *tensors)):
+            found = cls.gradients(ctx, tensors, seed, results, wanted, needs, traced)
+            return *(g if need else None for g, need in zip(found, needs, strict=True)), *rest
+        return *_with_graph(lambda again: cls.unfused(ctx, again, seed), tensors, needs, wanted), *rest
 
 
-def _fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
-    _check(*arguments)
-    q, v = arguments[0], arguments[2]
-    return empty_heads(q, v.shape[-1]), q.new_empty((*q.shape[:3], 2), dtype=torch.float32)
+def _with_graph(
+    compute: Callable[[list[Any]], Tensors], tensors: list[Any], needs: Sequence[bool], grads: Tensors
+) -> Tensors:
+    """Compute gradients that can be differentiated again, from those of the results of `compute`."""
+
+    def run(*wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        found = iter(wanted)
+        outputs = compute([next(found) if need else x for x, need in zip(tensors, needs, strict=True)])
+        return tuple(y for y, g in zip(outputs, grads, strict=True) if y is not None and g is not None)
+
+    _, pull, *_ = torch.func.vjp(run, *(x for x, need in zip(tensors, needs, strict=True) if need))
+    found = iter(pull(tuple(g for g in grads if g is not None)))
+    return tuple(next(found) if need else None for need in needs)
+
+
+def _as_given(x: Any, dim: int) -> Any:
+    """Undo `four_dimensions` for a tensor that had `dim` dimensions; None for None."""
+    return x if x is None or dim == 4 else x[(0,) * (4 - dim)]
+
+
+def _call(q: Any, k: Any, v: Any, bias: Any, seed: Any, operand: Any, *options: Any) -> AttentionCall:
+    heads = four_dimensions(q), four_dimensions(k), four_dimensions(v)
+    return AttentionCall(operand_at(operand), *heads, bias, seed, *options)
+
+
+class _Attention(_Recorded):
+    """Attention of arguments with two to four dimensions; views made outside would be nodes of autograd."""
+
+    tensors, options, saved, differentiable = 4, 3, 2, (0,)
+
+    @staticmethod
+    def run(*inputs: Any) -> Any:
+        out, stats = run_forward(_call(*inputs[:9]), *inputs[9:])
+        return _as_given(out, inputs[0].dim()), stats
+
+    @staticmethod
+    def gradients(
+        ctx: Any, tensors: list[Any], seed: Any, results: list[Any], grads: list[Any],
+        needs: Sequence[bool], traced: bool,
+    ) -> Tensors:  # fmt: skip
+        call, (out, stats) = _call(*tensors, seed, ctx.operand, *ctx.options), results
+        out, grad = four_dimensions(out), four_dimensions(materialised(grads[0]))
+        found: Any
+        if traced:
+            found = torch.ops.gnnsparse.attention_grad(
+                call.q, call.k, call.v, call.bias, out, stats, grad, seed, ctx.operand.handle, *ctx.options,
+                list(needs),
+            )  # fmt: skip
+        else:
+            found = run_backward(call, out, stats, grad, tuple(needs), *ctx.others)
+        return *(_as_given(x, tensors[0].dim()) for x in found[:3]), found[3]
+
+    @staticmethod
+    def unfused(ctx: Any, tensors: list[Any], seed: Any) -> Tensors:
+        out, _ = unfused.by_operations(_call(*tensors, seed, ctx.operand, *ctx.options))
+        return (_as_given(out, tensors[0].dim()),)
+
+
+#: (q, k, v, bias, seed, operand, scale, dropout_p, is_causal, plan) -> (out, stats), recorded by autograd.
+recorded = direct(_Attention)
+
+_ARRAYS = len(Arrays._fields)
+
+
+def _graph_call(arrays: Sequence[Any], seed: Any, operand: Any, options: Sequence[Any]) -> GraphCall:
+    return GraphCall(operand_at(operand), Arrays(*arrays), *options, seed)
+
+
+class _GraphAttention(_Recorded):
+    tensors, options, saved, differentiable = _ARRAYS, len(GraphCall._fields) - 3, 3, (0, 1, 3)
+
+    @staticmethod
+    def run(*inputs: Any) -> Outputs:
+        *arrays, seed, operand = inputs[: _ARRAYS + 2]
+        return run_graph(_graph_call(arrays, seed, operand, inputs[_ARRAYS + 2 : -1]), inputs[-1])
+
+    @staticmethod
+    def gradients(
+        ctx: Any, tensors: list[Any], seed: Any, results: list[Any], grads: list[Any],
+        needs: Sequence[bool], traced: bool,
+    ) -> Tensors:  # fmt: skip
+        if traced:
+            found: Tensors = torch.ops.gnnsparse.graph_attention_grad(
+                *tensors, seed, *results, *grads, ctx.operand.handle, list(needs), *ctx.options
+            )
+            return found
+        return _graph_gradients(_graph_call(tensors, seed, ctx.operand, ctx.options), results, grads, needs)
+
+    @staticmethod
+    def unfused(ctx: Any, tensors: list[Any], seed: Any) -> Tensors:
+        result, weights = unfused.graph_forward(_graph_call(tensors, seed, ctx.operand, ctx.options))
+        return result.out, result.mapped, weights
+
+
+#: (*arrays, seed, operand, *options, wants_weights) -> Outputs, recorded by autograd.
+recorded_graph = direct(_GraphAttention)
+
+
+# The operators of torch.library. They may be called directly, with anything, and check their arguments.
+
+
+def _checked(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, seed: torch.Tensor | None,
+    handle: int, scale: float, dropout_p: float, is_causal: bool,
+) -> AttentionCall:  # fmt: skip
+    operand = operand_at(handle)
+    operand.kernels.require("operand", "attention", "sddmm")
+    rows, cols = operand.shape
+    lead = tuple(q.shape[:-2])
+    if not 2 <= q.dim() <= 4:
+        bad_value("q", f"has {q.dim()} dimensions; accepted: 2 to 4")
+    check_operator_tensor("q", q, operand, (*lead, rows, None))
+    check_operator_tensor("k", k, operand, (*lead, cols, q.shape[-1]))
+    check_operator_tensor("v", v, operand, (*lead, cols, None))
+    if bias is not None:
+        sizes = (1, 1, *lead)[-2:]
+        shape = tuple(1 if one == 1 else size for one, size in zip(bias.shape[:-1], sizes, strict=False))
+        check_operator_tensor(
+            "bias", bias, operand, (*shape, operand.nnz) if bias.dim() == 3 else (*sizes, operand.nnz)
+        )
+    check_share("dropout_p", dropout_p)
+    if (seed is None) != (dropout_p == 0):
+        bad_type("seed", seed, "an int64 tensor [1] with dropout, None without")
+    if seed is not None:
+        check_operator_tensor("seed", seed, operand, (1,), (torch.int64,))
+    return _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
 
 
 def _checked_grad(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor,
-    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, operand: int, scale: float,
+    stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, handle: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[AttentionCall, tuple[Any, ...]]:  # fmt: skip
-    """Return the arguments of `run_backward` of those of the operator."""
-    operators.attention_grad(q, k, v, bias, out, stats, grad, seed, operand, dropout_p, needs)
-    call = _call(q, k, v, bias, seed, operand, scale, dropout_p, is_causal)
+    """Return the arguments of `run_backward` of those of the operator, whose out and grad are [B, H, L, Dv]."""
+    call = _checked(q, k, v, bias, seed, handle, scale, dropout_p, is_causal)
+    for name, x in (("out", out), ("grad", grad)):
+        check_operator_tensor(name, x, call.operand, (*call.q.shape[:3], v.shape[-1]))
+    check_operator_tensor("stats", stats, call.operand, (*call.q.shape[:3], 2), (torch.float32,))
+    if needs[3] and bias is None:
+        bad_value("needs", "got True for the bias; accepted: False, as there is none")
     return call, (out, stats, grad, tuple(needs))
+
+
+def _run(*arguments: Any) -> Any:
+    out, stats = run_forward(_checked(*arguments))
+    return _as_given(out, arguments[0].dim()), stats
+
+
+def _fake(*arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    call = _checked(*arguments)
+    stats = call.q.new_empty((*call.q.shape[:3], 2), dtype=torch.float32)
+    return _as_given(empty_heads(call.q, call.v.shape[-1]), arguments[0].dim()), stats
 
 
 def _run_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
@@ -219,23 +397,13 @@ def _fake_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     return _or_empty(grads, call.q)
 
 
-def _registered_backward(
-    call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs
-) -> Any:
-    grads = torch.ops.gnnsparse.attention_grad(
-        call.q, call.k, call.v, call.bias, out, stats, grad, call.seed, call.operand.handle, call.scale,
-        call.dropout_p, call.is_causal, list(needs),
-    )  # fmt: skip
-    return tuple(g if need else None for g, need in zip(grads, needs, strict=True))
-
-
 register(
     "attention(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? seed, int operand, float scale, "
     "float dropout_p, bool is_causal) -> (Tensor, Tensor)",
     _run,
     _fake,
-    _setup,
-    lambda ctx, grad, _: (*_grads(ctx, ctx.saved_tensors, grad, _registered_backward), *(None,) * 5),
+    _Attention.setup,
+    _Attention.backward,
 )
 register(
     "attention_grad(Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor out, Tensor stats, Tensor grad, "
@@ -246,153 +414,31 @@ register(
 )
 
 
-class _Attention(torch.autograd.Function):
-    """Attention of arguments with two to four dimensions; views made outside would be nodes of autograd."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Any:
-        out, stats = run_forward(_call(*inputs[:-1]), inputs[-1])
-        output = _as_given(out, inputs[0].dim()), stats
-        _setup(ctx, inputs, output)
-        ctx.mark_non_differentiable(stats)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-        saved = ctx.saved_tensors
-        grads: Tensors
-        if is_batch_of_gradients(grad):
-            grads = _grads(ctx, saved, grad, _registered_backward)
-        elif is_eager() and not needs_grad(grad, *saved[:4]):
-            grads = _grads(ctx, saved, grad, partial(run_backward, plan=ctx.options[3]))
-        else:
-            *tensors, seed = alive(saved[:5])
-
-            def compute(given: Sequence[Any]) -> Tensors:
-                call = _call(*given, seed, ctx.operand.handle, *ctx.options[:3])  # type: ignore[call-arg]
-                return unfused.by_operations(call)[:1]
-
-            needs = ctx.needs_input_grad[:4]
-            grads = _grads_with_graph(compute, tensors, needs, (four_dimensions(grad),))
-        return *grads, *(None,) * 6
-
-
-#: (q, k, v, bias, seed, handle, scale, dropout_p, is_causal, plan) -> (out, stats), recorded by autograd.
-with_grad = direct(_Attention)
-
-
-# Graph attention: the choice of its kernels.
-
-_ARRAYS = len(Arrays._fields)
-#: out, mapped, stats and weights, empty where there is none or it is not wanted.
-Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
-
-
-def _backend(operand: SparseOperand) -> ModuleType:
-    return cuda_rows if path().takes(operand.device) else cpu
-
-
-def require_rows(operand: SparseOperand) -> None:
-    """Raise ValueError if the operand's format was asked for: the kernels here run over CSR rows."""
-    operand.kernels.require("A", "graph attention by other than scaled, biased dot products", None)
-
-
-def outputs_of(result: Result, weights: torch.Tensor | None) -> Outputs:
-    """Return results as an operator does."""
-    mapped, weights = _or_empty((result.mapped, weights), result.out)
-    return result.out, mapped, result.stats, weights
-
-
-def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
-    """Compute graph attention on the operand's device.
-
-    Returns:
-        The attributes of Result, and the weights after dropout, float32 [nnz, H].
-    """
-    require_rows(call.operand)
-    backend = _backend(call.operand)
-    result: Result = backend.graph_forward(call)
-    return outputs_of(result, backend.graph_weights(call, result) if wants_weights else None)
-
-
-@ranged("graph_attention_backward")
-def _graph_gradients(call: GraphCall, outputs: Tensors, grads: Tensors, needs: tuple[bool, ...]) -> Arrays:
-    """Compute the gradients of the arrays on the operand's device; those not needed are None.
-
-    Args:
-        call: the arguments of graph attention.
-        outputs: out, mapped and stats, as an operator returns them.
-        grads: gradients of out, of mapped and of the weights; None: there is none.
-        needs: which gradients are needed.
-    """
-    out, mapped, stats = outputs
-    assert out is not None
-    assert stats is not None
-    result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
-    grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
-    grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-    found: Arrays = _backend(call.operand).graph_backward(
-        call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, needs
-    )
-    return found
-
-
-# Graph attention: its operators. Their arguments are arrays, seed, operand, wants_weights and options.
-
-
-def _graph_call(arrays: Sequence[Any], seed: Any, handle: int, options: Any) -> GraphCall:
-    return GraphCall.of(operand_of(handle), Arrays(*arrays), options, seed)
-
-
-def _run_graph(*arguments: Any) -> Outputs:
-    *arrays, seed, handle, wants_weights = arguments[: _ARRAYS + 3]
-    return run_graph(_graph_call(arrays, seed, handle, arguments[_ARRAYS + 3 :]), wants_weights)
-
-
 def _fake_graph(*arguments: Any) -> Outputs:
-    *arrays, seed, handle, wants_weights = arguments[: _ARRAYS + 3]
-    call = _graph_call(arrays, seed, handle, arguments[_ARRAYS + 3 :])
-    operand, v, mapped = call.operand, call.arrays.v, call.arrays.mapped
-    require_rows(operand)
-    rows, heads = operand.shape[0], v.shape[1]
+    *arrays, seed, operand = arguments[: _ARRAYS + 2]
+    call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 2 : -1])
+    require_rows(call.operand)
+    rows, (_, heads, width), mapped = call.operand.shape[0], call.arrays.v.shape, call.arrays.mapped
+    new = call.arrays.v.new_empty
     return (
-        v.new_empty(rows, heads, v.shape[-1]),
-        v.new_empty((rows, heads, mapped.shape[-1]) if mapped is not None and call.to_values else 0),
-        v.new_empty(rows, heads, 2, dtype=torch.float32),
-        v.new_empty(operand.nnz, heads, dtype=torch.float32) if wants_weights else v.new_empty(0),
+        new(rows, heads, width),
+        new((rows, heads, mapped.shape[-1]) if mapped is not None and call.to_values else 0),
+        new(rows, heads, 2, dtype=torch.float32),
+        new(call.operand.nnz, heads, dtype=torch.float32) if arguments[-1] else new(0),
     )
 
 
 def _run_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     *arrays, seed = arguments[: _ARRAYS + 1]
-    out, mapped, stats, *grads, handle, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
-    call = _graph_call(arrays, seed, handle, arguments[_ARRAYS + 9 :])
-    return _or_empty(_graph_gradients(call, (out, mapped, stats), grads, tuple(needs)), out)
+    out, mapped, stats, *grads, operand, needs = arguments[_ARRAYS + 1 : _ARRAYS + 9]
+    call = _graph_call(arrays, seed, operand, arguments[_ARRAYS + 9 :])
+    return _or_empty(_graph_gradients(call, (out, mapped, stats), grads, needs), out)
 
 
 def _fake_graph_grad(*arguments: Any) -> tuple[torch.Tensor, ...]:
     arrays, out, needs = arguments[:_ARRAYS], arguments[_ARRAYS + 1], arguments[_ARRAYS + 8]
     pairs = zip(arrays, needs, strict=True)
     return _or_empty([x.new_empty(x.shape) if x is not None and need else None for x, need in pairs], out)
-
-
-def _setup_graph(ctx: Any, inputs: tuple[Any, ...], output: Outputs) -> None:
-    """Save the arguments and results for the gradient."""
-    *tensors, handle, _ = inputs[: _ARRAYS + 3]
-    ctx.operand, ctx.options = operand_of(handle), inputs[_ARRAYS + 3 :]
-    ctx.save_for_backward(*tensors, *output[:3])
-    ctx.set_materialize_grads(False)
-
-
-def _registered_graph_grads(ctx: Any, *grads: Any) -> Any:
-    saved = ctx.saved_tensors
-    needs = list(ctx.needs_input_grad[:_ARRAYS])
-    grad_out = torch.zeros_like(saved[_ARRAYS + 1]) if grads[0] is None else grads[0]
-    found = torch.ops.gnnsparse.graph_attention_grad(
-        *saved, grad_out, grads[1], grads[3], ctx.operand.handle, needs, *ctx.options
-    )
-    given = (g if need else None for g, need in zip(found, needs, strict=True))
-    return *given, *(None,) * (3 + len(ctx.options))
 
 
 _TENSORS = (
@@ -404,68 +450,17 @@ _OPTIONS = (
     "bool normalize, bool is_causal, float dropout_p"
 )
 register(
-    f"graph_attention({_TENSORS}, int operand, bool wants_weights, {_OPTIONS}) -> "
+    f"graph_attention({_TENSORS}, int operand, {_OPTIONS}, bool wants_weights) -> "
     "(Tensor, Tensor, Tensor, Tensor)",
-    _run_graph,
+    _GraphAttention.run,
     _fake_graph,
-    _setup_graph,
-    _registered_graph_grads,
+    _GraphAttention.setup,
+    _GraphAttention.backward,
 )
 register(
-    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor grad_out, "
+    f"graph_attention_grad({_TENSORS}, Tensor out, Tensor result_mapped, Tensor stats, Tensor? grad_out, "
     f"Tensor? grad_mapped, Tensor? grad_weights, int operand, bool[{_ARRAYS}] needs, {_OPTIONS}) -> "
     f"({', '.join(['Tensor'] * _ARRAYS)})",
     _run_graph_grad,
     _fake_graph_grad,
 )
-
-
-def _graph_inputs(call: GraphCall, wants_weights: bool) -> tuple[Any, ...]:
-    return *call.arrays, call.seed, call.operand.handle, wants_weights, *call.options
-
-
-def registered_graph(call: GraphCall, wants_weights: bool) -> Outputs:
-    """Call the operator, for torch.compile and subclasses of Tensor."""
-    found: Outputs = torch.ops.gnnsparse.graph_attention(*_graph_inputs(call, wants_weights))
-    return found
-
-
-class _GraphAttention(torch.autograd.Function):
-    """Graph attention of plain tensors outside of transforms."""
-
-    @staticmethod
-    def forward(ctx: Any, *inputs: Any) -> Outputs:
-        output = _run_graph(*inputs)
-        _setup_graph(ctx, inputs, output)
-        ctx.mark_non_differentiable(output[2])
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Any) -> Any:
-        needs, rest = ctx.needs_input_grad[:_ARRAYS], (None,) * (3 + len(ctx.options))
-        wanted = grads[0], grads[1], grads[3]
-        if all(g is None for g in wanted):
-            return *(None for _ in needs), *rest
-        *arrays, seed, out, mapped, stats = ctx.saved_tensors
-        if not torch.is_grad_enabled():
-            call = _graph_call(arrays, seed, ctx.operand.handle, ctx.options)
-            return *_graph_gradients(call, (out, mapped, stats), wanted, needs), *rest
-        *arrays, seed = alive((*arrays, seed))
-
-        def compute(given: Sequence[Any]) -> Tensors:
-            call = _graph_call(given, seed, ctx.operand.handle, ctx.options)
-            result, weights = unfused.graph_forward(call)
-            return result.out, result.mapped, weights
-
-        return *_grads_with_graph(compute, arrays, needs, wanted), *rest
-
-
-_quick_graph = direct(_GraphAttention)
-
-
-def with_graph_grad(call: GraphCall, wants_weights: bool) -> Outputs:
-    """Compute graph attention, recorded by autograd if a tensor needs a gradient."""
-    if not needs_grad(*call.arrays):
-        return run_graph(call, wants_weights)
-    found: Outputs = _quick_graph(*_graph_inputs(call, wants_weights))
-    return found
