@@ -125,9 +125,8 @@ class AttentionKernel(Kernel):
     name = "attention"
     plan_type = AttentionPlan
 
-    def can_run(self, problem: Problem) -> CanRun:
+    def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
         """Return whether the GPU has asynchronous copies and the features of a row fit the registers."""
-        assert isinstance(problem, AttentionProblem)
         device, precision = problem.device, problem.precision
         if not (answer := takes(device, precision)):
             return answer
@@ -140,9 +139,8 @@ class AttentionKernel(Kernel):
             return CanRun("there is nothing to compute")
         return CanRun()
 
-    def default(self, problem: Problem) -> AttentionPlan:
+    def default(self, problem: AttentionProblem) -> AttentionPlan:  # type: ignore[override]
         """Return a plan with tall panels if their rows share columns, else with panels of 16 rows."""
-        assert isinstance(problem, AttentionProblem)
         answer = may_be_tall(problem)
         if not answer:
             return self._short(problem, answer.problem)
@@ -151,18 +149,16 @@ class AttentionKernel(Kernel):
         reason = f"panels of {TALL_ROWS} rows gather hardly more than panels of {SCORE_ROWS}"
         return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
-    def variants(self, problem: Problem) -> list[Plan]:
+    def variants(self, problem: AttentionProblem) -> list[Plan]:  # type: ignore[override]
         """Return the default and the plans of all heights that have a kernel."""
-        assert isinstance(problem, AttentionProblem)
         plans: list[Plan] = [self.default(problem), self._short(problem)]
         if may_be_tall(problem):
             plans.append(AttentionPlan(TALL_ROWS, _tall_limit(problem), True))
         return plans
 
-    def check(self, problem: Problem, plan: Plan) -> None:
+    def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
         """Raise ValueError if the problem or the plan's height has no fused kernel."""
         super().check(problem, plan)
-        assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionPlan)
         if plan.backward is not None:
             FUSED_GRAD.check(problem, plan.backward)
@@ -188,22 +184,19 @@ class AttentionGradKernel(AttentionKernel):
     name = "attention_grad"
     plan_type = AttentionGradPlan  # type: ignore[assignment]
 
-    def default(self, problem: Problem) -> AttentionGradPlan:  # type: ignore[override]
+    def default(self, problem: AttentionProblem) -> AttentionGradPlan:  # type: ignore[override]
         """Return a plan of two passes, or of one if rows of the transpose have few columns in common."""
-        assert isinstance(problem, AttentionProblem)
         rows = super().default(problem)
-        transposed = _transposed(problem)
-        columns = super().default(transposed)
+        columns = super().default(_transposed(problem))
         heads, why = self._fused_heads(problem, rows)
         return AttentionGradPlan(rows, columns, heads, reasons=(why,))
 
-    def variants(self, problem: Problem) -> list[Plan]:
+    def variants(self, problem: AttentionProblem) -> list[Plan]:  # type: ignore[override]
         """Return the default plan alone."""
         return [self.default(problem)]
 
-    def check(self, problem: Problem, plan: Plan) -> None:
+    def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
         """Raise ValueError if there is no kernel for a pass of the plan."""
-        assert isinstance(problem, AttentionProblem)
         assert isinstance(plan, AttentionGradPlan)
         super().check(problem, plan.rows)
         super().check(_transposed(problem), plan.columns)
@@ -250,9 +243,8 @@ def _transposed(problem: AttentionProblem) -> AttentionProblem:
 
 def _over_csr(problem: Problem) -> CanRun:
     """Return whether attention may run over CSR rows."""
-    if exclusive_preset(problem.format) is not None:
-        return CanRun(f"the format {problem.format} was asked for")
-    return CanRun()
+    asked = exclusive_preset(problem.format) is not None
+    return CanRun(f"the format {problem.format} was asked for" if asked else "")
 
 
 class UnfusedKernel(Kernel):
@@ -264,9 +256,8 @@ class UnfusedKernel(Kernel):
 
     def can_run(self, problem: Problem) -> CanRun:
         """Return whether the operand's format has the operations, which run on every device."""
-        if "sddmm" not in operations(problem.format):
-            return CanRun(f"the format {problem.format} has no sddmm")
-        return CanRun()
+        has_it = "sddmm" in operations(problem.format)
+        return CanRun("" if has_it else f"the format {problem.format} has no sddmm")
 
     def default(self, problem: Problem) -> UnfusedPlan:
         """Return the only plan."""
@@ -296,9 +287,8 @@ class CsrAttentionKernel(Kernel):
     name = "attention_csr"
     plan_type = CsrAttentionPlan
 
-    def can_run(self, problem: Problem) -> CanRun:
+    def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
         """Return whether the lanes of a warp hold the features of a head."""
-        assert isinstance(problem, AttentionProblem)
         if not (answer := _over_csr(problem)):
             return answer
         most = _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES // problem.precision.storage.itemsize
@@ -313,9 +303,8 @@ class CsrAttentionKernel(Kernel):
         """Return the only plan."""
         return CsrAttentionPlan()
 
-    def is_asked_for(self, problem: Problem) -> str:
+    def is_asked_for(self, problem: AttentionProblem) -> str:  # type: ignore[override]
         """Return why panels are slower; "" if they are faster, or were not counted."""
-        assert isinstance(problem, AttentionProblem)
         slots = _slots(problem.panels, SCORE_ROWS)
         if not slots or not FUSED.can_run(problem):
             return ""
@@ -347,14 +336,7 @@ def _rows_us(problem: AttentionProblem) -> float:
 
 
 def rows_per_warp(rates: AttentionRates, rows: int, nnz: int, multiprocessors: int, tiles: bool) -> int:
-    """Return how many rows a warp of the kernels over CSR rows takes one after another.
-
-    Args:
-        rates: those of the GPU's record.
-        rows, nnz: of the orientation.
-        multiprocessors: number of multiprocessors.
-        tiles: whether the kernels of tiles run.
-    """
+    """Return how many rows a warp of the kernels over CSR rows takes one after another."""
     if nnz >= 2**31:
         return 1
     return max(1, min(rates.rows_per_warp[tiles], rows // (rates.row_warps * multiprocessors)))
@@ -363,15 +345,8 @@ def rows_per_warp(rates: AttentionRates, rows: int, nnz: int, multiprocessors: i
 def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, forward: bool) -> bool:
     """Return whether a pass over CSR rows is faster over tiles than edge by edge.
 
-    It is where a warp takes all heads at once, and they are more than a part of what it takes; forward in
-    heads of some width (notes/log.md).
-
-    Args:
-        rates: those of the GPU's record.
-        heads: number of heads.
-        most: the most heads that a warp takes at once.
-        width: features of a head.
-        forward: whether it is a forward pass.
+    It is where a warp takes all heads at once, and they are more than a part of the `most` that it takes;
+    forward in heads of some width (notes/log.md).
     """
     return rates.tile_heads * most < heads <= most and (not forward or width >= rates.tile_width)
 

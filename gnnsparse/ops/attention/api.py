@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -28,9 +28,8 @@ from gnnsparse.plan import CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import is_eager, materialised
-from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_cache import KernelCache, Product
+from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["attention", "graph_attention"]
@@ -82,13 +81,7 @@ def _check_scale(scale: Any, width: int) -> float:
 
 
 def _check_plan(call: AttentionCall, plan: Plan) -> None:
-    kernel_of("attention", plan)
-    _check_product(call.operand.kernels, call.product("attention"), plan)
-
-
-@made_once
-def _check_product(kernels: KernelCache, product: Product, plan: Plan) -> None:
-    kernel_of("attention", plan).check(kernels.problem(product), plan)
+    kernel_of("attention", plan).check(call.operand.kernels.problem(call.product("attention")), plan)
 
 
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:
@@ -275,59 +268,34 @@ _SCORES = ("dot", "additive", "gatv2", "cosine")
 _DOTS = ("dot", "cosine")
 
 
-def _positive(name: str, value: Any) -> float:
-    """Return `value` if it is a positive number, else raises."""
-    number = check_number(name, value, "a positive number in the range of float32")
-    if number <= 0:
-        bad_value(name, f"got {value}; accepted: a positive number in the range of float32")
-    return number
-
-
-class _EdgeTerms(NamedTuple):
-    """What edges add to keys and values, in the operand's order.
-
-    Attributes:
-        features: [nnz, H or 1, D]; [nnz, H or 1] with additive scores; None: none, or behind a linear map.
-        gate: [nnz, H or 1, D], or None.
-        mapped: [nnz, d_e], the features behind a linear map, or None.
-        weight: that map, [H, D, d_e].
-    """
-
-    features: torch.Tensor | None
-    gate: torch.Tensor | None
-    mapped: torch.Tensor | None
-    weight: torch.Tensor | None
-
-
 @dataclass
 class _Given:
-    """The arguments that are checked together.
+    """Checks of the arguments that have to go together; all sizes are known after `nodes`.
 
     Attributes:
         operand: the operand [L, S].
         score: the name of the score.
         dtypes: the dtypes that are accepted.
         in_coo: whether edge tensors are in the order of the edges given to `prepare`.
-        heads, width, value_width: H, D and Dv, known after `nodes`.
+        heads, width, value_width: H, D and Dv.
     """
 
     operand: SparseOperand
     score: str
     dtypes: tuple[torch.dtype, ...]
     in_coo: bool
-    heads: int = field(default=0, init=False)
-    width: int = field(default=1, init=False)
-    value_width: int = field(default=0, init=False)
+    heads: int = 0
+    width: int = 1
+    value_width: int = 0
 
-    def _dense(self, name: str, x: Any, shape: tuple[int | None, ...]) -> torch.Tensor:
+    def _dense(self, name: str, x: Any, shape: tuple[int | None, ...] | None) -> torch.Tensor:
         check_tensor(name, x, dtypes=self.dtypes, device=self.operand.device, shape=shape)
         return x
 
     def nodes(self, q: Any, k: Any, v: Any) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return q, k and v if they fit the operand and one another."""
         rows, cols = self.operand.shape
         v = self._dense("v", v, (cols, None, None))
-        self.heads, self.value_width = v.shape[1], v.shape[2]
+        _, self.heads, self.value_width = v.shape
         if self.heads == 0:
             bad_value("v", f"has shape {tuple(v.shape)}; accepted: at least one head")
         if self.score == "additive":
@@ -338,37 +306,35 @@ class _Given:
             k = self._dense("k", k, (cols, self.heads, self.width))
         for name, x in (("q", q), ("k", k), ("v", v)):
             check_fits(name, x, self.operand)
-        return q, k, materialised(v)
+        return materialised(q), materialised(k), materialised(v)
 
     def attention_vectors(self, att: Any) -> torch.Tensor | None:
-        """Return `att` [H, D] with "gatv2", None with other scores."""
         if (att is not None) != (self.score == "gatv2"):
             got, accepted = ("None", "a tensor [H, D]") if att is None else ("a tensor", "None")
             bad_value("att", f"got {got} with score={self.score!r}; accepted: {accepted}")
         return None if att is None else materialised(self._dense("att", att, (self.heads, self.width)))
 
     def scale(self, scale: Any) -> float | torch.Tensor | None:
-        """Return the factor of dot products: a number, a tensor with 1 or H elements, or None."""
         if scale is not None and self.score not in _DOTS:
             bad_value("scale", f"got one with score={self.score!r}; accepted: None")
         if not isinstance(scale, torch.Tensor):
             return None if scale is None else check_number("scale", scale)
-        check_tensor("scale", scale, dtypes=self.dtypes, device=self.operand.device)
+        self._dense("scale", scale, None)
         if scale.dim() > 1 or scale.numel() not in (1, self.heads):
             bad_value("scale", f"has shape {tuple(scale.shape)}; accepted: (), (1,) or ({self.heads},)")
         return materialised(scale)
-
-    def _ordered(self, name: str, x: torch.Tensor) -> torch.Tensor:
-        x = materialised(x)
-        return from_coo(name, x, self.operand) if self.in_coo else x
 
     @property
     def _edges(self) -> int:
         return self.operand.num_edges if self.in_coo else self.operand.nnz
 
+    def _ordered(self, name: str, x: torch.Tensor) -> torch.Tensor:
+        x = materialised(x)
+        return from_coo(name, x, self.operand) if self.in_coo else x
+
     def _per_head(self, name: str, x: Any, sizes: tuple[int, ...]) -> torch.Tensor:
         """Return [nnz, H or 1, *sizes] of a tensor [edges, H, *sizes] or [edges, *sizes]."""
-        check_tensor(name, x, dtypes=self.dtypes, device=self.operand.device)
+        self._dense(name, x, None)
         shared, own = (self._edges, *sizes), (self._edges, self.heads, *sizes)
         if tuple(x.shape) not in (shared, own):
             bad_value(name, f"has shape {tuple(x.shape)}; accepted: {own}, or {shared} for all heads")
@@ -379,67 +345,57 @@ class _Given:
         bias = None if bias is None else self._per_head("bias", bias, ())
         if padding is None:
             return bias
-        shape = (self.operand.shape[1],)
-        device = self.operand.device
-        check_tensor("key_padding_mask", padding, dtypes=(torch.bool,), device=device, shape=shape)
+        (_, cols), device = self.operand.shape, self.operand.device
+        check_tensor("key_padding_mask", padding, dtypes=(torch.bool,), device=device, shape=(cols,))
         masked = padding.index_select(0, self.operand.kernels.csr.indices)[:, None]
         if bias is None:
             bias = torch.zeros(self.operand.nnz, 1, dtype=torch.float32, device=device)
         return bias.masked_fill(masked, float("-inf"))
 
-    def edge_terms(self, features: Any, weight: Any, gate: Any, target: str) -> _EdgeTerms:
-        """Return the terms of edges if they go with the score."""
+    def edge_terms(self, features: Any, weight: Any, gate: Any, target: str) -> tuple[Any, Any, Any, Any]:
+        """Return `Arrays.features`, `gate` and `mapped`, and the linear map [H, D, d_e] of the last."""
         if gate is not None and self.score != "dot":
             bad_value("gate", f"got one with score={self.score!r}; accepted: score='dot'")
-        if weight is not None:
-            return self._mapped(features, weight, gate, target)
+        if weight is not None and (self.score not in _DOTS or gate is not None):
+            also = "" if gate is None else " and a gate"
+            bad_value(
+                "edge_weight",
+                f"got one with score={self.score!r}{also}; accepted: score 'dot' or 'cosine' without a gate",
+            )
         if gate is not None:
             gate = self._per_head("gate", gate, (self.width,))
-        if features is None:
-            return _EdgeTerms(None, gate, None, None)
-        self._refuse_cosine(target)
-        sizes = () if self.score == "additive" else (self.width,)
-        if self.score != "additive" and target != "keys" and self.value_width != self.width:
-            bad_value(
-                "edge_features",
-                f"can't be added to keys of {self.width} and values of {self.value_width} features; accepted:"
-                " v as wide as k, or edge_target='keys'",
-            )
-        return _EdgeTerms(self._per_head("edge_features", features, sizes), gate, None, None)
+        if features is not None or weight is not None:
+            self._check_target(target, weight is not None)
+        if weight is not None:
+            if features is None:
+                bad_value(
+                    "edge_weight", "got one without edge_features; accepted: edge_features [edges, d_e] too"
+                )
+            features = self._dense("edge_features", features, (self._edges, None))
+            width = self.value_width if target == "values" else self.width
+            weight = self._dense("edge_weight", weight, (self.heads * width, features.shape[1]))
+            weight = materialised(weight).reshape(self.heads, width, features.shape[1])
+            return None, None, self._ordered("edge_features", features), weight
+        if features is not None:
+            sizes = () if self.score == "additive" else (self.width,)
+            features = self._per_head("edge_features", features, sizes)
+        return features, gate, None, None
 
-    def _refuse_cosine(self, target: str) -> None:
+    def _check_target(self, target: str, is_mapped: bool) -> None:
+        """Raise ValueError if edge features can't be added to what they are meant for."""
         if self.score == "cosine" and target != "values":
             bad_value(
                 "edge_features",
                 "got features of keys with score='cosine', which divides keys by their lengths; accepted: "
                 "edge_target='values'",
             )
-
-    def _mapped(self, features: Any, weight: Any, gate: Any, target: str) -> _EdgeTerms:
-        if self.score not in _DOTS or gate is not None:
-            also = "" if gate is None else " and a gate"
-            bad_value(
-                "edge_weight",
-                f"got one with score={self.score!r}{also}; accepted: score 'dot' or 'cosine' without a gate",
-            )
-        self._refuse_cosine(target)
-        if features is None:
-            bad_value(
-                "edge_weight", "got one without edge_features; accepted: edge_features [edges, d_e] too"
-            )
-        features = self._dense("edge_features", features, (self._edges, None))
-        if target == "both" and self.value_width != self.width:
-            bad_value(
-                "edge_weight",
-                f"can't map to keys of {self.width} and values of {self.value_width} features; accepted: "
-                "v as wide as k, or another edge_target",
-            )
-        width = self.value_width if target == "values" else self.width
-        weight = self._dense("edge_weight", weight, (self.heads * width, features.shape[1]))
-        features = self._ordered("edge_features", features)
-        return _EdgeTerms(
-            None, None, features, materialised(weight).reshape(self.heads, width, features.shape[1])
-        )
+        widths = f"keys of {self.width} and values of {self.value_width} features; accepted: v as wide as k"
+        if self.score == "additive" or self.value_width == self.width:
+            return
+        if is_mapped and target == "both":
+            bad_value("edge_weight", f"can't map to {widths}, or another edge_target")
+        if not is_mapped and target != "keys":
+            bad_value("edge_features", f"can't be added to {widths}, or edge_target='keys'")
 
 
 def _unit(x: torch.Tensor) -> torch.Tensor:
@@ -500,7 +456,8 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
 
 
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
-    plain, tensors, options = is_plain(*call.arrays), (*call.arrays, call.seed), (*call.options, wants_weights)
+    plain = is_plain(*call.arrays)
+    tensors, options = (*call.arrays, call.seed), (*call.options, wants_weights)
     found: Outputs
     if impl == "reference" or (plain and not is_eager()):
         found = outputs_of(*graph_forward(call))
@@ -617,21 +574,21 @@ def graph_attention(
         A.kernels.require("A", "graph_attention", "sddmm" if dots else None)
     given = _Given(A, score, dtypes, in_coo)
     q, k, v = given.nodes(q, k, v)
-    att = given.attention_vectors(att)
-    scale = given.scale(scale)
-    terms = given.edge_terms(edge_features, edge_weight, gate, edge_target)
+    att, scale = given.attention_vectors(att), given.scale(scale)
+    features, gate, mapped, weight = given.edge_terms(edge_features, edge_weight, gate, edge_target)
     bias = given.bias(bias, key_padding_mask)
     slope = check_number("negative_slope", negative_slope)
-    limit = 0.0 if clamp is None else _positive("clamp", clamp)
+    if clamp is not None:
+        accepted = "a positive number in the range of float32"
+        if check_number("clamp", clamp, accepted) <= 0:
+            bad_value("clamp", f"got {clamp}; accepted: {accepted}")
     p = check_share("dropout_p", dropout_p)
-    q, k, factor = _scaled(score, materialised(q), materialised(k), scale)
-    mapped_q = None
-    if terms.weight is not None and edge_target != "values":
-        mapped_q = _by_head(q, terms.weight.to(q.dtype))
+    q, k, factor = _scaled(score, q, k, scale)
+    mapped_q = None if weight is None or edge_target == "values" else _by_head(q, weight.to(q.dtype))
     call = GraphCall(
-        A, Arrays(q, k, v, att, bias, terms.features, terms.gate, terms.mapped, mapped_q),
+        A, Arrays(q, k, v, att, bias, features, gate, mapped, mapped_q),
         "dot" if score == "cosine" else score, factor, slope, edge_target != "values" or score == "additive",
-        edge_target != "keys" and score != "additive", limit, normalize, is_causal, p,
+        edge_target != "keys" and score != "additive", float(clamp or 0), normalize, is_causal, p,
     )  # fmt: skip
     if kind != "reference" and not return_weights and _suits_attention(call):
         return _as_attention(call, impl)
@@ -640,8 +597,8 @@ def graph_attention(
     if p > 0:
         call = call._replace(seed=draw_seed(A.device))
     out, mapped, _, weights = _output(call, kind, return_weights)
-    if terms.weight is not None and edge_target != "keys":
-        out = out + _by_head(mapped, terms.weight.mT.to(mapped.dtype))
+    if weight is not None and edge_target != "keys":
+        out = out + _by_head(mapped, weight.mT.to(mapped.dtype))
     if not return_weights:
         return out
     return out, (to_coo(weights, A) if in_coo else weights).to(v.dtype)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -210,13 +209,6 @@ class GraphCall(NamedTuple):
         """The attributes that are neither tensors nor the operand, in their order."""
         return self[2:-1]
 
-    @classmethod
-    def of(
-        cls, operand: SparseOperand, arrays: Arrays, options: Iterable[Any], seed: torch.Tensor | None
-    ) -> GraphCall:
-        """Make a call with the options that the attribute `options` of another has."""
-        return cls(operand, arrays, *options, seed)  # type: ignore[call-arg]
-
     def rounded(self) -> GraphCall:
         """Return the call with its tensors as the CPU's kernels read them.
 
@@ -232,11 +224,10 @@ class GraphCall(NamedTuple):
 
 
 def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
-    """Return gradients in the shapes and dtypes of the tensors that they belong to.
+    """Return gradients as kernels write them in the shapes and dtypes of the tensors that they belong to.
 
-    Args:
-        grads: gradients as kernels write them: of every head, and of `att` a sum for each group of rows.
-        given: the tensors. Those that heads share get the sum of the heads' gradients.
+    Kernels write those of every head, and of `att` a sum for each group of rows; tensors that heads share get
+    the sum of the heads' gradients.
     """
 
     def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:

@@ -44,13 +44,7 @@ def _interleaved(x: torch.Tensor) -> bool:
 
 
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention, and the statistics of the softmax that its gradient needs.
-
-    Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores are
-        lowered by before they are exponents, and the factor that makes the sum of its weights 1, float32
-        [B, H, L, 2]; both are 0 for rows without unmasked edges. Rows are in the caller's numbering.
-    """
+    """Compute the results of `schema.run_forward`."""
     kernels = call.operand.kernels
     out = empty_heads(call.q, call.v.shape[3])
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=call.q.device)
@@ -63,20 +57,10 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def backward(call: AttentionCall, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs) -> Grads:
-    """Compute the gradients of q, k, v and bias.
+    """Compute the gradients of `schema.run_backward`, that of the bias in float32.
 
     The output is not read: delta, the row sum of grad_out times out, equals the row sum of the weights times
     their gradients, which has no rounding of the output in it.
-
-    Args:
-        call: the arguments of `forward`.
-        stats: the statistics that it has returned.
-        grad_out: gradient of its output, [B, H, L, Dv], any strides.
-        needs: which gradients are needed; the others are None.
-
-    Returns:
-        Gradients in the shapes of the arguments; those of q, k and v in their dtypes and memory orders, that
-        of the bias float32.
     """
     operand, threads = call.operand, torch.get_num_threads()
     found = empty_grads(call, needs)
@@ -101,12 +85,7 @@ def backward(call: AttentionCall, stats: torch.Tensor, grad_out: torch.Tensor, n
 
 
 def graph_forward(call: GraphCall) -> Result:
-    """Compute graph attention.
-
-    Returns:
-        The results in the dtype of v, and the statistics that the gradient needs; rows are in the caller's
-        numbering.
-    """
+    """Compute graph attention."""
     v, mapped, kernels = call.arrays.v, call.arrays.mapped, call.operand.kernels
     rows, heads = call.operand.shape[0], call.heads
     result = Result(
@@ -128,15 +107,7 @@ def _new_edges(call: GraphCall) -> torch.Tensor:
 
 
 def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
-    """Compute the weights after dropout anew.
-
-    Args:
-        call: the arguments of `graph_forward`.
-        result: its results, of which `stats` are read.
-
-    Returns:
-        float32 [nnz, H] in the operand's order.
-    """
+    """Compute the weights after dropout anew, by the statistics alone: float32 [nnz, H]."""
     kernels, heads, edges = call.operand.kernels, call.heads, _new_edges(call)
     call = call.rounded()
     rows, width = result.out.shape[0], result.out.shape[2]
@@ -182,10 +153,7 @@ def _mapped_grad(
 ) -> torch.Tensor | None:
     """Compute the gradient of the mapped features, [nnz, d_e], head by head.
 
-    Args:
-        call: the arguments, as the caller gave them.
-        edges: float32 [nnz, H, 2]: the weight of each edge and the gradient of its score.
-        mapped_q, grad_mapped: [L, H, d_e], as the kernels read them; None: there are none.
+    `edges` [nnz, H, 2] are the weight of each edge and the gradient of its score; the others are [L, H, d_e].
     """
     mapped = call.arrays.mapped
     if mapped is None:
@@ -207,19 +175,7 @@ def graph_backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
 ) -> Arrays:  # fmt: skip
-    """Compute the gradients of graph attention.
-
-    Args:
-        call: the arguments of `graph_forward`.
-        result: its results.
-        grad_out: gradient of result.out, [L, H, Dv], any strides.
-        grad_mapped: gradient of result.mapped, [L, H, d_e]; None: it has none.
-        grad_weights: gradient of the weights after dropout, [nnz, H]; None: they have none.
-        needs: whether the gradient of each of the arrays is needed.
-
-    Returns:
-        Gradients in the shapes and dtypes of the arguments; None where they are not needed.
-    """
+    """Compute the gradients of `schema._graph_gradients`."""
     operand, heads, threads = call.operand, call.heads, torch.get_num_threads()
     needed = dict(zip(Arrays._fields, needs, strict=True))
     edges, new = _new_edges(call), _new_grads(call, needed)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -60,7 +60,7 @@ class _PanelPass(NamedTuple):
 
 @made_once
 def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
-    """Return the arguments of a pass over the rows of an orientation by a plan; `kernels` keeps them."""
+    """Return the arguments of a pass over the rows of an orientation by a plan, which are cached."""
     panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "attention")
     rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
     return _PanelPass(panel, work, (view, rows, work.view))
@@ -82,7 +82,7 @@ class _DkvPlaces(NamedTuple):
 
 @made_once
 def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
-    """Return the places at which the fused backward pass writes partial sums of dK and dV; they are kept."""
+    """Return the places at which the fused backward pass writes partial sums of dK and dV, cached."""
     slots = kernels.panel(SCORE_ROWS, bits=True).columns
     real = torch.nonzero(slots >= 0).squeeze(1)
     by_column = real[torch.argsort(slots[real], stable=True)]
@@ -103,18 +103,7 @@ def _readable(call: AttentionCall) -> AttentionCall:
 
 
 def forward(call: AttentionCall, plan: AttentionPlan, in_bytes: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention by a plan, and the statistics of the softmax that its gradient needs.
-
-    Args:
-        call: the arguments of attention.
-        plan: the plan to run by.
-        in_bytes: whether k and v are stored in 8 bits for it.
-
-    Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores, as
-        exponents of 2, are lowered by, and the factor that makes the sum of its weights 1, float32
-        [B, H, L, 2]; both are 0 for rows without unmasked edges. Rows are in the caller's numbering.
-    """
+    """Compute the results of `schema.run_forward`; with `in_bytes` k and v are stored in 8 bits for it."""
     kernels, width, device, gpu = call.operand.kernels, call.v.shape[3], call.q.device, path()
     out = empty_heads(call.q, width)
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=device)
@@ -132,96 +121,39 @@ def forward(call: AttentionCall, plan: AttentionPlan, in_bytes: bool) -> tuple[t
     return out, stats
 
 
-@dataclass(frozen=True)
-class _Backward:
-    """The arguments that the passes of one backward share.
-
-    Attributes:
-        call: the arguments of attention, laid out for the kernels.
-        plan: the plan of the gradients.
-        problem, stream: native form of `call`, and handle of the CUDA stream.
-        given: the output, the statistics of its rows' softmax, and those with delta, which `rows` writes and
-            `columns` reads, as a native argument.
-        grads: the output's gradient and the gradients to be written, as a native argument.
-    """
-
-    call: AttentionCall
-    plan: AttentionGradPlan
-    problem: _native.Attention
-    given: _native.AttentionRows
-    grads: _native.AttentionGrads
-    stream: int
-
-    def rows(self) -> None:
-        """Compute the gradients of q and the bias, and the row statistics that `columns` needs."""
-        head, partial = self._pass(self.call.operand.kernels, self.plan.rows, 1)
-        path().native.cuda_attention_panel_rows(
-            self.problem, *head, partial, self.given, self.grads, self.stream
-        )
-
-    def columns(self) -> None:
-        """Compute the gradients of k and v, after `rows`, in a pass over the rows of the transpose."""
-        operand = self.call.operand
-        index = operand.transpose_map if self.call.bias is not None else None
-        head, partial = self._pass(operand.T.kernels, self.plan.columns, 2)
-        path().native.cuda_attention_panel_columns(
-            self.problem, *head, partial, self.given, self.grads, index, self.stream
-        )
-
-    def fused(self) -> None:
-        """Compute all gradients in one pass over the rows of A, `plan.fused_heads` heads at a time."""
-        operand, heads = self.call.operand, self.plan.fused_heads
-        head, partial = self._pass(operand.kernels, self.plan.rows, 1)
-        dkv = _dkv_places(operand.kernels)
-        size = heads * dkv.places.numel() * dkv_partial_bytes(*self._widths)
-        room = torch.empty(size, dtype=torch.uint8, device=operand.device)
-        partials = _native.DkvPartials(room, heads, dkv.places, dkv.starts)
-        path().native.cuda_attention_panel_fused_backward(
-            self.problem, *head, partial, self.given, self.grads, partials, self.stream
-        )
-
-    @property
-    def _widths(self) -> tuple[int, int]:
-        return self.call.q.shape[3], self.call.v.shape[3]
-
-    def _pass(self, kernels: KernelCache, plan: AttentionPlan, results: int) -> tuple[Any, Any]:
-        """Return the arguments of a pass, and its workspace for results: of the width of q, and of v if 2."""
-        of = _panel_pass(kernels, plan)
-        return of.head, of.workspace(self.call.heads, self._widths[:results], self.call.operand.device)
-
-
 def backward(
     call: AttentionCall, plan: AttentionGradPlan, out: torch.Tensor, stats: torch.Tensor,
     grad_out: torch.Tensor, needs: Needs,
 ) -> Grads:  # fmt: skip
-    """Compute the gradients of q, k, v and bias.
-
-    Args:
-        call: the arguments of `forward`.
-        plan: the plan of the gradients.
-        out, stats: the results of `forward`.
-        grad_out: gradient of `out`, [B, H, L, Dv], any strides.
-        needs: which gradients are needed; the others are None.
-
-    Returns:
-        Gradients in the shapes of the arguments; those of q, k and v in their dtypes and memory orders, that
-        of the bias float32.
-    """
-    device, found = call.q.device, empty_grads(call, needs)
-    with path().current(device):
-        call, grad = _readable(call), vectorized(grad_out, call.operand.precision.storage)
+    """Compute the gradients of `schema.run_backward`, that of the bias in float32."""
+    operand, device, gpu, found = call.operand, call.q.device, path(), empty_grads(call, needs)
+    with gpu.current(device):
+        call, grad = _readable(call), vectorized(grad_out, operand.precision.storage)
         floats = call.heads * call.q.shape[2] * _native.ROW_STATS_FLOATS
         row_stats = torch.empty(floats, dtype=torch.float32, device=device)
+        # The statistics with delta, which the pass over rows writes and that over columns reads.
         given = _native.AttentionRows(heads_argument(out), stats.contiguous(), row_stats)
-        passes = _Backward(
-            call, plan, native_attention(call), given, grads_argument(grad, found),
-            call.operand.kernels.streams.current(),
-        )  # fmt: skip
+        problem, grads = native_attention(call), grads_argument(grad, found)
+        widths, stream = (call.q.shape[3], call.v.shape[3]), operand.kernels.streams.current()
+
+        def run(kernel: Any, kernels: KernelCache, plan: AttentionPlan, results: int, *others: Any) -> None:
+            """Run a pass with partial results of the width of q, and of that of v if there are 2."""
+            of = _panel_pass(kernels, plan)
+            partial = of.workspace(call.heads, widths[:results], device)
+            kernel(problem, *of.head, partial, given, grads, *others, stream)
+
         of_columns = found[1] is not None or found[2] is not None
         if of_columns and plan.fused_heads > 0:
-            passes.fused()
+            # One pass over the rows of A, some heads at a time.
+            dkv = _dkv_places(operand.kernels)
+            size = plan.fused_heads * dkv.places.numel() * dkv_partial_bytes(*widths)
+            room = torch.empty(size, dtype=torch.uint8, device=device)
+            partials = _native.DkvPartials(room, plan.fused_heads, dkv.places, dkv.starts)
+            kernel = gpu.native.cuda_attention_panel_fused_backward
+            run(kernel, operand.kernels, plan.rows, 1, partials)
         else:
-            passes.rows()
+            run(gpu.native.cuda_attention_panel_rows, operand.kernels, plan.rows, 1)
             if of_columns:
-                passes.columns()
+                index = None if call.bias is None else operand.transpose_map
+                run(gpu.native.cuda_attention_panel_columns, operand.T.kernels, plan.columns, 2, index)
     return tuple(found)  # type: ignore[return-value]

@@ -26,7 +26,7 @@ from gnnsparse.ops.segments import row_sums
 from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
 from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
 from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
-from gnnsparse.runtime.memo import cached_property, made_once
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
 __all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
@@ -164,66 +164,45 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     if not _fits(call):
         with torch.no_grad():
             return unfused.graph_weights(call)
-    v = call.arrays.v
+    v, storage = call.arrays.v, call.operand.precision.storage
     # The pass over rows gives the weights beside the gradients, which are not read here.
     zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
     inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
     with path().current(v.device):
-        storage = call.operand.precision.storage
-        state = _Backward(
-            _laid_out(call), _laid_out_result(result, storage), vectorized(zeros, storage), None, None, inner,
-            (False,) * 9, tiles=False,
-        )  # fmt: skip
-        edges, _ = state.rows()
+        passes = _Backward(_laid_out(call), dict.fromkeys(Arrays._fields, False), tiles=False)
+        result, zeros = _laid_out_result(result, storage), vectorized(zeros, storage)
+        edges, _ = passes.rows(result, out=zeros, inner=inner)
     return edges[..., 0]
 
 
-@dataclass(frozen=True, eq=False)
 class _Backward:
-    """The arguments of the passes of a backward pass.
+    """The passes of a backward pass.
 
-    Attributes:
+    Args:
         call: the arguments of attention, laid out for the kernels.
-        result: the results of the forward pass, laid out like v.
-        grad, grad_mapped: gradients of the results, laid out like v.
-        grad_weights: gradient of the weights, float32 [nnz, H].
-        inner: sum over a row's edges of weight * its gradient, float32 [L, H]; None: that of the results.
-        needs: which gradients are needed, in the order of Arrays.
+        needs: which gradients are needed, by the names of Arrays.
         tiles: whether the kernels of tiles run.
     """
 
-    call: GraphCall
-    result: Result
-    grad: torch.Tensor
-    grad_mapped: torch.Tensor | None
-    grad_weights: torch.Tensor | None
-    inner: torch.Tensor | None
-    needs: tuple[bool, ...]
-    tiles: bool
-
-    @cached_property
-    def problem(self) -> _native.GraphAttention:
-        """The native form of the call."""
-        return native_graph_attention(self.call)
+    def __init__(self, call: GraphCall, needs: dict[str, bool], tiles: bool) -> None:
+        self.call, self.needs, self.tiles = call, needs, tiles
+        self._problem = native_graph_attention(call)
 
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
         device = self.call.operand.device
         return torch.empty(rows, self.call.heads, width, dtype=torch.float32, device=device)
 
-    def _needs(self, name: str) -> bool:
-        return self.needs[Arrays._fields.index(name)]
-
     def _like(self, name: str) -> torch.Tensor | None:
         """Allocate the gradient of a tensor [n, H or 1, D] for every head, if it is needed."""
         x = getattr(self.call.arrays, name)
-        if x is None or not self._needs(name):
+        if x is None or not self.needs[name]:
             return None
         if x.dim() == 2:
             return x.new_empty(x.shape[0], self.call.heads)
         return _rows_like(x, x.shape[0], self.call.heads, x.shape[2])
 
     def _edges(self) -> torch.Tensor:
-        """Allocate what the pass over rows keeps of the edges: [nnz, H, 2]; of tiles for blocks of heads."""
+        """Allocate what the pass over rows stores of the edges: [nnz, H, 2]; of tiles for blocks of heads."""
         if not self.tiles:
             return self._numbers(self.call.operand.nnz, 2)
         v = self.call.arrays.v
@@ -231,62 +210,68 @@ class _Backward:
         edges: torch.Tensor = v.new_empty(blocks, self.call.operand.nnz, _native.GRAPH_TILE_NUMBERS)
         return edges.transpose(0, 1)
 
-    def _grads(self, **tensors: torch.Tensor | None) -> _native.GraphAttentionGrads:
+    def _grads(self, edges: torch.Tensor, **tensors: torch.Tensor | None) -> _native.GraphAttentionGrads:
         """Return tensors [n, H or 1, ..] by their names as a native argument."""
         grads = _native.GraphAttentionGrads()
+        grads.edges = nodes_argument(edges, edges.shape[1])
         for name, x in tensors.items():
             setattr(grads, name, nodes_argument(x, self.call.heads))
         return grads
 
-    def rows(self) -> tuple[torch.Tensor, Arrays]:
-        """Run the pass over rows: what it keeps of the edges, and gradients but of k, v and mapped."""
+    def rows(self, result: Result, **given: torch.Tensor | None) -> tuple[torch.Tensor, Arrays]:
+        """Run the pass over rows: what it stores of the edges, and gradients but of k, v and mapped.
+
+        Args:
+            result: the results of the forward pass, laid out like v.
+            given: by the native names the gradients of the results, "out" and "mapped", laid out like v; that
+                of the weights, "weights", float32 [nnz, H]; and "inner", the sum over a row's edges of
+                weight * its gradient, float32 [L, H]; None: that of the results.
+        """
         call, a = self.call, self.call.arrays
         of = _Rows.of(call.operand.kernels, call, self.tiles)
         edges, additive = self._edges(), call.score == "additive"
         found = Arrays(
             self._like("q"), None, None,
-            self._numbers(of.items, a.att.shape[1]) if a.att is not None and self._needs("att") else None,
-            self._numbers(call.operand.nnz, 1)[..., 0] if self._needs("bias") else None,
+            self._numbers(of.items, a.att.shape[1]) if a.att is not None and self.needs["att"] else None,
+            self._numbers(call.operand.nnz, 1)[..., 0] if self.needs["bias"] else None,
             None if additive else self._like("features"), self._like("gate"), None, self._like("mapped_q"),
         )  # fmt: skip
-        grads = self._grads(
-            out=self.grad, weights=self.grad_weights, inner=self.inner, mapped=self.grad_mapped, q=found.q,
-            att=found.att, bias=found.bias, features=found.features, gate=found.gate, mapped_q=found.mapped_q,
-        )  # fmt: skip
-        grads.edges = nodes_argument(edges, edges.shape[1])
+        written = {
+            name: getattr(found, name) for name in ("q", "att", "bias", "features", "gate", "mapped_q")
+        }
         path().native.cuda_graph_attention_rows(
-            self.problem, of.argument, result_argument(self.result), grads,
+            self._problem, of.argument, result_argument(result), self._grads(edges, **given, **written),
             call.operand.kernels.streams.current(),
         )  # fmt: skip
-        if additive and self._needs("features"):
+        if additive and self.needs["features"]:
             found = found._replace(features=edges[..., 1])
         return edges, found
 
-    def columns(self, edges: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    def columns(self, edges: torch.Tensor, grad: torch.Tensor) -> dict[str, torch.Tensor | None]:
         """Run the pass over columns: the gradients of k and v."""
-        operand, dk, dv = self.call.operand, self._like("k"), self._like("v")
-        if dk is None and dv is None:
-            return None, None
-        grads = self._grads(out=self.grad, k=dk, v=dv)
-        grads.edges = nodes_argument(edges, edges.shape[1])
-        path().native.cuda_graph_attention_columns(
-            self.problem, _Rows.of(operand.T.kernels, self.call, self.tiles).argument, grads,
-            operand.transpose_map, operand.kernels.streams.current(),
-        )  # fmt: skip
-        return dk, dv
+        operand, found = self.call.operand, {name: self._like(name) for name in ("k", "v")}
+        if found["k"] is not None or found["v"] is not None:
+            path().native.cuda_graph_attention_columns(
+                self._problem, _Rows.of(operand.T.kernels, self.call, self.tiles).argument,
+                self._grads(edges, out=grad, **found), operand.transpose_map,
+                operand.kernels.streams.current(),
+            )  # fmt: skip
+        return found
 
-    def of_mapped(self, edges: torch.Tensor) -> torch.Tensor | None:
+    def of_mapped(self, edges: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor | None:
         """Run the pass for the gradient of the mapped features [nnz, d_e], which is a sum over heads."""
-        call, mapped = self.call, self.call.arrays.mapped
-        if mapped is None or not self._needs("mapped"):
+        kernels, mapped = self.call.operand.kernels, self.call.arrays.mapped
+        if mapped is None or not self.needs["mapped"]:
             return None
         found = mapped.new_empty(mapped.shape)
-        grads = self._grads(mapped=self.grad_mapped, edges=edges)
+        grads = self._grads(edges, mapped=grad_mapped)
         grads.of_mapped = nodes_argument(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
-            self.problem, _Rows.of(call.operand.kernels, call, tiles=False).argument, grads,
-            call.operand.kernels.streams.current(),
-        )  # fmt: skip
+            self._problem,
+            _Rows.of(kernels, self.call, tiles=False).argument,
+            grads,
+            kernels.streams.current(),
+        )
         return found
 
 
@@ -294,15 +279,7 @@ def graph_backward(
     call: GraphCall, result: Result, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None,
     grad_weights: torch.Tensor | None, needs: tuple[bool, ...],
 ) -> Arrays:  # fmt: skip
-    """Compute the gradients that are needed; the others are None.
-
-    Args:
-        call: the arguments of attention.
-        result: the results of `graph_forward`.
-        grad_out, grad_mapped: gradients of the results; of `mapped` None: it is zero.
-        grad_weights: gradient of the weights after dropout, [nnz, H]; None: it is zero.
-        needs: which gradients are needed, in the order of Arrays.
-    """
+    """Compute the gradients of `schema._graph_gradients`."""
     if not _fits(call):
         return unfused.graph_backward(call, grad_out, grad_mapped, grad_weights, needs)
     given, storage, inner = call.arrays, call.operand.precision.storage, None
@@ -317,13 +294,13 @@ def graph_backward(
             inner = result.times(grad_out, grad_mapped)
             if grad_weights is not None:
                 inner += row_sums(call.operand, graph_weights(call, result) * grad_weights)
-        state = _Backward(
-            call, _laid_out_result(result, storage), grad_out, grad_mapped, grad_weights, inner,
-            needs, tiles,
+        passes = _Backward(call, dict(zip(Arrays._fields, needs, strict=True)), tiles)
+        edges, found = passes.rows(
+            _laid_out_result(result, storage), out=grad_out, weights=grad_weights, inner=inner,
+            mapped=grad_mapped,
         )  # fmt: skip
-        edges, found = state.rows()
-        dk, dv = state.columns(edges)
-        return of_all_heads(found._replace(k=dk, v=dv, mapped=state.of_mapped(edges)), given)
+        of_columns, mapped = passes.columns(edges, grad_out), passes.of_mapped(edges, grad_mapped)
+        return of_all_heads(found._replace(**of_columns, mapped=mapped), given)
 
 
 # `attention` by these kernels: batch entries and heads are heads of nodes.
@@ -357,7 +334,7 @@ def _graph_call(call: AttentionCall) -> GraphCall:
 
 
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention and the statistics of each row; see `cuda_panels.forward`."""
+    """Compute the results of `schema.run_forward`."""
     result = graph_forward(_graph_call(call))
     # Contiguous, as compiled programs expect it.
     stats = _from_nodes(result.stats, call.q).contiguous()
@@ -367,7 +344,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(
     call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs
 ) -> Grads:
-    """Compute the gradients of q, k, v and the bias; see `cuda_panels.backward`."""
+    """Compute the gradients of `schema.run_backward`."""
     result = Result(_to_nodes(out), None, _to_nodes(stats))
     wanted = (*needs[:3], False, needs[3], *(False,) * 4)
     found = graph_backward(_graph_call(call), result, _to_nodes(grad), None, None, wanted)

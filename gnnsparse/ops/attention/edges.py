@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.dispatch import direct, register
+from gnnsparse.ops.dispatch import direct, operand_at, register
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.memo import made_once
-from gnnsparse.sparse.operand import SparseOperand, operand_of
+from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
 
@@ -35,7 +35,7 @@ class EdgeOrder(NamedTuple):
 
 @made_once
 def order_of(operand: SparseOperand) -> EdgeOrder:
-    """Return how nonzeros and edges correspond; the operand keeps it."""
+    """Return how nonzeros and edges correspond, which is cached with the operand."""
     edges, device = operand.num_edges, operand.device
     numbers = torch.arange(edges, dtype=torch.int64, device=device)
     # The number of a nonzero, moved to the place of each edge.
@@ -47,76 +47,23 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
     return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
 
 
-class _FromCoo(torch.autograd.Function):
-    """Gather rows of edges into the operand's order; its gradient gathers too, with no atomic addition."""
+class _Reorder(torch.autograd.Function):
+    """Gather rows of edges into the other order; the gradient gathers too, with no atomic addition."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder) -> torch.Tensor:
-        ctx.order = order
-        if not order.has_added:
-            return x.index_select(0, order.edge_of)
-        # Self-loops that were added read the row of zeros behind the last edge.
-        return torch.cat([x, x.new_zeros(1, *x.shape[1:])]).index_select(0, order.edge_of)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _quick_to_coo(grad, ctx.order), None
-
-
-class _ToCoo(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder) -> torch.Tensor:
-        ctx.order = order
-        return x.index_select(0, order.nonzero_of)
+    def forward(ctx: Any, x: torch.Tensor, order: EdgeOrder, to_coo: bool) -> torch.Tensor:
+        ctx.order, ctx.to_coo = order, to_coo
+        if order.has_added and not to_coo:
+            # Self-loops that were added read a row of zeros behind the last edge.
+            x = torch.cat([x, x.new_zeros(1, *x.shape[1:])])
+        return x.index_select(0, order.nonzero_of if to_coo else order.edge_of)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _quick_from_coo(grad, ctx.order), None
+        return _reorder(grad, ctx.order, not ctx.to_coo), None, None
 
 
-_quick_from_coo, _quick_to_coo = direct(_FromCoo), direct(_ToCoo)
-
-
-# The registered operators, which torch.compile needs: it can't look up what an operand keeps.
-
-
-def _check(x: torch.Tensor, operand: SparseOperand, rows: int) -> None:
-    if x.dim() < 1 or x.shape[0] != rows or x.device != operand.device:
-        bad_value(
-            "x", f"has shape {tuple(x.shape)} on {x.device}; accepted: ({rows}, ..) on {operand.device}"
-        )
-
-
-def _run_from(x: torch.Tensor, handle: int) -> torch.Tensor:
-    operand = operand_of(handle)
-    _check(x, operand, operand.num_edges)
-    return from_coo("x", x, operand)
-
-
-def _run_to(x: torch.Tensor, handle: int) -> torch.Tensor:
-    operand = operand_of(handle)
-    _check(x, operand, operand.nnz)
-    return to_coo(x, operand)
-
-
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-    ctx.handle = inputs[1]
-
-
-register(
-    "edges_from_coo(Tensor x, int operand) -> Tensor",
-    _run_from,
-    lambda x, operand: x.new_empty(operand_of(operand).nnz, *x.shape[1:]),
-    _setup,
-    lambda ctx, grad: (torch.ops.gnnsparse.edges_to_coo(grad.contiguous(), ctx.handle), None),
-)
-register(
-    "edges_to_coo(Tensor x, int operand) -> Tensor",
-    _run_to,
-    lambda x, operand: x.new_empty(operand_of(operand).num_edges, *x.shape[1:]),
-    _setup,
-    lambda ctx, grad: (torch.ops.gnnsparse.edges_from_coo(grad.contiguous(), ctx.handle), None),
-)
+_reorder = direct(_Reorder)
 
 
 def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
@@ -125,8 +72,9 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
     Raises:
         ValueError: an edge was given several times, so that its rows of `x` would belong to one nonzero.
     """
-    if torch.compiler.is_compiling():
-        found: torch.Tensor = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
+    found: torch.Tensor
+    if torch.compiler.is_compiling():  # which can't look up what is cached with an operand
+        found = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
         return found
     order = order_of(operand)
     if order.has_repeats:
@@ -135,13 +83,44 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
             "has a row for each edge, but edges were repeated in `prepare`, which merged them; accepted: a "
             'graph without repeated edges, or edge_order="operand" with a row for each nonzero',
         )
-    return _quick_from_coo(x, order) if is_eager() else operand.from_coo_order(x)
+    found = _reorder(x, order, False) if is_eager() else operand.from_coo_order(x)
+    return found
 
 
 def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
     """Reorder [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
+    found: torch.Tensor
     if torch.compiler.is_compiling():
-        found: torch.Tensor = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
+        found = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
         return found
     order = order_of(operand)
-    return _quick_to_coo(x, order) if is_eager() and not order.has_repeats else operand.to_coo_order(x)
+    found = _reorder(x, order, True) if is_eager() and not order.has_repeats else operand.to_coo_order(x)
+    return found
+
+
+def _register(name: str, reverse: str, to_edges: bool) -> None:
+    def rows(operand: SparseOperand, of_edges: bool) -> int:
+        return operand.num_edges if of_edges else operand.nnz
+
+    def run(x: torch.Tensor, handle: int) -> torch.Tensor:
+        operand = operand_at(handle)
+        wanted = rows(operand, not to_edges)
+        if x.dim() < 1 or x.shape[0] != wanted or x.device != operand.device:
+            accepted = f"({wanted}, ..) on {operand.device}"
+            bad_value("x", f"has shape {tuple(x.shape)} on {x.device}; accepted: {accepted}")
+        return to_coo(x, operand) if to_edges else from_coo("x", x, operand)
+
+    def setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.handle = inputs[1]
+
+    register(
+        f"{name}(Tensor x, int operand) -> Tensor",
+        run,
+        lambda x, operand: x.new_empty(rows(operand_at(operand), to_edges), *x.shape[1:]),
+        setup,
+        lambda ctx, grad: (getattr(torch.ops.gnnsparse, reverse)(grad.contiguous(), ctx.handle), None),
+    )
+
+
+_register("edges_from_coo", "edges_to_coo", False)
+_register("edges_to_coo", "edges_from_coo", True)

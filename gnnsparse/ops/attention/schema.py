@@ -1,7 +1,7 @@
 """Both operations as operators of torch.library and of autograd, and the choice of the kernels that run them.
 
-It stands alone because it knows nothing of what callers may pass, which api.py checks. An operator can't return
-None: what there is not, or is not needed, is an empty tensor.
+It stands alone because it knows nothing of what callers may pass, which api.py checks. An operator can't
+return None: what there is not, or is not needed, is an empty tensor.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _backend(operand: SparseOperand) -> ModuleType:
 
 
 def require_rows(operand: SparseOperand) -> None:
-    """Raise ValueError if the operand's format was asked for: kernels of graph attention run over CSR rows."""
+    """Raise ValueError if the operand's format was asked for: these kernels run over CSR rows."""
     operand.kernels.require("A", "graph attention by other than scaled, biased dot products", None)
 
 
@@ -154,7 +154,9 @@ def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
 
 
 @ranged("graph_attention_backward")
-def _graph_gradients(call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool]) -> Arrays:
+def _graph_gradients(
+    call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool]
+) -> Arrays:
     """Compute the gradients of the arrays on the operand's device; those not needed are None.
 
     Args:
@@ -177,7 +179,7 @@ def _graph_gradients(call: GraphCall, outputs: Sequence[Any], grads: Tensors, ne
 
 
 class _Recorded(torch.autograd.Function):
-    """What both operations have in common: gradients by kernels, by an operator, or with a graph of their own.
+    """What both operations have in common: gradients by kernels, by an operator, or with a graph.
 
     Attributes:
         tensors: number of tensors that get gradients.
@@ -363,7 +365,7 @@ def _checked_grad(
     stats: torch.Tensor, grad: torch.Tensor, seed: torch.Tensor | None, handle: int, scale: float,
     dropout_p: float, is_causal: bool, needs: list[bool],
 ) -> tuple[AttentionCall, tuple[Any, ...]]:  # fmt: skip
-    """Return the arguments of `run_backward` of those of the operator, whose out and grad are [B, H, L, Dv]."""
+    """Return the arguments of `run_backward`; out and grad are [B, H, L, Dv]."""
     call = _checked(q, k, v, bias, seed, handle, scale, dropout_p, is_causal)
     for name, x in (("out", out), ("grad", grad)):
         check_operator_tensor(name, x, call.operand, (*call.q.shape[:3], v.shape[-1]))

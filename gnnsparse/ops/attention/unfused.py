@@ -93,11 +93,7 @@ def _heads(call: AttentionCall, impl: str = "auto") -> Iterator[_Head]:
 
 
 def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention by the three operations, which autograd differentiates.
-
-    Args:
-        call: the arguments of attention.
-        impl: the argument `impl` of the operations.
+    """Compute attention by the three operations, which autograd differentiates and `impl` is passed to.
 
     Returns:
         The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
@@ -140,12 +136,7 @@ def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) ->
 
 @torch.no_grad()
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention head by head.
-
-    Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and the statistics of each row's
-        softmax, float32 [B, H, L, 2]. Rows are in the caller's numbering.
-    """
+    """Compute the results of `schema.run_forward` head by head."""
     a, q = call.operand.unquantized, call.q
     out = empty_heads(q, call.v.shape[-1])
     stats = torch.empty(*q.shape[:3], 2, dtype=torch.float32, device=q.device)
@@ -158,17 +149,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 
 @torch.no_grad()
 def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads:
-    """Compute the gradients of q, k, v and bias head by head; the softmax is computed again.
-
-    Args:
-        call: the arguments of `forward`.
-        grad_out: gradient of its output, [B, H, L, Dv], any strides.
-        needs: which gradients are needed; the others are None.
-
-    Returns:
-        Gradients in the shapes of the arguments; those of q, k and v in their dtypes and memory orders, that
-        of the bias float32.
-    """
+    """Compute the gradients of `schema.run_backward` head by head, that of the bias in float32."""
     a = call.operand.unquantized
     dq, dk, dv, dbias = empty_grads(call, needs)
     for head in _heads(call):
