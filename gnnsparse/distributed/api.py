@@ -6,15 +6,15 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
+from gnnsparse.distributed.cost import Rates, choose_way, known_rates
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.names import PARTITIONS, WAYS
 from gnnsparse.distributed.operand import DistributedOperand
@@ -40,7 +40,6 @@ from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain
-from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 
@@ -86,7 +85,7 @@ def distribute(
     rates: Rates | None = None,
     cache: bool | str | os.PathLike[str] = True,
 ) -> DistributedOperand:
-    """Divide a graph among processes, and prepares this process's part for products.
+    """Divide a graph among processes, and prepare this process's part for products.
 
     All processes of the group call it with equal arguments. The nodes are renumbered so that each process
     owns a range: `operand.nodes` are those of this process, and `x[operand.nodes]` are their features.
@@ -149,19 +148,58 @@ def distribute(
     is_name = isinstance(values, str)
     kind = check_choice("values", values, NORMALIZATIONS) if is_name else None
     weight = check_number("self_loop_weight", self_loop_weight)
-    request = _Request(
-        ShardRecipe(kind, weight, dist.get_world_size(group), parts),
-        precision, format, _device(device, backend), width, chunks, split,
-        known_rates("nccl" if backend == "nccl" else "gloo") if rates is None else rates, cache, group,
-    )  # fmt: skip
+    recipe = ShardRecipe(kind, weight, dist.get_world_size(group), parts)
+    rank, device = dist.get_rank(group), _device(device, backend)
+    rates = known_rates("nccl" if backend == "nccl" else "gloo") if rates is None else rates
     with outside():
         made = read_source(graph, num_nodes, None, None if is_name else values).build()
         if made.num_rows != made.num_cols:
             bad_value("graph", f"is {made.num_rows} x {made.num_cols}; accepted: a square matrix")
-        content = request.check_equal(made, way)
-        if way == "features":
-            return request.by_features(made, None)
-        return request.by_rows(made, way, content)
+        content = content_of(made, recipe)
+        # With other options that decide what travels, processes would wait for each other for ever. What the
+        # rates are about may name the device of a rank.
+        options = (way, precision.value, width, chunks, split, replace(rates, about=""))
+        if _differ(fingerprint([], content, options), device, group):
+            bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
+        choose = functools.partial(choose_way, width=width, itemsize=precision.storage.itemsize, rates=rates)
+        choice = None
+        if way != "features":
+            store = None if cache is False else GraphCache(None if cache is True else cache)
+            shard, hit = load_shard(made, recipe, rank, store, content)
+            if _differ(fingerprint([], to_plain(replace(shard.facts, rank=0))), device, group):
+                # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
+                # before pymetis was installed, and those of other ranks have been deleted since.
+                bad_value(
+                    "cache", "has shards of several divisions; accepted: another folder, or an empty one"
+                )
+            choice = choose(shard.facts, ways=WAYS if way == "auto" else (way,))
+            if choice.way != "features":
+                choice = replace(
+                    choice,
+                    chunks=choice.chunks if chunks is None else chunks,
+                    split=choice.split if split is None else split,
+                )
+                rows = RowOperations(shard, choice, precision, format, device, group)
+                return DistributedOperand(
+                    shard.facts, shard.nodes, rows, precision, device, choice, cache_hit=hit
+                )
+        # By features: each rank has the whole matrix, whose rows stay in the graph's order.
+        partition = Partition.even(made.num_rows, recipe.parts)
+        whole = prepare(
+            made.to(device), values=kind, self_loop_weight=weight, precision=precision, format=format,
+            cache=cache,
+        ).to(device)  # fmt: skip
+        starts = torch.tensor(partition.starts, dtype=torch.int64, device="cpu")
+        none = (0,) * recipe.parts
+        facts = ShardFacts(
+            rank, partition.starts, tuple(whole.kernels.csr.indptr.cpu()[starts].diff().tolist()), none, none,
+            made.num_edges, partition.method, whole.normalization, whole.added_loops, whole.has_self_loops,
+            whole.merges_edges,
+        )  # fmt: skip
+        return DistributedOperand(
+            facts, partition.owned(rank), FeatureOperations(whole, partition.sizes, rank, group), precision,
+            device, choice or choose(facts, ways=("features",)), cache_hit=whole.cache_hit,
+        )  # fmt: skip
 
 
 def _device(device: Any, backend: str) -> torch.device:
@@ -173,103 +211,11 @@ def _device(device: Any, backend: str) -> torch.device:
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Request:
-    """The checked arguments of `distribute`, which documents them."""
-
-    recipe: ShardRecipe
-    precision: Precision
-    format: str
-    device: torch.device
-    width: int
-    chunks: int | None
-    split: bool | None
-    rates: Rates
-    cache: Any
-    group: dist.ProcessGroup | None
-
-    @property
-    def rank(self) -> int:
-        """The rank of this process in the group."""
-        return dist.get_rank(self.group)
-
-    def check_equal(self, graph: SparseGraph, way: str) -> str:
-        """Return the hash of the graph and the recipe, which all processes have in common.
-
-        The options that decide what processes exchange have to be equal too: with other ones they would wait
-        for each other for ever.
-
-        Args:
-            graph: the graph.
-            way: the argument of `distribute`.
-
-        Raises:
-            ValueError: they differ; it is raised on every process.
-        """
-        content = content_of(graph, self.recipe)
-        rates = replace(self.rates, about="")  # which may name the device of a rank
-        options = (way, self.precision.value, self.width, self.chunks, self.split, rates)
-        if self._differs(fingerprint([], content, options)):
-            bad_value("graph", "differs between the processes, or their options do; accepted: equal ones")
-        return content
-
-    def _differs(self, content: str) -> bool:
-        """Return whether the processes have different hashes, of 32 hexadecimal digits."""
-        numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
-        own = torch.tensor(numbers, dtype=torch.int64, device=self.device)
-        return bool((gather_ranks(own, self.group) != own).any())
-
-    def by_rows(self, graph: SparseGraph, way: str, content: str) -> DistributedOperand:
-        """Make the operand of this process's rows, or by features if the model says so.
-
-        Args:
-            graph: the graph.
-            way: the argument of `distribute`.
-            content: what `check_equal` returned.
-        """
-        cache = None if self.cache is False else GraphCache(None if self.cache is True else self.cache)
-        shard, hit = load_shard(graph, self.recipe, self.rank, cache, content)
-        if self._differs(fingerprint([], to_plain(replace(shard.facts, rank=0)))):
-            # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
-            # before pymetis was installed, and those of other ranks have been deleted since.
-            bad_value("cache", "has shards of several divisions; accepted: another folder, or an empty one")
-        ways: Sequence[str] = WAYS if way == "auto" else (way,)
-        size = self.precision.storage.itemsize
-        choice = choose_way(shard.facts, self.width, size, rates=self.rates, ways=ways)
-        if choice.way == "features":
-            return self.by_features(graph, choice)
-        if self.chunks is not None:
-            choice = replace(choice, chunks=self.chunks)
-        if self.split is not None:
-            choice = replace(choice, split=self.split)
-        operations = RowOperations(shard, choice, self.precision, self.format, self.device, self.group)
-        return DistributedOperand(
-            shard.facts, shard.nodes, operations, self.precision, self.device, choice, cache_hit=hit
-        )
-
-    def by_features(self, graph: SparseGraph, choice: Choice | None) -> DistributedOperand:
-        """Make the operand of the whole matrix, whose rows stay in the graph's order."""
-        recipe = self.recipe
-        partition = Partition.even(graph.num_rows, recipe.parts)
-        whole = prepare(
-            graph.to(self.device), values=recipe.normalization, self_loop_weight=recipe.self_loop_weight,
-            precision=self.precision, format=self.format, cache=self.cache,
-        ).to(self.device)  # fmt: skip
-        starts = torch.tensor(partition.starts, dtype=torch.int64, device="cpu")
-        counts = whole.kernels.csr.indptr.cpu()[starts].diff().tolist()
-        none = (0,) * recipe.parts
-        facts = ShardFacts(
-            self.rank, partition.starts, tuple(counts), none, none, graph.num_edges, partition.method,
-            whole.normalization, whole.added_loops, whole.has_self_loops, whole.merges_edges,
-        )  # fmt: skip
-        if choice is None:
-            size = self.precision.storage.itemsize
-            choice = choose_way(facts, self.width, size, rates=self.rates, ways=("features",))
-        operations = FeatureOperations(whole, partition.sizes, self.rank, self.group)
-        nodes = partition.owned(self.rank)
-        return DistributedOperand(
-            facts, nodes, operations, self.precision, self.device, choice, cache_hit=whole.cache_hit
-        )
+def _differ(content: str, device: torch.device, group: dist.ProcessGroup | None) -> bool:
+    """Return whether the processes have different hashes, of 32 hexadecimal digits."""
+    numbers = [int(content[at : at + 8], 16) for at in range(0, len(content), 8)]
+    own = torch.tensor(numbers, dtype=torch.int64, device=device)
+    return bool((gather_ranks(own, group) != own).any())
 
 
 #: Bytes that each rank sends to each other one, to tell latency from bandwidth.
@@ -303,19 +249,19 @@ def measure_rates(operand: SparseOperand, group: Any = None, *, width: int = 128
         bad_value("operand", "is of several ranks or empty; accepted: one of a process, with nonzeros")
     check_integer("width", width)
     check_integer("repeats", repeats)
-    clock = _Clock(operand.device, group, repeats)
+    timed = functools.partial(_seconds, device=operand.device, group=group, repeats=repeats)
     ranks, dtype = dist.get_world_size(group), operand.precision.storage
     seconds = []
     for nbytes in (_SMALL, _LARGE):
         sent = torch.zeros(ranks * nbytes, dtype=torch.uint8, device=operand.device)
         exchange = functools.partial(dist.all_to_all_single, torch.empty_like(sent), sent, group=group)
-        seconds.append(clock.seconds(exchange))
+        seconds.append(timed(exchange))
     by_width = {}
     for features in (_NARROW, width):
         x = torch.zeros((operand.shape[1], features), dtype=dtype, device=operand.device)
-        by_width[features] = clock.seconds(functools.partial(spmm, operand, x))
+        by_width[features] = timed(functools.partial(spmm, operand, x))
     block = torch.zeros(_LARGE, dtype=torch.uint8, device=operand.device)
-    copied = clock.seconds(block.clone)
+    copied = timed(block.clone)
     received_bytes = max(ranks - 1, 1) * (_LARGE - _SMALL)
     product = operand.nnz * width * dtype.itemsize / by_width[width]
     return Rates(
@@ -330,24 +276,21 @@ def measure_rates(operand: SparseOperand, group: Any = None, *, width: int = 128
     )
 
 
-class _Clock:
-    """Times calls on all ranks at once."""
+def _seconds(
+    call: Callable[[], Any], device: torch.device, group: dist.ProcessGroup | None, repeats: int
+) -> float:
+    """Return the median time of a call on the slowest rank, after one call that is not timed."""
 
-    def __init__(self, device: torch.device, group: dist.ProcessGroup | None, repeats: int) -> None:
-        self._device, self._group, self._repeats = device, group, repeats
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+    def now() -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
         return time.perf_counter()
 
-    def seconds(self, call: Callable[[], Any]) -> float:
-        """Return the median time of a call on the slowest rank, after one call that is not timed."""
+    call()
+    found = []
+    for _ in range(repeats):
+        start = now()
         call()
-        found = []
-        for _ in range(self._repeats):
-            start = self._now()
-            call()
-            found.append(self._now() - start)
-        own = torch.tensor([statistics.median(found)], dtype=torch.float64, device=self._device)
-        return float(gather_ranks(own, self._group).max())
+        found.append(now() - start)
+    own = torch.tensor([statistics.median(found)], dtype=torch.float64, device=device)
+    return float(gather_ranks(own, group).max())

@@ -223,16 +223,6 @@ def _nbytes(load: Workload, facts: ShardFacts, way: str, parameters: int) -> flo
     )  # fmt: skip
 
 
-def with_network(machines: Machines, link: float | None, network: float | None, gpus: int | None) -> Machines:
-    """Return machines with other rates where they are given."""
-    return replace(
-        machines,
-        link_gbs=machines.link_gbs if link is None else link,
-        network_gbs=machines.network_gbs if network is None else network,
-        machine_gpus=machines.machine_gpus if gpus is None else gpus,
-    )
-
-
 #: Panels whose distinct columns are counted; of more than these a sample is taken.
 _PANELS = 1 << 14
 
@@ -339,30 +329,24 @@ MOST_GPUS = 1024
 _PRECISIONS = tuple(precision.value for precision in ROUNDED_PRECISIONS)
 
 
-def _count(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if not 0 < value < 2**40:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a positive integer")
-    return value
+def _positive(kind: Callable[[str], Any], below: float, accepted: str) -> Callable[[str], Any]:
+    """Return the type of an option that is a positive number below a bound."""
+
+    def read(text: str) -> Any:
+        try:
+            value = kind(text)
+        except ValueError:
+            value = 0
+        if not 0 < value < below:
+            raise argparse.ArgumentTypeError(f"got {text!r}; accepted: {accepted}")
+        return value
+
+    return read
 
 
-def _gpus(text: str) -> int:
-    if (value := _count(text)) > MOST_GPUS:
-        raise argparse.ArgumentTypeError(f"got {text}; accepted: at most {MOST_GPUS}")
-    return value
-
-
-def _speed(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a number above 0")
-    return value
+_count = _positive(int, 2**40, "a positive integer")
+_gpus = _positive(int, MOST_GPUS + 1, f"a positive integer, at most {MOST_GPUS}")
+_speed = _positive(float, math.inf, "a number above 0")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -483,7 +467,8 @@ def run_plan_cluster(options: argparse.Namespace) -> int:
     if given == 1 or (options.dataset is not None) + (options.graph is not None) + (given == 2) != 1:
         bad_value("DATASET", "accepted: a data set, or --nodes and --edges, or --graph in its place")
     gpu = _record(options.gpu)
-    machines = with_network(default_machines(), options.link_gbs, options.network_gbs, options.machine_gpus)
+    rates = {name: getattr(options, name) for name in ("link_gbs", "network_gbs", "machine_gpus")}
+    machines = replace(default_machines(), **{name: rate for name, rate in rates.items() if rate is not None})
     read = (
         _of_dataset if options.dataset is not None else _of_graph if options.graph is not None else _of_counts
     )

@@ -8,7 +8,8 @@ waited for. All ranks must begin their transfers in one order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,9 +18,8 @@ from torch.autograd.function import once_differentiable
 from gnnsparse.distributed.shard import Shard, ShardFacts
 
 __all__ = [
-    "Exchange", "FeatureExchange", "GatherExchange", "HaloExchange", "Multiplier", "Pending",
-    "exchange_rows", "extend", "gather_ranks", "multiply", "shared_sum", "sum_over_ranks", "to_features",
-    "to_rows", "total_of",
+    "FeatureExchange", "GatherExchange", "HaloExchange", "Pending", "exchange_rows", "extend",
+    "gather_ranks", "multiply", "shared_sum", "sum_over_ranks", "total_of",
 ]  # fmt: skip
 
 #: torch 2.13 gave the function another name.
@@ -105,36 +105,6 @@ def _bytes_of(x: torch.Tensor, width: int) -> torch.Tensor:
     return x.reshape(-1).view(torch.uint8).reshape(x.shape[0], width)
 
 
-class Exchange(Protocol):
-    """What a product of rows needs of other ranks: the features of the columns that they own.
-
-    Attributes:
-        columns: number of columns of the layout in which other ranks' features arrive.
-    """
-
-    columns: int
-
-    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of other ranks' nodes.
-
-        Args:
-            x: features of the own nodes, [rows, ...], with any strides.
-            dtype: the dtype in which features travel and arrive; None: that of x.
-
-        Returns:
-            What becomes [columns, ...].
-        """
-
-    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of all columns of `Layout.whole`, of which some are the own ones."""
-
-    def start_back(self, grad: torch.Tensor) -> Pending:
-        """Begin to send gradients of other ranks' features, [columns, ...], to their owners."""
-
-    def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
-        """Add the gradients that other ranks sent to `total` [rows, ...], rank after rank."""
-
-
 class HaloExchange:
     """Each rank sends every other rank the rows that this one touches, and no others.
 
@@ -144,7 +114,7 @@ class HaloExchange:
         group: the ranks.
 
     Attributes:
-        columns: number of halo columns.
+        columns: number of columns in which other ranks' features arrive, those of the halo.
     """
 
     def __init__(self, shard: Shard, device: torch.device, group: dist.ProcessGroup | None) -> None:
@@ -154,12 +124,17 @@ class HaloExchange:
         self.columns = shard.halo.numel()
 
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of the halo columns, [columns, ...]."""
+        """Begin to fetch the features of other ranks' nodes, which become [columns, ...].
+
+        Args:
+            x: features of the own nodes, [rows, ...], with any strides.
+            dtype: the dtype in which features travel and arrive; None: that of x.
+        """
         sent = _select_rows(x, self._rows).to(dtype or x.dtype)
         return exchange_rows(sent, self._send, self._receive, self._group)
 
     def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of the own nodes and the halo, [rows + columns, ...]."""
+        """Begin to fetch the features of all columns of a shard, those of the own nodes first."""
         rows, dtype = x.shape[0], dtype or x.dtype
         sent = _select_rows(x, self._rows).to(dtype)
         found = x.new_empty((rows + self.columns, *x.shape[1:]), dtype=dtype)
@@ -168,21 +143,22 @@ class HaloExchange:
         return pending.of(found)
 
     def start_back(self, grad: torch.Tensor) -> Pending:
-        """Begin to return the gradients of the halo columns to the ranks that own them."""
+        """Begin to send gradients of other ranks' features, [columns, ...], to their owners."""
         return exchange_rows(grad, self._receive, self._send, self._group)
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
-        """Add what other ranks returned to `total`, rank after rank: a rank names a row only once."""
-        rows, parts = self._rows.split(list(self._send)), received.split(list(self._send))
-        for row, part in zip(rows, parts, strict=True):
+        """Add the gradients that other ranks sent to `total` [rows, ...], rank after rank."""
+        rows, chunks = self._rows.split(list(self._send)), received.split(list(self._send))
+        for row, chunk in zip(rows, chunks, strict=True):  # each rank names a row only once
             if row.numel():
-                total.index_add_(0, row, part.to(total.dtype))
+                total.index_add_(0, row, chunk.to(total.dtype))
 
 
 class GatherExchange:
     """Every rank gets the features of all nodes: for matrices whose halo is nearly everything.
 
-    The layout has `most_rows` columns for each rank, of which the last ones may be unused.
+    The layout has `most_rows` columns for each rank, of which the last ones may be unused. Its methods are
+    those of HaloExchange.
 
     Args:
         facts: what is known of all shards.
@@ -209,9 +185,7 @@ class GatherExchange:
         out, into = (t.reshape(-1).view(torch.uint8) for t in (own, found))
         return Pending(_all_gather(into, out, group=self._group, async_op=True), found, own)
 
-    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to gather the features of all nodes, as `start` does."""
-        return self.start(x, dtype)
+    start_whole = start
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begin to send the gradients of all columns to the ranks that own them."""
@@ -220,41 +194,52 @@ class GatherExchange:
 
     def add_back(self, total: torch.Tensor, received: torch.Tensor) -> None:
         """Add the gradients that all ranks sent to `total`, rank after rank."""
-        for part in received.split(max(self._facts.most_rows, 1)):
-            total += part[: total.shape[0]].to(total.dtype)
+        for chunk in received.split(max(self._facts.most_rows, 1)):
+            total += chunk[: total.shape[0]].to(total.dtype)
 
 
+class _Turn(torch.autograd.Function):
+    """Rows of all features become all rows of a slice of the features, or with `to_rows` the reverse."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, exchange: FeatureExchange, to_rows: bool) -> torch.Tensor:
+        ctx.exchange, ctx.to_rows = exchange, to_rows
+        ranks, own, sizes = len(exchange.sizes), exchange.sizes[exchange.rank], exchange.sizes
+        if to_rows:
+            received = exchange_rows(x, sizes, [own] * ranks, exchange.group).wait()
+            return received.unflatten(0, (ranks, own)).transpose(0, 1).flatten(1, 2).contiguous()
+        width = x.shape[1] // ranks
+        by_rank = x.unflatten(1, (ranks, width)).transpose(0, 1).reshape(ranks * own, width, *x.shape[2:])
+        return exchange_rows(by_rank, [own] * ranks, sizes, exchange.group).wait()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return _Turn.apply(grad, ctx.exchange, not ctx.to_rows), None, None
+
+
+@dataclass(frozen=True, eq=False)
 class FeatureExchange:
-    """Turns rows of all features into all rows of a slice of the features, and back.
+    """Turns rows of all features into all rows of a slice of the features, and back. Differentiable.
 
-    Args:
+    Attributes:
         sizes: number of rows of each rank.
         rank: this rank.
         group: the ranks.
     """
 
-    def __init__(self, sizes: Sequence[int], rank: int, group: dist.ProcessGroup | None) -> None:
-        self._sizes, self._rank, self._group = tuple(sizes), rank, group
+    sizes: tuple[int, ...]
+    rank: int
+    group: dist.ProcessGroup | None
 
     def to_features(self, x: torch.Tensor) -> torch.Tensor:
-        """Return all rows of this rank's slice of the features.
-
-        Args:
-            x: the own rows, [own rows, ranks * width, ...].
-
-        Returns:
-            [all rows, width, ...].
-        """
-        ranks, rows = len(self._sizes), x.shape[0]
-        width = x.shape[1] // ranks
-        by_rank = x.unflatten(1, (ranks, width)).transpose(0, 1).reshape(ranks * rows, width, *x.shape[2:])
-        return exchange_rows(by_rank, [rows] * ranks, self._sizes, self._group).wait()
+        """Return all rows of this rank's slice, [all rows, width, ...], of [own rows, ranks * width, ...]."""
+        found: torch.Tensor = _Turn.apply(x, self, False)
+        return found
 
     def to_rows(self, y: torch.Tensor) -> torch.Tensor:
         """Return all features of the own rows: the inverse of `to_features`."""
-        ranks, rows = len(self._sizes), self._sizes[self._rank]
-        received = exchange_rows(y, self._sizes, [rows] * ranks, self._group).wait()
-        return received.unflatten(0, (ranks, rows)).transpose(0, 1).flatten(1, 2).contiguous()
+        found: torch.Tensor = _Turn.apply(y, self, True)
+        return found
 
 
 def gather_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
@@ -293,21 +278,12 @@ def _in_order(parts: torch.Tensor) -> torch.Tensor:
     return total
 
 
-class Multiplier(Protocol):
-    """A product with a matrix whose rows are divided among ranks, and with its transpose."""
-
-    def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the own rows of A x; x has the own rows too."""
-
-    def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
-        """Return the own rows of A^T grad; grad has the own rows too."""
-
-
 class _Product(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, matrix: Multiplier) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, matrix: Any) -> torch.Tensor:
         ctx.matrix = matrix
-        return matrix.multiply(x)
+        found: torch.Tensor = matrix.multiply(x)
+        return found
 
     @staticmethod
     @once_differentiable
@@ -315,15 +291,15 @@ class _Product(torch.autograd.Function):
         return ctx.matrix.multiply_transposed(grad.contiguous()), None
 
 
-def multiply(matrix: Multiplier, x: torch.Tensor) -> torch.Tensor:
-    """Multiply a matrix that is divided among ranks. Differentiable once."""
+def multiply(matrix: Any, x: torch.Tensor) -> torch.Tensor:
+    """Multiply by a matrix whose rows are divided among ranks, a RowOperations. Differentiable once."""
     found: torch.Tensor = _Product.apply(x, matrix)
     return found
 
 
 class _Extend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, exchange: Exchange, has_own: bool, wire: Any) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, exchange: Any, has_own: bool, wire: Any) -> torch.Tensor:
         ctx.exchange, ctx.rows, ctx.has_own = exchange, x.shape[0], has_own
         received = exchange.start(x if wire is None else x.to(wire)).wait().to(x.dtype)
         return received if has_own else torch.cat([x, received])
@@ -348,7 +324,11 @@ def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def extend(
-    x: torch.Tensor, exchange: Exchange, *, has_own: bool, wire: torch.dtype | None = None
+    x: torch.Tensor,
+    exchange: HaloExchange | GatherExchange,
+    *,
+    has_own: bool,
+    wire: torch.dtype | None = None,
 ) -> torch.Tensor:
     """Add the features of other ranks' nodes to those of the own. Differentiable once.
 
@@ -367,41 +347,18 @@ def extend(
     return found
 
 
-class _Turn(torch.autograd.Function):
-    """Rows of all features become all rows of a slice of the features, or with `to_rows` the reverse."""
-
+class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, exchange: FeatureExchange, to_rows: bool) -> torch.Tensor:
-        ctx.exchange, ctx.to_rows = exchange, to_rows
-        return exchange.to_rows(x) if to_rows else exchange.to_features(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return _Turn.apply(grad, ctx.exchange, not ctx.to_rows), None, None
-
-
-def to_features(x: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-    """Return all rows of this rank's slice of the features, see FeatureExchange. Differentiable."""
-    found: torch.Tensor = _Turn.apply(x, exchange, False)
-    return found
-
-
-def to_rows(y: torch.Tensor, exchange: FeatureExchange) -> torch.Tensor:
-    """Return all features of the own rows, see FeatureExchange. Differentiable."""
-    found: torch.Tensor = _Turn.apply(y, exchange, True)
-    return found
-
-
-class _SharedSum(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-        ctx.group = group
+    def forward(
+        ctx: Any, x: torch.Tensor, group: dist.ProcessGroup | None, sums_gradients: bool
+    ) -> torch.Tensor:
+        ctx.group, ctx.sums_gradients = group, sums_gradients
         return sum_over_ranks(x, group)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return sum_over_ranks(grad, ctx.group), None
+        return sum_over_ranks(grad, ctx.group) if ctx.sums_gradients else grad, None, None
 
 
 def shared_sum(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
@@ -409,18 +366,8 @@ def shared_sum(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor
 
     Its gradient is the sum of the gradients of all ranks.
     """
-    found: torch.Tensor = _SharedSum.apply(x, group)
+    found: torch.Tensor = _Sum.apply(x, group, True)
     return found
-
-
-class _Total(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-        return sum_over_ranks(x, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return grad, None
 
 
 def total_of(loss: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
@@ -428,5 +375,5 @@ def total_of(loss: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tenso
 
     Every rank calls `backward` of the result: together they compute the gradient of the one loss.
     """
-    found: torch.Tensor = _Total.apply(loss, group)
+    found: torch.Tensor = _Sum.apply(loss, group, False)
     return found

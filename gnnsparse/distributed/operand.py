@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 import torch
 
 from gnnsparse.distributed.cost import Choice
+from gnnsparse.distributed.operations import FeatureOperations, RowOperations
 from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
@@ -14,30 +15,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["DistributedOperand", "Operations"]
-
-
-class Operations(Protocol):
-    """The operations of gnnsparse on one rank's part of a matrix; see RowOperations."""
-
-    @property
-    def whole(self) -> SparseOperand:
-        """The operand that operations on edges run on."""
-
-    def spmm(self, a: SparseOperand, x: Any, values: Any, reduce: str, impl: str, plan: Any) -> torch.Tensor:
-        """Compute `gnnsparse.spmm` of an x [k, n] or [k, heads, d], which that has checked."""
-
-    def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
-        """Compute `gnnsparse.sddmm`."""
-
-    def edge_softmax(self, a: SparseOperand, scores: Any, impl: str) -> torch.Tensor:
-        """Compute `gnnsparse.edge_softmax`."""
-
-    def attention(self, a: SparseOperand, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
-        """Compute `gnnsparse.attention`."""
-
-    def graph_attention(self, a: SparseOperand, q: Any, k: Any, v: Any, options: dict[str, Any]) -> Any:
-        """Compute `gnnsparse.graph_attention`."""
+__all__ = ["DistributedOperand"]
 
 
 class _OfOneProcess:
@@ -80,7 +58,7 @@ class DistributedOperand(SparseOperand):
         self,
         facts: ShardFacts,
         nodes: torch.Tensor,
-        operations: Operations,
+        operations: RowOperations | FeatureOperations,
         precision: Precision,
         device: torch.device,
         choice: Choice,

@@ -14,14 +14,11 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.distributed.cost import Choice, slices_of
 from gnnsparse.distributed.exchange import (
-    Exchange,
     FeatureExchange,
     GatherExchange,
     HaloExchange,
     extend,
     multiply,
-    to_features,
-    to_rows,
 )
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
@@ -34,6 +31,7 @@ from gnnsparse.preprocess.normalize import Weighted
 from gnnsparse.preprocess.prepare import Recipe, prepare_weighted
 from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import outside
+from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
@@ -66,9 +64,7 @@ class Layout:
     Attributes:
         shard: the shard.
         gathered: False: own columns and then those of the halo; True: those of a GatherExchange.
-        precision: precision of the operands.
-        format: format of the operands, or "auto".
-        device: device of the operands.
+        precision, format, device: of the operands; the format may be "auto".
     """
 
     shard: Shard
@@ -77,55 +73,36 @@ class Layout:
     format: str
     device: torch.device
 
-    def _operand(
-        self, csr: Csr, values: torch.Tensor | None, col_scale: torch.Tensor | None, transposes: bool
-    ) -> SparseOperand:
-        with outside():  # operands are kept
-            row_scale = self.shard.row_scale
-            scales = (None if scale is None else scale.to(self.device) for scale in (row_scale, col_scale))
+    def operand(self, which: str, *, transposes: bool) -> SparseOperand:
+        """Make an operand of the rows.
+
+        Args:
+            which: "own": of the own columns, [rows, rows]; "others": of other ranks' columns, [rows, halo],
+                or [rows, columns of the gather]; "whole": of all columns.
+            transposes: whether its transpose is needed, which takes as much time and memory as it does.
+        """
+        shard, rows, indices = self.shard, self.shard.facts.rows, self.shard.csr.indices
+        csr, values, scale = shard.csr, shard.values, shard.col_scale
+        if which != "whole":
+            columns = slice(0, rows) if which == "own" else slice(rows, None)
+            csr, values = _columns_of(shard, indices < rows if which == "own" else indices >= rows, columns)
+            scale = None if scale is None else scale[columns]
+        if self.gathered and which != "own":
+            place = _gathered_columns(shard)[0 if which == "whole" else rows :]
+            count = shard.facts.ranks * shard.facts.most_rows
+            index = place[csr.indices.long()].int()
+            # Places ascend with the nodes, so that columns of others ascend in each row as before.
+            csr, order = coo_to_csr(csr.row_index().int(), index, csr.rows, count)
+            if values is not None:
+                values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
+            scale = None if scale is None else scale.new_zeros(count).index_copy_(0, place, scale)
+        with outside():  # operands outlive the call
+            scales = (None if one is None else one.to(self.device) for one in (shard.row_scale, scale))
             weights = Weighted(SparseGraph(csr, values).to(self.device), *scales)
             auto = self.format == "auto"
             recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
             prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
             return SparseOperand.on(replace(prepared, auto_format=auto), self.device)
-
-    def whole(self, *, transposes: bool = True) -> SparseOperand:
-        """Make the operand of all columns: [rows, rows + halo], or [rows, columns of the gather].
-
-        Args:
-            transposes: whether its transpose is needed, which takes as much time and memory as it does.
-        """
-        shard = self.shard
-        csr, values, scale = shard.csr, shard.values, shard.col_scale
-        if self.gathered:
-            place = _gathered_columns(shard)
-            columns = shard.facts.ranks * shard.facts.most_rows
-            index = place[csr.indices.long()].int()
-            csr, order = coo_to_csr(csr.row_index().int(), index, csr.rows, columns)
-            if values is not None:
-                values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
-            scale = _scattered(scale, place, columns)
-        return self._operand(csr, values, scale, transposes)
-
-    def own(self, *, transposes: bool = True) -> SparseOperand:
-        """Make the operand of the own columns, [rows, rows]; see `whole`."""
-        shard, rows = self.shard, self.shard.facts.rows
-        csr, values = _part(shard, shard.csr.indices < rows, 0, rows)
-        scale = None if shard.col_scale is None else shard.col_scale[:rows]
-        return self._operand(csr, values, scale, transposes)
-
-    def others(self, *, transposes: bool = True) -> SparseOperand:
-        """Make the operand of other ranks' columns: [rows, halo], or [rows, columns of the gather]."""
-        shard, rows = self.shard, self.shard.facts.rows
-        scale = None if shard.col_scale is None else shard.col_scale[rows:]
-        csr, values = _part(shard, shard.csr.indices >= rows, rows, shard.halo.numel())
-        if self.gathered:
-            place = _gathered_columns(shard)[rows:]
-            columns = shard.facts.ranks * shard.facts.most_rows
-            # Places ascend with the nodes, so that columns ascend in each row as before.
-            csr = Csr(csr.indptr, place[csr.indices.long()].int(), columns)
-            scale = _scattered(scale, place, columns)
-        return self._operand(csr, values, scale, transposes)
 
 
 def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
@@ -139,25 +116,20 @@ def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
     return assemble(matrix.in_format(recipe.precision, spec), empty, none, precision=recipe.precision)
 
 
-def _scattered(scale: torch.Tensor | None, place: torch.Tensor, columns: int) -> torch.Tensor | None:
-    return None if scale is None else scale.new_zeros(columns).index_copy_(0, place, scale)
-
-
-def _part(shard: Shard, taken: torch.Tensor, first: int, columns: int) -> tuple[Csr, torch.Tensor | None]:
-    """Return some columns of a shard, numbered from `first` on, and their values."""
-    before = torch.zeros(taken.numel() + 1, dtype=torch.int64, device="cpu")
-    torch.cumsum(taken, 0, out=before[1:])
-    csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, columns)
+def _columns_of(shard: Shard, taken: torch.Tensor, columns: slice) -> tuple[Csr, torch.Tensor | None]:
+    """Return a range of the columns of a shard, which the nonzeros `taken` have, and their values."""
+    before = torch.nn.functional.pad(taken.cumsum(0), (1, 0))
+    first, last, _ = columns.indices(shard.csr.cols)
+    csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, last - first)
     return csr, None if shard.values is None else shard.values[taken]
 
 
 class RowProduct:
     """The own rows of A X, of the own rows of X, for one orientation of a matrix.
 
-    There are two ways to compute them. In one product, all columns are multiplied as soon as their features
-    are there, one chunk of the features after the other. Split, the own columns are multiplied while the
-    features of the others travel, and these then; their product is added to the first one. Results have the
-    same bits in every run.
+    In one product, all columns are multiplied as soon as their features are there, one chunk of the features
+    after the other. Split, the own columns are multiplied while the features of the others travel, and these
+    then; their product is added to the first one. Results have the same bits in every run.
 
     Args:
         layout: the matrices of the rank.
@@ -165,26 +137,26 @@ class RowProduct:
         choice: whether products are split, and in how many chunks features travel.
     """
 
-    def __init__(self, layout: Layout, exchange: Exchange, choice: Choice) -> None:
-        self._layout, self._exchange, self._choice = layout, exchange, choice
+    def __init__(self, layout: Layout, exchange: HaloExchange | GatherExchange, choice: Choice) -> None:
+        self.layout, self.exchange, self._choice = layout, exchange, choice
         self._made: dict[str, SparseOperand] = {}
         storage = layout.precision.storage
         # Features travel as the products round them anyway.
-        self._wire = storage if storage.itemsize < 4 else None
+        self.wire = storage if storage.itemsize < 4 else None
 
-    def _operand(self, name: str) -> SparseOperand:
-        """Return the operand "whole", "own" or "others" without its transpose, made when first needed."""
-        if name not in self._made:
-            self._made[name] = getattr(self._layout, name)(transposes=False)
-        return self._made[name]
+    def _operand(self, which: str) -> SparseOperand:
+        """Return an operand of the layout without its transpose, made when first needed."""
+        if which not in self._made:
+            self._made[which] = self.layout.operand(which, transposes=False)
+        return self._made[which]
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """Return the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
-        width, dtype = x.shape[1], self._wire or x.dtype
+        width, dtype = x.shape[1], self.wire or x.dtype
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
-        begin = self._exchange.start if self._choice.split else self._exchange.start_whole
+        begin = self.exchange.start if self._choice.split else self.exchange.start_whole
         pending = [begin(_in_vectors(x[:, part], dtype), dtype) for part in parts]
-        y, split = x.new_empty(self._layout.shard.facts.rows, width), self._choice.split
+        y, split = x.new_empty(self.layout.shard.facts.rows, width), self._choice.split
         if split:
             spmm_into(self._operand("own"), x, y)
         operand = self._operand("others" if split else "whole")
@@ -218,40 +190,22 @@ class RowOperations:
     """
 
     def __init__(
-        self,
-        shard: Shard,
-        choice: Choice,
-        precision: Precision,
-        format: str,
-        device: torch.device,
+        self, shard: Shard, choice: Choice, precision: Precision, format: str, device: torch.device,
         group: dist.ProcessGroup | None,
-    ) -> None:
-        self.shard, self.precision, self.device = shard, precision, device
-        self._gathered = gathered = choice.way == "gather"
-        self._layout = Layout(shard, gathered, precision, format, device)
+    ) -> None:  # fmt: skip
+        self.device, self._gathered = device, choice.way == "gather"
 
-        def exchange(of: Shard) -> Exchange:
-            return GatherExchange(of.facts, group) if gathered else HaloExchange(of, device, group)
+        def product(of: Shard) -> RowProduct:
+            exchange = GatherExchange(of.facts, group) if self._gathered else HaloExchange(of, device, group)
+            return RowProduct(Layout(of, self._gathered, precision, format, device), exchange, choice)
 
-        self._exchange = exchange(shard)
-        self._whole: SparseOperand | None = None
-        self._product = self._transposed = RowProduct(self._layout, self._exchange, choice)
-        if (back := shard.transposed) is not None:
-            layout = Layout(back, gathered, precision, format, device)
-            self._transposed = RowProduct(layout, exchange(back), choice)
+        self._product = product(shard)
+        self._transposed = self._product if shard.transposed is None else product(shard.transposed)
 
-    @property
+    @cached_property
     def whole(self) -> SparseOperand:
         """The operand of all columns, whose order edge values are in."""
-        if self._whole is None:
-            self._whole = self._layout.whole()
-        return self._whole
-
-    @property
-    def _wire(self) -> torch.dtype | None:
-        """The dtype in which features travel: the products round to it anyway; None: their own."""
-        storage = self.precision.storage
-        return storage if storage in (torch.float16, torch.bfloat16) else None
+        return self._product.layout.operand("whole", transposes=True)
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
         """Return the own rows of A x."""
@@ -266,20 +220,24 @@ class RowOperations:
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
-        return extend(x, self._exchange, has_own=self._gathered, wire=self._wire)
+        return extend(x, self._product.exchange, has_own=self._gathered, wire=self._product.wire)
 
-    def _extended_along(self, *tensors: tuple[torch.Tensor, int]) -> list[torch.Tensor]:
-        """Extend several tensors in one exchange, each along its dimension of nodes."""
-        flat = [x.movedim(dim, 0).flatten(1) if x.dim() > 1 else x[:, None] for x, dim in tensors]
-        dtype = flat[0].dtype
-        for one in flat[1:]:
-            dtype = torch.promote_types(dtype, one.dtype)
-        both = self.extended(torch.cat([one.to(dtype) for one in flat], dim=1))
-        parts, found = both.split([one.shape[1] for one in flat], dim=1), []
-        for (x, dim), part in zip(tensors, parts, strict=True):
-            sizes = x.movedim(dim, 0).shape[1:]
-            found.append(part.reshape(part.shape[0], *sizes).movedim(0, dim).to(x.dtype))
-        return found
+    def _extended_along(self, a: SparseOperand, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
+        """Extend keys and values in one exchange along their dimension of nodes, after checking it."""
+        rows = a.shape[1]
+        accepted = f"({rows}, ..)" if dim == 0 else f"(.., {rows}, any)"
+        for name, x in (("k", k), ("v", v)):
+            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
+            if x.dim() < 2 or x.shape[dim] != rows:
+                bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted} for this A")
+        first = [x.movedim(dim, 0) for x in (k, v)]
+        dtype = torch.promote_types(k.dtype, v.dtype)
+        both = self.extended(torch.cat([x.flatten(1).to(dtype) for x in first], dim=1))
+        columns = both.split([x.shape[1:].numel() for x in first], dim=1)
+        return [
+            part.unflatten(1, x.shape[1:]).movedim(0, dim).to(x.dtype)
+            for x, part in zip(first, columns, strict=True)
+        ]
 
     def spmm(
         self,
@@ -315,11 +273,7 @@ class RowOperations:
         """Compute attention of the own nodes; `gnnsparse.attention` documents the arguments."""
         refuse_plan(options.pop("plan"))
         _refuse_causal(options)
-        for name, x in (("k", k), ("v", v)):
-            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
-            if x.dim() < 2 or x.shape[-2] != a.shape[1]:
-                bad_value(name, f"has shape {tuple(x.shape)}; accepted: (.., {a.shape[1]}, any) for this A")
-        k, v = self._extended_along((k, -2), (v, -2))
+        k, v = self._extended_along(a, -2, k, v)
         return attention(self.whole, q, k, v, **options)
 
     def graph_attention(
@@ -334,17 +288,12 @@ class RowOperations:
                 "edge_order",
                 "got 'coo', but a rank has a part of the edges; accepted: 'operand', its own order",
             )
-        for name, x in (("k", k), ("v", v)):
-            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
-            if x.dim() < 2 or x.shape[0] != a.shape[1]:
-                bad_value(name, f"has shape {tuple(x.shape)}; accepted: ({a.shape[1]}, ..) for this A")
+        k, v = self._extended_along(a, 0, k, v)
         mask = options["key_padding_mask"]
         if mask is not None:
-            check_tensor(
-                "key_padding_mask", mask, dtypes=(torch.bool,), device=self.device, shape=(a.shape[1],)
-            )
+            shape = (a.shape[1],)
+            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=self.device, shape=shape)
             options["key_padding_mask"] = self.extended(mask.float()).bool()
-        k, v = self._extended_along((k, 0), (v, 0))
         return graph_attention(self.whole, q, k, v, **options)
 
 
@@ -386,8 +335,8 @@ class FeatureOperations:
             return self.spmm(a, x.flatten(1), None, reduce, impl, plan).unflatten(1, x.shape[1:])
         width = x.shape[1]
         padded = F.pad(x, (0, -width % self._ranks))
-        y = spmm(self.whole, to_features(padded, self._exchange), reduce=reduce, impl=impl)
-        return to_rows(y, self._exchange)[:, :width]
+        y = spmm(self.whole, self._exchange.to_features(padded), reduce=reduce, impl=impl)
+        return self._exchange.to_rows(y)[:, :width]
 
     def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
         """Refuse: a sum over features would have to travel for each nonzero."""
@@ -408,7 +357,7 @@ class FeatureOperations:
         heads_last = [x.transpose(0, 1) for x in (q, k, v)]
         q, k, v = (self._by_heads(name, x).transpose(0, 1) for name, x in zip("qkv", heads_last, strict=True))
         out = attention(self.whole, q, k, v, **options)
-        return to_rows(out.transpose(0, 1), self._exchange).transpose(0, 1)
+        return self._exchange.to_rows(out.transpose(0, 1)).transpose(0, 1)
 
     def graph_attention(
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
@@ -421,14 +370,14 @@ class FeatureOperations:
         for name in ("att", "scale"):
             if isinstance(options[name], torch.Tensor) and options[name].shape[:1] == (heads,):
                 options[name] = options[name][mine]
-        return to_rows(graph_attention(self.whole, q, k, v, **options), self._exchange)
+        return self._exchange.to_rows(graph_attention(self.whole, q, k, v, **options))
 
     def _by_heads(self, name: str, x: Any) -> torch.Tensor:
         """Return all rows of this rank's heads, of the own rows of all heads [rows, heads, ...]."""
         if not isinstance(x, torch.Tensor) or x.dim() < 2 or x.shape[1] == 0 or x.shape[1] % self._ranks:
             has = f"{x.shape[1]} heads" if isinstance(x, torch.Tensor) and x.dim() > 1 else "no heads"
             bad_value(name, f"has {has} to divide among {self._ranks} ranks; accepted: {_INSTEAD}")
-        return to_features(x, self._exchange)
+        return self._exchange.to_features(x)
 
     def _check_terms(self, options: dict[str, Any], terms: tuple[str, ...]) -> None:
         if options["is_causal"]:

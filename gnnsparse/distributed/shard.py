@@ -19,7 +19,7 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Shard", "ShardFacts", "ShardRecipe", "content_of", "load_shard", "make_shards", "unpack_shard"]
+__all__ = ["Shard", "ShardFacts", "ShardRecipe", "content_of", "load_shard", "unpack_shard"]
 
 
 @dataclass(frozen=True)
@@ -139,24 +139,6 @@ def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: 
     return _Rows(made, values, halo, int((made.indices >= end - start).sum()), loops)
 
 
-def make_shards(
-    weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
-) -> list[Shard]:
-    """Divide a square matrix and its transpose into the shards of all ranks.
-
-    Args:
-        weights: the matrix and its weights, on the CPU.
-        partition: which rank owns which nodes.
-        normalization, added_loops: how the weights were made, see ShardFacts.
-    """
-    shards = _divided(weights, partition, normalization, added_loops)
-    back = _transposed(weights)
-    if back is None:
-        return shards
-    transposed = _divided(back, partition, normalization, added_loops)
-    return [replace(shard, transposed=other) for shard, other in zip(shards, transposed, strict=True)]
-
-
 def _transposed(weights: Weighted) -> Weighted | None:
     """Return the transpose of a square matrix; None: it is the matrix itself."""
     graph = weights.graph
@@ -167,50 +149,6 @@ def _transposed(weights: Weighted) -> Weighted | None:
     if same_structure and same_values and symmetric_scales(weights, csr):
         return None
     return Weighted(SparseGraph(csr, values), weights.col_scale, weights.row_scale)
-
-
-def _divided(
-    weights: Weighted, partition: Partition, normalization: str | None, added_loops: float | None
-) -> list[Shard]:
-    """Divide a square matrix without its transpose, see make_shards."""
-    graph, new = weights.graph, partition.new_numbers()
-    parts = [_rows_of(graph.csr, graph.values, partition, rank, new) for rank in range(partition.parts)]
-    facts = ShardFacts(
-        rank=0,
-        starts=partition.starts,
-        nnz=tuple(part.csr.nnz for part in parts),
-        outside=tuple(part.outside for part in parts),
-        halo=tuple(part.halo.numel() for part in parts),
-        edges=graph.num_edges,
-        method=partition.method,
-        normalization=normalization,
-        added_loops=added_loops,
-        has_self_loops=sum(part.loops for part in parts) == partition.nodes,
-        merged=added_loops is None and graph.num_edges != graph.nnz,
-    )
-    shards = []
-    for rank, part in enumerate(parts):
-        nodes, start = partition.owned(rank), partition.starts[rank]
-        bounds = torch.tensor([start, partition.starts[rank + 1]], dtype=torch.int64, device="cpu")
-        sent = []
-        for other in parts:
-            low, high = torch.searchsorted(other.halo, bounds).tolist()
-            sent.append(other.halo[low:high] - start)
-        columns = torch.cat([nodes, partition.order[part.halo]])
-        shards.append(
-            Shard(
-                replace(facts, rank=rank),
-                part.csr,
-                part.values,
-                None if weights.row_scale is None else weights.row_scale[nodes],
-                None if weights.col_scale is None else weights.col_scale[columns],
-                part.halo,
-                torch.cat(sent),
-                tuple(ids.numel() for ids in sent),
-                nodes,
-            )
-        )
-    return shards
 
 
 _ARRAYS = ("indptr", "indices", "halo", "send_rows", "nodes")
@@ -239,8 +177,53 @@ class ShardRecipe:
         """Make the shards of all ranks on the CPU."""
         weights = normalize(graph.to(torch.device("cpu")), self.normalization, self.self_loop_weight)
         partition = partition_rows(weights.graph, self.parts, self.method)
+        shards, back = self._divided(weights, partition), _transposed(weights)
+        if back is None:
+            return shards
+        pairs = zip(shards, self._divided(back, partition), strict=True)
+        return [replace(shard, transposed=other) for shard, other in pairs]
+
+    def _divided(self, weights: Weighted, partition: Partition) -> list[Shard]:
+        """Divide a square matrix without its transpose."""
+        graph, new = weights.graph, partition.new_numbers()
+        parts = [_rows_of(graph.csr, graph.values, partition, rank, new) for rank in range(partition.parts)]
         loops = self.self_loop_weight if self.normalization == "gcn" else None
-        return make_shards(weights, partition, self.normalization, loops)
+        facts = ShardFacts(
+            rank=0,
+            starts=partition.starts,
+            nnz=tuple(part.csr.nnz for part in parts),
+            outside=tuple(part.outside for part in parts),
+            halo=tuple(part.halo.numel() for part in parts),
+            edges=graph.num_edges,
+            method=partition.method,
+            normalization=self.normalization,
+            added_loops=loops,
+            has_self_loops=sum(part.loops for part in parts) == partition.nodes,
+            merged=loops is None and graph.num_edges != graph.nnz,
+        )
+        shards = []
+        for rank, part in enumerate(parts):
+            nodes, start = partition.owned(rank), partition.starts[rank]
+            bounds = torch.tensor([start, partition.starts[rank + 1]], dtype=torch.int64, device="cpu")
+            sent = []
+            for other in parts:
+                low, high = torch.searchsorted(other.halo, bounds).tolist()
+                sent.append(other.halo[low:high] - start)
+            columns = torch.cat([nodes, partition.order[part.halo]])
+            shards.append(
+                Shard(
+                    replace(facts, rank=rank),
+                    part.csr,
+                    part.values,
+                    None if weights.row_scale is None else weights.row_scale[nodes],
+                    None if weights.col_scale is None else weights.col_scale[columns],
+                    part.halo,
+                    torch.cat(sent),
+                    tuple(ids.numel() for ids in sent),
+                    nodes,
+                )
+            )
+        return shards
 
 
 def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -259,10 +242,8 @@ def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
 
 def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     """Return arrays and facts of a shard without its transpose."""
-    arrays = {
-        "indptr": shard.csr.indptr, "indices": shard.csr.indices, "halo": shard.halo,
-        "send_rows": shard.send_rows, "nodes": shard.nodes,
-    }  # fmt: skip
+    own = (shard.csr.indptr, shard.csr.indices, shard.halo, shard.send_rows, shard.nodes)
+    arrays = dict(zip(_ARRAYS, own, strict=True))
     arrays |= {name: found for name in _OPTIONAL if (found := getattr(shard, name)) is not None}
     metadata = {"shard": to_plain(shard.facts), "sent": list(shard.send_counts)}
     return {name: array.contiguous() for name, array in arrays.items()}, metadata

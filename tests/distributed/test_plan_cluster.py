@@ -155,7 +155,7 @@ def test_a_graph_on_disk_is_planned_without_being_read_into_memory(
         (["--graph", "nowhere"], "folder: nowhere is no folder of a graph"),
         (["digits", "--nodes", "5", "--edges", "9"], "DATASET: accepted: a data set, or --nodes and --edges"),
         (["--nodes", "5"], "DATASET: accepted: a data set, or --nodes and --edges"),
-        (["digits", "--gpus", "2000"], "accepted: at most 1024"),
+        (["digits", "--gpus", "2000"], "at most 1024"),
         (["digits", "--gpus", "0"], "accepted: a positive integer"),
         (["digits", "--link-gbs", "nan"], "accepted: a number above 0"),
         (["digits", "--gpu", "Z9"], "--gpu: got 'Z9'; accepted:"),
