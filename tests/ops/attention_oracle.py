@@ -1,15 +1,20 @@
-"""Dense attention: exact in float64 by autograd, and plain in a precision by the formulas."""
+"""Attention by dense matrices and graph attention by single edges: exact in float64, plain in a precision.
+
+Autograd differentiates all but plain dense attention, which has formulas.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 import gnnsparse
 from gnnsparse import Precision, SparseOperand
+from gnnsparse.ops.attention.arguments import Arrays, GraphCall
 from gnnsparse.ops.attention.philox import draw_seed, keeps
 from gnnsparse.plan import attention as attention_plan
 from gnnsparse.precision import round_operand
@@ -113,14 +118,16 @@ def exact(a: SparseOperand, case: Case, dtype: torch.dtype = torch.float64) -> l
     return [out.detach(), *torch.autograd.grad(out, leaves, case.grad.to(dtype))]
 
 
-def few_roundings(a: SparseOperand, case: Case) -> float:
+def few_roundings(a: SparseOperand, case: Case | GraphCase) -> float:
     """What error is allowed in any case where there are few edges: eight roundings of an operand.
 
     A plain run of a handful of them may be exact by luck. On a GPU the Tensor Cores cut sums of the two tf32
     parts of an fp32 operand off where float32 rounds, which is an error of twice the size.
     """
-    cut_off = 2 if a.precision is Precision.FP32 and a.device.type == "cuda" else 1
-    return 8 * max(cut_off * ROUNDING[a.precision], torch.finfo(case.q.dtype).eps)
+    dense = isinstance(case, Case)
+    cut_off = 2 if dense and a.precision is Precision.FP32 and a.device.type == "cuda" else 1
+    dtype = case.q.dtype if isinstance(case, Case) else case.grad_out.dtype
+    return 8 * max(cut_off * ROUNDING[a.precision], torch.finfo(dtype).eps)
 
 
 def exact_scores(a: SparseOperand, case: Case) -> torch.Tensor:
@@ -175,3 +182,245 @@ def shares_rows(a: SparseOperand) -> bool:
     """Whether an H200 would take the operand in panels of 64 rows, where nothing else forbids it."""
     with device_module.use(StandInPath(None)):
         return attention_plan.shares_rows(a.kernels.problem(Product("attention", 64, value_width=64)))
+
+
+# Graph attention.
+
+
+@dataclass(frozen=True)
+class GraphCase:
+    """The arguments of a GraphCall and the gradients of its results, on the CPU.
+
+    Attributes:
+        arrays: the tensors.
+        grad_out, grad_mapped, grad_weights: gradients of the results; None: there is none.
+        options: the options of a GraphCall by name, without `seed`.
+    """
+
+    arrays: Arrays
+    grad_out: torch.Tensor
+    grad_mapped: torch.Tensor | None
+    grad_weights: torch.Tensor | None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """What has a gradient, in the order of `Arrays`."""
+        return [name for name, x in self.arrays._asdict().items() if x is not None]
+
+    def call(self, a: SparseOperand) -> GraphCall:
+        seed = torch.tensor([SEED], device=a.device) if self.options.get("dropout_p") else None
+        arrays = Arrays(*(None if x is None else x.to(a.device) for x in self.arrays))
+        return GraphCall(a, arrays, seed=seed, **self.options)
+
+    def with_arrays(self, **arrays: torch.Tensor | None) -> GraphCase:
+        return replace(self, arrays=self.arrays._replace(**arrays))
+
+
+def make_graph_case(
+    a: SparseOperand, d: int, dv: int | None = None, *, heads: int = 3, score: str = "dot",
+    bias: int | None = None, features: int | None = None, gate: int | None = None, mapped: int | None = None,
+    in_scores: bool = True, grad_weights: bool = False, dtype: torch.dtype = torch.float32, **options: Any,
+) -> GraphCase:  # fmt: skip
+    """Random arguments with heads of d keys and dv values (None: as many).
+
+    `bias`, `features` and `gate` are the heads of edge terms, 1 or `heads`, and `mapped` the width of
+    features behind a linear map, which take part in the scores if `in_scores`; None: there are none.
+    """
+    (rows, cols), dv = a.shape, d if dv is None else dv
+    additive = score == "additive"
+
+    def draw(*shape: int | None, size: float = 1.0) -> torch.Tensor | None:
+        return None if None in shape else (size * torch.randn(*shape)).to(dtype)  # type: ignore[arg-type]
+
+    inner = () if additive else (d,)
+    arrays = Arrays(
+        draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, dv),
+        draw(heads, d, size=d**-0.5) if score == "gatv2" else None, draw(a.nnz, bias),
+        draw(a.nnz, features, *inner), draw(a.nnz, gate, d), draw(a.nnz, mapped),
+        draw(rows, heads, mapped) if in_scores else None,
+    )  # fmt: skip
+    options = {"score": score, "scale": max(d, 1) ** -0.5, "to_values": dv == d and not additive, **options}
+    out = draw(rows, heads, dv)
+    assert out is not None
+    has_mapped = mapped is not None and options["to_values"]
+    return GraphCase(
+        arrays, out, draw(rows, heads, mapped) if has_mapped else None,
+        torch.randn(a.nnz, heads) if grad_weights else None, options,
+    )  # fmt: skip
+
+
+def run_graph(backend: Any, a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
+    """The results (out, mapped if there is any, weights) and the gradient of every tensor, on the CPU.
+
+    `backend` is a module with `graph_forward`, `graph_backward` and `graph_weights`, as ops.attention.cpu.
+    """
+    call = case.call(a)
+    result = backend.graph_forward(call)
+    given = (case.grad_out, case.grad_mapped, case.grad_weights)
+    needs = tuple(x is not None for x in call.arrays)
+    grads = backend.graph_backward(
+        call, result, *(None if x is None else x.to(a.device) for x in given), needs
+    )
+    results = [result.out, result.mapped, backend.graph_weights(call, result)]
+    assert (result.mapped is not None) == (case.grad_mapped is not None)
+    assert [name for name, x in grads._asdict().items() if x is not None] == case.names
+    return [x.detach().cpu() for x in (*results, *grads) if x is not None]
+
+
+def _scores(call: GraphCall, x: Arrays, row: torch.Tensor, column: torch.Tensor) -> torch.Tensor:
+    """Finished scores [nnz, H]; -inf for masked edges."""
+    own, key = x.q[row], x.k[column]
+    if x.gate is not None:
+        key = key * x.gate
+    if x.features is not None and (call.to_keys or call.score == "additive"):
+        key = key + x.features
+    if call.score == "dot":
+        scores = (own * key).sum(2)
+        if x.mapped is not None and x.mapped_q is not None:
+            scores = scores + (x.mapped_q[row] * x.mapped[:, None]).sum(2)
+        scores = scores * call.scale
+    else:
+        scores = torch.nn.functional.leaky_relu(own + key, call.negative_slope)
+        if x.att is not None:
+            scores = (scores * x.att).sum(2)
+    if call.clamp:
+        scores = scores.clamp(-call.clamp, call.clamp)
+    if x.bias is not None:
+        scores = scores + x.bias
+    masked = (column > row) if call.is_causal else torch.zeros_like(row, dtype=torch.bool)
+    return scores.masked_fill(masked[:, None], float("-inf"))
+
+
+def _edge_softmax(scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """The softmax over rows, [nnz, H]."""
+    sizes = rows, scores.shape[1]
+    places = row[:, None].expand_as(scores)
+    top = scores.new_full(sizes, float("-inf")).scatter_reduce(0, places, scores.detach(), "amax")
+    top = torch.where(torch.isinf(top), 0.0, top)
+    shifted = (scores - top[row]).exp()
+    total = scores.new_zeros(sizes).index_add(0, row, shifted)
+    total = torch.where(total == 0, 1.0, total)
+    return shifted / total[row]
+
+
+class _TermsOfSoftmax(torch.autograd.Function):
+    """A softmax whose gradient is the size of its two terms: the weight's gradient, and the row's sum."""
+
+    @staticmethod
+    def forward(ctx: Any, scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+        weights = _edge_softmax(scores, row, rows)
+        ctx.save_for_backward(weights, row)
+        ctx.rows = rows
+        return weights
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:  # type: ignore[override]
+        weights, row = ctx.saved_tensors
+        inner = grad.new_zeros(ctx.rows, grad.shape[1]).index_add(0, row, weights * grad)
+        return weights * grad.hypot(inner[row]), None, None
+
+
+def _weighed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """The values [nnz, H, n] or [nnz, 1, n], times the weights [nnz, H]."""
+    return weights[:, :, None] * values
+
+
+class _TermsOfWeights(torch.autograd.Function):
+    """Weighed values, whose gradient of a weight is the size of its terms: one for each feature.
+
+    Their sum is what the softmax subtracts from. Where terms cancel, it has a rounding error of their size.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weights, values)
+        return _weighed(weights, values)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:  # type: ignore[override]
+        weights, values = ctx.saved_tensors
+        return (grad * values).norm(dim=2), (weights[:, :, None] * grad).sum_to_size(values.shape)
+
+
+Softmax = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
+Weigh = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _attend(call: GraphCall, x: Arrays, softmax: Softmax, weigh: Weigh = _weighed) -> list[torch.Tensor]:
+    """Out, mapped if there is any, and the weights after dropout, in the dtype of `x`."""
+    row, column = call.operand.indices().cpu()
+    scores = _scores(call, x, row, column)
+    weights = softmax(scores, row, call.operand.shape[0]) if call.normalize else scores.exp()
+    if call.seed is not None:
+        index = torch.stack([row, column])
+        kept = [keeps(call.seed.cpu(), index, head, call.dropout_p) for head in range(call.heads)]
+        weights = weights * (torch.stack(kept, 1).to(weights) / (1 - call.dropout_p))
+    values = x.v[column]
+    if x.features is not None and call.to_values and call.score != "additive":
+        values = values + x.features
+    sizes = call.operand.shape[0], call.heads
+    results = [weights.new_zeros(*sizes, values.shape[2]).index_add(0, row, weigh(weights, values))]
+    if x.mapped is not None and call.to_values:
+        terms = weigh(weights, x.mapped[:, None])
+        results.append(weights.new_zeros(*sizes, x.mapped.shape[1]).index_add(0, row, terms))
+    return [*results, weights]
+
+
+def _differentiate(
+    call: GraphCall, leaves: Arrays, grads: list[Any], softmax: Softmax, weigh: Weigh = _weighed
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """The results, and the gradients of the tensors."""
+    given = [x.requires_grad_() for x in leaves if x is not None]
+    results = _attend(call, leaves, softmax, weigh)
+    total = sum((x * grad).sum() for x, grad in zip(results, grads, strict=True) if grad is not None)
+    computed = torch.autograd.grad(total, given, allow_unused=True)
+    shaped = [torch.zeros_like(x) if g is None else g for g, x in zip(computed, given, strict=True)]
+    return [x.detach() for x in results], shaped
+
+
+def _grads(case: GraphCase) -> list[torch.Tensor | None]:
+    own = [case.grad_out] if case.grad_mapped is None else [case.grad_out, case.grad_mapped]
+    return [*own, case.grad_weights]
+
+
+def _in_float64(
+    a: SparseOperand, case: GraphCase, softmax: Softmax, weigh: Weigh = _weighed
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    leaves = Arrays(*(None if x is None else x.double() for x in case.arrays))
+    grads = [None if x is None else x.double() for x in _grads(case)]
+    return _differentiate(case.call(a), leaves, grads, softmax, weigh)
+
+
+def exact_graph(a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
+    """What `run_graph` gives, in float64."""
+    results, grads = _in_float64(a, case, _edge_softmax)
+    return [*results, *grads]
+
+
+def term_sizes(a: SparseOperand, case: GraphCase) -> list[torch.Tensor | None]:
+    """How large the terms of the gradients are: the `scales` of gnnsparse.testing; None for the results.
+
+    The gradient of a score is a difference. In a row of one edge nothing is left of it but rounding errors.
+    """
+    results, grads = _in_float64(a, case, _TermsOfSoftmax.apply, _TermsOfWeights.apply)
+    return [*(None for _ in results), *grads]
+
+
+def plain_graph(a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
+    """What `run_graph` gives, in float32 with operands rounded to A's precision, in the arguments' dtypes."""
+    precision, additive = Precision.parse(a.precision), case.options["score"] == "additive"
+    unrounded = {"att", "bias", *(("q", "k", "features") if additive else ())}
+
+    def r(x: torch.Tensor | None, name: str = "") -> torch.Tensor | None:
+        if x is None:
+            return None
+        return x.float().clone() if name in unrounded else round_operand(x, precision).float().clone()
+
+    leaves = Arrays(*(r(x, name) for name, x in case.arrays._asdict().items()))
+    *grads, of_weights = _grads(case)
+    given = [*(r(x) for x in grads), of_weights]
+    results, leaf_grads = _differentiate(case.call(a), leaves, given, _edge_softmax)
+    dtypes = [case.grad_out.dtype] * len(grads) + [torch.float32]
+    dtypes += [x.dtype for x in case.arrays if x is not None]
+    return [x.to(dtype) for x, dtype in zip([*results, *leaf_grads], dtypes, strict=True)]

@@ -1,0 +1,605 @@
+"""The kernels of graph attention against float64, with every score, term and option.
+
+The CPU's kernels, and CUDA's: emulated on the CPU, and on a GPU.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gnnsparse
+from gnnsparse import _native, masks
+from gnnsparse.ops.attention import cpu, cuda_rows
+from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall
+from gnnsparse.plan import CsrAttentionPlan
+from gnnsparse.testing import assert_all_accurate, random_graph
+from tests import emulated
+from tests.helpers import PRECISIONS, ROUNDING, make
+from tests.ops import attention_oracle
+from tests.ops.attention_oracle import (
+    GraphCase,
+    exact_graph,
+    few_roundings,
+    make_graph_case,
+    plain_graph,
+    run_graph,
+    term_sizes,
+)
+from tests.ops.test_attention import OPTIONS as ATTENTION_OPTIONS
+
+#: Scores with the terms that go with them, for 3 heads.
+TERMS: list[dict[str, Any]] = [
+    {},
+    {"bias": 1},
+    {"features": 3},
+    {"features": 1, "to_values": False},
+    {"features": 3, "to_keys": False, "bias": 3},
+    {"gate": 3, "features": 1},
+    {"gate": 1, "bias": 3},
+    {"mapped": 5},
+    {"mapped": 18, "to_values": False, "bias": 1},
+    {"mapped": 3, "in_scores": False},
+    {"score": "additive"},
+    {"score": "additive", "features": 3, "bias": 1},
+    {"score": "additive", "features": 1},
+    {"score": "gatv2"},
+    {"score": "gatv2", "features": 3, "bias": 3},
+    {"score": "gatv2", "features": 1, "to_values": False, "negative_slope": 0.0},
+    {"score": "gatv2", "features": 3, "to_keys": False, "negative_slope": -0.3},
+]
+#: Scores that stay small where they are not divided by their sum.
+OPTIONS: list[dict[str, Any]] = [
+    {},
+    {"clamp": 0.4},
+    {"normalize": False, "clamp": 1.5},
+    {"is_causal": True, "dropout_p": 0.4, "grad_weights": True},
+    {"normalize": False, "scale": 0.1, "dropout_p": 0.3, "grad_weights": True},
+]
+all_terms = pytest.mark.parametrize("terms", TERMS, ids=str)
+all_options = pytest.mark.parametrize("options", OPTIONS, ids=str)
+poisoned = pytest.mark.usefixtures("poisoned")
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """A module of kernels, the device of its operands, and whether rows are as short as an emulator needs."""
+
+    module: ModuleType
+    device: str
+    emulated: bool = False
+
+    @property
+    def on_cpu(self) -> bool:
+        return self.module is cpu
+
+    def make(self, graph: gnnsparse.SparseGraph, **options: Any) -> gnnsparse.SparseOperand:
+        return make(graph, self.device, **options)
+
+    def run(self, a: gnnsparse.SparseOperand, case: GraphCase) -> list[torch.Tensor]:
+        return run_graph(self.module, a, case)
+
+    def repeats(self, a: gnnsparse.SparseOperand, case: GraphCase, other: GraphCase | None = None) -> None:
+        """Checks that a run gives the bits of a case also for another one."""
+        again = self.run(a, other or case)
+        assert all(torch.equal(x, y) for x, y in zip(self.run(a, case), again, strict=True))
+
+    def check(
+        self, a: gnnsparse.SparseOperand, case: GraphCase, floor: float | None = None
+    ) -> list[torch.Tensor]:
+        results = self.run(a, case)
+        leaves = [x for x in case.arrays if x is not None]
+        for grad, leaf in zip(results[-len(leaves) :], leaves, strict=True):
+            assert (grad.dtype, grad.shape) == (leaf.dtype, leaf.shape)
+        scales = None if self.on_cpu else term_sizes(a, case)
+        floor = floor if self.on_cpu else few_roundings(a, case)
+        like = plain_graph(a, case)
+        assert_all_accurate(results, like, lambda: exact_graph(a, case), floor=floor, scales=scales)
+        return results
+
+
+CPU = Kernels(cpu, "cpu")
+
+
+def _kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
+    if request.param == "cpu":
+        yield CPU
+    elif request.param == "cuda":
+        yield Kernels(cuda_rows, "cuda")
+    else:  # on the path of a GPU, with copies that come late
+        with emulated.running(request.getfixturevalue("late")):
+            yield Kernels(cuda_rows, "cpu", emulated=True)
+
+
+GPUS = [pytest.param("emulated", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
+kernels = pytest.fixture(params=["cpu", *GPUS])(_kernels)
+gpu = pytest.fixture(params=GPUS)(_kernels)
+
+
+def mask_some(a: gnnsparse.SparseOperand, case: GraphCase) -> torch.Tensor:
+    """Masks a third of the edges of each head by the bias, and all of rows 0 to 2; returns the mask."""
+    masked = torch.rand(a.nnz, case.arrays.bias.shape[1]) < 0.3
+    masked |= (a.indices()[0].cpu() < 3)[:, None]
+    case.arrays.bias.masked_fill_(masked, float("-inf"))
+    return masked
+
+
+@poisoned
+@all_terms
+@all_options
+def test_options(kernels: Kernels, terms: dict[str, Any], options: dict[str, Any]) -> None:
+    precision = "fp32" if kernels.on_cpu else "fp16"
+    a = kernels.make(random_graph(31, 43, 0.2, hubs=2, empty_rows=0.2), precision=precision, reorder="degree")
+    case = make_graph_case(a, 19 if kernels.on_cpu else 12, **terms, **options)
+    if kernels.on_cpu:
+        kernels.check(a, case)
+    if "bias" in terms:
+        masked = mask_some(a, case)
+        results = kernels.check(a, case)
+        dbias = results[case.names.index("bias") - len(case.names)]
+        assert (results[0][:3] == 0).all()
+        assert (dbias[masked] == 0).all()
+    elif not kernels.on_cpu:
+        kernels.check(a, case)
+
+
+@poisoned
+@all_terms
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_precisions(terms: dict[str, Any], precision: str) -> None:
+    a = CPU.make(random_graph(50, 45, 0.2, hubs=1, empty_rows=0.1), precision=precision)
+    case = make_graph_case(a, 24, **terms)
+    CPU.check(a, case, floor=few_roundings(a, case))
+
+
+@all_terms
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_dtypes(terms: dict[str, Any], dtype: torch.dtype, precision: str) -> None:
+    a = CPU.make(random_graph(50, 45, 0.2, hubs=1, empty_rows=0.1), precision=precision)
+    case = make_graph_case(a, 12, dtype=dtype, grad_weights=True, **terms)
+    CPU.check(a, case, floor=few_roundings(a, case))
+
+
+#: (heads, features of a head)
+SIZES = [(1, 1), (1, 64), (2, 33), (5, 8), (8, 16), (16, 7), (3, 128)]
+
+
+@poisoned
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize(
+    "terms", [{"gate": 1, "bias": 1}, {"score": "gatv2"}, {"score": "additive"}], ids=str
+)
+def test_head_dimensions(gpu: Kernels, precision: str, sizes: tuple[int, int], terms: dict[str, Any]) -> None:
+    a = gpu.make(random_graph(30, 41, 0.15, hubs=1), precision=precision)
+    gpu.check(a, make_graph_case(a, sizes[1], heads=sizes[0], **terms))
+
+
+@poisoned
+@pytest.mark.parametrize("d", [1, 3, 8, 15, 16, 17, 33, 64, 100, 128, 200])
+@pytest.mark.parametrize("terms", [{"gate": 1, "bias": 1}, {"score": "gatv2", "features": 1}], ids=str)
+def test_head_dimensions_on_a_cpu(d: int, terms: dict[str, Any]) -> None:
+    a = CPU.make(random_graph(70, 40, 0.1, hubs=1))
+    for heads in (1, 2, 5, 16):
+        CPU.check(a, make_graph_case(a, d, heads=heads, dropout_p=0.2, **terms))
+
+
+@poisoned
+@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+@pytest.mark.parametrize("sizes", [(3, 70), (40, 1), (8, 0)])
+def test_values_of_another_width(kernels: Kernels, score: str, sizes: tuple[int, int]) -> None:
+    a = kernels.make(random_graph(30, 41, 0.2), precision="fp32" if kernels.on_cpu else "bf16")
+    kernels.check(a, make_graph_case(a, *sizes, score=score, bias=3 if kernels.on_cpu else None))
+
+
+@poisoned
+@all_terms
+def test_long_rows(kernels: Kernels, terms: dict[str, Any]) -> None:
+    """Rows that are split, between others that one warp takes; on a CPU larger scores come later in them."""
+    rows, cols = (6, 1100) if kernels.on_cpu else (12, 300) if kernels.emulated else (40, 700)
+    a = kernels.make(random_graph(rows, cols, 0.02, hubs=3, empty_rows=0.0 if kernels.on_cpu else 0.3))
+    if not kernels.on_cpu:
+        kernels.check(a, make_graph_case(a, 8, **terms))
+        return
+    for normalize in (True, False):
+        case = make_graph_case(a, 10, normalize=normalize, dropout_p=0.1, **terms)
+        if "bias" in terms:
+            rising = a.indices()[1][:, None] / 400 - 1.0
+            case = case.with_arrays(bias=case.arrays.bias + rising)
+        kernels.check(a, case, floor=few_roundings(a, case))
+
+
+def test_large_scores_do_not_overflow() -> None:
+    """What a score is off by, a weight is off by."""
+    a = CPU.make(random_graph(40, 40, 0.2))
+    case = make_graph_case(a, 16, 4, scale=100.0)
+    row, column = a.indices()
+    largest = 100 * (case.arrays.q[row] * case.arrays.k[column]).sum(2).abs().max().item()
+    assert largest > 1000
+    CPU.check(a, case, floor=largest * torch.finfo(torch.float32).eps)
+
+
+@pytest.mark.parametrize("columns", [64, 300])
+@pytest.mark.parametrize("options", [{}, {"dropout_p": 0.3, "grad_weights": True}], ids=str)
+def test_gradients_of_large_scores_are_as_exact_as_in_torch(columns: int, options: dict[str, Any]) -> None:
+    """Of scores of about 900 that float32 holds, in rows of one block and of several."""
+    a = CPU.make(masks.full(64, columns))
+    case = make_graph_case(a, 32, scale=0.25, **options)
+    case = case.with_arrays(q=(30 * case.arrays.q).round(), k=(30 * case.arrays.k).round())
+    results = CPU.check(a, case)
+    if not options:
+        sums = torch.zeros(64, 3).index_add(0, a.indices()[0], results[1])
+        assert (sums - 1).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("precision", ["fp16", "fp32"])
+def test_biases_of_any_size_leave_the_weights_of_a_row(kernels: Kernels, precision: str, score: str) -> None:
+    """All edges of a row are masked by a large finite number, as some models do: they weigh the same."""
+    a = kernels.make(random_graph(30, 41, 0.3, empty_rows=0.1), precision=precision)
+    case = make_graph_case(a, 8, score=score, bias=1, grad_weights=True)
+    zero = {name: torch.zeros_like(getattr(case.arrays, name)) for name in ("q", "k")}
+    if score == "dot":
+        del zero["q"]
+    kernels.check(a, case.with_arrays(**zero, bias=torch.full_like(case.arrays.bias, -1e9)))
+
+
+def test_large_weights_without_softmax() -> None:
+    """What a score is off by, its weight is off by, in relation to its size."""
+    a = CPU.make(random_graph(40, 40, 0.2))
+    case = make_graph_case(a, 16, 4, scale=20.0, clamp=60.0, normalize=False)
+    CPU.check(a, case, floor=60 * few_roundings(a, case) / 8)
+
+
+def test_weights_end_where_floats_do() -> None:
+    one = CPU.make(random_graph(1, 1, 1.0))
+
+    def weight(score: float) -> float:
+        arrays = Arrays(torch.tensor([[score]]), torch.zeros(1, 1), torch.ones(1, 1, 1))
+        call = GraphCall(one, arrays, score="additive", negative_slope=1.0, normalize=False)
+        return cpu.graph_forward(call).out.item()
+
+    for score in (88.7, 88.3, 1.0, 0.0, -1.0, -87.0):
+        assert weight(score) == pytest.approx(math.exp(torch.tensor(score).item()), rel=1e-6)
+    assert [weight(score) for score in (89.0, 1e30, math.inf)] == [math.inf] * 3
+    assert [weight(score) for score in (-90.0, -1e30, -math.inf)] == [0.0] * 3
+    assert math.isnan(weight(math.nan))
+
+
+@pytest.mark.parametrize(
+    "terms", [{"clamp": 2.0}, {"score": "additive", "clamp": 1.0}, {"score": "gatv2"}], ids=str
+)
+def test_derivatives_where_functions_have_a_kink(terms: dict[str, Any]) -> None:
+    """At 0 leaky_relu has the derivative that it has below; at its bounds the clamp has that of inside."""
+    a = CPU.make(random_graph(40, 40, 0.3))
+    case = make_graph_case(a, 4, scale=1.0, **terms)
+    whole = {name: torch.randint(-1, 2, getattr(case.arrays, name).shape).float() for name in ("q", "k")}
+    row, column = a.indices()
+    assert "score" in terms or ((whole["q"][row] * whole["k"][column]).sum(-1).abs() == 2).any()
+    CPU.check(a, case.with_arrays(**whole))
+
+
+@poisoned
+@all_terms
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_what_is_masked_is_not_read(terms: dict[str, Any], is_causal: bool) -> None:
+    """NaN and infinity of sources that no edge may see change nothing, in results and gradients."""
+    a = CPU.make(random_graph(40, 40, 0.3))
+    case = make_graph_case(a, 9, is_causal=is_causal, **{**terms, "bias": 1})
+    row, column = a.indices()
+    sources = torch.arange(40) == 39 if is_causal else torch.arange(40) % 4 == 1
+    hidden = sources[column] | (column > row) if is_causal else sources[column]
+    case.arrays.bias.masked_fill_(sources[column][:, None], float("-inf"))
+    broken = {}
+    for name in ("k", "v", "features", "gate", "mapped"):
+        if (x := getattr(case.arrays, name)) is not None:
+            broken[name] = x.clone()
+            broken[name][sources if name in "kv" else hidden] = math.nan if name != "v" else math.inf
+    CPU.repeats(a, case, case.with_arrays(**broken))
+
+
+@pytest.mark.parametrize("terms", [{"mapped": 4}, {"score": "gatv2", "features": 3}, {"gate": 3}], ids=str)
+def test_masked_rows_may_hold_nan(terms: dict[str, Any]) -> None:
+    """A query whose edges are all masked gives zeros, whatever it and its gradient are."""
+    a = CPU.make(random_graph(30, 20, 0.4))
+    case = make_graph_case(a, 6, bias=1, **terms)
+    case.arrays.bias[a.indices()[0] == 4] = float("-inf")
+    broken = {name: x.clone() for name in ("q", "mapped_q") if (x := getattr(case.arrays, name)) is not None}
+    for x in broken.values():
+        x[4] = float("nan")
+    CPU.repeats(a, case, case.with_arrays(**broken))
+
+
+def test_infinite_keys_of_masked_edges_are_not_read(gpu: Kernels) -> None:
+    a = gpu.make(masks.full(6, 6), precision="fp16")
+    case = make_graph_case(a, 8, is_causal=True)
+    for x in (case.arrays.k, case.arrays.v):
+        x[5] = float("inf")
+    out, *_ = gpu.run(a, case)
+    assert torch.isfinite(out[:5]).all()
+
+
+@poisoned
+@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
+def test_empty_patterns(kernels: Kernels, shape: tuple[int, int]) -> None:
+    a = kernels.make(random_graph(*shape, 0.0))
+    for terms in TERMS:
+        for x in kernels.run(a, make_graph_case(a, 4, dropout_p=0.5, **terms)):
+            assert (x == 0).all()
+
+
+@pytest.mark.parametrize("terms", [TERMS[4], TERMS[5], TERMS[10], TERMS[14]], ids=str)
+def test_results_do_not_depend_on_the_number_of_threads(terms: dict[str, Any], one_thread: None) -> None:
+    a = CPU.make(random_graph(700, 500, 0.05, hubs=3, empty_rows=0.1), reorder="degree")
+    case = make_graph_case(a, 20, dropout_p=0.2, **terms)
+    first = CPU.run(a, case)
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        assert all(torch.equal(x, y) for x, y in zip(first, CPU.run(a, case), strict=True))
+
+
+@pytest.mark.parametrize("terms", TERMS[::3], ids=str)
+def test_results_repeat(gpu: Kernels, terms: dict[str, Any]) -> None:
+    rows = 40 if gpu.emulated else 3000
+    a = gpu.make(random_graph(rows, rows, 30 / rows, hubs=1), precision="fp16")
+    gpu.repeats(a, make_graph_case(a, 16, dropout_p=0.2, **terms))
+
+
+@all_terms
+def test_strides(terms: dict[str, Any]) -> None:
+    """Tensors of any strides give the same, bit for bit."""
+    a = CPU.make(random_graph(40, 50, 0.2), precision="fp16")
+    case = make_graph_case(a, 12, grad_weights=True, **terms)
+
+    def strided(x: torch.Tensor | None) -> torch.Tensor | None:
+        if x is None:
+            return None
+        wide = torch.full((*x.shape[:-1], 2 * x.shape[-1] + 1), float("nan"), dtype=x.dtype)
+        wide[..., 1::2] = x
+        return wide[..., 1::2]
+
+    grads = {name: strided(getattr(case, name)) for name in ("grad_out", "grad_mapped", "grad_weights")}
+    CPU.repeats(a, case, replace(case, arrays=Arrays(*map(strided, case.arrays)), **grads))
+    by_head = {
+        n: x.mT.contiguous().mT for n, x in case.arrays._asdict().items() if x is not None and x.dim() > 2
+    }
+    CPU.repeats(a, case, case.with_arrays(**by_head))
+
+
+@all_terms
+def test_gradients_that_are_not_needed(terms: dict[str, Any]) -> None:
+    """Each alone is what it is among all, and the others are None."""
+    a = CPU.make(random_graph(30, 40, 0.2))
+    case = make_graph_case(a, 8, **terms)
+    call = case.call(a)
+    result = cpu.graph_forward(call)
+    grads = (case.grad_out, case.grad_mapped, case.grad_weights)
+    full = cpu.graph_backward(call, result, *grads, (True,) * len(Arrays._fields))
+    for name in Arrays._fields:
+        needs = tuple(field == name for field in Arrays._fields)
+        for field, x in cpu.graph_backward(call, result, *grads, needs)._asdict().items():
+            if field == name and getattr(full, name) is not None:
+                assert torch.equal(x, getattr(full, name))
+            else:
+                assert x is None
+
+
+@pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
+@all_terms
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_instruction_sets(isa: str, terms: dict[str, Any], precision: str) -> None:
+    if not _native.set_cpu_isa(isa):
+        pytest.skip(f"this machine has no {isa}")
+    try:
+        a = CPU.make(random_graph(40, 60, 0.3, hubs=1, empty_rows=0.1), precision=precision)
+        for d in (5, 37):
+            case = make_graph_case(a, d, dropout_p=0.3, clamp=0.9, **terms)
+            for normalize in (True, False):
+                one = replace(case, options={**case.options, "normalize": normalize})
+                CPU.check(a, one, floor=few_roundings(a, one))
+    finally:
+        _native.set_cpu_isa("auto")
+
+
+def draw_case(draw: Any, kernels: Kernels) -> tuple[gnnsparse.SparseOperand, GraphCase]:
+    """A random operand, of any shape and density, and arguments with any options and terms."""
+    rows, cols = draw(st.integers(1, 40)), draw(st.integers(1, 40))
+    graph = random_graph(
+        rows, cols, draw(st.floats(0, 1)), seed=draw(st.integers(0, 99)), hubs=draw(st.integers(0, 2)),
+        empty_rows=draw(st.sampled_from([0.0, 0.5])),
+    )  # fmt: skip
+    precision = draw(st.sampled_from(PRECISIONS))
+    a = kernels.make(graph, precision=precision, reorder=draw(st.sampled_from(["none", "degree"])))
+    heads = draw(st.integers(1, 16))
+    shared = st.sampled_from([None, 1, heads])
+    score = draw(st.sampled_from(["dot", "additive", "gatv2"]))
+    options: dict[str, Any] = {"score": score, "bias": draw(shared), "heads": heads}
+    if score == "dot" and draw(st.booleans()):
+        options |= {"mapped": draw(st.integers(1, 20)), "in_scores": draw(st.booleans())}
+    else:
+        options |= {"features": draw(shared), "gate": draw(shared) if score == "dot" else None}
+    options |= {
+        "clamp": draw(st.sampled_from([0.0, 0.5])),
+        "is_causal": draw(st.booleans()),
+        "dropout_p": draw(st.sampled_from([0.0, 0.4])),
+        "grad_weights": draw(st.booleans()),
+    }
+    options["normalize"] = options["clamp"] == 0.0 or draw(st.booleans())
+    case = make_graph_case(a, draw(st.integers(1, 128)), **options)
+    if options["bias"] is not None and draw(st.booleans()):
+        mask_some(a, case)
+    return a, case
+
+
+def check_any(kernels: Kernels, draw: Any) -> None:
+    """Any shape, density, option, term and precision agrees with float64."""
+    a, case = draw_case(draw, kernels)
+    results = plain_graph(a, case), lambda: exact_graph(a, case)
+    floor, scales = few_roundings(a, case), term_sizes(a, case)
+    assert_all_accurate(kernels.run(a, case), *results, floor=floor, scales=scales)
+
+
+@given(data=st.data())
+def test_property_on_a_cpu(data: st.DataObject) -> None:
+    check_any(CPU, data.draw)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_property_on_a_gpu(gpu: Kernels, data: st.DataObject) -> None:
+    check_any(gpu, data.draw)
+
+
+# What CUDA's kernels alone have.
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_scores_of_any_size_leave_the_weights_of_tiles(gpu: Kernels, score: str) -> None:
+    """Equal scores of 2^20, of which the logarithm of a row's sum would leave 1 / 16."""
+    a = gpu.make(random_graph(30, 41, 0.3, empty_rows=0.1), precision="fp16")
+    case = make_graph_case(a, 16, heads=8, score=score, scale=1.0)
+    size = 256.0 if score == "dot" else 2048.0 * 256.0
+    large = {name: torch.full_like(getattr(case.arrays, name), size) for name in ("q", "k")}
+    gpu.check(a, case.with_arrays(**large))
+
+
+def test_heads_that_no_warp_holds_run_unfused(gpu: Kernels) -> None:
+    a = gpu.make(random_graph(20, 30, 0.2), precision="fp32")
+    gpu.check(a, make_graph_case(a, 150, heads=2))
+
+
+#: Heads and their features: whole blocks of heads of the kernels of tiles, and parts of one.
+TILES = [
+    (8, 8), (16, 8), (4, 8), (8, 16), (5, 16), (12, 16), (4, 32), (3, 32), (6, 32), (2, 64), (1, 64), (3, 64),
+]  # fmt: skip
+
+
+@pytest.fixture
+def takes_tiles(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, bool]]:
+    """For each pass whether it is forward, and whether it runs over tiles."""
+    taken: list[tuple[bool, bool]] = []
+    decide = cuda_rows._takes_tiles
+
+    def spy(call: Any, forward: bool) -> bool:
+        taken.append((forward, decide(call, forward)))
+        return taken[-1][1]
+
+    monkeypatch.setattr(cuda_rows, "_takes_tiles", spy)
+    return taken
+
+
+@poisoned
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+@pytest.mark.parametrize("score", ["dot", "additive"])
+@pytest.mark.parametrize("sizes", TILES, ids=str)
+def test_tiles(
+    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], monkeypatch: pytest.MonkeyPatch,
+    sizes: tuple[int, int], score: str, precision: str,
+) -> None:  # fmt: skip
+    """Tensor Core products of sixteen edges: rows of any length, split and empty ones, and their columns."""
+    monkeypatch.setattr(cuda_rows, "tiles_are_faster", lambda *_: True)
+    a = gpu.make(random_graph(43, 390, 0.05, hubs=2, empty_rows=0.2), precision=precision)
+    gpu.check(a, make_graph_case(a, sizes[1], heads=sizes[0], score=score, dtype=a.precision.storage))
+    assert takes_tiles == [(True, score == "additive"), (False, True)]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "score", "forward", "backward"),
+    [
+        ((8, 16), "dot", False, True),
+        ((8, 16), "additive", True, True),
+        ((8, 16), "gatv2", False, False),
+        ((8, 8), "additive", False, True),
+        ((4, 8), "additive", False, False),
+        ((16, 16), "dot", False, False),
+        ((5, 16), "additive", True, True),
+        ((2, 64), "additive", True, True),
+        ((8, 12), "dot", False, False),
+    ],
+)
+def test_which_calls_take_tiles(
+    gpu: Kernels, sizes: tuple[int, int], score: str, forward: bool, backward: bool
+) -> None:
+    for precision, dtype in (("fp16", torch.float16), ("fp32", torch.float32)):
+        a = gpu.make(random_graph(20, 30, 0.2), precision=precision)
+        call = make_graph_case(a, sizes[1], heads=sizes[0], score=score, dtype=dtype).call(a)
+        takes = cuda_rows._takes_tiles(call, True), cuda_rows._takes_tiles(call, False)
+        assert takes == ((forward, backward) if precision == "fp16" else (False, False))
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_tiles_give_results_in_any_dtype_and_repeat(
+    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], score: str
+) -> None:
+    """Results of float32 tensors are float32 in the operand's precision."""
+    a = gpu.make(random_graph(40, 60, 0.2), precision="fp16")
+    results = gpu.check(a, make_graph_case(a, 16, heads=8, score=score))
+    assert all(x.dtype == torch.float32 for x in results)
+    assert takes_tiles == [(True, score == "additive"), (False, True)]
+    rows = 60 if gpu.emulated else 3000
+    a = gpu.make(random_graph(rows, rows, 30 / rows, hubs=1), precision="fp16")
+    gpu.repeats(a, make_graph_case(a, 16, heads=8, score=score))
+    assert all(taken for forward, taken in takes_tiles if not forward)
+
+
+@pytest.mark.parametrize(
+    "options", [{"is_causal": True}, {"clamp": 0.5}, {"normalize": False}, {"dropout_p": 0.3}], ids=str
+)
+def test_what_tiles_do_not_have_runs_edge_by_edge(
+    gpu: Kernels, takes_tiles: list[tuple[bool, bool]], options: dict[str, Any]
+) -> None:
+    a = gpu.make(random_graph(40, 60, 0.2), precision="fp16")
+    gpu.check(a, make_graph_case(a, 16, heads=8, **options))
+    assert takes_tiles == [(True, False), (False, False)]
+
+
+@pytest.mark.parametrize("score", ["dot", "additive"])
+def test_an_infinite_value_stays_in_its_rows(gpu: Kernels, score: str) -> None:
+    """Rows of other edges in the same warp and memory are finite."""
+    graph = random_graph(40, 60, 0.1, hubs=1)
+    a = gpu.make(graph, precision="fp16")
+    case = make_graph_case(a, 16, heads=8, score=score)
+    case.arrays.v[7] = float("inf")
+    out, *_ = gpu.run(a, case)
+    has_it = torch.from_numpy(graph.to_scipy().toarray()[:, 7] != 0).to(out.device)
+    assert has_it.any()
+    assert torch.isfinite(out[~has_it]).all()
+    assert not torch.isfinite(out[has_it]).any()
+
+
+@poisoned
+@pytest.mark.parametrize("options", ATTENTION_OPTIONS, ids=str)
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_attention_over_rows(gpu: Kernels, options: dict[str, Any], precision: str) -> None:
+    """gnnsparse.attention by these kernels, for batches of heads."""
+    a = gpu.make(random_graph(31, 43, 0.2, hubs=1, empty_rows=0.2), precision=precision)
+    case = attention_oracle.make_case(a, 12, 20, lead=(2, 3), **options)
+    results = attention_oracle.run(a, case, plan=CsrAttentionPlan())
+    like, exact = attention_oracle.plain(a, case), attention_oracle.exact(a, case)
+    assert_all_accurate(results, like, exact, floor=max(2 * ROUNDING[precision], 2e-6))
+
+
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_attention_over_rows_has_the_strides_that_compiled_programs_expect(
+    gpu: Kernels, interleaved: bool
+) -> None:
+    a = gpu.make(random_graph(31, 43, 0.2), precision="fp32")
+
+    def draw(n: int) -> torch.Tensor:
+        if interleaved:
+            return torch.randn(2, n, 3, 8, device=a.device).transpose(1, 2)
+        return torch.randn(2, 3, n, 8, device=a.device)
+
+    q = draw(31)
+    out, stats = cuda_rows.forward(AttentionCall(a, q, draw(43), draw(43), None, None, 1.0, 0.0, False))
+    assert out.stride() == q.stride()
+    assert stats.is_contiguous()
