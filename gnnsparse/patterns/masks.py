@@ -27,22 +27,9 @@ from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
-    "PATTERNS",
-    "bigbird",
-    "block",
-    "causal",
-    "dilated",
-    "expander",
-    "from_dense",
-    "from_edges",
-    "full",
-    "global_tokens",
-    "intersection",
-    "random",
-    "union",
-    "vector_wise",
-    "window",
-]
+    "PATTERNS", "bigbird", "block", "causal", "dilated", "expander", "from_dense", "from_edges", "full",
+    "global_tokens", "intersection", "random", "union", "vector_wise", "window",
+]  # fmt: skip
 
 _MAX_LENGTH = 2**31 - 1
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -68,7 +55,7 @@ def _generator(seed: Any) -> torch.Generator:
 
 
 def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
-    """Makes the pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
+    """Make the pattern whose row i holds `count[i]` columns: start[i], start[i] + step, ..."""
     indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
     edges = int(indptr[-1])
     check_memory("length", 24 * edges, f"a pattern of {edges} edges")  # three integers for each at a time
@@ -231,7 +218,7 @@ def random(length: int, per_row: int, seed: int, keys: int | None = None) -> Spa
 
 
 def _from_sets(columns: torch.Tensor, rows: int, cols: int) -> SparseGraph:
-    """Makes the pattern whose row i holds columns[i], for ascending columns [rows, per_row]."""
+    """Make the pattern whose row i holds columns[i], for ascending columns [rows, per_row]."""
     indptr = torch.arange(rows + 1, device="cpu") * columns.shape[1]
     return SparseGraph(Csr(indptr, columns.flatten().to(torch.int32), cols))
 
@@ -331,7 +318,7 @@ def _cut(name: str, value: int | None, count: int, size: int) -> int:
 
 
 def _expand(blocks: SparseGraph, size: int, rows: int, cols: int) -> SparseGraph:
-    """Makes the pattern that holds all elements of the blocks, the nonzeros of a matrix of blocks."""
+    """Make the pattern that holds all elements of the blocks, the nonzeros of a matrix of blocks."""
     csr = blocks.csr
     # `line` holds the columns of one row of each block row; each of the `size` rows then copies them.
     begin = csr.indices.long() * size
@@ -385,7 +372,7 @@ def bigbird(
 
 
 def from_edges(edges: Any, num_nodes: int | tuple[int, int] | None = None) -> SparseGraph:
-    """Makes a pattern of an edge list: edge e lets query `edges[1, e]` attend to key `edges[0, e]`.
+    """Make a pattern of an edge list: edge e lets query `edges[1, e]` attend to key `edges[0, e]`.
 
     Args:
         edges: int32 or int64 [2, E], keys over queries, as PyG's `edge_index`; repeats are merged.
@@ -399,7 +386,7 @@ def from_edges(edges: Any, num_nodes: int | tuple[int, int] | None = None) -> Sp
 
 
 def from_dense(mask: torch.Tensor) -> SparseGraph:
-    """Makes a pattern of a boolean matrix.
+    """Make a pattern of a boolean matrix.
 
     Args:
         mask: bool [L, S], True where query i attends to key j.
@@ -415,7 +402,7 @@ def from_dense(mask: torch.Tensor) -> SparseGraph:
 
 
 def union(*graphs: SparseGraph) -> SparseGraph:
-    """Returns the pattern of the edges that at least one of the graphs has.
+    """Return the pattern of the edges that at least one of the graphs has.
 
     Raises:
         TypeError: an argument is no SparseGraph.
@@ -425,7 +412,7 @@ def union(*graphs: SparseGraph) -> SparseGraph:
 
 
 def intersection(*graphs: SparseGraph) -> SparseGraph:
-    """Returns the pattern of the edges that all graphs have.
+    """Return the pattern of the edges that all graphs have.
 
     Raises:
         TypeError: an argument is no SparseGraph.
@@ -438,7 +425,7 @@ def intersection(*graphs: SparseGraph) -> SparseGraph:
 
 
 def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
-    """Merges the edges of all graphs; also returns for each edge of each graph the index of its nonzero."""
+    """Merge the edges of all graphs; also returns for each edge of each graph the index of its nonzero."""
     if not graphs:
         bad_value("graphs", "there are none; accepted: one or more SparseGraphs")
     for graph in graphs:
@@ -454,36 +441,20 @@ def _stacked(graphs: tuple[SparseGraph, ...]) -> tuple[Csr, torch.Tensor]:
 
 #: Patterns that a configuration can name; the first argument of each is the length of the sequence.
 PATTERNS: dict[str, Callable[..., SparseGraph]] = {
-    "bigbird": bigbird,
-    "dilated": dilated,
-    "expander": expander,
-    "full": full,
-    "global_tokens": global_tokens,
-    "random": random,
-    "vector_wise": vector_wise,
-    "window": window,
+    pattern.__name__: pattern
+    for pattern in (bigbird, dilated, expander, full, global_tokens, random, vector_wise, window)
 }
 
 
 def _random_columns(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws `count` different columns for each row, every set of them with equal probability.
-
-    Args:
-        rows: number of rows.
-        cols: number of columns, `count` or more.
-        count: columns of each row.
-        generator: random numbers, on the CPU.
-
-    Returns:
-        int64 [rows, count], ascending in each row.
-    """
+    """Draw `count` of the columns for each row, every set of them with equal probability, ascending."""
     if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
         return _other_columns(_draw_few(rows, cols, cols - count, generator), cols)
     return _draw_few(rows, cols, count, generator)
 
 
 def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
+    """Draw `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
 
     No round can draw too many, so the distribution is that of drawing one column at a time.
     """
@@ -498,15 +469,7 @@ def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> t
 
 
 def _other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
-    """Returns for each row the columns that it does not hold.
-
-    Args:
-        columns: int64 [rows, count] on the CPU, the columns that it holds, ascending in each row.
-        cols: number of columns.
-
-    Returns:
-        int64 [rows, cols - count], ascending in each row.
-    """
+    """Return the columns that rows do not hold, of those that they hold, [rows, count]; both ascending."""
     rows, count = columns.shape
     # The k-th column that a row does not hold is k plus the number of columns that it holds before that one.
     shifted = columns - torch.arange(count, device="cpu")
@@ -515,18 +478,13 @@ def _other_columns(columns: torch.Tensor, cols: int) -> torch.Tensor:
 
 
 def _regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws a graph in which every node has `degree` neighbours, without self-loops and repeated edges.
+    """Draw a graph in which every node has `degree` neighbours, without self-loops and repeated edges.
 
     It is the union of degree / 2 random Hamiltonian cycles, and for an odd degree of a perfect matching,
     every other edge of one more cycle. For unions of random cycles Friedman ("A proof of Alon's second
     eigenvalue conjecture", 2003) proves that all eigenvalues but the first are at most 2 sqrt(degree - 1) +
     epsilon with a probability that tends to 1 as the number of nodes grows. His cycles may share edges; here
-    the few edges that a cycle shares with earlier ones are exchanged.
-
-    Args:
-        nodes: number of nodes.
-        degree: neighbours of a node, at most nodes / 2; an even number if `nodes` is odd.
-        generator: random numbers, on the CPU.
+    the few edges that a cycle shares with earlier ones are exchanged. The degree is at most nodes / 2.
 
     Returns:
         int64 [nodes * degree / 2, 2], the edges; each is there once, the smaller node first.
@@ -542,12 +500,12 @@ def _regular_graph(nodes: int, degree: int, generator: torch.Generator) -> torch
 
 
 def _numbers(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
-    """Returns the numbers of the edges between nodes, the same in both directions: below 2^62."""
+    """Return the numbers of edges, the same in both directions: below 2^62."""
     return torch.minimum(a, b) * nodes + torch.maximum(a, b)
 
 
 def _are_in(ascending: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Returns for each number whether it is among the ascending ones, bool."""
+    """Return for each number whether it is among the ascending ones, bool."""
     if ascending.numel() == 0:
         return torch.zeros_like(numbers, dtype=torch.bool)
     at = torch.searchsorted(ascending, numbers).clamp_(max=ascending.numel() - 1)
@@ -555,17 +513,12 @@ def _are_in(ascending: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
 
 
 def _without(taken: torch.Tensor, cycle: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Changes a Hamiltonian cycle until it has none of the edges in `taken`.
+    """Change a Hamiltonian cycle until it has none of the edges in `taken`.
 
     It is the algorithm of Palmer ("The hamiltonicity of simple graphs with large degree", 1997). Where the
     cycle has a forbidden edge, a part that begins behind it is turned around, such that both edges that this
     makes are allowed, so that every turn leaves fewer forbidden edges. By Ore's theorem there is such a part
     if each node may be joined to at least half of the nodes, as it is for degrees up to nodes / 2.
-
-    Args:
-        taken: numbers of the forbidden edges, ascending.
-        cycle: int64 [nodes], the nodes in the order of the cycle.
-        generator: random numbers, which choose the part.
     """
     nodes = cycle.numel()
     while (shared := _are_in(taken, _numbers(cycle, cycle.roll(-1), nodes)).nonzero()).numel():

@@ -23,25 +23,16 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
-    "MOST_OPERANDS",
-    "Patterns",
-    "SharedPatterns",
-    "attend",
-    "cut",
-    "dense_weights",
-    "graph_of_lengths",
-    "make_pairs",
-    "pair_terms",
-    "shared_patterns",
-    "total",
-]
+    "MOST_OPERANDS", "Patterns", "SharedPatterns", "attend", "cut", "dense_weights", "graph_of_lengths",
+    "make_pairs", "pair_terms", "shared_patterns", "total",
+]  # fmt: skip
 
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
 MOST_OPERANDS = 16
 
 
 def cut(graph: SparseGraph, rows: int, is_causal: bool) -> SparseGraph:
-    """Returns the last `rows` rows of a graph on the CPU; if causal, up to the diagonal of the whole."""
+    """Return the last `rows` rows of a graph on the CPU; if causal, up to the diagonal of the whole."""
     csr = graph.csr
     first = csr.rows - rows
     begin = int(csr.indptr[first])
@@ -130,16 +121,10 @@ class Patterns:
         return text_of(self._pattern) + precision
 
     def operand(
-        self,
-        queries: Lengths,
-        keys: Lengths,
-        like: torch.Tensor,
-        *,
-        before: int = 0,
-        is_causal: bool = False,
-        with_pairs: bool = False,
-    ) -> SparseOperand:
-        """Returns the operand of the pattern for a call, made or cached. torch.compile can trace it.
+        self, queries: Lengths, keys: Lengths, like: torch.Tensor, *, before: int = 0,
+        is_causal: bool = False, with_pairs: bool = False,
+    ) -> SparseOperand:  # fmt: skip
+        """Return the operand of the pattern for a call, made or cached. torch.compile can trace it.
 
         Args:
             queries: rows of the operand; or the lengths of sequences whose queries lie one after another,
@@ -159,21 +144,15 @@ class Patterns:
         if like.dtype not in PRECISIONS:
             bad_type("query", like, "queries of dtype float32, float16 or bfloat16 in a sparse layer")
         precision = (self._precision or PRECISIONS[like.dtype]).value
-        key = (
-            _numbers_of(queries),
-            _numbers_of(keys),
-            operator.index(before),
-            is_causal,
-            like.device,
-            precision,
-        )
+        lengths = _numbers_of(queries), _numbers_of(keys), operator.index(before)
+        key = (*lengths, is_causal, like.device, precision)
         if torch.compiler.is_compiling():
             _make_while_tracing(self.number, with_pairs, *key)
             return self.operands[key]
         return self._get(key)
 
     def keep_for_good(self, key: Any) -> SparseOperand:
-        """Returns the operand of a key of `operands`, made if it is not there, which is not dropped."""
+        """Return the operand of a key of `operands`, made if it is not there, which is not dropped."""
         with self._lock:
             self._for_good.add(key)
             return self._get(key)
@@ -195,7 +174,7 @@ class Patterns:
             return operand
 
     def _drop_oldest(self) -> None:
-        """Makes room for one more operand."""
+        """Make room for one more operand."""
         droppable = [key for key in self.operands if key not in self._for_good]
         for key in sorted(droppable, key=self._used.__getitem__)[
             : max(len(droppable) - MOST_OPERANDS + 1, 0)
@@ -203,19 +182,14 @@ class Patterns:
             del self.operands[key], self._used[key]
 
     def _make(
-        self,
-        queries: Lengths,
-        keys: Lengths,
-        before: int,
-        is_causal: bool,
-        device: torch.device,
+        self, queries: Lengths, keys: Lengths, before: int, is_causal: bool, device: torch.device,
         precision: str,
-    ) -> SparseOperand:
-        if isinstance(queries, tuple) or isinstance(keys, tuple):
-            assert isinstance(queries, tuple)
-            assert isinstance(keys, tuple)
+    ) -> SparseOperand:  # fmt: skip
+        if isinstance(queries, tuple) and isinstance(keys, tuple):
             graph = graph_of_lengths(self._pattern, queries, keys, is_causal)
             return prepare(graph.to(device), precision=precision, cache=False)
+        assert isinstance(queries, int)
+        assert isinstance(keys, int)
         made = make_pattern(self._pattern, before + queries, keys)
         if isinstance(made, SparseOperand):
             precision = made.precision.value
@@ -228,7 +202,7 @@ class Patterns:
 
 
 def _numbers_of(lengths: Lengths) -> Lengths:
-    """Returns lengths as integers, of which torch.compile may have made symbols."""
+    """Return lengths as integers, of which torch.compile may have made symbols."""
     if isinstance(lengths, tuple):
         return lengths
     return operator.index(lengths)
@@ -237,7 +211,7 @@ def _numbers_of(lengths: Lengths) -> Lengths:
 def graph_of_lengths(
     pattern: Any, queries: tuple[int, ...], keys: tuple[int, ...], is_causal: bool
 ) -> SparseGraph:
-    """Returns the patterns of several sequences as the blocks of a diagonal: none attends to another.
+    """Return the patterns of several sequences as the blocks of a diagonal: none attends to another.
 
     Args:
         pattern: what `read_pattern` returns.
@@ -281,7 +255,7 @@ _shared_lock = ForkLock()
 
 
 def shared_patterns(pattern: Any, precision: Precision | None) -> SharedPatterns:
-    """Returns the patterns of a description, one object for all that ask for the same while it is alive.
+    """Return the patterns of a description, one object for all that ask for the same while it is alive.
 
     Args:
         pattern: what `read_pattern` returns. Names and options are compared by their values, functions,
@@ -297,7 +271,7 @@ def shared_patterns(pattern: Any, precision: Precision | None) -> SharedPatterns
 
 
 def _identity(pattern: Any) -> Any:
-    """Returns what equal patterns have in common, and can be looked up. The patterns keep what it is of."""
+    """Return what equal patterns have in common, and can be looked up. The patterns keep what it is of."""
     if isinstance(pattern, United):
         return tuple(map(_identity, pattern.parts))
     if isinstance(pattern, Named):
@@ -306,7 +280,7 @@ def _identity(pattern: Any) -> Any:
 
 
 def _value(value: Any) -> Any:
-    """Returns what equal values of an option have in common; tensors are compared by identity."""
+    """Return what equal values of an option have in common; tensors are compared by identity."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_value, value))
     plain = value is None or isinstance(value, (bool, int, float, str))
@@ -314,7 +288,7 @@ def _value(value: Any) -> Any:
 
 
 def make_pairs(operand: SparseOperand) -> torch.Tensor:
-    """Returns the index of each edge in the flattened matrix [L, S], int64 [nnz]; the operand keeps it."""
+    """Return the index of each edge in the flattened matrix [L, S], int64 [nnz]; the operand keeps it."""
 
     def make() -> torch.Tensor:
         row, col = operand.indices()
@@ -340,7 +314,7 @@ def _make_pairs_while_tracing(handle: int) -> bool:
 
 
 def pair_terms(operand: SparseOperand, name: str, mask: torch.Tensor, blocks: bool) -> torch.Tensor:
-    """Makes the term that a mask of all pairs adds to the scores of the edges. Differentiable.
+    """Make the term that a mask of all pairs adds to the scores of the edges. Differentiable.
 
     Args:
         operand: the pattern, [L, S].
@@ -367,14 +341,14 @@ def pair_terms(operand: SparseOperand, name: str, mask: torch.Tensor, blocks: bo
 
 
 def total(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns the sum of two terms, either of which may be missing."""
+    """Return the sum of two terms, either of which may be missing."""
     if first is None or second is None:
         return second if first is None else first
     return first + second
 
 
 def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
-    """Returns weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable.
+    """Return weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable.
 
     Raises:
         MemoryError: on the CPU, the matrices need more memory than this process can get.
@@ -389,16 +363,10 @@ def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor
 
 
 def attend(
-    operand: SparseOperand,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor | None,
-    dropout_p: float,
-    scale: float | None,
-    need_weights: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Computes attention over the pattern; the arguments are those of `gnnsparse.attention`.
+    operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
+    dropout_p: float, scale: float | None, need_weights: bool,
+) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
+    """Compute attention over the pattern; the arguments are those of `gnnsparse.attention`.
 
     Returns:
         [..., L, Dv], and with `need_weights` the weights after dropout, [..., nnz].

@@ -16,15 +16,8 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "NAMES",
-    "Named",
-    "United",
-    "graph_of",
-    "make_pattern",
-    "read_own_pattern",
-    "read_pattern",
-    "text_of",
-]
+    "NAMES", "Named", "United", "graph_of", "make_pattern", "read_own_pattern", "read_pattern", "text_of",
+]  # fmt: skip
 
 #: The patterns that have a name, by which the layers and `sparsify` take them.
 NAMES: dict[str, Callable[..., SparseGraph]] = {
@@ -44,7 +37,7 @@ _TOKENS = {("global_tokens", "tokens"), ("random", "per_row")}
 
 
 def _within(name: str, option: str, value: Any, length: int) -> Any:
-    """Returns the value of an option for a sequence, which may have fewer tokens than the option says."""
+    """Return the value of an option for a sequence, which may have fewer tokens than the option says."""
     if (name, option) not in _TOKENS or isinstance(value, bool):
         return value
     if isinstance(value, int):
@@ -64,7 +57,7 @@ class Named:
     options: tuple[tuple[str, Any], ...]
 
     def __call__(self, length: int, **keys: Any) -> SparseGraph:
-        """Makes the pattern of a length."""
+        """Make the pattern of a length."""
         options = {key: _within(self.name, key, value, length) for key, value in self.options}
         return NAMES[self.name](length, **options, **keys)
 
@@ -83,7 +76,7 @@ class United:
 
 
 def text_of(pattern: Any) -> str:
-    """Returns a pattern as the report shows it."""
+    """Return a pattern as the report shows it."""
     if isinstance(pattern, (Named, United)):
         return str(pattern)
     if isinstance(pattern, SparseGraph):
@@ -97,7 +90,7 @@ def text_of(pattern: Any) -> str:
 
 
 def read_pattern(name: str, pattern: Any) -> Any:
-    """Returns a pattern in the form that `Patterns` takes; raises if it is none.
+    """Return a pattern in the form that `Patterns` takes; raises if it is none.
 
     Args:
         name: the argument's name, for errors.
@@ -127,7 +120,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
 
 
 def read_own_pattern(name: str, pattern: Any, options: Any) -> Any:
-    """Returns the pattern of a layer, for which a name and options may stand; raises if it is none.
+    """Return the pattern of a layer, for which a name and options may stand; raises if it is none.
 
     Args:
         name: the argument's name, for errors; that of the options ends in "_options".
@@ -163,7 +156,7 @@ def _read_named(name: str, given: Mapping[str, Any]) -> Named:
 
 
 def _takes_keys(function: Callable[..., Any]) -> bool:
-    """Returns whether a function makes rectangular patterns: it has an argument `keys`."""
+    """Return whether a function makes rectangular patterns: it has an argument `keys`."""
     if isinstance(function, Named):
         function = NAMES[function.name]
     try:
@@ -173,7 +166,7 @@ def _takes_keys(function: Callable[..., Any]) -> bool:
 
 
 def make_pattern(pattern: Any, rows: int, cols: int) -> SparseGraph | SparseOperand:
-    """Returns the graph or operand of a pattern for so many queries and keys."""
+    """Return the graph or operand of a pattern for so many queries and keys."""
     if isinstance(pattern, United):
         return masks.union(*(graph_of(make_pattern(part, rows, cols)) for part in pattern.parts))
     graph = pattern
@@ -198,7 +191,7 @@ def make_pattern(pattern: Any, rows: int, cols: int) -> SparseGraph | SparseOper
 
 
 def graph_of(made: SparseGraph | SparseOperand) -> SparseGraph:
-    """Returns the structure of an operand or a graph, on the CPU, where patterns are united and cut."""
+    """Return the structure of an operand or a graph, on the CPU, where patterns are united and cut."""
     if isinstance(made, SparseGraph):
         return made.to("cpu")
     rows, cols = made.shape

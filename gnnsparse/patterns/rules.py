@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,42 +25,28 @@ __all__ = ["ENDLESS", "Rows", "Rule", "rule_of"]
 ENDLESS = 2**62
 
 
-class Rule(Protocol):
-    """What tokens attend to, by their positions in the sequence."""
+class Rule:
+    """What tokens attend to, by their positions in the sequence: here to all keys up to the query."""
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Returns whether queries attend to keys that are not behind them.
+        """Return whether queries attend to keys that are not behind them, bool.
 
         Args:
             query, key: positions, int64, of sizes that are broadcast.
-
-        Returns:
-            bool, of the broadcast size.
         """
-
-    def last(self, key: torch.Tensor) -> torch.Tensor:
-        """Returns the last query that attends to each key, `ENDLESS` if there is no last one.
-
-        Args:
-            key: positions, int64.
-
-        Returns:
-            int64 of the same size; at most the key itself where no later query attends to it.
-        """
-
-
-class _Everything:
-    """All keys up to the query."""
-
-    def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         return torch.ones_like(query - key, dtype=torch.bool)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
+        """Return the last query that attends to each key, `ENDLESS` if there is no last one.
+
+        Returns:
+            int64 of the size of `key`; at most the key itself where no later query attends to it.
+        """
         return torch.full_like(key, ENDLESS)
 
 
 @dataclass(frozen=True)
-class _Window:
+class _Window(Rule):
     """The keys at distances 0, dilation, ..., radius x dilation."""
 
     radius: int
@@ -79,7 +65,7 @@ class _Window:
 
 
 @dataclass(frozen=True)
-class _Dilated:
+class _Dilated(Rule):
     """The keys of the query's segment at distances that are multiples of the dilation."""
 
     segment: int
@@ -94,7 +80,7 @@ class _Dilated:
         return key + left - left % self.dilation
 
 
-class _GlobalTokens:
+class _GlobalTokens(Rule):
     """Some tokens, which attend to all keys and to which all queries attend.
 
     Args:
@@ -121,7 +107,7 @@ class _GlobalTokens:
 
 
 @dataclass(frozen=True)
-class _Union:
+class _Union(Rule):
     """The union of rules."""
 
     parts: tuple[Rule, ...]
@@ -139,7 +125,7 @@ class _Union:
         return found
 
 
-class Rows:
+class Rows(Rule):
     """The rows of a pattern that depends on the length, for sequences up to that length.
 
     Args:
@@ -169,7 +155,7 @@ class Rows:
         return self._last[key.clamp(0, len(self._last) - 1)]
 
     def first(self, length: int) -> SparseGraph:
-        """Returns the pattern of the first tokens."""
+        """Return the pattern of the first tokens."""
         csr = self.graph.csr
         count = int(csr.indptr[length])
         return SparseGraph(Csr(csr.indptr[: length + 1].clone(), csr.indices[:count].clone(), length))
@@ -177,9 +163,9 @@ class Rows:
 
 #: Rules of the named patterns whose rows do not depend on the length.
 _RULES: dict[str, Callable[..., Rule]] = {
-    "causal": _Everything,
+    "causal": Rule,
     "dilated": _Dilated,
-    "full": _Everything,
+    "full": Rule,
     "global_tokens": _GlobalTokens,
     "sliding_window": _Window,
     "window": _Window,
@@ -187,7 +173,7 @@ _RULES: dict[str, Callable[..., Rule]] = {
 
 
 def _as_named(pattern: Any) -> Any:
-    """Returns a function of gnnsparse.masks, options bound or not, as the named pattern that it is."""
+    """Return a function of gnnsparse.masks, options bound or not, as the named pattern that it is."""
     options: tuple[tuple[str, Any], ...] = ()
     function = pattern
     if isinstance(pattern, partial) and not pattern.args:
@@ -199,7 +185,7 @@ def _as_named(pattern: Any) -> Any:
 
 
 def rule_of(pattern: Any, max_length: int | None) -> Rule:
-    """Returns the rule of a pattern.
+    """Return the rule of a pattern.
 
     Args:
         pattern: what `read_pattern` returns.
