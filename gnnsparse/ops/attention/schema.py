@@ -270,7 +270,7 @@ class _Attention(_Recorded):
     @staticmethod
     def gradients(
         ctx: Any, tensors: list[Any], seed: Any, results: list[Any], grads: list[Any],
-        needs: Sequence[bool], traced: bool,
+        needs: Any, traced: bool,
     ) -> Tensors:  # fmt: skip
         call, (out, stats) = _call(*tensors, seed, ctx.operand, *ctx.options), results
         out, grad = four_dimensions(out), four_dimensions(materialised(grads[0]))
@@ -297,7 +297,7 @@ _ARRAYS = len(Arrays._fields)
 
 
 def _graph_call(arrays: Sequence[Any], seed: Any, operand: Any, options: Sequence[Any]) -> GraphCall:
-    return GraphCall(operand_at(operand), Arrays(*arrays), *options, seed)
+    return GraphCall(operand_at(operand), Arrays(*arrays), *options, seed)  # type: ignore[call-arg]
 
 
 class _GraphAttention(_Recorded):

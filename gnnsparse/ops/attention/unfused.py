@@ -170,126 +170,80 @@ def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads
 # Graph attention: the readable specification, in plain torch.
 
 
-class _Edges:
-    """A call's tensors for each edge: rounded, and zero where an edge does not count.
-
-    Attributes:
-        row, column: of each edge, int64 [nnz].
-        rows: number of rows.
-        counts: whether an edge counts in a head, bool [nnz, 1 or H]; None: all do.
-    """
-
-    def __init__(self, call: GraphCall) -> None:
-        self.call, self.rows = call, call.operand.shape[0]
-        self.row, self.column = call.operand.indices()
-        self.counts: torch.Tensor | None = None
-        if call.arrays.bias is not None:
-            self.counts = call.arrays.bias.detach() > _MASKED
-        if call.is_causal:
-            below = (self.column <= self.row)[:, None]
-            self.counts = below if self.counts is None else self.counts & below
-
-    def rounded(self, x: torch.Tensor) -> torch.Tensor:
-        return exact_rounded(x, self.call.operand.precision)
-
-    def scored(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a part of the scores as kernels read it: additive ones are not rounded."""
-        return _exact(x) if self.call.score == "additive" else self.rounded(x)
-
-    def without_masked(self, x: torch.Tensor) -> torch.Tensor:
-        """Return `x` [nnz, H or 1, ...] with zeros for edges that do not count, infinite as they may be."""
-        if self.counts is None:
-            return x
-        counts = self.counts.reshape(*self.counts.shape, *(1,) * (x.dim() - 2))
-        return torch.where(counts, x, 0.0)
-
-    def keys(self) -> torch.Tensor:
-        """Return the keys of edges after gate and features: [nnz, H, D], or [nnz, H] of additive scores."""
-        a = self.call.arrays
-        keys = self.scored(a.k).index_select(0, self.column)
-        if a.gate is not None:
-            keys = keys * self.rounded(a.gate)
-        if a.features is not None and self.call.to_keys:
-            keys = keys + self.scored(a.features)
-        return self.without_masked(keys)
-
-    def values(self) -> torch.Tensor:
-        """Return the values of edges after features: [nnz, H, Dv]."""
-        a = self.call.arrays
-        values = self.rounded(a.v).index_select(0, self.column)
-        if a.features is not None and self.call.to_values:
-            values = values + self.rounded(a.features)
-        return self.without_masked(values)
-
-    def mapped(self) -> torch.Tensor | None:
-        """Return the features behind a linear map, [nnz, H or 1, d_e]."""
-        mapped = self.call.arrays.mapped
-        return None if mapped is None else self.without_masked(self.rounded(mapped)[:, None])
-
-    def scores(self) -> torch.Tensor:
-        """Return the finished scores [nnz, H]; -inf for edges that do not count."""
-        call, a, keys, mapped = self.call, self.call.arrays, self.keys(), self.mapped()
-        queries = self.scored(a.q).index_select(0, self.row)
-        if call.score == "dot":
-            scores = (queries * keys).sum(-1)
-        else:
-            scores = F.leaky_relu(queries + keys, call.negative_slope)
-            scores = scores if a.att is None else (scores * _exact(a.att)).sum(-1)
-        if a.mapped_q is not None and mapped is not None:
-            scores = scores + (self.rounded(a.mapped_q).index_select(0, self.row) * mapped).sum(-1)
-        if call.score == "dot":
-            scores = scores * call.scale
-        if call.clamp:
-            scores = scores.clamp(-call.clamp, call.clamp)
-        if a.bias is not None:
-            scores = scores + self.without_masked(_exact(a.bias))
-        return scores if self.counts is None else scores.masked_fill(~self.counts, _MASKED)
-
-    def sums(self, x: torch.Tensor) -> torch.Tensor:
-        """Add up edge values [nnz, ...] over the edges of each row: [rows, ...]."""
-        return x.new_zeros(self.rows, *x.shape[1:]).index_add(0, self.row, x)
-
-    def softmax(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the weights [nnz, H] before dropout, and what made them of scores, as in `Result.stats`."""
-        scores = self.scores()
-        heads = scores.shape[1]
-        if not self.call.normalize:
-            return scores.exp(), scores.new_tensor([0.0, 1.0]).expand(self.rows, heads, 2).contiguous()
-        top = scores.new_full((self.rows, heads), _MASKED)
-        top = top.scatter_reduce(0, self.row[:, None].expand_as(scores), scores.detach(), "amax")
-        top = torch.where(top == _MASKED, 0.0, top)
-        exponentials = (scores - top[self.row]).exp()
-        total = self.sums(exponentials)
-        weights = exponentials / torch.where(total == 0, 1.0, total)[self.row]
-        return weights, torch.stack([top, torch.where(total == 0, 0.0, 1 / total)], -1).detach()
-
-    def dropped(self, weights: torch.Tensor) -> torch.Tensor:
-        """Apply dropout to weights [nnz, H]."""
-        seed, p = self.call.seed, self.call.dropout_p
-        if seed is None:
-            return weights
-        index = torch.stack([self.row, self.column])
-        kept = torch.stack([keeps(seed, index, h, p) for h in range(weights.shape[1])], 1)
-        return torch.where(kept, weights / (1 - p), 0.0)
-
-
 def graph_forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     """Compute the results, and the weights after dropout, float32 or float64 [nnz, H]."""
-    edges = _Edges(call)
-    weights, stats = edges.softmax()
-    weights = edges.dropped(weights)
-    dtype = call.arrays.v.dtype
-    out = edges.sums(weights[..., None] * edges.values()).to(dtype)
-    features, mapped = edges.mapped(), None
-    if features is not None and call.to_values:
-        mapped = edges.sums(weights[..., None] * features).to(dtype)
-    return Result(out, mapped, stats), weights
+    a, rows, additive = call.arrays, call.operand.shape[0], call.score == "additive"
+    index = call.operand.indices()
+    row, column = index
+    counts = None if a.bias is None else a.bias.detach() > _MASKED  # the edges that count, [nnz, 1 or H]
+    if call.is_causal:
+        below = (column <= row)[:, None]
+        counts = below if counts is None else counts & below
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        return exact_rounded(x, call.operand.precision)
+
+    def scored(x: torch.Tensor) -> torch.Tensor:
+        return _exact(x) if additive else rounded(x)
+
+    def without_masked(x: torch.Tensor) -> torch.Tensor:
+        """Return `x` [nnz, H or 1, ...] with zeros for edges that do not count, infinite as they may be."""
+        return x if counts is None else torch.where(counts[(..., *(None,) * (x.dim() - 2))], x, 0.0)
+
+    def sums(x: torch.Tensor) -> torch.Tensor:
+        """Add up edge values [nnz, ...] over the edges of each row: [rows, ...]."""
+        return x.new_zeros(rows, *x.shape[1:]).index_add(0, row, x)
+
+    keys = scored(a.k).index_select(0, column)
+    if a.gate is not None:
+        keys = keys * rounded(a.gate)
+    if a.features is not None and call.to_keys:
+        keys = keys + scored(a.features)
+    keys, queries = without_masked(keys), scored(a.q).index_select(0, row)
+    mapped = None if a.mapped is None else without_masked(rounded(a.mapped)[:, None])
+    if call.score == "dot":
+        scores = (queries * keys).sum(-1)
+    else:
+        scores = F.leaky_relu(queries + keys, call.negative_slope)
+        scores = scores if a.att is None else (scores * _exact(a.att)).sum(-1)
+    if a.mapped_q is not None and mapped is not None:
+        scores = scores + (rounded(a.mapped_q).index_select(0, row) * mapped).sum(-1)
+    if call.score == "dot":
+        scores = scores * call.scale
+    if call.clamp:
+        scores = scores.clamp(-call.clamp, call.clamp)
+    if a.bias is not None:
+        scores = scores + without_masked(_exact(a.bias))
+    if counts is not None:
+        scores = scores.masked_fill(~counts, _MASKED)
+
+    if call.normalize:
+        top = scores.new_full((rows, call.heads), _MASKED)
+        top = top.scatter_reduce(0, row[:, None].expand_as(scores), scores.detach(), "amax")
+        top = torch.where(top == _MASKED, 0.0, top)
+        exponentials = (scores - top[row]).exp()
+        total = sums(exponentials)
+        weights = exponentials / torch.where(total == 0, 1.0, total)[row]
+        stats = torch.stack([top, torch.where(total == 0, 0.0, 1 / total)], -1).detach()
+    else:
+        weights = scores.exp()
+        stats = scores.new_tensor([0.0, 1.0]).expand(rows, call.heads, 2).contiguous()
+    if call.seed is not None:
+        kept = [keeps(call.seed, index, head, call.dropout_p) for head in range(call.heads)]
+        weights = torch.where(torch.stack(kept, 1), weights / (1 - call.dropout_p), 0.0)
+
+    values = rounded(a.v).index_select(0, column)
+    if a.features is not None and call.to_values:
+        values = values + rounded(a.features)
+    out, of_mapped = sums(weights[..., None] * without_masked(values)).to(a.v.dtype), None
+    if mapped is not None and call.to_values:
+        of_mapped = sums(weights[..., None] * mapped).to(a.v.dtype)
+    return Result(out, of_mapped, stats), weights
 
 
 def graph_weights(call: GraphCall) -> torch.Tensor:
     """Compute the weights after dropout, float32 or float64 [nnz, H]."""
-    edges = _Edges(call)
-    return edges.dropped(edges.softmax()[0])
+    return graph_forward(call)[1]
 
 
 def graph_backward(
