@@ -6,8 +6,10 @@ import functools
 import importlib.resources
 import json
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from gnnsparse.distributed.names import WAYS
 from gnnsparse.distributed.shard import ShardFacts
@@ -108,15 +110,10 @@ class Choice:
 
 
 def slices_of(width: int, itemsize: int, chunks: int) -> list[slice]:
-    """Divide features into chunks of about equal width, at most `chunks` of them.
+    """Divide features of some bytes each into chunks of about equal width, at most `chunks` of them.
 
     There are no more chunks than a row has slices of 128 bytes: a product of narrower rows takes nearly as
     long as one of 128 bytes. All widths but the last are multiples of 8.
-
-    Args:
-        width: number of features.
-        itemsize: bytes of a feature.
-        chunks: number of chunks that are asked for.
     """
     chunks = max(1, min(chunks, -(-width * itemsize // SLICE_BYTES)))
     multiples = math.ceil(width / chunks / _CHUNK_MULTIPLE)
@@ -124,16 +121,8 @@ def slices_of(width: int, itemsize: int, chunks: int) -> list[slice]:
     return [slice(begin, min(begin + step, width)) for begin in range(0, width, step)] or [slice(0, 0)]
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """How a product by rows would be computed, and its estimates on the rank that takes longest.
-
-    Attributes:
-        seconds: the whole product.
-        transfer: the time for which features travel.
-        waits: the part of `seconds` in which nothing is computed.
-        chunks, split: see Choice.
-    """
+class _Rows(NamedTuple):
+    """A product by rows on the rank that takes longest: all seconds, those of transfers, and of waiting."""
 
     seconds: float
     transfer: float
@@ -162,7 +151,8 @@ class _Model:
 
     def _on_rank(self, rank: int, way: str, chunks: int, split: bool) -> _Rows:
         """Estimate a product on a rank: chunks are packed, and each travels behind those before it."""
-        facts, widths = self.facts, self._widths(chunks)
+        facts = self.facts
+        widths = [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]
         rows, nnz = facts.starts[rank + 1] - facts.starts[rank], facts.nnz[rank]
         gathers = way == "gather"
         received = (facts.ranks - 1) * facts.most_rows if gathers else facts.halo[rank]
@@ -184,16 +174,11 @@ class _Model:
         added = self.rates.add_passes / 2 * self.copy(rows) if split else 0.0
         return _Rows(now + added, transfer, waits, len(widths), split)
 
-    def _widths(self, chunks: int) -> list[int]:
-        return [part.stop - part.start for part in slices_of(self.width, self.itemsize, chunks)]
-
     def by_rows(self, way: str) -> _Rows:
         """Estimate the fastest of the products by rows, with and without chunks and splitting."""
+        by_seconds = operator.attrgetter("seconds")
         found = [
-            max(
-                (self._on_rank(rank, way, chunks, split) for rank in range(self.facts.ranks)),
-                key=lambda rank: rank.seconds,
-            )
+            max((self._on_rank(rank, way, chunks, split) for rank in range(self.facts.ranks)), key=by_seconds)
             for split in (False, True)
             for chunks in range(1, _MOST_CHUNKS + 1)
         ]
@@ -254,17 +239,15 @@ def choose_way(
         seconds[way] = found.seconds
         most = max(facts.halo) if way == "halo" else (facts.ranks - 1) * facts.most_rows
         behind = "the product of own columns" if found.split else "products of all columns"
-        chunks = f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}"
+        number = f"{found.chunks} chunk{'s' if found.chunks > 1 else ''}"
         reasons.append(
             f"{way}: {_ms(found.seconds)}: {most} rows of other ranks travel in {_ms(found.transfer)} "
-            f"({chunks}) behind {behind}, with {_ms(found.waits)} of waiting"
+            f"({number}) behind {behind}, with {_ms(found.waits)} of waiting"
         )
     way = min(seconds, key=lambda name: seconds[name])
     reasons.append(f"{way} is estimated to be the fastest for {width} features of {itemsize} bytes")
-    best = rows.get(way)
-    if best is None:
-        return Choice(way, 1, seconds, tuple(reasons))
-    return Choice(way, best.chunks, seconds, tuple(reasons), best.split)
+    chunks, split = (rows[way].chunks, rows[way].split) if way in rows else (1, False)
+    return Choice(way, chunks, seconds, tuple(reasons), split)
 
 
 def _ms(seconds: float) -> str:

@@ -31,13 +31,7 @@ _SHARED_SUM = 4096
 
 
 class Pending:
-    """A transfer that has begun.
-
-    Args:
-        work: what torch.distributed returned; None: nothing is under way.
-        result: the tensor that is received.
-        sent: the tensor that is sent, which must live until then.
-    """
+    """A transfer that has begun: its work, if there is any, its result, and what must live until then."""
 
     def __init__(self, work: Any, result: torch.Tensor, sent: torch.Tensor | None = None) -> None:
         self._work, self._result, self._sent = work, result, sent

@@ -75,14 +75,10 @@ class Partition:
 
 
 def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
-    """Cut rows into ranges of about equal work.
-
-    Args:
-        work: int64 [rows], the work of each row in the order in which they are cut.
-        parts: number of ranges. Some are empty if there are fewer rows.
+    """Split rows, of which int64 `work` [rows] is given, into ranges of about equal work.
 
     Returns:
-        The first row of each range, and the number of rows at the end.
+        The first row of each range, and the number of rows at the end. Ranges are empty if rows are few.
     """
     total = work.cumsum(0)
     all_work = int(total[-1]) if total.numel() else 0
@@ -138,11 +134,7 @@ def _metis(csr: Csr, parts: int) -> Partition:
 
 
 def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
-    """Count for each rank what a partition of a square matrix makes travel.
-
-    Args:
-        csr: the matrix, on the CPU.
-        partition: which rank owns which nodes.
+    """Count for each rank what a partition of a square matrix on the CPU makes travel.
 
     Returns:
         For each rank the nonzeros of its rows, those of them whose column another rank owns, and the number

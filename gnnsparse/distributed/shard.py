@@ -6,7 +6,7 @@ A file of the cache of prepared graphs is of one rank, and each process reads it
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -113,8 +113,7 @@ class Shard:
         return tuple(bounds.diff().tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
+class _Rows(NamedTuple):
     """The rows of a rank before other ranks are known."""
 
     csr: Csr
@@ -125,7 +124,7 @@ class _Rows:
 
 
 def _rows_of(csr: Csr, values: torch.Tensor | None, partition: Partition, rank: int, new: Any) -> _Rows:
-    """Take the rows of a rank out of a matrix and numbers their columns as `Shard` does."""
+    """Take the rows of a rank out of a matrix, and number their columns as `Shard` does."""
     start, end = partition.starts[rank : rank + 2]
     own, nonzeros = csr.select_rows(partition.owned(rank))
     row, columns = own.row_index(), new[own.indices.long()]
@@ -323,14 +322,7 @@ def load_shard(
     """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
 
     Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
-    others wait for it. Without a cache, each process makes them.
-
-    Args:
-        graph: the square graph.
-        recipe: how it is weighted and divided.
-        rank: the rank.
-        cache: the cache; None: nothing is stored.
-        content: what `content_of` returns for the graph and the recipe.
+    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns.
 
     Returns:
         The shard, and whether it was read from the cache.
