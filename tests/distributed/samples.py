@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,19 +15,13 @@ import torch.distributed as dist
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
 from gnnsparse.distributed.training import Peers
-from gnnsparse.train import (
-    OptimizerConfig,
-    PreprocessConfig,
-    SamplerConfig,
-    TrainerConfig,
-    fit,
-)
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.plots import Curves
 from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import NodeTask
 from models import MODELS
-from tests.distributed.trainings import peers_of
-from tests.tasks import PlainRecorder, toy_task
+from tests.distributed.trainings import peers_of, recorded, same
+from tests.tasks import toy_task
 
 
 def dataset_of(missing: bool) -> NodeDataset:
@@ -41,18 +35,12 @@ def dataset_of(missing: bool) -> NodeDataset:
 
 
 def run_of(peers: Peers | None, batch_size: int = 32, device: str = "cpu", **options: Any) -> RunOptions:
+    trainer = {"max_epochs": 3, "logger": "none", "progress": False, "checkpoint": False, **options}
     return RunOptions(
-        device=torch.device(device),
-        values="mean",
-        seed=7,
-        trainer=TrainerConfig(
-            **{"max_epochs": 3, "logger": "none", "progress": False, "checkpoint": False, **options}
-        ),
-        optimizer=OptimizerConfig(lr=0.01, schedule="cosine"),
-        preprocess=PreprocessConfig(cache=False),
-        sampler=SamplerConfig(name="neighbor", fanouts=[4, 3], batch_size=batch_size),
-        peers=peers,
-    )
+        device=torch.device(device), values="mean", seed=7, trainer=TrainerConfig(**trainer),
+        optimizer=OptimizerConfig(lr=0.01, schedule="cosine"), preprocess=PreprocessConfig(cache=False),
+        sampler=SamplerConfig(name="neighbor", fanouts=[4, 3], batch_size=batch_size), peers=peers,
+    )  # fmt: skip
 
 
 def task() -> NodeTask:
@@ -60,15 +48,9 @@ def task() -> NodeTask:
 
 
 def train(
-    peers: Peers | None,
-    *,
-    batch_size: int = 32,
-    missing: bool = False,
-    folder: Path | None = None,
-    resume: Path | None = None,
-    norm: str = "none",
-    **options: Any,
-) -> dict[str, Any]:
+    peers: Peers | None, *, batch_size: int = 32, missing: bool = False, folder: Path | None = None,
+    resume: Path | None = None, norm: str = "none", **options: Any,
+) -> dict[str, Any]:  # fmt: skip
     """A run of GraphSAGE without dropout."""
     dataset = dataset_of(missing)
     run = run_of(peers, batch_size, checkpoint=folder is not None, **options)
@@ -91,33 +73,21 @@ def shared(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
     """Trains twice, and returns the first run if the second one has computed the same bits."""
     control = dist.new_group(backend="gloo") if dist.get_backend(group) == "nccl" else None
     first, again = (train(peers_of(group, control), **options) for _ in range(2))
-    for name in ("losses", "scores", "metrics"):
-        assert first[name] == again[name]
-    for name, tensor in first["weights"].items():
-        assert torch.equal(tensor, again["weights"][name]), name
+    same(first, again)
     return first
 
 
 def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = False) -> dict[str, Any]:
-    """Trains step by step, and in blocks of steps that are called where a GPU would replay them.
+    """Trains step by step, and in blocks of steps.
 
     With `tight` arrays have room for what rank 0 has drawn, and on other ranks for some samples alone.
     """
-    peers, made = peers_of(group), []
-
-    def recorder(device: torch.device, required: bool, peers: Peers) -> PlainRecorder:
-        made.append(PlainRecorder(required))
-        return made[-1]
-
+    peers = peers_of(group)
     single = train(peers, **options, capture="off")
-    with contextlib.ExitStack() as stack:
-        names = {"obstacle": lambda module, data: data.capture_obstacle(module), "AgreedRecorder": recorder}
-        for name, stand_in in names.items():
-            stack.enter_context(mock.patch(f"gnnsparse.train.fitting.{name}", stand_in))
-        if tight and peers.rank > 0:
-            for name, value in {"sampled._DEVIATIONS": 0, "sampled._MORE": 0, "sampled._MULTIPLE": 4}.items():
-                stack.enter_context(mock.patch(f"gnnsparse.train.{name}", value))
-            stack.enter_context(mock.patch("gnnsparse.train.sampled._LOOKED_AT", 2))
+    room = {"_DEVIATIONS": 0, "_MORE": 0, "_MULTIPLE": 4, "_LOOKED_AT": 2}
+    is_tight = tight and peers.rank > 0
+    smaller: Any = mock.patch.multiple("gnnsparse.train.sampled", **room) if is_tight else nullcontext()
+    with recorded(lambda module, data: data.capture_obstacle(module)) as made, smaller:
         blocks, again = (train(peers, **options, capture="on") for _ in range(2))
     assert (single["capture"], blocks["capture"]) == ("off", "on")
     torch.testing.assert_close(blocks["losses"], single["losses"], rtol=1e-4, atol=1e-5)
@@ -134,10 +104,7 @@ def captured(group: dist.ProcessGroup, options: dict[str, Any]) -> None:
     single, graphs, again = (train(peers, **options, capture=capture) for capture in ("off", "on", "on"))
     assert (single["capture"], graphs["capture"]) == ("off", "on")
     torch.testing.assert_close(graphs["losses"], single["losses"], rtol=1e-3, atol=1e-4)
-    for name in ("losses", "scores", "metrics"):
-        assert again[name] == graphs[name]
-    for name, tensor in graphs["weights"].items():
-        assert torch.equal(tensor, again["weights"][name]), name
+    same(graphs, again)
 
 
 def taken(group: dist.ProcessGroup, batch_size: int) -> list[tuple[list[int], float]]:

@@ -11,6 +11,7 @@ import torch
 from gnnsparse.train.tasks import RunOptions
 from tests.distributed import samples
 from tests.distributed.ranks import Ranks
+from tests.distributed.trainings import same_weights
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -30,8 +31,7 @@ def test_ranks_compute_the_steps_of_one_process(ranks: Ranks, size: int, options
             assert abs(first["metrics"][part][name] - score) <= 0.02
     for other in others:
         assert (other["losses"], other["metrics"]) == (first["losses"], first["metrics"])
-        for name, tensor in first["weights"].items():
-            assert torch.equal(other["weights"][name], tensor), name
+        same_weights(first, other)
     assert first["described"]["devices"] == size
     assert "devices" not in one["described"]
 
@@ -46,8 +46,7 @@ def test_steps_in_place_are_those_of_single_samples(ranks: Ranks, size: int, opt
     assert first["counts"] == {"first": 1, "recorded": 1, "replayed": 3 * 3 - 1}
     for other in others:
         assert (other["counts"], other["losses"]) == (first["counts"], first["losses"])
-        for name, tensor in first["weights"].items():
-            assert torch.equal(other["weights"][name], tensor), name
+        same_weights(first, other)
 
 
 def test_a_sample_without_room_on_one_rank_is_replayed_on_none(ranks: Ranks) -> None:
@@ -86,8 +85,7 @@ def test_batch_normalisation_of_samples_repeats_bit_for_bit(ranks: Ranks) -> Non
     options = {"norm": "batch", "batch_size": 33}
     first, *others = ranks.run(3, samples.shared, options)
     for other in others:
-        for name, tensor in first["weights"].items():
-            assert torch.equal(other["weights"][name], tensor), name
+        same_weights(first, other)
 
 
 @pytest.mark.parametrize(("name", "got"), [("way", "halo"), ("parts", "metis")])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -25,41 +27,24 @@ def peers_of(group: dist.ProcessGroup, control: dist.ProcessGroup | None = None)
 
 
 def train(
-    peers: Peers,
-    way: str,
-    precision: str = "fp32",
-    capture: str = "off",
-    *,
-    shards: bool = False,
-    schedule: str = "none",
-    epochs: int = 12,
-    folder: Path | None = None,
-    resume: Path | None = None,
-) -> dict[str, Any]:
+    peers: Peers, way: str, precision: str = "fp32", capture: str = "off", *, shards: bool = False,
+    schedule: str = "none", epochs: int = 12, folder: Path | None = None, resume: Path | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """A run with dropout, whose numbers differ in each step, and batch normalisation over all ranks."""
     device = "cuda" if dist.get_backend(peers.group) == "nccl" else "cpu"
     task = toy_task(nodes=300)
+    preprocess = PreprocessConfig(cache=False)
     data = SharedGraphData(
-        task,
-        peers=peers,
-        way=way,
-        precision=precision,
-        device=device,
-        preprocess=PreprocessConfig(cache=False),
+        task, peers=peers, way=way, precision=precision, device=device, preprocess=preprocess
     )
     torch.manual_seed(0)
     model = GCN(task.num_features, 16, task.num_classes, num_layers=3, norm="batch")
     optimizer = OptimizerConfig(schedule=schedule)
     module = SharedNodeClassifier(model, task, optimizer, 12, peers, 7, shards)
     config = TrainerConfig(
-        max_epochs=epochs,
-        val_every=3,
-        log_every=5,
-        logger="none",
-        progress=False,
-        checkpoint=folder is not None,
-        capture=capture,
-    )
+        max_epochs=epochs, val_every=3, log_every=5, logger="none", progress=False,
+        checkpoint=folder is not None, capture=capture,
+    )  # fmt: skip
     curves = Curves()
     result = fit(module, data, config, curves=curves, folder=folder, resume=resume)
     weights = {name: tensor.cpu() for name, tensor in module.model.state_dict().items()}
@@ -72,36 +57,44 @@ def train(
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Asserts that two runs computed the same bits."""
-    assert len(set(one["losses"])) == len(one["losses"])  # with other numbers of dropout in each step
     for name in ("losses", "scores", "metrics"):
         assert one[name] == other[name]
+    same_weights(one, other)
+
+
+def same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
     for name, tensor in one["weights"].items():
         assert torch.equal(tensor, other["weights"][name]), name
 
 
-def in_blocks(group: dist.ProcessGroup, way: str) -> dict[str, int]:
-    """Trains step by step, and in blocks of steps that are called where a GPU would replay them."""
-    peers, made = peers_of(group), []
+@contextmanager
+def recorded(obstacle: Any) -> Iterator[list[PlainRecorder]]:
+    """Steps are called where a GPU would replay them; what records them is noted."""
+    made: list[PlainRecorder] = []
 
     def recorder(device: torch.device, required: bool, peers: Peers) -> PlainRecorder:
         made.append(PlainRecorder(required))
         return made[-1]
 
+    with mock.patch.multiple("gnnsparse.train.fitting", obstacle=obstacle, AgreedRecorder=recorder):
+        yield made
+
+
+def in_blocks(group: dist.ProcessGroup, way: str) -> dict[str, int]:
+    """Trains step by step, and in blocks of steps."""
+    peers = peers_of(group)
     single = train(peers, way)
-    with (
-        mock.patch("gnnsparse.train.fitting.obstacle", return_value=None),
-        mock.patch("gnnsparse.train.fitting.AgreedRecorder", recorder),
-    ):
+    with recorded(lambda module, data: None) as made:
         blocks = train(peers, way, capture="on")
     assert (single["capture"], blocks["capture"]) == ("off", "on")
+    assert len(set(single["losses"])) == len(single["losses"])  # with other numbers of dropout in each step
     same(single, blocks)
     return made[0].counts
 
 
 def captured(group: dist.ProcessGroup, way: str, precision: str) -> None:
     """Trains on GPUs step by step, and by CUDA graphs with NCCL's kernels in them."""
-    control = dist.new_group(backend="gloo")
-    peers = peers_of(group, control)
+    peers = peers_of(group, dist.new_group(backend="gloo"))
     single, graphs = train(peers, way, precision), train(peers, way, precision, "on")
     assert graphs["capture"] == "on"
     same(single, graphs)

@@ -134,6 +134,7 @@ def all_products() -> None:
     products(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 16)
     heads(gnnsparse.prepare(long_rows(), precision="fp16", cache=False), 3, 16)
     heads(gnnsparse.prepare(long_rows(), precision="fp32", cache=False).T, 3, 5)
+    gather_floor()
 
 
 def all_attention() -> None:
@@ -181,18 +182,8 @@ def graph_attention(a: gnnsparse.SparseOperand, heads: int, d: int, **options: o
         q, k, v = draw(rows, heads, *inner), draw(cols, heads, *inner), draw(cols, heads, d)
         att = draw(heads, d) if score == "gatv2" else None
         for given in terms[: {"dot": 4, "gatv2": 2, "additive": 1}[score]]:
-            out, weights = gnnsparse.graph_attention(
-                a,
-                q,
-                k,
-                v,
-                score=score,
-                att=att,
-                edge_order="operand",
-                return_weights=True,
-                **given,
-                **options,
-            )  # type: ignore[arg-type]
+            given = {"score": score, "att": att, "edge_order": "operand", **given, **options}
+            out, weights = gnnsparse.graph_attention(a, q, k, v, return_weights=True, **given)
             (out.square().sum() + weights.square().sum()).backward()
 
 
@@ -221,7 +212,7 @@ def all_tiles() -> None:
 def all_graph_attention() -> None:
     """The kernels of graph attention over rows: short, long and empty ones."""
     graph = random_graph(60, 75, 0.1, hubs=1, empty_rows=0.2).to("cuda")
-    for precision in ("fp16", "bf16", "tf32", "fp32"):
+    for precision in PRECISIONS:
         for a in (
             gnnsparse.prepare(graph, precision=precision, reorder="degree", cache=False),
             gnnsparse.prepare(long_rows(), precision=precision, cache=False),
@@ -329,30 +320,17 @@ def all_sampling() -> None:
             store.gather(sampler.sample(nodes).nodes)
 
 
+KERNELS = {
+    "products": all_products, "starts": all_starts, "narrow": all_narrow, "added": all_added,
+    "attention": all_attention, "graph_attention": all_graph_attention, "eight_bits": all_eight_bits,
+    "sampling": all_sampling, "tiles": all_tiles,
+}  # fmt: skip
+
+
 def main() -> None:
     torch.manual_seed(0)
-    parts = sys.argv[1:] or [
-        "products", "starts", "narrow", "added", "attention", "graph_attention", "eight_bits", "sampling",
-    ]  # fmt: skip
-    if "starts" in parts:
-        all_starts()
-    if "narrow" in parts:
-        all_narrow()
-    if "added" in parts:
-        all_added()
-    if "eight_bits" in parts:
-        all_eight_bits()
-    if "sampling" in parts:
-        all_sampling()
-    if "products" in parts:
-        all_products()
-        gather_floor()
-    if "attention" in parts:
-        all_attention()
-    if "graph_attention" in parts:
-        all_graph_attention()
-    elif "tiles" in parts:
-        all_tiles()
+    for name in sys.argv[1:] or [name for name in KERNELS if name != "tiles"]:
+        KERNELS[name]()
     torch.cuda.synchronize()
     print("every kernel ran")
 
