@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import collections
+import functools
 import os
 import signal
 import zlib
@@ -41,6 +43,7 @@ settings.register_profile(
 settings.load_profile("default")
 
 
+@functools.cache
 def cuda_problem() -> str | None:
     """Why the CUDA kernels can't run here, or None."""
     if not torch.cuda.is_available():
@@ -57,23 +60,39 @@ NUMERICAL = {"ops", "nn"}
 def pytest_addoption(parser: pytest.Parser) -> None:
     help_ = "of the tests that are not numerical, run one in N, always the same"
     parser.addoption("--sample", type=int, default=1, metavar="N", help=help_)
+    help_ = "of each test function run at most N cases, always the same; 0: all"
+    parser.addoption("--cases", type=int, default=0, metavar="N", help=help_)
 
 
-def is_sampled(item: pytest.Item, sample: int) -> bool:
-    return item.path.parent.name in NUMERICAL or zlib.crc32(item.nodeid.encode()) % sample == 0
+def number_of(item: pytest.Item) -> int:
+    """A number that a test has in every run."""
+    return zlib.crc32(item.nodeid.encode())
 
 
+def left_out(items: list[pytest.Item], sample: int, cases: int) -> set[pytest.Item]:
+    out = {item for item in items if item.path.parent.name not in NUMERICAL and number_of(item) % sample}
+    if cases:
+        functions = collections.defaultdict(list)
+        for item in items:
+            functions[item.path, item.originalname].append(item)
+        for found in functions.values():
+            out.update(sorted(found, key=number_of)[cases:])
+    return out
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if item.path.parent.name == "e2e" or "built" in getattr(item, "fixturenames", ()):
+        item.add_marker(pytest.mark.slow)
+    if item.get_closest_marker("gpu") and (problem := cuda_problem()) is not None:
+        item.add_marker(pytest.mark.skip(reason=problem))
+
+
+@pytest.hookimpl(trylast=True)  # after those that `-m` and `-k` leave out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    left_out = [item for item in items if not is_sampled(item, config.getoption("sample"))]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_sampled(item, config.getoption("sample"))]
-    problem = cuda_problem()
-    for item in items:
-        if item.path.parent.name == "e2e" or "built" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.slow)
-        if problem is not None and item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason=problem))
+    out = left_out(items, config.getoption("sample"), config.getoption("cases"))
+    if out:
+        config.hook.pytest_deselected(items=[item for item in items if item in out])
+        items[:] = [item for item in items if item not in out]
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
