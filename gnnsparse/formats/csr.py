@@ -122,6 +122,10 @@ class Csr:
     def __reduce__(self) -> Any:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
+    def equals(self, other: Csr) -> bool:
+        """Returns whether the offsets and the columns are those of another matrix on the same device."""
+        return torch.equal(self.indptr, other.indptr) and torch.equal(self.indices, other.indices)
+
     def to(self, device: torch.device) -> Csr:
         """Returns the matrix on `device`: this object if it is there already."""
         if device == self.device:

@@ -22,9 +22,7 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import Prepared, inverse
 from gnnsparse.sparse.saved import is_finite, pack, plain_format, unpack
 
-__all__ = [
-    "Recipe", "build", "check_size", "prepare_arrays", "prepare_weighted",
-]  # fmt: skip
+__all__ = ["Recipe", "build", "check_size", "prepare_arrays", "prepare_weighted"]
 
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
 #: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
@@ -84,93 +82,16 @@ class Recipe:
         return fingerprint(source.arrays, *parts, *(() if spec is None else (spec,)))
 
 
-def _in_order(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor | None]:
-    return (csr, None) if order is None else csr.permute_rows(order)
-
-
-def _order_options(recipe: Recipe, spec: FormatSpec | None) -> dict[str, Any]:
-    """Returns the options of the reordering, with the sizes of the format where they are left to it."""
+def _order(graph: SparseGraph, recipe: Recipe, spec: FormatSpec | None) -> Reordering:
+    """Return the row order, looked for with the sizes of the format where they are left to it."""
     options = dict(recipe.reorder_options)
     sizes = {} if spec is None else {"height": spec.panel, "width": max(spec.block, spec.pad)}
-    return options | {name: size for name, size in sizes.items() if options.get(name) == 0}
+    options |= {name: size for name, size in sizes.items() if options.get(name) == 0}
+    return reorder(graph, recipe.reorder, **options)
 
 
-def _ordering(graph: SparseGraph, recipe: Recipe, spec: FormatSpec | None) -> Reordering | None:
-    """Returns the row order and its report; None if none is asked for, which saves the report's time."""
-    if recipe.reorder == "none" and not recipe.reorder_options:
-        return None
-    return reorder(graph, recipe.reorder, **_order_options(recipe, spec))
-
-
-def _transposed_order(
-    weights: Weighted, csr: Csr, order: Reordering | None, recipe: Recipe, spec: FormatSpec | None
-) -> torch.Tensor | None:
-    """Returns the row order of A^T: A's order if the reordering is symmetric, else one of its own."""
-    if order is None or order.order is None:
-        return None
-    if METHODS[order.method].symmetric:
-        return order.order
-    transposed = replace(weights.graph, csr=csr, values=None, nnz_index_of_edge=None)
-    return reorder(transposed, order.method, **_order_options(recipe, spec)).order
-
-
-@dataclass(frozen=True, eq=False)
-class _Ordered:
-    """The forward matrix in its row order, without a blocked form.
-
-    Attributes:
-        matrix: the matrix.
-        ordering: the row order and its report, or None.
-        from_given: for each nonzero its index before the rows were ordered; None: they were not ordered.
-        to_own: the inverse of `from_given`.
-        edge_map: for each input edge the index of its nonzero, or None.
-    """
-
-    matrix: KernelCache
-    ordering: Reordering | None
-    from_given: torch.Tensor | None
-    to_own: torch.Tensor | None
-    edge_map: torch.Tensor | None
-
-
-def _forward(weights: Weighted, recipe: Recipe, spec: FormatSpec | None) -> _Ordered:
-    graph = weights.graph
-    ordering = _ordering(graph, recipe, spec)
-    order = None if ordering is None or ordering.order is None else ordering.order.to(graph.device)
-    csr, from_given = _in_order(graph.csr, order)
-    values, edge_map, to_own = graph.values, graph.nnz_index_of_edge, None
-    if from_given is not None:
-        to_own = inverse(from_given)
-        values = None if values is None else values[from_given.long()]
-        edge_map = to_own if edge_map is None else to_own[edge_map.long()]
-    matrix = KernelCache(csr, order, None, values, None, weights.row_scale, weights.col_scale)
-    return _Ordered(matrix, ordering, from_given, to_own, edge_map)
-
-
-def _backward(
-    weights: Weighted, forward: _Ordered, recipe: Recipe, spec: FormatSpec | None
-) -> tuple[KernelCache, torch.Tensor, bool]:
-    """Returns the transpose, the index in `forward` of each of its nonzeros, and whether A is symmetric.
-
-    A counts as symmetric if its structure is, whatever its values.
-    """
-    graph, matrix = weights.graph, forward.matrix
-    csr, index = graph.csr.transpose()
-    symmetric = (
-        csr.rows == csr.cols
-        and torch.equal(csr.indptr, graph.csr.indptr)
-        and torch.equal(csr.indices, graph.csr.indices)
-    )
-    if symmetric:
-        order, stored, from_given = matrix.row_ids, matrix.csr, forward.from_given
-    else:
-        order = _transposed_order(weights, csr, forward.ordering, recipe, spec)
-        order = None if order is None else order.to(graph.device)
-        stored, from_given = _in_order(csr, order)
-    index = index if from_given is None else index[from_given.long()]
-    index = index if forward.to_own is None else forward.to_own[index.long()]
-    index = index.to(index_dtype(stored.nnz))
-    return matrix.transposed(stored, order, index), index, symmetric
+def _permuted(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor | None]:
+    return (csr, None) if order is None else csr.permute_rows(order)
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:
@@ -212,20 +133,45 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
     start = time.perf_counter() if start is None else start
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))
-    ordered = _forward(weights, recipe, spec)
-    forward = ordered.matrix.in_format(recipe.precision, spec)
-    backward, index, symmetric = _backward(weights, ordered, recipe, spec)
-    if symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward)):
+    ordering: dict[str, Any] = {"method": "none"}
+    order = None
+    if recipe.reorder != "none":  # else the time of the report is saved
+        found = _order(graph, recipe, spec)
+        ordering, order = found.report(), None if found.order is None else found.order.to(graph.device)
+    csr, from_given = _permuted(graph.csr, order)
+    values, edge_map, to_own = graph.values, graph.nnz_index_of_edge, None
+    if from_given is not None:
+        to_own = inverse(from_given)
+        values = None if values is None else values[from_given.long()]
+        edge_map = to_own if edge_map is None else to_own[edge_map.long()]
+    forward = KernelCache(csr, order, None, values, None, weights.row_scale, weights.col_scale)
+
+    given, index = graph.csr.transpose()
+    # A counts as symmetric if its structure is, whatever its values.
+    symmetric = given.rows == given.cols and given.equals(graph.csr)
+    transposed = csr
+    if not symmetric:
+        if order is not None and not METHODS[recipe.reorder].symmetric:
+            other = _order(replace(graph, csr=given, values=None, nnz_index_of_edge=None), recipe, spec).order
+            order = None if other is None else other.to(graph.device)
+        transposed, from_given = _permuted(given, order)
+    index = index if from_given is None else index[from_given.long()]
+    index = index if to_own is None else to_own[index.long()]
+    index = index.to(index_dtype(transposed.nnz))
+    backward = forward.transposed(transposed, order, index)
+    shares = symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward))
+    forward = forward.in_format(recipe.precision, spec)
+    if shares:
         backward = backward.with_blocked(forward.blocked)
     else:
         backward = backward.in_format(recipe.precision, spec)
     report = {
         "symmetric": symmetric,
-        "reorder": {"method": "none"} if ordered.ordering is None else ordered.ordering.report(),
+        "reorder": ordering,
         "seconds": time.perf_counter() - start,
         "edges": graph.num_edges,
     }
-    return Prepared(forward, backward, index, ordered.edge_map, report, **recipe.settings)
+    return Prepared(forward, backward, index, edge_map, report, **recipe.settings)
 
 
 def _same_values(weights: Weighted, backward: KernelCache) -> bool:

@@ -380,12 +380,7 @@ class SparseGraph(Exported):
     @cached_property
     def is_symmetric(self) -> bool:
         """Whether the structure (not the values) is symmetric."""
-        if self.num_rows != self.num_cols:
-            return False
-        transposed, _ = self.csr.transpose()
-        return torch.equal(transposed.indptr, self.csr.indptr) and torch.equal(
-            transposed.indices, self.csr.indices
-        )
+        return self.num_rows == self.num_cols and self.csr.transpose()[0].equals(self.csr)
 
     def to(self, device: torch.device | str) -> SparseGraph:
         """Returns the graph on `device`: this object if it is there already."""

@@ -32,6 +32,9 @@ _MOST_NODES = 2**31 - 1
 _SAMPLES = 1024
 
 
+_STORAGE = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+
+
 @dataclass(frozen=True)
 class _Format:
     """The blocked format of a file: its parameters and the dtype of stored values, as in "float16"."""
@@ -42,7 +45,7 @@ class _Format:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The plain values of a file: the report of Prepared and the shape, with the format or None."""
+    """The plain values of a file: the report of Prepared, the shape, and a _Format or None."""
 
     symmetric: bool
     seconds: float
@@ -64,45 +67,33 @@ class _Order:
     details: Any
 
 
-def _pack_oriented(prefix: str, matrix: KernelCache) -> dict[str, torch.Tensor]:
-    tensors = {"indptr": matrix.csr.indptr, "indices": matrix.csr.indices}
-    if matrix.row_ids is not None:
-        tensors["row_ids"] = matrix.row_ids
-    if matrix.blocked is not None:
-        tensors.update({f"blocked.{name}": array for name, array in matrix.blocked.arrays.items()})
-    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
-
-
 def plain_format(spec: FormatSpec | None, storage: torch.dtype) -> Any:
     """Returns the format as plain values; None for "csr"."""
     return None if spec is None else to_plain(_Format(spec, str(storage).removeprefix("torch.")))
 
 
 def pack(prepared: Prepared, storage: torch.dtype) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Returns the tensors and plain values by which `unpack` restores a prepared graph.
-
-    Args:
-        prepared: the graph.
-        storage: the dtype of the values that its format stores, if it stores any.
-    """
+    """Return tensors and plain values for `unpack`; the format stores values, if any, as `storage`."""
     forward = prepared.forward
-    tensors = _pack_oriented("forward", forward)
-    if not prepared.is_shared:
-        tensors.update(_pack_oriented("backward", prepared.backward))
     shared = (
         prepared.transpose_map, prepared.edge_map, forward.given_values,
         forward.given_row_scale, forward.given_col_scale
     )  # fmt: skip
-    for name, tensor in zip(_SHARED, shared, strict=True):
-        if tensor is not None:
-            tensors[name] = tensor
+    tensors = dict(zip(_SHARED, shared, strict=True))
+    for name, side in zip(("forward", "backward"), prepared.caches, strict=True):
+        if name == "backward" and prepared.is_shared:
+            break
+        arrays = {"indptr": side.csr.indptr, "indices": side.csr.indices, "row_ids": side.row_ids}
+        if side.blocked is not None:
+            arrays |= {f"blocked.{part}": array for part, array in side.blocked.arrays.items()}
+        tensors |= {f"{name}.{part}": array for part, array in arrays.items()}
     facts = {
         **prepared.report,
         "cols": forward.csr.cols,
         "rows": forward.csr.rows,
         "format": plain_format(None if forward.blocked is None else forward.blocked.spec, storage),
     }
-    return {name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, facts
+    return {name: t.cpu().contiguous() for name, t in tensors.items() if t is not None}, facts
 
 
 def _read_facts(metadata: dict[str, Any]) -> tuple[_Facts, _Format | None]:
@@ -114,14 +105,9 @@ def _read_facts(metadata: dict[str, Any]) -> tuple[_Facts, _Format | None]:
         from_plain(_Order, facts.reorder, "metadata.reorder")
     if facts.format is None:
         return facts, None
-    return facts, from_plain(_Format, facts.format, "metadata.format")
-
-
-def _storage(form: _Format) -> torch.dtype:
-    dtypes = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-    if form.storage not in dtypes:
-        bad_value("metadata.format.storage", f"got {form.storage!r}; accepted: {', '.join(dtypes)}")
-    return dtypes[form.storage]
+    form: _Format = from_plain(_Format, facts.format, "metadata.format")
+    check_choice("metadata.format.storage", form.storage, tuple(_STORAGE))
+    return facts, form
 
 
 def _take(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -151,7 +137,7 @@ def _unpack_structure(
         bad_value(f"{name}.{part}", "is missing" if part in required else "is no array of the format")
     taken = {part: _take(tensors, key) for part, key in arrays.items()}
     blocked = BlockedMatrix(form.spec, csr.rows, csr.cols, csr.nnz, **taken)
-    check_blocked(name, blocked, csr, _storage(form))
+    check_blocked(name, blocked, csr, _STORAGE[form.storage])
     return csr, row_ids, blocked
 
 
@@ -177,7 +163,6 @@ def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> N
 
 
 def _places(matrix: KernelCache, nonzeros: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the rows and columns of some nonzeros."""
     rows = torch.searchsorted(matrix.csr.indptr, nonzeros, right=True) - 1
     ids = rows if matrix.row_ids is None else matrix.row_ids[rows].long()
     return ids, matrix.csr.indices[nonzeros].long()
@@ -199,12 +184,8 @@ def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.T
 def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
     """Restore the prepared graph that `pack` made tensors and plain values of.
 
-    Everything is checked. Native code and kernels that run on the result stay inside its arrays, whatever
-    the tensors and plain values hold.
-
-    Args:
-        tensors, metadata: the results of `pack`.
-        settings: attributes of Prepared that they do not hold: how its values arose, and how it is used.
+    Everything is checked: native code and kernels that run on the result stay inside its arrays, whatever
+    the tensors and plain values hold. `settings` are the attributes of Prepared that they do not hold.
 
     Raises:
         ValueError: an array or a value is missing, of another type or out of range.
@@ -269,13 +250,7 @@ class _State:
 
 
 def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tuple[Any, ...]:
-    """Returns the arguments of `unpack_operand` that restore an operand.
-
-    Args:
-        prepared: the operand with its transpose.
-        which: 0 if the operand is saved, 1 if its transpose is.
-        handles: the handles of the operand and of its transpose.
-    """
+    """Return the arguments of `unpack_operand` that restore A (`which` 0) or its transpose (1)."""
     precision, device = prepared.precision, prepared.device
     if prepared.auto_format:  # the device chooses the format, and may be another one
         bare = prepared.forward.with_blocked(None), prepared.backward.with_blocked(None)
@@ -298,13 +273,9 @@ def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tu
 
 
 def unpack_operand(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Prepared, _State]:
-    """Restores what `pack_operand` saved, and checks it.
+    """Restore what `pack_operand` saved, and check it.
 
-    Args:
-        tensors: arrays by name.
-        facts: plain values of the prepared graph.
-        state: plain values of the operand.
-        where: a tensor on the device of the operand, where `map_location` of torch.load may have put it.
+    `where` is a tensor on the device of the operand, where `map_location` of torch.load may have put it.
 
     Raises:
         TypeError: an argument is of another type.
