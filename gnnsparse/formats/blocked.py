@@ -136,9 +136,8 @@ class BlockedMatrix:
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
         """Returns the handle of the matrix for native functions.
 
-        Args:
-            slot_scale: [slots] in the storage dtype, column weights of a bitmap without values; None: no
-                weights.
+        `slot_scale` has the column weights of a bitmap without values, [slots] in the storage dtype; None:
+        none.
         """
         spec = self.spec
         view = _native.Blocked(
@@ -446,16 +445,11 @@ ARRAYS: dict[str, ArrayRule] = {
 
 
 def check_blocked(name: str, matrix: BlockedMatrix, csr: Csr, storage: torch.dtype) -> None:
-    """Raises ValueError unless the arrays of a blocked matrix can be those of a CSR matrix.
+    """Raises ValueError unless arrays of a blocked matrix, on the CPU, can be those of a valid CSR matrix.
 
     Native code can then run on them without reading or writing elsewhere. Columns and bits are compared with
-    the nonzeros one by one. Stored values are compared with nothing, nor is the list of stored zeros.
-
-    Args:
-        name: the name of the matrix in errors.
-        matrix: the blocked matrix, on the CPU, made of arrays of any content.
-        csr: the matrix in canonical CSR form, checked before.
-        storage: the dtype of stored values.
+    the nonzeros one by one. Stored values, of dtype `storage`, are compared with nothing, nor is the list of
+    stored zeros.
     """
     for part, rule in ARRAYS.items():
         array, where = getattr(matrix, part), f"{name}.{part}"

@@ -121,11 +121,7 @@ def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
 
 
 def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts the distinct columns of each panel; also finds the place of each nonzero's column among them.
-
-    Returns:
-        int64 [panels], and int32 [nnz].
-    """
+    """Counts the distinct columns of each panel, int64 [panels]; also the place of each nonzero's among them."""
     panels = -(-csr.rows // spec.panel)
     columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
@@ -290,17 +286,10 @@ def _zero_index(
 
 
 def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
-    """Computes for each nonzero the index of its value in `blocked.values`, from the format's arrays.
+    """Computes for each nonzero the index of its value in the `values` of a dense format, int64 [nnz].
 
     Edge values that are given in the order of the nonzeros reach a format through it, and scores that SDDMM
     writes in the format's blocks come back to that order.
-
-    Args:
-        csr: the matrix, rows in stored order.
-        blocked: the matrix in a dense format, on the same device.
-
-    Returns:
-        int64 [nnz].
 
     Raises:
         TypeError: the format is no dense one, or keeps rows out of its windows.
@@ -330,16 +319,10 @@ def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
 
 
 def place_values(blocked: BlockedMatrix, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Puts values of the nonzeros in the places of a dense format, for use in the place of `blocked.values`.
+    """Puts values of the nonzeros, [nnz], in the places of a dense format: [slots * window].
 
-    Args:
-        blocked: the matrix in a dense format.
-        places: what `value_places` returns.
-        values: [nnz] in the order of the nonzeros.
-
-    Returns:
-        [slots * window] in the dtype of `values`. As in the format's own values, nonzeros that are zero
-        are -0.0, and elements that are no nonzeros are +0.0.
+    As in the format's own values, nonzeros that are zero are -0.0, and elements that are no nonzeros are
+    +0.0.
     """
     out = values.new_zeros(blocked.slots * blocked.spec.window)
     out[places] = values.masked_fill(values == 0, -0.0)

@@ -139,13 +139,7 @@ class Csr:
         return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.nnz)
 
     def count_near(self, reach: int) -> int:
-        """Counts the nonzeros near the diagonal, whose column differs by at most `reach` from its position.
-
-        In a matrix that is not square, row r crosses the diagonal at column r * cols // rows.
-
-        Returns:
-            The number of nonzeros (i, j) with |j - i * cols // rows| <= reach.
-        """
+        """Counts the nonzeros (i, j) near the diagonal: |j - i * cols // rows| <= reach."""
         # In parts, because the intermediate tensors take many times the bytes of the indices.
         part = min(_NEAR_PART, _NEAR_PART_CPU) if self.device.type == "cpu" else _NEAR_PART
         parts = torch.arange(0, self.nnz, part, device=self.device)
@@ -166,10 +160,7 @@ class Csr:
         return indptr, indices, torch.empty(self.nnz, dtype=index_dtype(self.nnz), device=self.device)
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
-        """Returns the transpose, and for each of its nonzeros the index of that nonzero in this matrix.
-
-        Returns:
-            The transpose, and its index map, int32 or int64 [nnz].
+        """Returns the transpose, and for each of its nonzeros the index here, int32 or int64 [nnz].
 
         Raises:
             MemoryError: on the CPU, scratch memory of 24 bytes a column does not fit.
@@ -183,13 +174,9 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Permutes the rows: row i of the result is row `order[i]` of this matrix.
+        """Permutes the rows: row i of the result is row `order[i]` of this matrix, a permutation, int [rows].
 
-        Args:
-            order: int [rows], a permutation.
-
-        Returns:
-            The matrix, and for each of its nonzeros its index in this matrix, int32 or int64 [nnz].
+        Returns the matrix, and for each of its nonzeros its index here, int32 or int64 [nnz].
         """
         order = order.to(device=self.device, dtype=torch.int32)
         if self.device.type != "cpu":
@@ -200,13 +187,9 @@ class Csr:
         return Csr(indptr, indices, self.cols), source
 
     def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Gathers rows: row i of the result is row `rows[i]` of this matrix.
+        """Gathers rows: row i of the result is row `rows[i]` of this matrix, int64 [k]; repeats are allowed.
 
-        Args:
-            rows: int64 [k], in range, on the device of the matrix; repeats are allowed.
-
-        Returns:
-            The matrix [k, cols], and for each of its nonzeros its index in this matrix, int64 [nnz].
+        Returns the matrix [k, cols], and for each of its nonzeros its index here, int64 [nnz].
 
         Raises:
             MemoryError: on the CPU, the rows need more memory than this process can get.
@@ -233,9 +216,8 @@ class Csr:
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
         """Adds the diagonal elements that are missing.
 
-        Returns:
-            The matrix, and for each of its nonzeros its index in this matrix, or -1 if it was added, int32 or
-            int64 [nnz of the result].
+        Returns the matrix, and for each of its nonzeros its index here or -1, int32 or int64 [nnz of the
+        result].
         """
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
@@ -261,14 +243,9 @@ class Csr:
         return csr, source
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
-        """Counts the distinct columns in each group of `height` consecutive rows.
+        """Counts the distinct columns in each group of `height` consecutive rows, int64 [groups], on the CPU.
 
-        Args:
-            height: rows of a group.
-            order: int [rows], a row order to count in; None: the stored order.
-
-        Returns:
-            int64 [ceil(rows / height)], on the CPU.
+        `order` is a row order to count in, int [rows]; None: the stored order.
         """
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
@@ -299,11 +276,9 @@ class PaddedCsr(Csr):
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
-    """Runs a native CUDA function that needs scratch memory, on the current stream of `device`.
+    """Runs a native CUDA function on the current stream of a GPU: `call(scratch memory or None, stream)`.
 
-    Args:
-        device: a GPU.
-        call: takes (scratch memory or None, stream). With None it only returns the bytes needed.
+    With None for the scratch memory it only returns the bytes needed.
 
     Raises:
         RuntimeError: the native module was built without CUDA.
@@ -319,10 +294,7 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
 
 
 def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
-    """Sorts edges by (row, column) and merges repeated edges.
-
-    Args:
-        row, col: int32 or int64 [edges], of one dtype, contiguous and in range.
+    """Sorts edges by (row, column), int32 or int64 [edges] and in range, and merges repeated ones.
 
     Returns:
         The matrix, and for each edge the index of the nonzero it was merged into, int32 or int64 [edges].
@@ -356,10 +328,9 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
-    """Returns `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else raises.
+    """Returns `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else ValueError.
 
-    Raises:
-        ValueError: it is something else. `count` None accepts any length.
+    `count` None accepts any length.
     """
     names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     accepted = f"{names} [{'any' if count is None else count}], contiguous, on the CPU"
@@ -373,13 +344,9 @@ def check_host_array(
 
 
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
-    """Raises a ValueError that names the first element outside [0, limit).
+    """Raises a ValueError that names the first of some int32 or int64 indices outside [0, limit).
 
-    Args:
-        name: the argument.
-        indices: int32 or int64 [indices], contiguous, on any device.
-        limit: the number of what is counted.
-        of: the name of that number, as in "num_nodes"; "": none.
+    `of` names what `limit` is the number of, as in "num_nodes".
     """
     if indices.device.type == "cpu":
         at = _native.first_out_of_range(indices, limit, _threads())

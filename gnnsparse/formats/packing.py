@@ -15,11 +15,7 @@ _GROUP = _native.ENTRY_LAYOUTS["word_entries"]["group"]
 
 
 def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reads entries.
-
-    Args:
-        stored: the array `values` of the format, in the storage dtype.
-        value_bytes: bytes of a value, 2 or 4.
+    """Reads the array `values` of entries, whose values have 2 or 4 bytes.
 
     Returns:
         The values, in the storage dtype, and the byte of the K tile's operand that each belongs to, int64.
@@ -34,15 +30,9 @@ def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, t
 
 
 def empty_entries(encoding: str, count: int, device: torch.device) -> torch.Tensor:
-    """Makes entries that play no part: their value is 0 and their place behind the operand.
+    """Makes `count` entries that play no part, as int32: their value is 0, their place behind the operand.
 
-    Args:
-        encoding: "entries" or "word_entries".
-        count: number of entries, a multiple of their group.
-        device: where to make them.
-
-    Returns:
-        The array of entries as int32, whatever their values are.
+    `count` is a multiple of the group of the encoding, "entries" or "word_entries".
     """
     layout = _native.ENTRY_LAYOUTS[encoding]
     if layout["value_bytes"] == 2:
@@ -92,11 +82,7 @@ def pack_records(
     bitmap: torch.Tensor, brick_ptr: torch.Tensor, brick_rows: torch.Tensor, value_ptr: torch.Tensor,
     values: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Puts what a block stores together.
-
-    Args:
-        bitmap, brick_ptr, brick_rows, value_ptr, values: arrays of a BlockedMatrix whose blocks have 4 brick
-            columns.
+    """Puts what a block stores together: arrays of a BlockedMatrix whose blocks have 4 brick columns.
 
     Returns:
         The bytes in front of each record, int64 [blocks + 1], and the records, in the dtype of `values`.
@@ -122,12 +108,7 @@ def pack_records(
 
 
 def read_records(size_ptr: torch.Tensor, packed: torch.Tensor) -> Bricks:
-    """Reads the bricks of all records.
-
-    Args:
-        size_ptr: int64 [blocks + 1], the bytes in front of each record.
-        packed: the records, in the dtype of their values.
-    """
+    """Reads the bricks of all records: the inverse of `pack_records`."""
     words, start = packed.view(torch.int32), size_ptr[:-1] // 4
     col_ptr = words[start[:, None] + torch.arange(_COL_PTR, device=packed.device)].long()
     bricks = col_ptr[:, -1]
@@ -146,12 +127,7 @@ def read_records(size_ptr: torch.Tensor, packed: torch.Tensor) -> Bricks:
 
 
 def paper_bytes(size_ptr: torch.Tensor, packed: torch.Tensor, nnz: int) -> int:
-    """Returns the bytes of the records by cuTeSpMM, figure 4, which has no alignment.
-
-    Args:
-        size_ptr, packed: as in `read_records`.
-        nnz: number of nonzeros.
-    """
+    """Returns the bytes of the records by cuTeSpMM, figure 4, which has no alignment."""
     bricks = int(packed.view(torch.int32)[size_ptr[:-1] // 4 + _COL_PTR - 1].long().sum())
     blocks = size_ptr.numel() - 1
     return 4 * _COL_PTR * blocks + (4 + 8) * bricks + packed.itemsize * nnz

@@ -97,13 +97,7 @@ class WindowPolicy:
         return replace(self, k=k) == WindowPolicy()
 
     def why_not(self, precision: Precision, encoding: str, window: int) -> str:
-        """Returns why the policy can't exist for a precision and a format; "" if it can.
-
-        Args:
-            precision: arithmetic of the product.
-            encoding: how the format stores the nonzeros of a block (gnnsparse.formats.spec.ENCODINGS).
-            window: rows of a window.
-        """
+        """Returns why the policy can't exist for a precision, an encoding and a window's rows; "" if it can."""
         if precision not in _DEPTHS:
             return f"no Tensor Core product of {precision.value}"
         if self.k is not None and self.k not in _DEPTHS[precision]:

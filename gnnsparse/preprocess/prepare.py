@@ -99,10 +99,6 @@ def check_size(num_nodes: Any, recipe: Recipe) -> None:
 
     The arrays of an edge_index do not show how many rows its matrix has, so the memory for them would be
     found missing only after minutes. Wrong values of `num_nodes` are left to the checks of SparseGraph.
-
-    Args:
-        num_nodes: argument of `gnnsparse.prepare`, for a graph on the CPU.
-        recipe: the parameters of the preparation.
     """
     rows = num_nodes[-1] if isinstance(num_nodes, (tuple, list)) and num_nodes else num_nodes
     if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**31:
@@ -123,12 +119,9 @@ def build(source: Source, recipe: Recipe) -> Prepared:
 
 
 def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
-    """Prepares a matrix whose weights have been computed: its row order, transpose and format.
+    """Prepares a matrix whose weights have been computed, by the normalisation that the recipe names.
 
-    Args:
-        weights: the matrix and its weights.
-        recipe: the parameters; its normalisation is taken to be the one that made the weights.
-        start: the time at which the preparation began, of time.perf_counter; None: now.
+    `start` is the time at which the preparation began, of time.perf_counter; None: now.
     """
     start = time.perf_counter() if start is None else start
     graph = weights.graph
@@ -202,16 +195,7 @@ def _same_format(found: Any, wanted: Any, spec: FormatSpec | None) -> bool:
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> Prepared:
-    """Reads a prepared graph from the cache, or builds it and stores it there.
-
-    Args:
-        source: the input of `prepare`.
-        recipe: the recipe.
-        cache: the cache; None: the graph is built.
-
-    Returns:
-        The prepared graph, whose `cache_hit` says whether it was read from the cache.
-    """
+    """Reads a prepared graph from the cache, or builds it and stores it there; `cache_hit` says which."""
     if cache is None:
         return build(source, recipe)
     cache.check_folder()

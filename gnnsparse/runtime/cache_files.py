@@ -89,12 +89,7 @@ def _require_regular(path: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Opened]:
-    """Opens a file for reading. It never waits, as opening a pipe would.
-
-    Raises:
-        NotOursError: it is no regular file.
-        OSError: it can't be opened.
-    """
+    """Opens a file for reading, without waiting, as opening a pipe would; raises NotOursError or OSError."""
     _require_regular(path, os.lstat(path).st_mode)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -155,12 +150,7 @@ class Opened:
         return facts, described, sums, 8 + length
 
     def metadata(self) -> dict[str, Any]:
-        """Returns the plain values stored with the arrays, by their checksum.
-
-        Raises:
-            DamagedError: the header is not what was written.
-            OSError: the file can't be read.
-        """
+        """Returns the plain values stored with the arrays; raises DamagedError if they were changed."""
         return self._header()[0]
 
     def read(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
@@ -236,7 +226,7 @@ def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str,
 
     Args:
         path: the file, which must not exist.
-        tensors: int64, int32, uint8, float32, float16 or bfloat16, on the CPU.
+        tensors: on the CPU, of the dtypes that the cache has.
         metadata: plain values that JSON can express.
 
     Raises:

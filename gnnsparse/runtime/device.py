@@ -127,12 +127,7 @@ class CudaPath:
         return torch.cuda.device(device)
 
     def queue(self, device: torch.device) -> tuple[Callable[[], int], int, Callable[[], int]]:
-        """Returns what native code asks in each launch on a GPU.
-
-        Returns:
-            A function that returns the number of the current GPU; the number of `device`; and a function
-            that returns the handle of its current stream.
-        """
+        """Returns what native code asks in each launch: the current GPU, by a function; this GPU; its stream."""
         index = device.index
         return torch._C._cuda_getDevice, index, partial(torch._C._cuda_getCurrentRawStream, index)
 
@@ -162,12 +157,7 @@ class CudaPath:
         return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def record_use(self, tensors: Iterable[torch.Tensor], stream: int) -> None:
-        """Makes the memory of tensors, once it is freed, wait for the work queued on a stream so far.
-
-        Args:
-            tensors: tensors, of which those on one GPU are meant.
-            stream: the handle of a stream of that GPU.
-        """
+        """Makes the memory of tensors on a GPU wait, once it is freed, for the work on a stream so far."""
         on_gpu = {id(tensor): tensor for tensor in tensors if tensor.is_cuda}.values()
         if not on_gpu:
             return

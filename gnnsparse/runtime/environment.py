@@ -126,12 +126,7 @@ class _Shown(logging.Handler):
 
 @contextlib.contextmanager
 def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
-    """Show what a logger says at the level INFO, inside a `with` block, there and nowhere else.
-
-    Args:
-        name: the name of the logger.
-        show: prints a line.
-    """
+    """Show what a logger says at the level INFO by `show`, inside a `with` block, and nowhere else."""
     log, handler = logging.getLogger(name), _Shown(show)
     before = log.level, log.propagate
     log.addHandler(handler)

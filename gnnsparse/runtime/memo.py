@@ -307,11 +307,7 @@ class Streams:
         self._used.add(stream)
 
     def keep_until_done(self, arrays: Any) -> None:
-        """Keeps the memory of arrays that are freed after this call until all streams are done with it.
-
-        Args:
-            arrays: what `tensors_of` takes.
-        """
+        """Keeps the memory of arrays (see `tensors_of`) until all streams are done, once they are freed."""
         tensors = list(tensors_of(arrays)) if self._used else []
         for stream in self._used:
             path().record_use(tensors, stream)

@@ -111,12 +111,7 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """Returns the bytes of a file.
-
-    Raises:
-        ValueError: it is no regular file, or has more than `limit` bytes.
-        OSError: it can't be opened or read.
-    """
+    """Returns the bytes of a regular file of at most `limit` bytes; raises ValueError or OSError."""
     with open_regular(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -125,12 +120,7 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, limit: int = 2**26) -> Any:
-    """Reads a JSON file.
-
-    Raises:
-        ValueError: it is no regular file, has more than `limit` bytes, or is no JSON; the message names it.
-        OSError: it can't be opened or read.
-    """
+    """Reads a JSON file; raises a ValueError that names it, or an OSError, if it is none."""
     content = read_small(path, limit)
     with reading(path):
         check_memory("content", _JSON_FACTOR * len(content), f"a JSON file of {len(content)} bytes")

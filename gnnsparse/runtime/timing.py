@@ -130,11 +130,7 @@ def _end(graph: torch.cuda.CUDAGraph, numbers: torch.Tensor) -> None:
     """Ends a capture on the current GPU.
 
     A capture that can't be ended leaves torch's generator in it, which then refuses every draw outside. It
-    gets a state that no capture holds.
-
-    Args:
-        graph: the graph.
-        numbers: the generator's state before the capture.
+    gets a state that no capture holds, with the numbers that it had before.
     """
     try:
         graph.capture_end()

@@ -158,16 +158,11 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
-    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list.
-
-    Args:
-        name: the name of the argument in errors.
-        value: the indices, which may be out of range.
-        dim: the number of dimensions.
+    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list, in any range.
 
     Raises:
         TypeError: `value` is of another type or dtype.
-        ValueError: it has another number of dimensions, or is on a device that is not accepted.
+        ValueError: it has another number of dimensions than `dim`, or is on a device that is not accepted.
     """
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
@@ -213,16 +208,11 @@ def _infer_nodes(edges: torch.Tensor) -> int:
 def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tuple[int, int] | None]:
     """Checks everything of an `edge_index` but the range of its indices.
 
-    Args:
-        edge_index, num_nodes: arguments of `SparseGraph.from_edge_index`.
-
     Returns:
-        The edges, contiguous, int32 or int64 [2, edges], and (sources, targets); None if they have to be
-        inferred.
+        The edges, contiguous, int32 or int64 [2, edges], and (sources, targets); None: unknown.
 
     Raises:
-        TypeError: an argument is of another type or dtype.
-        ValueError: the shape or a number of nodes is not accepted.
+        TypeError, ValueError: an argument is not accepted by `SparseGraph.from_edge_index`.
     """
     edges = index_tensor("edge_index", edge_index, dim=2)
     if edges.shape[0] != 2:
@@ -268,13 +258,7 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
 
 
 def value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Returns finite float32 values, one for each edge, made from a tensor, an array or a list.
-
-    Args:
-        name: the name of the argument in errors.
-        value: real numbers [count].
-        count: the number of edges.
-        device: where the edges are.
+    """Returns finite float32 values [count], one for each edge, made from a tensor, an array or a list.
 
     Raises:
         TypeError: `value` is no array of real numbers.
@@ -533,13 +517,9 @@ send_by_value(SparseGraph)
 def restore_graph(indptr: Any, indices: Any, num_cols: Any, values: Any, nnz_index: Any) -> SparseGraph:
     """Makes a graph of what was saved of one, and checks it, for the file may hold anything.
 
-    Args:
-        indptr, indices, num_cols, values: arguments of `SparseGraph.from_csr`, with ascending columns.
-        nnz_index: the attribute `nnz_index_of_edge`.
-
     Raises:
         TypeError: an array is of another type or dtype.
-        ValueError: the arrays are not those of a graph.
+        ValueError: the arrays are not those of a graph with ascending columns.
     """
     graph = SparseGraph.from_csr(indptr, indices, values, num_cols)
     if graph.nnz_index_of_edge is not None:  # columns were sorted

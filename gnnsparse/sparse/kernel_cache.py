@@ -76,17 +76,10 @@ def explicit_values(
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     precision: Precision,
 ) -> torch.Tensor:
-    """Compute the value of each nonzero, rounded to a precision.
+    """Compute the value of each nonzero, [nnz] in the storage dtype, rounded to a precision.
 
-    Args:
-        csr: the matrix in its stored row order.
-        row_ids: the index in `scales[0]` of each stored row, int [rows]; None: they are equal.
-        values: [nnz]; None: 1 each.
-        scales: row and column weights, each None for 1.
-        precision: the precision.
-
-    Returns:
-        [nnz] in the storage dtype.
+    `values` and `scales`, the row and column weights, stand for 1 where they are None. `row_ids` is the index
+    in `scales[0]` of each stored row, int [rows]; None: they are equal.
     """
     if values is None:
         values = torch.ones(csr.nnz, dtype=torch.float32, device=csr.device)
@@ -159,11 +152,9 @@ class KernelCache:
         return replace(self, blocked=blocked, memo=Memo(ForkLock(), self.csr.device))
 
     def in_format(self, precision: Precision, spec: FormatSpec | None) -> KernelCache:
-        """Return this orientation with a blocked form, which has the values if the format stores them.
+        """Return this orientation with a blocked form, which stores values, if it does, at a precision.
 
-        Args:
-            precision: precision that stored values are rounded to.
-            spec: the format; None: this object is returned as it is.
+        `spec` None: this object is returned as it is.
         """
         if spec is None:
             return self
@@ -183,13 +174,7 @@ class KernelCache:
         return KernelCache(self.csr.to(device), ids, blocked, values, self.value_index, row, col)
 
     def transposed(self, csr: Csr, row_ids: torch.Tensor | None, index: torch.Tensor) -> KernelCache:
-        """Return the transpose of this orientation, without a blocked form.
-
-        Args:
-            csr: structure of the transpose, in its own row order.
-            row_ids: row order of the transpose, or None.
-            index: for each nonzero of the transpose its index in this orientation.
-        """
+        """Return the transpose, without a blocked form; `index` has each of its nonzeros' index here."""
         value_index = None if self.given_values is None else index
         scales = self.given_col_scale, self.given_row_scale
         return KernelCache(csr, row_ids, None, self.given_values, value_index, *scales)

@@ -81,13 +81,7 @@ _MOST_ROWS = 2**31 - 1
 
 
 def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Returns the numbers of chosen rows, int64 [k] on `device`.
-
-    Args:
-        rows: a slice; row numbers from -count to count - 1, in any order, with repeats or without; or a bool
-            mask [count]. Numbers and masks are tensors, arrays or lists.
-        count: number of rows to choose from.
-        device: the device of the matrix.
+    """Returns the numbers of chosen rows, int64 [k] on `device`; `rows` is what `SparseOperand[rows]` takes.
 
     Raises:
         TypeError: `rows` is of another type or dtype.

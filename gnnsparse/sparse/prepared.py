@@ -226,13 +226,9 @@ def assemble(
     """Make a prepared matrix of arrays that are right by construction: nothing is checked, hashed or stored.
 
     For operands that are made in each step of training, such as sampled blocks and batches of graphs.
-
-    Args:
-        forward: A in the caller's row order, without a blocked form.
-        transposed: structure of the transpose.
-        transpose_map: for each nonzero of the transpose its index in A, int32 or int64 [nnz].
-        report: the report of a matrix that this one is a part of; None: there is none.
-        settings: further attributes of Prepared.
+    `forward` has the caller's row order and no blocked form. `transpose_map` has for each nonzero of the
+    transpose its index in A, int32 or int64 [nnz]. `report` is that of a matrix that this one is a part of;
+    `settings` are further attributes of Prepared.
     """
     report = report or {"symmetric": False, "reorder": {"method": "none"}}
     report = {**report, "seconds": 0.0, "edges": forward.csr.nnz}
@@ -248,11 +244,10 @@ def check_product(
     value_width: Any = None,
     has_score_terms: Any = False,
 ) -> Product:
-    """Return what an operation is asked to compute, of arguments of `SparseOperand.plan` that it checks.
+    """Return what an operation is asked to compute, of arguments of `SparseOperand.plan` that are checked.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range or plays no part in `op`.
+        TypeError, ValueError: an argument is of another type, out of range, or plays no part in `op`.
     """
     check_choice("op", op, tuple(KERNELS))
     width = check_integer("width", width)
