@@ -125,6 +125,14 @@ def poisoned() -> Iterator[None]:
 
 
 @pytest.fixture
+def any_threads() -> Iterator[None]:
+    """A test may set the number of threads; afterwards it is what it was."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
 def dataset_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty data folder for one test, in place of the user's."""
     folder = tmp_path / "dataset-cache"

@@ -270,16 +270,6 @@ def test_options_of_every_kind() -> None:
         Option(str, "knn", choices=("knn", "dfs")).check("stage", "mst")
 
 
-@pytest.mark.parametrize(
-    "order", [torch.zeros(12), torch.arange(11), torch.arange(1, 13), torch.arange(-1, 11)], ids=str
-)
-def test_an_order_that_is_no_permutation(order: torch.Tensor) -> None:
-    """Native code reads memory by it."""
-    register_reordering("wrong")(lambda csr: order.long())
-    with pytest.raises(ValueError, match="reorder: 'wrong' returned no permutation of the 12 rows"):
-        gnnsparse.prepare(random_graph(12, 12, 0.3), reorder="wrong", cache=False)
-
-
 def test_a_reordering_of_a_package_that_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
     register_reordering("rabbit", package="no_such_package")(lambda csr: csr.degrees)
     with pytest.raises(ImportError, match="reorder='rabbit' needs the package no_such_package: pip install"):

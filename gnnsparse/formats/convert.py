@@ -121,7 +121,7 @@ def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
 
 
 def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts the distinct columns of each panel, int64 [panels]; also the place of each nonzero's among them."""
+    """Counts the distinct columns of each panel, int64 [panels], and each nonzero's place among them."""
     panels = -(-csr.rows // spec.panel)
     columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)

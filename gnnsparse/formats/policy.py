@@ -97,7 +97,7 @@ class WindowPolicy:
         return replace(self, k=k) == WindowPolicy()
 
     def why_not(self, precision: Precision, encoding: str, window: int) -> str:
-        """Returns why the policy can't exist for a precision, an encoding and a window's rows; "" if it can."""
+        """Returns why a precision, an encoding or a window's rows rule the policy out; "": they do not."""
         if precision not in _DEPTHS:
             return f"no Tensor Core product of {precision.value}"
         if self.k is not None and self.k not in _DEPTHS[precision]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.policy import WindowPolicy, packed_kernel
@@ -168,21 +168,14 @@ def format_spec(
     precision = Precision.parse(precision)
     preset = PRESETS[PRESETS.check(name)]
     if panel is not None and panel not in preset.panels:
-        _refuse_panel(name, panel)
+        heights = {other: known.panels for other, known in PRESETS.items() if known.panels}
+        accepted = ", ".join(f"{' or '.join(map(str, rows))} for {other}" for other, rows in heights.items())
+        bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
     if panel is None and preset.choose_panel is not None:
         panel = preset.choose_panel(density)
     spec = preset.spec if panel is None else preset.with_panel(panel)
     spec = replace(spec, **preset.check_options(options or {}))
     return spec if preset.adapt is None else preset.adapt(spec, precision, density)
-
-
-def _refuse_panel(name: str, panel: int) -> NoReturn:
-    accepted = ", ".join(
-        f"{' or '.join(map(str, preset.panels))} for {other}"
-        for other, preset in PRESETS.items()
-        if preset.panels
-    )
-    bad_value("panel", f"got {panel} for {name}; accepted: {accepted}")
 
 
 def exclusive_preset(name: str) -> Preset | None:

@@ -114,10 +114,10 @@ def prepare(
         normalization=kind,
         self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
-        reorder_options=_read_options(reorder, reorder_options),
+        reorder_options=_order_options(reorder, reorder_options),
         format="csr" if format == "auto" else format,
         panel=panel,
-        format_options=_read_format_options(format, format_options),
+        format_options=_format_options(format, format_options),
         precision=precision,
     )
     source = read_source(graph, num_nodes, num_cols, weights)
@@ -153,28 +153,31 @@ def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:
     return next((a.device for a in arrays if a is not None), torch.device("cpu"))
 
 
-def _read_options(reorder: str, options: Any) -> tuple[tuple[str, Any], ...]:
-    """Returns all options of a reordering, checked, with defaults for those that are not given."""
+def _read_options(argument: str, options: Any) -> dict[str, Any]:
     options = {} if options is None else options
     if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        bad_type("reorder_options", options, "a dict of option names and values")
+        bad_type(argument, options, "a dict of option names and values")
+    return options
+
+
+def _order_options(reorder: str, options: Any) -> tuple[tuple[str, Any], ...]:
+    """Return all options of a reordering, checked, with defaults for those that are not given."""
+    options = _read_options("reorder_options", options)
     if reorder == "none":
         check_known(reorder, options, {})
         return ()
     return tuple(sorted(METHODS[reorder].check_options(options).items()))
 
 
-def _read_format_options(format: str, options: Any) -> tuple[tuple[str, Any], ...]:
-    """Returns the options of a format that were given, checked. The others are chosen by the matrix."""
-    options = {} if options is None else options
-    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        bad_type("format_options", options, "a dict of option names and values")
-    if format not in PRESETS:
-        if options:
-            unknown = ", ".join(options)
-            bad_value("format_options", f"unknown options for {format!r}: {unknown}; accepted: none")
-        return ()
-    return tuple(sorted(PRESETS[format].check_options(options).items()))
+def _format_options(format: str, options: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the options of a format that were given, checked. The others are chosen by the matrix."""
+    options = _read_options("format_options", options)
+    if format in PRESETS:
+        return tuple(sorted(PRESETS[format].check_options(options).items()))
+    if options:
+        unknown = ", ".join(options)
+        bad_value("format_options", f"unknown options for {format!r}: {unknown}; accepted: none")
+    return ()
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:

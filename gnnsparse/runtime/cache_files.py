@@ -27,8 +27,6 @@ from gnnsparse.runtime.hashing import digest, fingerprint, raw_bytes
 __all__ = ["DamagedError", "NotOursError", "Opened", "file_kind", "may_remove", "opened", "write_file"]
 
 _MARK = "gnnsparse-cache"
-#: Marks in the first bytes of a file: of today's, and of those that version 1 of the format wrote.
-_MARKS = (f'"{_MARK}"'.encode(), b'"facts_sum"')
 _HEAD_BYTES = 1 << 16
 _MOST_HEADER_BYTES = 1 << 24
 _ALIGNMENT = 64
@@ -128,8 +126,7 @@ class Opened:
 
     def is_marked(self) -> bool:
         """Returns whether the first bytes carry the mark of a cache, even if the file is damaged."""
-        head = self._bytes(min(self.size, _HEAD_BYTES), 0)
-        return any(mark in head for mark in _MARKS)
+        return f'"{_MARK}"'.encode() in self._bytes(min(self.size, _HEAD_BYTES), 0)
 
     def _header(self) -> tuple[dict[str, Any], dict[str, Any], Any, int]:
         """Reads the plain values, the arrays as they are described, their checksums, and where they begin."""

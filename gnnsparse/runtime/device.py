@@ -127,7 +127,7 @@ class CudaPath:
         return torch.cuda.device(device)
 
     def queue(self, device: torch.device) -> tuple[Callable[[], int], int, Callable[[], int]]:
-        """Returns what native code asks in each launch: the current GPU, by a function; this GPU; its stream."""
+        """Returns what native code asks in each launch: the current GPU, this GPU, and its current stream."""
         index = device.index
         return torch._C._cuda_getDevice, index, partial(torch._C._cuda_getCurrentRawStream, index)
 

@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
@@ -117,31 +115,6 @@ def test_kept_out_rows_have_equal_room_and_no_row_pointer() -> None:
     assert got.residual_values.tolist() == [1, 0, 0, 2, 3, 4, 5, 0, 0]
     assert got.residual.indptr.tolist() == [0, 1, 4, 6]
     assert got.residual_csr_values.tolist() == [1, 2, 3, 4, 5, 0]
-
-
-CASES = [("hrpb", 16, "tf32"), ("hrpb", 32, "tf32"), ("hrpb", 16, "fp16"), ("rs-tile", None, "fp16"),
-         ("rs-tile", None, "tf32"), ("rs-tile", None, "bf16")]  # fmt: skip
-
-
-@given(
-    rows=st.integers(1, 80), cols=st.integers(1, 90), density=st.sampled_from([0.0, 0.03, 0.3, 1.0]),
-    case=st.sampled_from(CASES), threshold=st.integers(0, 8), seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_round_trips_with_stored_zeros(
-    rows: int, cols: int, density: float, case: tuple[str, int | None, str], threshold: int, seed: int
-) -> None:
-    name, panel, precision = case
-    graph = random_graph(rows, cols, density, seed=seed, hubs=min(1, rows - 1), empty_rows=0.1)
-    assert graph.values is not None
-    graph.values[:: max(1, graph.nnz // 5)] = 0.0
-    options = {"threshold": threshold} if name == "rs-tile" else {}
-    got = converted(graph, name, precision, panel=panel, **options)
-    check_blocked("x", got, graph.csr, Precision.parse(precision).storage)
-    row, col, values = got.decode()
-    order = torch.argsort(row * cols + col)
-    assert torch.equal(row[order], graph.csr.row_index())
-    assert torch.equal(col[order], graph.csr.indices.long())
-    assert torch.equal(values[order], round_operand(graph.values, Precision.parse(precision)))
 
 
 @pytest.mark.parametrize("shape", [(100, 70, 0.1), (61, 200, 0.02), (64, 64, 0.6)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,69 +12,69 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph, _native
-from gnnsparse.data import load_matrix
-from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
+from gnnsparse.data import load_custom, load_dataset, load_matrix
+from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, FormatSpec, check_blocked, format_spec
 from gnnsparse.formats.convert import convert, count_slots
 from gnnsparse.formats.packing import entry_parts
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import random_graph
-from tests.data_folder import data_file, requires_data
+from tests.data_folder import data_file, data_folder, requires_data
+from tests.helpers import precision_for
 
-LOW = (Precision.FP16, Precision.BF16, Precision.TF32)
-CASES = [
-    ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("hrpb", 16), ("hrpb", 32),
-    ("rs-tile", None), ("panel", 16), ("panel", 32),
-]  # fmt: skip
+CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
 
 
-def dense_of(graph: SparseGraph, values: torch.Tensor) -> torch.Tensor:
-    dense = torch.zeros(graph.num_rows, graph.num_cols, dtype=torch.float64)
-    dense[graph.csr.row_index(), graph.csr.indices.long()] = values.double()
-    return dense
+def with_zeros(graph: SparseGraph) -> SparseGraph:
+    """Returns the graph with every third value 0, some -0.0, and some that fp16 rounds to 0."""
+    assert graph.values is not None
+    values = graph.values.clone()
+    values[::3], values[1::7], values[2::11] = 0.0, -0.0, 1e-30
+    return replace(graph, values=values)
+
+
+def check_all_come_back(graph: SparseGraph, spec: FormatSpec, precision: Precision) -> BlockedMatrix:
+    """Checks that a format is valid and gives back every nonzero, those whose value is 0 too."""
+    values = round_operand(graph.values, precision)
+    blocked = convert(graph.csr, spec, values if spec.stores_values else None)
+    check_blocked("x", blocked, graph.csr, precision.storage)
+    assert set(blocked.arrays) == {name for name, rule in ARRAYS.items() if rule.present(spec)}
+    row, col, stored = blocked.decode()
+    order = torch.argsort(row * graph.num_cols + col)
+    assert torch.equal(row[order], graph.csr.row_index())
+    assert torch.equal(col[order], graph.csr.indices.long())
+    assert (stored is not None) == spec.stores_values
+    assert stored is None or torch.equal(stored[order], values)
+    return blocked
 
 
 @given(
-    rows=st.integers(1, 50),
-    cols=st.integers(1, 80),
-    density=st.sampled_from([0.0, 0.03, 0.3, 1.0]),
-    case=st.sampled_from(CASES),
-    precision=st.sampled_from(LOW),
-    seed=st.integers(0, 2**20),
-)
+    rows=st.integers(0, 80), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.03, 0.3, 1.0]),
+    hubs=st.integers(0, 2), zeros=st.booleans(), case=st.sampled_from(CASES), threshold=st.integers(0, 8),
+    precision=st.sampled_from(ROUNDED_PRECISIONS), seed=st.integers(0, 2**20),
+)  # fmt: skip
 def test_formats_decode_to_what_they_were_made_of(
-    rows: int, cols: int, density: float, case: tuple[str, int | None], precision: Precision, seed: int
-) -> None:
-    graph = random_graph(rows, cols, density, seed=seed)
-    values = round_operand(graph.values, precision)
-    spec = format_spec(case[0], precision, density, case[1])
-    blocked = convert(graph.csr, spec, values if spec.stores_values else None)
-    row, col, stored = blocked.decode()
-    got = torch.zeros(rows, cols, dtype=torch.float64)
-    got[row, col] = torch.ones(row.numel()).double() if stored is None else stored.double()
-    assert torch.equal(got, dense_of(graph, torch.ones(graph.nnz) if stored is None else values))
+    rows: int, cols: int, density: float, hubs: int, zeros: bool, case: tuple[str, int | None],
+    threshold: int, precision: Precision, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, hubs=min(hubs, rows), empty_rows=0.2)
+    options = {"threshold": threshold} if case[0] == "rs-tile" else {}
+    spec = format_spec(case[0], precision, density, case[1], options)
+    check_all_come_back(with_zeros(graph) if zeros else graph, spec, precision)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+@pytest.mark.parametrize("precision", ROUNDED_PRECISIONS)
+def test_zeros_of_the_matrix_come_back(case: tuple[str, int | None], precision: Precision) -> None:
+    graph = with_zeros(random_graph(75, 61, 0.2, seed=1, hubs=1, empty_rows=0.1))
+    blocked = check_all_come_back(graph, format_spec(case[0], precision, 0.2, case[1]), precision)
+    if case[0].startswith("panel"):
+        assert torch.equal(blocked.panel_ptr.diff(), count_slots(graph.csr, blocked.spec))
 
 
 def panels(graph: SparseGraph, precision: Precision, height: int, values: bool) -> BlockedMatrix:
     spec = format_spec("panel-values" if values else "panel", precision, panel=height)
     stored = round_operand(graph.values, precision) if values and graph.values is not None else None
     return convert(graph.csr, spec, stored)
-
-
-@pytest.mark.parametrize(
-    ("height", "values"), [(16, False), (16, True), (32, False), (32, True), (64, False)]
-)
-def test_decode_reads_back_what_was_converted(height: int, values: bool) -> None:
-    graph = random_graph(75, 61, 0.2, hubs=1, empty_rows=0.1)
-    panel = panels(graph, Precision.FP32, height, values)
-    assert torch.equal(panel.panel_ptr.diff(), count_slots(graph.csr, panel.spec))
-    row, col, stored = panel.decode()
-    order = torch.argsort(row * 61 + col)
-    assert torch.equal(row[order], graph.csr.row_index())
-    assert torch.equal(col[order], graph.csr.indices.long())
-    if values:
-        assert stored is not None
-        assert graph.values is not None
-        assert torch.equal(stored[order], graph.values)
 
 
 @given(
@@ -95,13 +97,6 @@ def test_entries_are_the_nonzeros(
     assert int(real.sum()) == graph.nnz
     assert not values[~real].any()
     assert set(places[~real].tolist()) <= {1024 * size}
-    row, col, stored = panel.decode()
-    order = torch.argsort(row * cols + col)
-    assert torch.equal(row[order], graph.csr.row_index())
-    assert torch.equal(col[order], graph.csr.indices.long())
-    assert stored is not None
-    assert graph.values is not None
-    assert torch.equal(stored[order], round_operand(graph.values, precision))
 
 
 def accesses(words: torch.Tensor) -> int:
@@ -146,42 +141,56 @@ def test_formats_that_do_not_exist_are_refused() -> None:
         _native.fill_entries(graph.csr.view, dense.view(), None, None, None, 1)
 
 
-def with_zeros(graph: SparseGraph) -> SparseGraph:
-    """Returns the graph with every third value 0, some -0.0, and some that fp16 rounds to 0."""
-    assert graph.values is not None
-    values = graph.values.clone()
-    values[::3], values[1::7], values[2::11] = 0.0, -0.0, 1e-30
-    return replace(graph, values=values)
+# Published matrices: a few, or with GNNSPARSE_TEST_ALL_DATA all of the data folder (notes/testing.md).
+
+#: A matrix with stored zeros, one whose rows are short, a pruned layer, a graph, and a data set.
+SAMPLE = (
+    "suitesparse/memplus.mtx.gz", "suitesparse/wing.mtx.gz", "graphs/ppi_homo_sapiens.npz", "tu/ENZYMES.npz",
+    "dlmc/transformer/magnitude_pruning/0.9/body_decoder_layer_3_ffn_conv1_fully_connected.smtx.gz",
+    "planetoid/cora",
+)  # fmt: skip
+#: What `load_matrix` does not read: data sets, by their folders or files.
+DATASETS = {
+    "planetoid/cora": "cora", "planetoid/citeseer": "citeseer", "planetoid/pubmed": "pubmed",
+    "heterophilous/minesweeper.npz": "minesweeper", "heterophilous/tolokers.npz": "tolokers",
+}  # fmt: skip
 
 
-def check_all_come_back(graph: SparseGraph, spec: FormatSpec, precision: Precision) -> None:
-    """Checks that a format gives back every nonzero of a graph, those whose value is 0 too."""
-    values = round_operand(graph.values, precision)
-    row, col, stored = convert(graph.csr, spec, values if spec.stores_values else None).decode()
-    order = torch.argsort(row * graph.num_cols + col)
-    assert torch.equal(row[order], graph.csr.row_index())
-    assert torch.equal(col[order], graph.csr.indices.long())
-    assert stored is None or torch.equal(stored[order], values)
+def everything() -> list[str]:
+    """The matrices and data sets of the data folder."""
+    root = data_folder()
+    if root is None:
+        return []
+    names = [
+        str(path.relative_to(root))
+        for ending in (".mtx.gz", ".smtx.gz", ".npz")
+        for path in root.rglob(f"*{ending}")
+    ]
+    return sorted({*names, *DATASETS})
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("precision", list(ROUNDED_PRECISIONS))
-def test_zeros_of_the_matrix_come_back(case: tuple[str, int | None], precision: Precision) -> None:
-    graph = with_zeros(random_graph(50, 60, 0.2, seed=1))
-    check_all_come_back(graph, format_spec(case[0], precision, 0.2, case[1]), precision)
+def load(name: str) -> SparseGraph:
+    path: Path = data_file(*name.split("/"))
+    if path.parent.name == "heterophilous" and name not in DATASETS:
+        return load_custom(path).graph
+    if name not in DATASETS:
+        return load_matrix(path)
+    return load_dataset(DATASETS[name], root=str(path if path.is_dir() else path.parent)).graph
 
 
-@pytest.mark.parametrize("height", [16, 32])
-@pytest.mark.parametrize("precision", list(ROUNDED_PRECISIONS))
-def test_zeros_come_back_from_panels_with_values(height: int, precision: Precision) -> None:
-    graph = with_zeros(random_graph(50, 60, 0.2, seed=1))
-    check_all_come_back(graph, format_spec("panel-values", precision, panel=height), precision)
+NAMES = everything() if os.environ.get("GNNSPARSE_TEST_ALL_DATA") else SAMPLE
 
 
 @pytest.mark.slow
 @requires_data
-@pytest.mark.parametrize("case", CASES)
-def test_a_published_matrix_with_zeros(case: tuple[str, int | None]) -> None:
-    graph = load_matrix(data_file("suitesparse/memplus.mtx.gz"))
-    assert int((graph.values == 0).sum()) > 20_000
-    check_all_come_back(graph, format_spec(case[0], "tf32", 0.0, case[1]), Precision.TF32)
+@pytest.mark.parametrize("name", NAMES)
+def test_every_nonzero_of_a_published_matrix_comes_back(name: str) -> None:
+    graph = load(name)
+    values = graph.values
+    if values is None:  # a structure alone: values of every size, zeros of both signs among them
+        values = ((torch.arange(graph.nnz) % 9).float() - 4) / 3
+        values[4::18] = -0.0
+    graph = replace(graph, values=values.clamp(-6e4, 6e4))
+    for form, panel in CASES:
+        precision = Precision(precision_for(form))
+        check_all_come_back(graph, format_spec(form, precision, 0.0, panel), precision)

@@ -388,14 +388,3 @@ def test_a_lock_that_nobody_gives_back(own_cache: Path, monkeypatch: pytest.Monk
         assert_works("can't be written", own_cache)
     assert not prepare().cache_hit
     assert prepare().cache_hit
-
-
-def test_the_former_version_of_the_files_is_cleared(own_cache: Path) -> None:
-    """They had no mark of their own, but a header that no other program writes."""
-    from safetensors.torch import save_file
-
-    own_cache.mkdir()
-    former = own_cache / f"{HEX}.safetensors"
-    save_file({"forward.indptr": torch.zeros(3)}, former, {"facts": "{}", "sums": "{}", "facts_sum": "0"})
-    assert GraphCache(own_cache).clear() == 1
-    assert not former.exists()

@@ -148,12 +148,6 @@ def test_bad_values_on_a_hit(form: str, values: Any, error: type[Exception], mes
         ({"num_nodes": 3.0}, TypeError, "num_nodes: got float"),
         ({"num_nodes": (3, 3, 3)}, ValueError, "num_nodes: accepted"),
         ({"num_nodes": 2}, ValueError, "edge_index: element 2 is 2"),
-        ({"reorder": "metis", "reorder_options": {"part_size": 128.0}}, TypeError, "part_size: got float"),
-        (
-            {"reorder": "metis", "reorder_options": {"parts": 1}},
-            ValueError,
-            "unknown options for 'metis': parts",
-        ),
         ({"reorder_options": {"parts": 1}}, ValueError, "unknown options for 'none': parts"),
         ({"reorder_options": [1]}, TypeError, "reorder_options: got list"),
     ],

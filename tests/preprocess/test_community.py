@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -18,14 +17,6 @@ from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
 from tests.helpers import dense_matrix
 
 
-@pytest.fixture
-def threads() -> Iterator[None]:
-    """Lets a test set the number of threads."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
-
-
 def find_order(graph: SparseGraph, **options: Any) -> torch.Tensor:
     result = reorder(graph, "community", **options)
     assert result.order is not None
@@ -39,7 +30,7 @@ def from_edges(edges: list[tuple[int, int]], n: int) -> SparseGraph:
     return SparseGraph.from_edge_index(torch.tensor(edges).T.reshape(2, -1), n)
 
 
-@pytest.mark.parametrize(("name", "scale"), [("reddit_like", 0.02), ("products_like", 0.02)])
+@pytest.mark.parametrize(("name", "scale"), [("reddit_like", 0.01), ("products_like", 0.01)])
 def test_gives_back_what_shuffling_took(name: str, scale: float) -> None:
     natural = reorder(graph_like(name, scale), "none").before
     found = reorder(graph_like(name, scale, shuffled=True), "community")
@@ -47,21 +38,6 @@ def test_gives_back_what_shuffling_took(name: str, scale: float) -> None:
         lost = getattr(found.before, count) - getattr(natural, count)
         back = getattr(found.before, count) - getattr(found.after, count)
         assert back >= 0.95 * lost
-
-
-@pytest.mark.usefixtures("threads")
-@pytest.mark.parametrize("directed", [False, True])
-def test_threads_do_not_change_the_order(directed: bool) -> None:
-    graph = graph_like("arxiv_like", 0.2, shuffled=True)
-    if directed:
-        rows = graph.csr.row_index()
-        kept = rows < graph.csr.indices
-        graph = SparseGraph.from_edge_index(torch.stack([graph.csr.indices[kept].long(), rows[kept]]))
-    orders = []
-    for count in (1, 2, 3, 8):
-        torch.set_num_threads(count)
-        orders.append(find_order(graph))
-    assert all(torch.equal(order, orders[0]) for order in orders[1:])
 
 
 def columns_given_back(model: BlockModel, **options: Any) -> float:
@@ -147,28 +123,3 @@ def test_products_are_those_of_the_given_order(values: str | None) -> None:
     for method in ("none", "community"):
         a = gnnsparse.prepare(graph, values=values, reorder=method, cache=False)
         assert_all_accurate(with_gradients(lambda x, a=a: a @ x, [x]), plain, exact)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"rounds": 0}, ValueError, "rounds: got 0"),
-        ({"rounds": 2**40}, ValueError, "rounds"),
-        ({"rounds": 2.0}, TypeError, "rounds: got float"),
-        ({"rounds": True}, TypeError, "rounds"),
-        ({"resolution": 0}, ValueError, "resolution: got 0"),
-        ({"resolution": float("nan")}, ValueError, "resolution: got nan"),
-        ({"resolution": float("inf")}, ValueError, "resolution"),
-        ({"resolution": "1"}, TypeError, "resolution: got str"),
-        ({"part_size": 8}, ValueError, "part_size"),
-    ],
-    ids=str,
-)
-def test_bad_options(options: dict[str, Any], error: type[Exception], message: str) -> None:
-    with pytest.raises(error, match=message):
-        reorder(random_graph(20, 20, 0.2), "community", **options)
-
-
-def test_needs_a_square_matrix() -> None:
-    with pytest.raises(ValueError, match=r"reorder.*community.*square.*5 x 7"):
-        reorder(random_graph(5, 7, 0.5), "community")

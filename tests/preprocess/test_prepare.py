@@ -273,10 +273,6 @@ BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (EDGES, {"precision": "fp7"}, ValueError, "precision.*fp7.*fp32"),
     (EDGES, {"precision": 16}, TypeError, "precision"),
     (EDGES, {"reorder": "random"}, ValueError, "reorder.*random.*metis"),
-    (EDGES, {"reorder": "metis", "reorder_options": {"parts": 3}}, ValueError, "reorder.*parts"),
-    (EDGES, {"reorder": "metis", "reorder_options": {"part_size": 0}}, ValueError, "part_size"),
-    (EDGES, {"reorder": "metis", "reorder_options": {"part_size": "8"}}, TypeError, "part_size"),
-    (EDGES, {"reorder": "degree", "reorder_options": {"part_size": 8}}, ValueError, "reorder"),
     (EDGES, {"reorder_options": [1]}, TypeError, "reorder_options"),
     (EDGES, {"format": "ell"}, ValueError, "format.*ell.*window"),
     (EDGES, {"format": 3}, TypeError, "format"),
@@ -302,8 +298,6 @@ BAD_PREPARE: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (([0, 1], [0], [1.0]), {"num_nodes": 3}, ValueError, "num_nodes"),
     (sp.eye(3), {"values": torch.ones(3)}, ValueError, "values"),
     (random_graph(5, 7, 0.2), {"values": "gcn"}, ValueError, "values.*square"),
-    (random_graph(5, 7, 0.2), {"reorder": "rcm"}, ValueError, "reorder.*square"),
-    (random_graph(5, 7, 0.2), {"reorder": "community"}, ValueError, "reorder.*square"),
 ]
 
 

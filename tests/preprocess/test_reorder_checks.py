@@ -29,6 +29,9 @@ pytestmark = pytest.mark.usefixtures("registrations")
         (torch.arange(12).reshape(3, 4), ValueError, r"but a tensor of shape \(3, 4\)"),
         (torch.tensor([2**32, *range(1, 12)]), ValueError, "order: element 0 is 4294967296"),
         (torch.zeros(12, dtype=torch.int64), ValueError, "order: repeats an element"),
+        (torch.arange(11), ValueError, r"but a tensor of shape \(11,\)"),
+        (torch.arange(1, 13), ValueError, "order: element 11 is 12"),
+        (torch.arange(-1, 11), ValueError, "order: element 0 is -1"),
     ],
 )
 def test_what_a_registered_function_returns_is_checked(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.data import load_matrix
+from gnnsparse.data import graph_like, load_matrix
 from gnnsparse.preprocess.reorder import METHODS, reorder
 from gnnsparse.testing import random_graph
 from tests.data_folder import data_file, requires_data
@@ -51,33 +51,42 @@ def order_of(graph: SparseGraph, method: str, **options: Any) -> list[int]:
     return list(range(graph.num_rows)) if found is None else found.tolist()
 
 
+def assert_same_by_threads(graph: SparseGraph, method: str, *counts: int) -> None:
+    """Any number of threads gives one order, a permutation of the rows."""
+    orders = []
+    for count in counts:
+        torch.set_num_threads(count)
+        orders.append(order_of(graph, method))
+    assert all(order == orders[0] for order in orders)
+    assert sorted(orders[0]) == list(range(graph.num_rows))
+
+
 @pytest.mark.parametrize("method", PAPERS)
+@pytest.mark.usefixtures("any_threads")
 @given(graph=matrices())
 def test_orders_are_permutations_for_any_number_of_threads(method: str, graph: SparseGraph) -> None:
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for count in (1, 3):
-            torch.set_num_threads(count)
-            found.append(order_of(graph, method))
-    finally:
-        torch.set_num_threads(threads)
-    assert found[0] == found[1]
-    assert sorted(found[0]) == list(range(graph.num_rows))
+    assert_same_by_threads(graph, method, 1, 3)
 
 
-@pytest.mark.parametrize("method", PAPERS)
-def test_threads_do_not_change_the_order_of_a_larger_graph(method: str) -> None:
-    graph = random_graph(5000, 3000, 0.003, seed=3, hubs=5, empty_rows=0.1)
-    threads = torch.get_num_threads()
-    try:
-        found = []
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            found.append(order_of(graph, method))
-    finally:
-        torch.set_num_threads(threads)
-    assert found[0] == found[1] == found[2]
+def larger(kind: str) -> SparseGraph:
+    if kind == "random":
+        return random_graph(5000, 3000, 0.003, seed=3, hubs=5, empty_rows=0.1)
+    graph = graph_like("arxiv_like", 0.1, shuffled=True)
+    if kind == "directed communities":
+        rows = graph.csr.row_index()
+        above = rows < graph.csr.indices
+        graph = SparseGraph.from_edge_index(torch.stack([graph.csr.indices[above].long(), rows[above]]))
+    return graph
+
+
+@pytest.mark.usefixtures("any_threads")
+@pytest.mark.parametrize(
+    ("method", "kind"),
+    [*((method, "random") for method in PAPERS), ("community", "communities"),
+     ("community", "directed communities")],
+)  # fmt: skip
+def test_threads_do_not_change_the_order_of_a_larger_graph(method: str, kind: str) -> None:
+    assert_same_by_threads(larger(kind), method, 1, 2, 5)
 
 
 # The row shuffle.
@@ -374,23 +383,39 @@ def test_tiles_have_the_sizes_of_the_format(method: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "message"),
+    ("method", "options", "error", "message"),
     [
-        ("row-shuffle", {"threshold": -0.1}, "threshold: got -0.1"),
-        ("row-shuffle", {"bin": 0}, "bin: got 0"),
-        ("jaccard", {"neighbors": 0}, "neighbors: got 0"),
-        ("jaccard", {"window": 3}, "window: got 3"),
-        ("jaccard", {"isolated": 1.5}, "isolated: got 1.5"),
-        ("tca", {"group": 0}, "group: got 0"),
-        ("auto", {"least_gain": 2}, "least_gain: got 2"),
-        ("auto", {"no": 2}, "unknown options for 'auto': no"),
+        ("row-shuffle", {"threshold": -0.1}, ValueError, "threshold: got -0.1"),
+        ("row-shuffle", {"bin": 0}, ValueError, "bin: got 0"),
+        ("row-shuffle", {"fill": 1}, TypeError, "fill: got"),
+        ("jaccard", {"neighbors": 0}, ValueError, "neighbors: got 0"),
+        ("jaccard", {"window": 3}, ValueError, "window: got 3"),
+        ("jaccard", {"isolated": 1.5}, ValueError, "isolated: got 1.5"),
+        ("tca", {"group": 0}, ValueError, "group: got 0"),
+        ("auto", {"least_gain": 2}, ValueError, "least_gain: got 2"),
+        ("auto", {"no": 2}, ValueError, "unknown options for 'auto': no"),
+        ("community", {"rounds": 0}, ValueError, "rounds: got 0"),
+        ("community", {"rounds": 2**40}, ValueError, "rounds"),
+        ("community", {"rounds": 2.0}, TypeError, "rounds: got float"),
+        ("community", {"rounds": True}, TypeError, "rounds"),
+        ("community", {"resolution": 0}, ValueError, "resolution: got 0"),
+        ("community", {"resolution": float("nan")}, ValueError, "resolution: got nan"),
+        ("community", {"resolution": float("inf")}, ValueError, "resolution"),
+        ("community", {"resolution": "1"}, TypeError, "resolution: got str"),
+        ("community", {"part_size": 8}, ValueError, "part_size"),
+        ("metis", {"parts": 3}, ValueError, "reorder.*parts"),
+        ("metis", {"part_size": 0}, ValueError, "part_size"),
+        ("metis", {"part_size": "8"}, TypeError, "part_size"),
+        ("degree", {"part_size": 8}, ValueError, "reorder"),
     ],
 )
-def test_options_out_of_range(method: str, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_options_that_are_not_accepted(
+    method: str, options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
         reorder(random_graph(20, 20, 0.2), method, **options)
-    with pytest.raises(TypeError, match="fill: got"):
-        reorder(random_graph(20, 20, 0.2), "row-shuffle", fill=1)
+    with pytest.raises(error, match=message):
+        gnnsparse.prepare(random_graph(20, 20, 0.2), reorder=method, reorder_options=options)
 
 
 @pytest.mark.parametrize("method", ["row-shuffle", "jaccard", "tca"])

@@ -5,7 +5,7 @@ The products are in tests/ops, what is made of edge lists in tests/sparse, order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -28,12 +28,7 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def threads() -> Iterator[None]:
-    """Puts the number of threads back."""
-    before = torch.get_num_threads()
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("any_threads")
 
 
 @pytest.fixture(scope="module")

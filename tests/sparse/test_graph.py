@@ -95,19 +95,16 @@ def test_num_nodes_is_found() -> None:
     assert (empty.num_rows, empty.num_cols, empty.nnz) == (0, 0, 0)
 
 
+@pytest.mark.usefixtures("any_threads")
 def test_large_inputs_use_every_thread_alike() -> None:
     generator = torch.Generator().manual_seed(1)
     edge_index = torch.randint(0, 5000, (2, 200_000), generator=generator)
     values = torch.randn(200_000, generator=generator)
-    threads = torch.get_num_threads()
     graphs = []
-    try:
-        for count in (1, 2, 5):
-            torch.set_num_threads(count)
-            graph = SparseGraph.from_edge_index(edge_index, 5000, values)
-            graphs.append((graph, *graph.csr.transpose()))
-    finally:
-        torch.set_num_threads(threads)
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        graph = SparseGraph.from_edge_index(edge_index, 5000, values)
+        graphs.append((graph, *graph.csr.transpose()))
     first, transposed, source = graphs[0]
     for graph, other, other_source in graphs[1:]:
         assert torch.equal(graph.csr.indices, first.csr.indices)

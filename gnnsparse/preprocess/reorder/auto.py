@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -20,38 +19,21 @@ _HEIGHTS = (8, 16, 32)
 _WIDTH = 16
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """Counts of an order, each summed over the heights of groups of rows.
+def _count(csr: Csr, order: torch.Tensor | None, heights: tuple[int, ...], width: int) -> torch.Tensor:
+    """Count by height the distinct columns of all groups of rows, and blocks of them, int64 [2, heights].
 
-    Attributes:
-        columns: distinct columns of the groups, which are the rows of X that a kernel gathers.
-        blocks: blocks of these columns, which are the products of Tensor Cores.
+    Columns are the rows of X that a kernel gathers, blocks the products of Tensor Cores.
     """
+    counts = [csr.count_columns(height, order) for height in heights]
+    return torch.tensor(
+        [[int(of.sum()) for of in counts], [int(((of + width - 1) // width).sum()) for of in counts]],
+        dtype=torch.int64, device="cpu",
+    )  # fmt: skip
 
-    columns: tuple[int, ...]
-    blocks: tuple[int, ...]
 
-    @classmethod
-    def of(cls, csr: Csr, order: torch.Tensor | None, heights: tuple[int, ...], width: int) -> _Counts:
-        counts = [csr.count_columns(height, order) for height in heights]
-        blocks = tuple(int(((of + width - 1) // width).sum()) for of in counts)
-        return cls(tuple(int(of.sum()) for of in counts), blocks)
-
-    def share_of(self, other: _Counts) -> float:
-        """Returns the columns as a share of another order's, the mean over the heights."""
-        pairs = list(zip(self.columns, other.columns, strict=True))
-        return sum(own / max(theirs, 1) for own, theirs in pairs) / len(pairs)
-
-    def is_never_above(self, other: _Counts) -> bool:
-        """Returns whether no count is above that of another order."""
-        both = (*zip(self.columns, other.columns, strict=True), *zip(self.blocks, other.blocks, strict=True))
-        return all(own <= theirs for own, theirs in both)
-
-    def report(self, seconds: float, heights: tuple[int, ...]) -> dict[str, Any]:
-        columns = {str(height): count for height, count in zip(heights, self.columns, strict=True)}
-        blocks = {str(height): count for height, count in zip(heights, self.blocks, strict=True)}
-        return {"seconds": seconds, "columns": columns, "blocks": blocks}
+def _report(seconds: float, counts: torch.Tensor, heights: tuple[int, ...]) -> dict[str, Any]:
+    columns, blocks = (dict(zip(map(str, heights), row, strict=True)) for row in counts.tolist())
+    return {"seconds": seconds, "columns": columns, "blocks": blocks}
 
 
 def _problem(method: Method, csr: Csr) -> str:
@@ -90,8 +72,8 @@ def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Fou
         by height, or why it was not tried.
     """
     heights, width = (height,) if height else _HEIGHTS, width or _WIDTH
-    own = _Counts.of(csr, None, heights, width)
-    tried: dict[str, Any] = {"none": own.report(0.0, heights)}
+    own = _count(csr, None, heights, width)
+    tried: dict[str, Any] = {"none": _report(0.0, own, heights)}
     chosen, best, least = "none", torch.arange(csr.rows, device="cpu"), 1 - least_gain
     for name in _TRIED:
         method = METHODS[name]
@@ -106,9 +88,9 @@ def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Fou
             tried[name] = {"not_tried": str(error)}
             continue
         seconds = time.perf_counter() - start
-        counts = _Counts.of(csr, order, heights, width)
-        tried[name] = counts.report(seconds, heights)
-        share = counts.share_of(own)
-        if share < least and counts.is_never_above(own):
+        counts = _count(csr, order, heights, width)
+        tried[name] = _report(seconds, counts, heights)
+        share = float((counts[0].double() / own[0].clamp(min=1)).mean())
+        if share < least and bool((counts <= own).all()):
             chosen, best, least = name, order, share
     return Found(best, {"chosen": chosen, "tried": tried})
