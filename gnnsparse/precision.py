@@ -65,7 +65,7 @@ class Precision(str, enum.Enum):
     @property
     def storage(self) -> torch.dtype:
         """The dtype that operands are stored in, but for those of 8 bits."""
-        return _STORAGE[self.rounded]
+        return _STORAGE[self]
 
     @property
     def operands_are_stored(self) -> bool:
@@ -96,7 +96,7 @@ def dense_view(x: torch.Tensor) -> _native.Dense:
 
 
 _STORAGE: dict[Precision, torch.dtype] = {
-    Precision(name): getattr(torch, traits["storage"]) for name, traits in _native.PRECISIONS.items()
+    p: getattr(torch, _native.PRECISIONS[p.rounded.value]["storage"]) for p in Precision
 }
 
 

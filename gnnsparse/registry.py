@@ -19,7 +19,10 @@ from typing import Any, Generic, TypeVar, overload
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag
 
-__all__ = ["MADE_OF", "Names", "Option", "Registry", "discover", "lazy_names", "temporary_registrations"]
+__all__ = [
+    "MADE_OF", "Names", "Option", "Registry", "check_options", "discover", "lazy_names",
+    "temporary_registrations",
+]  # fmt: skip
 
 #: Attribute of a model of a registered class: the registry as "MODULE:NAME", its name there, and the options
 #: that it was made with.
@@ -138,6 +141,30 @@ class Option:
         ]
         kind = "a finite number " if self.kind is float else ""
         return kind + " and ".join(bounds)
+
+
+def check_options(
+    argument: str, name: str, options: Mapping[str, Option], given: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    """Returns the options that are given for an entry, each checked; None: there are none.
+
+    Args:
+        argument: the argument that they are given by, for errors.
+        name: the name of the entry.
+        options: the options that it has.
+        given: a dict of option names and values.
+
+    Raises:
+        TypeError: it is no such dict, or an option is of another type.
+        ValueError: an option is unknown or out of range.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, Mapping) or not all(isinstance(key, str) for key in given):
+        bad_type(argument, given, "a dict of option names and values")
+    if unknown := [key for key in given if key not in options]:
+        accepted = ", ".join(options) or "none"
+        bad_value(argument, f"unknown options for {name!r}: {', '.join(unknown)}; accepted: {accepted}")
+    return {key: options[key].check(key, value) for key, value in given.items()}
 
 
 class Names(Sequence[str]):

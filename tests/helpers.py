@@ -18,6 +18,7 @@ from gnnsparse.formats import FORMAT_NAMES, PRESETS, exclusive_preset, operation
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.plan.gpu_records.model import TileCounts
 from gnnsparse.precision import round_operand
+from gnnsparse.testing import random_graph
 
 #: For tests of the installed module, or of memory that a sanitizer holds back (tests/native_build.py).
 needs_installed_module = pytest.mark.skipif(
@@ -138,3 +139,12 @@ def at_nonzeros(a: SparseOperand, dense: torch.Tensor) -> torch.Tensor:
     """The elements of a dense matrix at the operand's nonzeros, in its order."""
     row, col = a.indices().cpu()
     return dense[row, col]
+
+
+def short_rows(seed: int = 3) -> SparseGraph:
+    """A matrix of 90 x 60, of which rs-tile keeps rows out of its windows."""
+    graph = random_graph(90, 60, 0.15, seed=seed, hubs=1)
+    dense = torch.from_numpy(graph.to_scipy().toarray())
+    dense[30:60] = 0
+    dense[30:60, 1] = 2
+    return SparseGraph.from_torch_sparse(dense.to_sparse())

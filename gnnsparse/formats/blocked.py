@@ -165,9 +165,13 @@ class BlockedMatrix:
         Returns:
             Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
         """
-        host = self.to(torch.device("cpu"))
-        kinds = {"dense": host._decode_dense, "bitmap": host._decode_bits}
-        row, col, values = kinds.get(self.spec.encoding, host._decode_entries)()
+        host, spec = self.to(torch.device("cpu")), self.spec
+        decoders = {"dense": host._dense_elements, "bitmap": host._set_bits}
+        decode = host._records if spec.records else decoders.get(spec.encoding, host._entries)
+        slot, inside, values = decode()
+        panel = torch.searchsorted(host.panel_ptr, slot, right=True) - 1
+        first = panel * spec.panel if host.panel_rows is None else host.panel_rows.long()[panel]
+        row, col = first + inside, host.columns.long()[slot]
         if host.residual is not None and host.residual_rows is not None:
             row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
             col = torch.cat([col, host.residual.indices.long()])
@@ -175,49 +179,39 @@ class BlockedMatrix:
                 values = torch.cat([values, host.residual_csr_values])
         return row, col, values
 
-    def _slot_positions(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Returns for each column slot its panel, its position there and the number of slots of the panel."""
-        counts = self.panel_ptr.diff()
-        panel = torch.repeat_interleave(torch.arange(self.panels, device="cpu"), counts)
-        return panel, torch.arange(self.slots, device="cpu") - self.panel_ptr[panel], counts[panel]
-
-    def _first_row(self, panel: torch.Tensor) -> torch.Tensor:
-        return panel * self.spec.panel if self.panel_rows is None else self.panel_rows.long()[panel]
+    # Each of these returns the column slots of the elements, their rows in the panel, and the values.
 
     def _lane_places(self) -> torch.Tensor:
-        """Returns the index of each element (row, column) of a brick in lane order, int64 [window, 32]."""
-        height, bits = self.spec.window, self.spec.encoding == "bitmap"
+        """Returns the index of each element (row, column) of a brick in lane order, int64 [window * 32]."""
+        height = self.spec.window
         row, col = torch.meshgrid(
             torch.arange(height, device="cpu"), torch.arange(32, device="cpu"), indexing="ij"
         )
         lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
-        if bits:
-            return lane * height + 4 * group + j // 2 + j % 2 * (height // 2)
-        return (group * 32 + lane) * 8 + j
+        if self.spec.encoding == "bitmap":
+            return (lane * height + 4 * group + j // 2 + j % 2 * (height // 2)).flatten()
+        return ((group * 32 + lane) * 8 + j).flatten()
 
-    def _decode_dense(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _dense_elements(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.values is None:
             bad_type("values", None, "a dense format with values")
         spec = self.spec
         if spec.lane_order:
-            values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
-            brick, r, c = _bits(values).reshape(-1, spec.window, 32).nonzero(as_tuple=True)
-            slot = brick * 32 + c
-            panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
-            row = self._first_row(panel) + r
-            return row, self.columns.long()[slot], values.reshape(-1, spec.window, 32)[brick, r, c]
-        panel, position, count = self._slot_positions()
+            values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places()]
+            values = values.reshape(-1, spec.window, 32)
+            brick, r, c = _bits(values).nonzero(as_tuple=True)
+            return brick * 32 + c, r, values[brick, r, c]
+        counts = self.panel_ptr.diff()
+        panel = torch.repeat_interleave(counts)
+        position = torch.arange(self.slots, device="cpu") - self.panel_ptr[panel]
         begin = position // spec.block * spec.block
-        width = (count - begin).clamp(max=spec.block)
-        in_window = torch.arange(spec.window, device="cpu")
+        width = (counts[panel] - begin).clamp(max=spec.block)
         at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
-        at = at[:, None] + in_window * width[:, None]
-        values = self.values[at]
+        values = self.values[at[:, None] + torch.arange(spec.window, device="cpu") * width[:, None]]
         slot, r = _bits(values).nonzero(as_tuple=True)
-        row = self._first_row(panel[slot]) + r
-        return row, self.columns.long()[slot], values[slot, r]
+        return slot, r, values[slot, r]
 
-    def _decode_entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         layout = self.spec.entry_layout
         if self.values is None or self.value_ptr is None or layout is None:
             bad_type("values", None, "a format of entries with values")
@@ -236,19 +230,15 @@ class BlockedMatrix:
         else:
             register, in_lane = inside, 2 * (mma % 4) + inside // 2
         r = 16 * (mma // size) + 8 * (register % 2) + lane // 4
-        slot = 32 * block + 8 * (lane % 4) + in_lane
-        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
-        return self._first_row(panel) + r, self.columns.long()[slot], values
+        return 32 * block + 8 * (lane % 4) + in_lane, r, values
 
-    def _decode_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    def _set_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         spec, windows = self.spec, self.spec.panel // self.spec.window
-        if spec.records:
-            return self._decode_records()
         if self.bitmap is None:
             bad_type("bitmap", None, "a bitmap format")
         bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
         if spec.lane_order:
-            bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places().flatten()]
+            bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places()]
         # Packed values lie in this order of their nonzeros: brick, row, column.
         brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
         if self.brick_ptr is None or self.brick_rows is None:
@@ -256,21 +246,16 @@ class BlockedMatrix:
         else:
             column = torch.searchsorted(self.brick_ptr, brick, right=True) - 1
             window = self.brick_rows.long()[brick]
-        slot = column * spec.brick + c
-        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
-        row = self._first_row(panel) + window * spec.window + r
-        return row, self.columns.long()[slot], self.values if spec.packed else None
+        return column * spec.brick + c, window * spec.window + r, self.values if spec.packed else None
 
-    def _decode_records(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def _records(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         if self.size_ptr is None or self.packed_blocks is None:
             bad_type("packed_blocks", None, "a format of packed blocks")
         spec, bricks = self.spec, read_records(self.size_ptr, self.packed_blocks)
         bits = (bricks.bitmap[:, :, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
         brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
         slot = bricks.block[brick] * spec.block + bricks.column[brick] * spec.brick + c
-        panel = torch.searchsorted(self.panel_ptr, slot, right=True) - 1
-        row = self._first_row(panel) + bricks.row[brick] * spec.window + r
-        return row, self.columns.long()[slot], bricks.values
+        return slot, bricks.row[brick] * spec.window + r, bricks.values
 
 
 #: Checks the content of an array: (name in errors, array, matrix, the matrix in CSR form). The array has its

@@ -10,7 +10,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats.policy import WindowPolicy, packed_kernel
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
-from gnnsparse.registry import Names, Option, Registry
+from gnnsparse.registry import Names, Option, Registry, check_options
 
 if TYPE_CHECKING:
     from gnnsparse.formats.blocked import BlockedMatrix
@@ -91,21 +91,6 @@ class Preset:
             if name not in known:
                 bad_value("options", f"got {name!r} for {self.spec.name}; accepted: a field of FormatSpec")
 
-    def check_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the given options if all are accepted.
-
-        Raises:
-            TypeError: an option is of another type.
-            ValueError: an option is unknown or out of range.
-        """
-        if unknown := [name for name in given if name not in self.options]:
-            accepted = ", ".join(self.options) or "none"
-            bad_value(
-                "format_options",
-                f"unknown options for {self.spec.name!r}: {', '.join(unknown)}; accepted: {accepted}",
-            )
-        return {name: self.options[name].check(name, value) for name, value in given.items()}
-
     def with_panel(self, panel: int) -> FormatSpec:
         """Returns the parameters with panels of `panel` rows, a key of `panels`."""
         return replace(self.spec, panel=panel, window=self.panels[panel])
@@ -174,7 +159,7 @@ def format_spec(
     if panel is None and preset.choose_panel is not None:
         panel = preset.choose_panel(density)
     spec = preset.spec if panel is None else preset.with_panel(panel)
-    spec = replace(spec, **preset.check_options(options or {}))
+    spec = replace(spec, **check_options("format_options", name, preset.options, options))
     return spec if preset.adapt is None else preset.adapt(spec, precision, density)
 
 

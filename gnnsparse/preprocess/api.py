@@ -15,8 +15,9 @@ from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.prepare import Recipe, check_size, prepare_arrays
-from gnnsparse.preprocess.reorder import METHODS, REORDERINGS, check_known
+from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 from gnnsparse.preprocess.source import read_source
+from gnnsparse.registry import check_options
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.sparse.operand import SparseOperand
@@ -110,14 +111,15 @@ def prepare(
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     check_precision(format, precision)
     kind, weights = _read_values(values, edge_weight)
+    known = PRESETS[format].options if format in PRESETS else {}
     recipe = Recipe(
         normalization=kind,
         self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
-        reorder_options=_order_options(reorder, reorder_options),
+        reorder_options=tuple(sorted(_order_options(reorder, reorder_options).items())),
         format="csr" if format == "auto" else format,
         panel=panel,
-        format_options=_format_options(format, format_options),
+        format_options=tuple(sorted(check_options("format_options", format, known, format_options).items())),
         precision=precision,
     )
     source = read_source(graph, num_nodes, num_cols, weights)
@@ -153,31 +155,10 @@ def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:
     return next((a.device for a in arrays if a is not None), torch.device("cpu"))
 
 
-def _read_options(argument: str, options: Any) -> dict[str, Any]:
-    options = {} if options is None else options
-    if not isinstance(options, dict) or not all(isinstance(name, str) for name in options):
-        bad_type(argument, options, "a dict of option names and values")
-    return options
-
-
-def _order_options(reorder: str, options: Any) -> tuple[tuple[str, Any], ...]:
-    """Return all options of a reordering, checked, with defaults for those that are not given."""
-    options = _read_options("reorder_options", options)
+def _order_options(reorder: str, given: Any) -> dict[str, Any]:
     if reorder == "none":
-        check_known(reorder, options, {})
-        return ()
-    return tuple(sorted(METHODS[reorder].check_options(options).items()))
-
-
-def _format_options(format: str, options: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the options of a format that were given, checked. The others are chosen by the matrix."""
-    options = _read_options("format_options", options)
-    if format in PRESETS:
-        return tuple(sorted(PRESETS[format].check_options(options).items()))
-    if options:
-        unknown = ", ".join(options)
-        bad_value("format_options", f"unknown options for {format!r}: {unknown}; accepted: none")
-    return ()
+        return check_options("reorder_options", reorder, {}, given)
+    return METHODS[reorder].check_options(given, "reorder_options")
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:

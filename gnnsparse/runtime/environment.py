@@ -114,20 +114,11 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
         raise
 
 
-class _Shown(logging.Handler):
-    def __init__(self, show: Callable[[str], object]) -> None:
-        super().__init__()
-        self._show = show
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Shows a message."""
-        self._show(record.getMessage())
-
-
 @contextlib.contextmanager
 def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
     """Show what a logger says at the level INFO by `show`, inside a `with` block, and nowhere else."""
-    log, handler = logging.getLogger(name), _Shown(show)
+    log, handler = logging.getLogger(name), logging.Handler()
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign, assignment, return-value]
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -100,7 +100,7 @@ class Memo:
     def __init__(
         self, lock: ForkLock, device: torch.device, one_stream: bool = False, renewable: bool = False
     ) -> None:
-        self.lock, self._device, self._one_stream = lock, device, one_stream
+        self.lock, self._device, self.one_stream = lock, device, one_stream
         self._values: dict[Hashable, Any] = {}
         self._makers: dict[Hashable, Callable[[], Any]] | None = {} if renewable else None
 
@@ -123,17 +123,12 @@ class Memo:
                     )
                 with outside():
                     made = make()
-                if on_gpu and not self._one_stream:
+                if on_gpu and not self.one_stream:
                     path().finish(self._device)
                 self._values[key] = made
                 if self._makers is not None and isinstance(made, torch.Tensor):
                     self._makers[key] = make
             return cast(_T, self._values[key])
-
-    @property
-    def one_stream(self) -> bool:
-        """Whether all values are computed and used on one stream."""
-        return self._one_stream
 
     def renew(self) -> None:
         """Computes all tensors again, in the memory that they have, after arrays behind them were changed.
@@ -180,7 +175,7 @@ class Memo:
     def copy(self) -> Memo:
         """Returns a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
-            other = Memo(self.lock, self._device, self._one_stream)
+            other = Memo(self.lock, self._device, self.one_stream)
             other._values = dict(self._values)
             return other
 

@@ -187,10 +187,6 @@ class KernelCache:
         values, index = self.given_values, self.value_index
         return values if values is None or index is None else values.index_select(0, index.to(values.device))
 
-    def shares_structure(self, other: KernelCache) -> bool:
-        """Return whether both orientations have the very arrays of the structure in common."""
-        return self.csr is other.csr and self.blocked is other.blocked
-
     # Weights, rounded to the precision.
 
     @property
@@ -295,7 +291,7 @@ class KernelCache:
     @property
     def runs_format_alone(self) -> bool:
         """Whether products run in the format that the operand was prepared in, or raise."""
-        return exclusive_preset(self.format_name) is not None
+        return self.blocked is not None and exclusive_preset(self.blocked.spec.name) is not None
 
     def require(self, argument: str, what: str, op: str | None) -> None:
         """Raise a ValueError if the operand's format does not have an operation (`require_operation`)."""

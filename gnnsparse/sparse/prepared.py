@@ -136,7 +136,8 @@ class Prepared:
     @property
     def is_shared(self) -> bool:
         """Whether A and its transpose have the very arrays of the structure in common."""
-        return self.backward.shares_structure(self.forward)
+        here, back = self.caches
+        return back.csr is here.csr and back.blocked is here.blocked
 
     def direction(self, which: int) -> str:
         """Return the name of an orientation in stored plans: "A", or "T" if the transpose has own arrays."""

@@ -14,19 +14,11 @@ from gnnsparse.formats.convert import convert
 from gnnsparse.formats.csr import Csr, check_csr, check_permutation
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import random_graph
+from tests.helpers import short_rows
 
 CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
 #: Arrays whose content is known by checksums alone; test_packed_formats.py changes records byte by byte.
 VALUES = {"values", "residual_values", "zero_ptr", "zero_cols", "packed_blocks"}
-
-
-def short_rows(seed: int = 3) -> SparseGraph:
-    """A matrix of 90 x 60, of which rs-tile keeps rows out of its windows."""
-    graph = random_graph(90, 60, 0.15, seed=seed, hubs=1)
-    dense = torch.from_numpy(graph.to_scipy().toarray())
-    dense[30:60] = 0
-    dense[30:60, 1] = 2
-    return SparseGraph.from_torch_sparse(dense.to_sparse())
 
 
 def made(graph: SparseGraph, case: tuple[str, int | None], precision: Precision) -> BlockedMatrix:

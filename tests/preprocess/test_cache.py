@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -84,22 +85,19 @@ def test_precisions_share_a_file_where_nothing_stored_depends_on_them(own_cache:
     assert len(files(own_cache)) == 1
 
 
-@pytest.mark.parametrize("size", [0, 1000])
-def test_a_file_that_is_cut_short_while_it_is_in_use(own_cache: Path, size: int) -> None:
-    """Of a memory-mapped file, the next access would end the process."""
-    clean = prepare()
-    hit = prepare()
-    assert was_hit(hit)
-    os.truncate(files(own_cache)[0], size)
-    assert same(hit, clean)
-
-
-def test_a_file_that_is_overwritten_while_it_is_in_use(own_cache: Path) -> None:
-    clean = prepare()
-    hit = prepare()
-    path = files(own_cache)[0]
+def overwrite(path: Path) -> None:
     with open(path, "r+b") as file:
         file.write(b"\xff" * path.stat().st_size)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda path: os.truncate(path, 0), lambda path: os.truncate(path, 1000), overwrite]
+)
+def test_a_file_that_is_changed_while_it_is_in_use(own_cache: Path, damage: Callable[[Path], None]) -> None:
+    """Of a memory-mapped file that was cut short, the next access would end the process."""
+    clean, hit = prepare(), prepare()
+    assert was_hit(hit)
+    damage(files(own_cache)[0])
     assert same(hit, clean)
 
 
@@ -171,8 +169,7 @@ def test_other_peoples_files(own_cache: Path) -> None:
 def test_half_written_files_are_not_read(own_cache: Path) -> None:
     prepare()
     path = files(own_cache)[0]
-    part = own_cache / f"{path.stem}-{'0' * 32}.part"
-    part.write_bytes(path.read_bytes()[:500])
+    (own_cache / f"{path.stem}-{'0' * 32}.part").write_bytes(path.read_bytes()[:500])
     path.unlink()
     assert not was_hit(prepare())
     assert was_hit(prepare())
@@ -217,12 +214,14 @@ def test_two_processes_at_once(own_cache: Path) -> None:
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[1] == "True"
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "problem"), [("file/cache", "can't be written"), ("a" * 300, "File name too long")]
+)
+def test_a_folder_that_cannot_be_made(tmp_path: Path, name: str, problem: str) -> None:
     """Also what a read-only folder looks like to root, whom permission bits do not stop."""
-    blocker = tmp_path / "file"
-    blocker.write_text("not a folder")
-    with pytest.warns(CacheWarning, match="can't be written"):
-        a = prepare(cache=blocker / "cache")
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.warns(CacheWarning, match=problem):
+        a = prepare(cache=tmp_path / name)
     assert not was_hit(a)
     assert same(a, prepare(cache=False))
 
@@ -295,15 +294,6 @@ def test_command_line(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert main(["cache", "clear"]) == 0
     assert "2" in capsys.readouterr().out
     assert not files(own_cache)
-
-
-@pytest.mark.slow
-def test_command_line_help() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "gnnsparse.cli.main", "cache", "--help"], capture_output=True, text=True
-    )
-    assert done.returncode == 0
-    assert "verify" in done.stdout
 
 
 def test_bad_words_are_explained(capsys: pytest.CaptureFixture[str]) -> None:

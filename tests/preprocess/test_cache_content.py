@@ -8,27 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import scipy.sparse
 import torch
 
 import gnnsparse
-from gnnsparse import SparseGraph
 from gnnsparse.cli.main import main
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.runtime.cache_files import opened, write_file
 from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
+from tests.helpers import short_rows
 
-
-def graph_with_short_rows() -> SparseGraph:
-    """A matrix of 90 x 60, of which rs-tile keeps rows out of its windows."""
-    dense = random_graph(90, 60, 0.15, seed=3, hubs=1).to_scipy().toarray()
-    dense[30:60] = 0
-    dense[30:60, 1] = 2
-    return SparseGraph.from_scipy(scipy.sparse.csr_array(dense))
-
-
-GRAPH = graph_with_short_rows()
+GRAPH = short_rows()
 SQUARE = random_graph(80, 80, 0.1, weighted=False, seed=4)
 FORMATS = {
     "csr": {}, "window": {"format": "window"}, "dense": {"format": "me-bcrs", "precision": "fp16"},

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import gc
-import pickle
 from typing import Any
 
 import numpy as np
@@ -216,20 +214,6 @@ def test_transpose_of_the_transpose() -> None:
     gc.collect()
     assert torch.equal(matrix_of(transposed), want.T)
     assert torch.equal(matrix_of(transposed.T), want)
-
-
-@pytest.mark.parametrize("reorder", ["none", "metis", "community"])
-def test_copies_and_pickles(reorder: str) -> None:
-    a = make(random_graph(40, 40, 0.1), "cpu", reorder=reorder, format="hrpb", precision="tf32")
-    assert copy.deepcopy(a) is a
-    again = pickle.loads(pickle.dumps(a))
-    assert torch.equal(matrix_of(again), matrix_of(a))
-    assert torch.equal(matrix_of(pickle.loads(pickle.dumps(a.T))), matrix_of(a.T))
-
-
-def test_repr_names_what_matters() -> None:
-    a = make(random_graph(40, 30, 0.1), "cpu", precision="tf32", format="window")
-    assert repr(a) == f"SparseOperand(40 x 30, nnz={a.nnz}, tf32, format=window, device=cpu)"
 
 
 @pytest.mark.gpu

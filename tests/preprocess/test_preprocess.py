@@ -9,16 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.formats import format_spec
-from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.plan.window import WINDOW
-from gnnsparse.plan.work import cut_rows, cut_windows, group_rows, window_tiles
+from gnnsparse.plan.work import cut_rows, group_rows, window_tiles
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.runtime import device as device_module
@@ -97,41 +93,6 @@ def test_metis_without_pymetis(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pymetis", None)
     with pytest.raises(ImportError, match="pip install pymetis"):
         reorder(random_graph(20, 20, 0.2), "metis")
-
-
-@given(
-    rows=st.integers(1, 60), cols=st.integers(1, 300), density=st.sampled_from([0.0, 0.05, 0.5]),
-    limit=st.integers(1, 9), seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_segments_cover_every_step_once(rows: int, cols: int, density: float, limit: int, seed: int) -> None:
-    graph = random_graph(rows, cols, density, seed=seed, hubs=1)
-    blocked = convert(graph.csr, format_spec("window"), None)
-    segments = cut_windows(blocked, graph.csr, limit)
-    steps = window_tiles(blocked)
-    covered = [set() for _ in range(steps.numel())]
-    places: dict[int, list[int]] = {}
-    for window, first, count, place in segments.items.tolist():
-        assert count <= limit
-        new = set(range(first, first + count))
-        assert not covered[window] & new
-        covered[window] |= new
-        if place >= 0:
-            places.setdefault(window, []).append(place)
-    assert [len(c) for c in covered] == steps.tolist()
-    assert {w: (p[0], len(p)) for w, p in places.items()} == {
-        w: (f, c) for w, f, c, _ in segments.cuts.tolist()
-    }
-    assert sorted(p for window in places.values() for p in window) == list(range(segments.partials))
-    # Rows resume after the nonzeros of the segments before.
-    dense = torch.from_numpy(graph.to_scipy().toarray()) != 0
-    for (window, first, _, _), offsets in zip(
-        segments.items.tolist(), segments.row_offsets.tolist(), strict=True
-    ):
-        begin = int(blocked.panel_ptr[window])
-        before = blocked.columns[begin : begin + 16 * first].long()
-        for r, offset in enumerate(offsets):
-            row = 8 * window + r
-            assert offset == (int(dense[row, before].sum()) if row < rows else 0)
 
 
 def test_cut_rows_lists_long_rows_alone() -> None:

@@ -87,15 +87,15 @@ def test_the_adaptive_rule(tiles: list[int], concurrent: int) -> None:
 # Work lists.
 
 
-def check_list(tiles: list[int], graph: SparseGraph, balance: str, concurrent: int) -> None:
+def check_list(graph: SparseGraph, limit: int, balance: str, concurrent: int) -> None:
     """Items cover every window once and in order, partial sums follow one another, no part is empty."""
     blocked = convert(graph.csr, format_spec("window"), None)
-    assert window_tiles(blocked).tolist() == tiles
-    work = cut_windows(blocked, graph.csr, 24, balance=balance, concurrent=concurrent)
-    place, at, cuts = 0, 0, []
-    for window, count in enumerate(tiles):
-        parts = [item for item in work.items.tolist() if item[0] == window]
-        assert work.items.tolist()[at : at + len(parts)] == parts
+    tiles = window_tiles(blocked)
+    work = cut_windows(blocked, graph.csr, limit, balance=balance, concurrent=concurrent)
+    items, place, at, cuts = work.items.tolist(), 0, 0, []
+    for window, count in enumerate(tiles.tolist()):
+        parts = [item for item in items if item[0] == window]
+        assert items[at : at + len(parts)] == parts
         at += len(parts)
         begin = 0
         for _, first, length, where in parts:
@@ -106,33 +106,44 @@ def check_list(tiles: list[int], graph: SparseGraph, balance: str, concurrent: i
             place += len(parts) > 1
         assert begin == count
         lengths = [item[2] for item in parts]
-        assert balance == "auto" or max(lengths) - min(lengths) <= 1
+        if balance == "auto":  # all but the last are equally long
+            size = -(-count // int(limited_parts(tiles, limit)[window]))
+            assert max(lengths) <= limit
+            assert lengths == [min(size, count - item[1]) for item in parts]
+        else:
+            assert max(lengths) - min(lengths) <= 1
         if len(parts) > 1:
             cuts.append([window, place - len(parts), len(parts), 0])
+    assert at == len(items)
     assert (work.cuts.tolist(), work.partials) == (cuts, place)
+    # Rows resume after the nonzeros of the parts before.
+    dense = torch.from_numpy(graph.to_scipy().toarray()) != 0
+    for (window, first, _, _), offsets in zip(items, work.row_offsets.tolist(), strict=True):
+        begin = int(blocked.panel_ptr[window])
+        before = blocked.columns[begin : begin + 16 * first].long()
+        rows = dense[8 * window : 8 * window + 8][:, before].sum(1).tolist()
+        assert offsets == rows + [0] * (8 - len(rows))
 
 
 @pytest.mark.parametrize("balance", BALANCES)
 @pytest.mark.parametrize("concurrent", [1, 3, 1000])
 def test_work_lists(balance: str, concurrent: int) -> None:
     counts = [700, 3, 0, 90, 16, 17, 200]
-    rows = torch.arange(8 * len(counts)).repeat_interleave(
-        torch.tensor([count if r == 0 else 0 for count in counts for r in range(8)])
-    )
+    first_rows = torch.arange(0, 8 * len(counts), 8).repeat_interleave(torch.tensor(counts))
     columns = torch.cat([torch.arange(count) for count in counts])
-    graph = SparseGraph.from_edge_index(torch.stack([columns, rows]), num_nodes=(700, 56))
-    check_list([-(-count // 16) for count in counts], graph, balance, concurrent)
+    graph = SparseGraph.from_edge_index(torch.stack([columns, first_rows]), num_nodes=(700, 56))
+    check_list(graph, 24, balance, concurrent)
 
 
-def test_auto_cuts_as_before() -> None:
-    graph = random_graph(40, 500, 0.2, seed=1)
-    blocked = convert(graph.csr, format_spec("window"), None)
-    tiles = window_tiles(blocked)
-    items = cut_windows(blocked, graph.csr, 3).items
-    lengths = -(-tiles // limited_parts(tiles, 3))
-    for window, first, count, _ in items.tolist():
-        assert first % int(lengths[window]) == 0
-        assert count == min(int(lengths[window]), int(tiles[window]) - first)
+@given(
+    rows=st.integers(1, 60), cols=st.integers(1, 300), density=st.sampled_from([0.0, 0.05, 0.5]),
+    limit=st.integers(1, 9), balance=st.sampled_from(BALANCES), concurrent=st.integers(1, 20),
+    seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_work_lists_of_any_matrix(
+    rows: int, cols: int, density: float, limit: int, balance: str, concurrent: int, seed: int
+) -> None:
+    check_list(random_graph(rows, cols, density, seed=seed, hubs=1), limit, balance, concurrent)
 
 
 # The argument of prepare, and plans.

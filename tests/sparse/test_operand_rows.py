@@ -209,3 +209,5 @@ def test_short_texts() -> None:
     assert "with values" in repr(random_graph(3, 4, 1.0))
     a: SparseOperand = gnnsparse.prepare(mask, cache=False)
     assert repr(a[:5]) == "SparseOperand(5 x 4096, nnz=655, fp32, format=csr, device=cpu)"
+    a = gnnsparse.prepare(mask, precision="tf32", format="window", cache=False)
+    assert repr(a) == "SparseOperand(4096 x 4096, nnz=1036160, tf32, format=window, device=cpu)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -103,39 +104,44 @@ def test_a_number_beyond_64_bits_is_named(name: str, call: Callable[[int], Any],
         call(number)
 
 
-@pytest.mark.parametrize("width", [2.0, np.eye(2), "8", None, [1]])
-def test_stats_names_a_width_that_is_no_integer(width: Any) -> None:
-    with pytest.raises(TypeError, match=r"^width: .*accepted: "):
-        A.stats(width)
-
-
-@pytest.mark.parametrize("panel", [[16], np.eye(2), "16", 16.0, {}])
-def test_a_panel_that_is_no_integer_is_named(panel: Any) -> None:
-    with pytest.raises(TypeError, match=r"^panel: .*accepted: "):
-        gnnsparse.prepare(GRAPH, format="hrpb", panel=panel, cache=False)
-
-
-@pytest.mark.parametrize("impl", [np.eye(2), np.zeros(0), [1], None, 3])
-def test_an_implementation_that_is_no_text_is_named(impl: Any) -> None:
-    for call in (
-        lambda: gnnsparse.spmm(A, X, impl=impl),
-        lambda: gnnsparse.sddmm(A, X, X, impl=impl),
-        lambda: gnnsparse.edge_softmax(A, torch.zeros(A.nnz), impl=impl),
-        lambda: gnnsparse.attention(A, X, X, X, impl=impl),
-    ):
-        with pytest.raises(TypeError, match=r"^impl: .*accepted: "):
-            call()
-
-
-@pytest.mark.parametrize("plan", [np.eye(2), [1], "csr", 3, {}])
-def test_a_plan_that_is_none_is_named(plan: Any) -> None:
-    for call in (
-        lambda: gnnsparse.spmm(A, X, plan=plan),
-        lambda: gnnsparse.sddmm(A, X, X, plan=plan),
-        lambda: gnnsparse.attention(A, X, X, X, plan=plan),
-    ):
-        with pytest.raises(TypeError, match=r"^plan: .*accepted: "):
-            call()
+@pytest.mark.parametrize(
+    ("name", "values", "calls"),
+    [
+        ("width", [2.0, np.eye(2), "8", None, [1]], [lambda v: A.stats(v)]),
+        (
+            "panel",
+            [[16], np.eye(2), "16", 16.0, {}],
+            [lambda v: gnnsparse.prepare(GRAPH, format="hrpb", panel=v, cache=False)],
+        ),
+        (
+            "impl",
+            [np.eye(2), np.zeros(0), [1], None, 3],
+            [
+                lambda v: gnnsparse.spmm(A, X, impl=v),
+                lambda v: gnnsparse.sddmm(A, X, X, impl=v),
+                lambda v: gnnsparse.edge_softmax(A, torch.zeros(A.nnz), impl=v),
+                lambda v: gnnsparse.attention(A, X, X, X, impl=v),
+            ],
+        ),
+        (
+            "plan",
+            [np.eye(2), [1], "csr", 3, {}],
+            [
+                lambda v: gnnsparse.spmm(A, X, plan=v),
+                lambda v: gnnsparse.sddmm(A, X, X, plan=v),
+                lambda v: gnnsparse.attention(A, X, X, X, plan=v),
+            ],
+        ),
+        ("edge_weight", ["x", np.ones(9), [1.0] * 9, 3], [lambda v: layers.GCNConv(4, 3)(X, EDGES, v)]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_is_of_another_type_is_named(
+    name: str, values: list[Any], calls: list[Callable[[Any], Any]]
+) -> None:
+    for call, value in itertools.product(calls, values):
+        with pytest.raises(TypeError, match=f"^{name}: .*accepted: "):
+            call(value)
 
 
 LAYERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
@@ -177,15 +183,3 @@ def test_a_dtype_that_parameters_do_not_have_is_named(layer: str, dtype: torch.d
 def test_edges_of_another_dtype_are_named(layer: torch.nn.Module, edges: torch.Tensor) -> None:
     with pytest.raises(TypeError, match=r"^edge_index: .*accepted: .*int64"):
         layer(X, edges)
-
-
-@pytest.mark.parametrize("weight", ["x", np.ones(9), [1.0] * 9, 3])
-def test_edge_weights_that_are_no_tensor_are_named(weight: Any) -> None:
-    with pytest.raises(TypeError, match=r"^edge_weight: .*accepted: "):
-        layers.GCNConv(4, 3)(X, EDGES, weight)
-
-
-def test_a_linear_layer_without_features_gives_its_bias() -> None:
-    layer = layers.SparseLinear(SparseGraph.from_csr([0, 0, 0, 0], [], num_cols=0))
-    assert torch.equal(layer(torch.ones(5, 0)), torch.zeros(5, 3))
-    assert layers.SparseLinear(SparseGraph.from_csr([0], []))(torch.ones(2, 5, 0)).shape == (2, 5, 0)

@@ -90,6 +90,7 @@ def results(a: SparseOperand) -> list[torch.Tensor]:
 @pytest.mark.parametrize(("options", "precision"), [
     *itertools.product([
         {}, {"values": "gcn", "reorder": "rcm"}, {"values": "mean", "reorder": "degree"}, {"autotune": True},
+        {"reorder": "metis"},
     ], PRECISIONS),
     *(({"format": name}, precision) for name, precision in FORMAT_PRECISIONS if name != "csr"),
 ], ids=str)  # fmt: skip

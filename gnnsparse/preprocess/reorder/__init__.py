@@ -8,7 +8,6 @@ from gnnsparse.preprocess.reorder.registry import (
     Method,
     Option,
     Reordering,
-    check_known,
     register_reordering,
     reorder,
 )
@@ -27,7 +26,6 @@ __all__ = [
     "Method",
     "Option",
     "Reordering",
-    "check_known",
     "register_reordering",
     "reorder",
 ]

@@ -15,7 +15,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.formats.csr import Csr, Locality, check_csr, check_permutation, coo_to_csr, measure_locality
-from gnnsparse.registry import Names, Option, Registry
+from gnnsparse.registry import Names, Option, Registry, check_options
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "Method",
     "Option",
     "Reordering",
-    "check_known",
     "register_reordering",
     "reorder",
     "undirected",
@@ -109,17 +108,15 @@ class Method:
         for name, option in self.options.items():
             option.check(name, option.default)
 
-    def check_options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def check_options(self, given: Mapping[str, Any] | None, argument: str = "reorder") -> dict[str, Any]:
         """Checks the given options, and returns all options of the reordering with defaults for the others.
 
         Raises:
             TypeError: an option is of another type.
             ValueError: an option is unknown or out of range.
         """
-        check_known(self.name, given, self.options)
-        return {
-            name: option.check(name, given.get(name, option.default)) for name, option in self.options.items()
-        }
+        defaults = {name: option.default for name, option in self.options.items()}
+        return defaults | check_options(argument, self.name, self.options, given)
 
     def check_matrix(self, csr: Csr) -> None:
         """Raises a ValueError if the reordering does not accept a matrix, or if it is no valid CSR matrix."""
@@ -200,13 +197,6 @@ class Method:
         except ImportError as error:
             needs = f"reorder={self.name!r} needs the package {self.package}"
             raise ImportError(f"{needs}: pip install {self.package}") from error
-
-
-def check_known(method: str, given: Mapping[str, Any], options: Mapping[str, Option]) -> None:
-    """Raises a ValueError if `given` has an option that is not among `options`."""
-    if unknown := [name for name in given if name not in options]:
-        accepted = ", ".join(options) or "none"
-        bad_value("reorder", f"unknown options for {method!r}: {', '.join(unknown)}; accepted: {accepted}")
 
 
 #: The reorderings by name.
@@ -311,7 +301,7 @@ def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reorder
     check_choice("reorder", method, REORDERINGS)
     csr = graph.csr.to(torch.device("cpu"))
     if method == "none":
-        check_known(method, options, {})
+        check_options("reorder", method, {}, options)
         before = measure_locality(csr, None)
         return Reordering(method, None, 0.0, before, before)
     start = time.perf_counter()
