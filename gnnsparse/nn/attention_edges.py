@@ -15,7 +15,7 @@ from gnnsparse.nn.adjacency import Fingerprint
 from gnnsparse.ops.arguments import FLOATS
 from gnnsparse.ops.attention.api import check_bias
 from gnnsparse.patterns import masks
-from gnnsparse.patterns.operands import SharedPatterns, dense_weights, pair_terms, shared_patterns, total
+from gnnsparse.patterns.operands import Patterns, dense_weights, pair_terms, shared_patterns, total
 from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
@@ -162,7 +162,7 @@ class LayerPatterns:
 
     def __init__(self, pattern: Any, options: Any, precision: Precision | None) -> None:
         self.precision = precision
-        self.own: SharedPatterns | None = None
+        self.own: Patterns | None = None
         if pattern is not None:
             self.own = shared_patterns(read_own_pattern("pattern", pattern, options), precision)
         elif options is not None:
@@ -170,7 +170,14 @@ class LayerPatterns:
         self._all = shared_patterns(Named("full", ()), precision)
         self._earlier = shared_patterns(Named("causal", ()), precision)
 
-    def get(self, is_causal: bool) -> SharedPatterns:
+    @classmethod
+    def of(cls, own: Patterns) -> LayerPatterns:
+        """Make those of a layer that has patterns already."""
+        made = cls(None, None, None)
+        made.own = own
+        return made
+
+    def get(self, is_causal: bool) -> Patterns:
         """Return the layer's patterns; without any those of all keys, or of all keys up to the query."""
         if self.own is not None:
             return self.own

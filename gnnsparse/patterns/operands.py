@@ -102,6 +102,11 @@ class Patterns:
         self.number = next(_numbers)
         _all[self.number] = self
 
+    @property
+    def pattern(self) -> Any:
+        """The description of the pattern, what `read_pattern` returned."""
+        return self._pattern
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Patterns:
         other = type(self).__new__(type(self))
         other._pattern, other._precision = self._pattern, self._precision
@@ -237,11 +242,6 @@ class SharedPatterns(Patterns):
 
     Made by `shared_patterns`.
     """
-
-    @property
-    def pattern(self) -> Any:
-        """The description of the pattern, what `read_pattern` returned."""
-        return self._pattern
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedPatterns:
         return self

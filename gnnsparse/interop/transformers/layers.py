@@ -8,13 +8,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.interop.models import Model, aligned, check_model, log
 from gnnsparse.interop.transformers import huggingface
-from gnnsparse.nn.attention_edges import padding_bias
-from gnnsparse.patterns.operands import Patterns, attend, dense_weights, pair_terms, total
+from gnnsparse.nn.attention_edges import LayerPatterns
+from gnnsparse.nn.sparse_attention import SparseAttention
+from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.read import read_pattern
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -33,23 +33,21 @@ def _problem_of(layer: torch.nn.MultiheadAttention) -> str:
     return ""
 
 
-class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
+class SparsifiedMultiheadAttention(SparseAttention, torch.nn.MultiheadAttention):
     """A torch.nn.MultiheadAttention that attends by a pattern: what `sparsify` makes of one.
 
     The class of the layer is exchanged and nothing else, so that it has the same parameters and hooks.
     """
 
-    gnnsparse_patterns: Patterns
+    fused = None
+    extra_repr = torch.nn.MultiheadAttention.extra_repr
 
     @property
-    def _qkv_same_embed_dim(self) -> bool:
-        """False: torch's encoder layer then calls this layer in evaluation too.
+    def num_kv_heads(self) -> int:  # type: ignore[override]
+        """Number of heads of keys and values."""
+        return self.num_heads
 
-        Else it would compute the whole layer by one operator (its fast path), which knows no pattern.
-        """
-        return False
-
-    def forward(
+    def forward(  # type: ignore[override]
         self,
         query: torch.Tensor,
         key: torch.Tensor,
@@ -70,61 +68,10 @@ class SparsifiedMultiheadAttention(torch.nn.MultiheadAttention):
             TypeError: a tensor is of a dtype that no kernel has.
             ValueError: a shape or a device does not go with the layer, the pattern or another argument.
         """
-        turned = query.dim() == 3 and not self.batch_first
-        itself = query is key and key is value
-        q, k, v = (x.transpose(0, 1) if x.dim() == 3 and turned else x for x in (query, key, value))
-        self._check(q, k, v)
-        lengths = q.shape[-2], k.shape[-2]
-        heads = (self.num_heads, -1)
-        q, k, v = (x.unflatten(-1, heads).transpose(-3, -2) for x in self._projected(q, k, v, itself))
         mask = None if is_causal else attn_mask
-        operand = self.gnnsparse_patterns.operand(
-            *lengths, q, is_causal=is_causal, with_pairs=mask is not None or need_weights
+        return super().forward(
+            query, key, value, key_padding_mask, need_weights, mask, average_attn_weights, is_causal
         )
-        bias = None if key_padding_mask is None else padding_bias(operand, key_padding_mask, q.shape[:-3])
-        if mask is not None:
-            bias = total(bias, self._mask_terms(operand, mask, q.shape[:-2]))
-        dropout_p = self.dropout if self.training else 0.0
-        out, weights = attend(operand, q, k, v, bias, dropout_p, None, need_weights)
-        out = F.linear(out.transpose(-3, -2).flatten(-2), self.out_proj.weight, self.out_proj.bias)
-        out = out.transpose(0, 1) if turned else out
-        if weights is None:
-            return out, None
-        return out, dense_weights(operand, weights.mean(-2) if average_attn_weights else weights)
-
-    def _check(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Raise a ValueError unless the inputs, [..., length, features], go together."""
-        for name, x, width in (("query", q, self.embed_dim), ("key", k, self.kdim), ("value", v, self.vdim)):
-            if x.is_nested:
-                bad_value(name, "got a nested tensor; accepted in a sparse layer: padded sequences")
-            if x.dim() not in (2, 3) or x.shape[-1] != width:
-                shape = f"(length, {width}), or of three dimensions with a batch"
-                bad_value(name, f"has shape {tuple(x.shape)} (batch first); accepted: {shape}")
-        if not q.dim() == k.dim() == v.dim() or not q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-            bad_value("key", "the batches of query, key and value differ; accepted: one batch for all")
-        if k.shape[-2] != v.shape[-2]:
-            bad_value("value", f"has length {v.shape[-2]}; accepted: {k.shape[-2]}, as key")
-
-    def _projected(self, q: Any, k: Any, v: Any, itself: bool) -> tuple[torch.Tensor, ...]:
-        """Compute queries, keys and values, [..., tokens, embed_dim]: of one input tensor in one product."""
-        weight, bias = self.in_proj_weight, self.in_proj_bias
-        biases = (None, None, None) if bias is None else bias.chunk(3)
-        if weight is None:
-            weights = self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-        elif itself:
-            return F.linear(q, weight, bias).chunk(3, dim=-1)
-        else:
-            weights = weight.chunk(3)
-        return tuple(F.linear(x, w, b) for x, w, b in zip((q, k, v), weights, biases, strict=True))
-
-    def _mask_terms(self, operand: SparseOperand, mask: torch.Tensor, heads: torch.Size) -> torch.Tensor:
-        """Return what `attn_mask` adds to the scores of the edges, [nnz] or [(batch,) heads, nnz]."""
-        if mask.shape == operand.shape:
-            return pair_terms(operand, "attn_mask", mask, blocks=True)
-        if mask.dim() != 3 or mask.shape != (heads.numel(), *operand.shape):
-            wanted = f"{tuple(operand.shape)} or {(heads.numel(), *operand.shape)}"
-            bad_value("attn_mask", f"has shape {tuple(mask.shape)}; accepted: {wanted}")
-        return pair_terms(operand, "attn_mask", mask.unflatten(0, heads), blocks=True)
 
 
 @dataclass(frozen=True)
@@ -253,6 +200,7 @@ def sparsify(model: Model, pattern: Any, precision: Precision | str | None = Non
             # Into the dictionary of the layer: it is no parameter, buffer or module.
             layer.module.__dict__["gnnsparse_patterns"] = patterns
             if layer.model is None:
+                layer.module.__dict__["patterns"] = LayerPatterns.of(patterns)
                 layer.module.__class__ = SparsifiedMultiheadAttention
         _keep_padded(model)
         _look_up([layer for layer, _ in chosen])
@@ -349,6 +297,7 @@ def restore(model: Model) -> Model:
             module.use_nested_tensor = True  # type: ignore[assignment]
         if isinstance(module, SparsifiedMultiheadAttention):
             module.__class__ = torch.nn.MultiheadAttention  # type: ignore[assignment]
+            del module.__dict__["patterns"]
         module.__dict__.pop("gnnsparse_patterns", None)
     for inner in huggingface.models_of(model):  # outer ones first: each sets those inside of it too
         before = inner.__dict__.pop("gnnsparse_attention_before", None)
