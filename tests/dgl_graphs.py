@@ -36,3 +36,8 @@ def homogeneous(dgl: Any, nodes: int, edges: int, seed: int = 0, loops: bool = T
     else:
         ends[1] = ends[1] // 2
     return dgl.graph((ends[0], ends[1]), num_nodes=nodes)
+
+
+def operands(layer: Any) -> list[Any]:
+    """The operands that an accelerated layer has made of the graph of its last call."""
+    return [made.operand for made in layer.gnnsparse_options.structure._made.values()]

@@ -46,6 +46,8 @@ class Graph:
             "node_kind": torch.arange(self.nodes, device=device) % 2,
         }
 
+        self.extras["normal"] = torch.nn.functional.normalize(self.extras["pos"])
+
     def double(self) -> Graph:
         """The same inputs in float64."""
         other = Graph(self.edges, self.nodes)
@@ -62,33 +64,25 @@ class Graph:
 Call = Callable[[Any, torch.Tensor, Graph], torch.Tensor]
 
 
-def plain(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.edges)
+def with_edges(*extras: str) -> Call:
+    """Calls a layer with x, the edges and inputs of these names."""
+    return lambda layer, x, g: layer(x, g.edges, *(getattr(g, name) for name in extras))
 
 
-def weighted(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.edges, g.w)
+plain, weighted, with_attr, with_kinds = (with_edges(*names) for names in ((), ("w",), ("attr",), ("kind",)))
 
 
-def with_attr(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.edges, g.attr)
+def before_edges(*extras: str) -> Call:
+    """Calls a layer with x, inputs of these names, and the edges."""
+    return lambda layer, x, g: layer(x, *(getattr(g, name) for name in extras), g.edges)
 
 
-def with_first(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.x0, g.edges)
-
-
-def with_kinds(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.edges, g.kind)
+with_first, with_pos = before_edges("x0"), before_edges("pos")
 
 
 def several(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
     found = layer({"a": x, "b": x * 2}, dict.fromkeys(RELATIONS, g.edges))
     return torch.cat([found[kind] for kind in KINDS if found[kind] is not None])
-
-
-def heat(layer: Any, x: torch.Tensor, g: Graph) -> torch.Tensor:
-    return layer(x, g.edges, g.node_kind, g.kind, g.attr)
 
 
 def mlp(inputs: int = WIDTH, out: int = OUT) -> Any:
@@ -107,154 +101,124 @@ class Case:
     call: Call = plain
 
 
-def conv(name: str, *arguments: Any, **options: Any) -> Callable[[], Any]:
-    return lambda: getattr(pyg, name)(*arguments, **options)
+@dataclass(frozen=True)
+class Of:
+    """The arguments of a layer, of which those that are functions make the argument, and a call of it."""
+
+    arguments: tuple[Any, ...]
+    options: dict[str, Any]
+    call: Call
+
+    def case(self, name: str) -> Case:
+        def make() -> Any:
+            given = (a() if callable(a) else a for a in self.arguments)
+            return getattr(pyg, name)(*given, **self.options)
+
+        return Case(make, self.call)
 
 
-#: Class -> calls of it. The first one is what the table says of the class.
-CASES: dict[str, list[Case]] = {
+def of(*arguments: Any, call: Call = plain, **options: Any) -> Of:
+    return Of(arguments, options, call)
+
+
+def hetero() -> Any:
+    layers = pyg.SAGEConv((WIDTH, WIDTH), OUT), pyg.GraphConv((WIDTH, WIDTH), OUT), pyg.GATConv(WIDTH, OUT)
+    return dict(zip(RELATIONS, layers, strict=True))
+
+
+_BOTH = WIDTH, OUT
+_CASES: dict[str, list[Of]] = {
     "SimpleConv": [
-        Case(conv("SimpleConv", "mean")),
-        Case(conv("SimpleConv", "sum", "self_loop"), weighted),
-        Case(conv("SimpleConv", "mean"), weighted),
-        Case(conv("SimpleConv", "max"), weighted),
+        of("mean"), of("sum", "self_loop", call=weighted), of("mean", call=weighted),
+        of("max", call=weighted),
     ],
     "GCNConv": [
-        Case(conv("GCNConv", WIDTH, OUT)),
-        Case(conv("GCNConv", WIDTH, OUT), weighted),
-        Case(conv("GCNConv", WIDTH, OUT, improved=True)),
-        Case(conv("GCNConv", WIDTH, OUT, cached=True)),
-        Case(conv("GCNConv", WIDTH, OUT, add_self_loops=False)),
-        Case(conv("GCNConv", WIDTH, OUT, normalize=False)),
+        of(*_BOTH), of(*_BOTH, call=weighted), of(*_BOTH, improved=True), of(*_BOTH, cached=True),
+        of(*_BOTH, add_self_loops=False), of(*_BOTH, normalize=False),
     ],
-    "ChebConv": [Case(conv("ChebConv", WIDTH, OUT, 3)), Case(conv("ChebConv", WIDTH, OUT, 2), weighted)],
+    "ChebConv": [of(*_BOTH, 3), of(*_BOTH, 2, call=weighted)],
     "SAGEConv": [
-        Case(conv("SAGEConv", WIDTH, OUT)),
-        Case(conv("SAGEConv", WIDTH, OUT, aggr="max")),
-        Case(conv("SAGEConv", WIDTH, OUT, aggr="min", project=True)),
-        Case(conv("SAGEConv", WIDTH, OUT, aggr="sum", normalize=True)),
-        Case(conv("SAGEConv", WIDTH, OUT, aggr=["mean", "max"])),
-        Case(conv("SAGEConv", WIDTH, OUT, aggr="median")),
+        of(*_BOTH), of(*_BOTH, aggr="max"), of(*_BOTH, aggr="min", project=True),
+        of(*_BOTH, aggr="sum", normalize=True), of(*_BOTH, aggr=["mean", "max"]), of(*_BOTH, aggr="median"),
     ],
-    "GraphConv": [
-        Case(conv("GraphConv", WIDTH, OUT)),
-        Case(conv("GraphConv", WIDTH, OUT, aggr="mean"), weighted),
-        Case(conv("GraphConv", WIDTH, OUT, aggr="max"), weighted),
-    ],
-    "GatedGraphConv": [
-        Case(conv("GatedGraphConv", WIDTH, 2)),
-        Case(conv("GatedGraphConv", WIDTH, 2), weighted),
-    ],
-    "ResGatedGraphConv": [Case(conv("ResGatedGraphConv", WIDTH, OUT))],
+    "GraphConv": [of(*_BOTH), of(*_BOTH, aggr="mean", call=weighted), of(*_BOTH, aggr="max", call=weighted)],
+    "GatedGraphConv": [of(WIDTH, 2), of(WIDTH, 2, call=weighted)],
+    "ResGatedGraphConv": [of(*_BOTH)],
     "GATConv": [
-        Case(conv("GATConv", WIDTH, OUT, heads=2)),
-        Case(conv("GATConv", WIDTH, OUT, concat=False, heads=3)),
-        Case(conv("GATConv", WIDTH, OUT, edge_dim=EDGE_DIM, residual=True), with_attr),
-        Case(conv("GATConv", WIDTH, OUT, add_self_loops=False)),
+        of(*_BOTH, heads=2), of(*_BOTH, concat=False, heads=3), of(*_BOTH, add_self_loops=False),
+        of(*_BOTH, edge_dim=EDGE_DIM, residual=True, call=with_attr),
     ],
     "GATv2Conv": [
-        Case(conv("GATv2Conv", WIDTH, OUT, heads=2)),
-        Case(conv("GATv2Conv", WIDTH, OUT, share_weights=True)),
-        Case(conv("GATv2Conv", WIDTH, OUT, edge_dim=EDGE_DIM), with_attr),
+        of(*_BOTH, heads=2), of(*_BOTH, share_weights=True), of(*_BOTH, edge_dim=EDGE_DIM, call=with_attr),
     ],
-    "TransformerConv": [
-        Case(conv("TransformerConv", WIDTH, OUT, heads=2)),
-        Case(conv("TransformerConv", WIDTH, OUT, beta=True, edge_dim=EDGE_DIM), with_attr),
-    ],
-    "AGNNConv": [Case(conv("AGNNConv")), Case(conv("AGNNConv", add_self_loops=False))],
-    "TAGConv": [
-        Case(conv("TAGConv", WIDTH, OUT)),
-        Case(conv("TAGConv", WIDTH, OUT, normalize=False), weighted),
-    ],
-    "GINConv": [
-        Case(lambda: pyg.GINConv(mlp(), train_eps=True)),
-        Case(lambda: pyg.GINConv(mlp(), aggr="max")),
-    ],
-    "GINEConv": [Case(lambda: pyg.GINEConv(mlp(), edge_dim=EDGE_DIM), with_attr)],
-    "ARMAConv": [Case(conv("ARMAConv", WIDTH, OUT, 2, 2))],
-    "SGConv": [Case(conv("SGConv", WIDTH, OUT, 2)), Case(conv("SGConv", WIDTH, OUT, cached=True), weighted)],
-    "SSGConv": [Case(conv("SSGConv", WIDTH, OUT, 0.1, 2))],
-    "APPNP": [Case(conv("APPNP", 3, 0.1)), Case(conv("APPNP", 2, 0.1), weighted)],
-    "MFConv": [Case(conv("MFConv", WIDTH, OUT))],
+    "TransformerConv": [of(*_BOTH, heads=2), of(*_BOTH, beta=True, edge_dim=EDGE_DIM, call=with_attr)],
+    "AGNNConv": [of(), of(add_self_loops=False)],
+    "TAGConv": [of(*_BOTH), of(*_BOTH, normalize=False, call=weighted)],
+    "GINConv": [of(mlp, train_eps=True), of(mlp, aggr="max")],
+    "GINEConv": [of(mlp, edge_dim=EDGE_DIM, call=with_attr)],
+    "ARMAConv": [of(*_BOTH, 2, 2)],
+    "SGConv": [of(*_BOTH, 2), of(*_BOTH, cached=True, call=weighted)],
+    "SSGConv": [of(*_BOTH, 0.1, 2)],
+    "APPNP": [of(3, 0.1), of(2, 0.1, call=weighted)],
+    "MFConv": [of(*_BOTH)],
     "RGCNConv": [
-        Case(conv("RGCNConv", WIDTH, OUT, 2), with_kinds),
-        Case(conv("RGCNConv", WIDTH, OUT, 2, num_bases=2), with_kinds),
-        Case(conv("RGCNConv", WIDTH, OUT, 2, num_blocks=2), with_kinds),
+        of(*_BOTH, 2, call=with_kinds), of(*_BOTH, 2, num_bases=2, call=with_kinds),
+        of(*_BOTH, 2, num_blocks=2, call=with_kinds),
     ],
-    "FastRGCNConv": [Case(conv("FastRGCNConv", WIDTH, OUT, 2), with_kinds)],
-    "RGATConv": [Case(conv("RGATConv", WIDTH, OUT, 2), with_kinds)],
-    "SignedConv": [
-        Case(conv("SignedConv", WIDTH, OUT, True), lambda layer, x, g: layer(x, g.edges, g.edges))
-    ],
-    "DNAConv": [Case(conv("DNAConv", WIDTH), lambda layer, x, g: layer(torch.stack([x, g.x0], 1), g.edges))],
-    "PointNetConv": [
-        Case(lambda: pyg.PointNetConv(mlp(WIDTH + 3)), lambda layer, x, g: layer(x, g.pos, g.edges))
-    ],
-    "GMMConv": [Case(conv("GMMConv", WIDTH, OUT, EDGE_DIM, 2), with_attr)],
-    "NNConv": [Case(lambda: pyg.NNConv(WIDTH, OUT, Linear(EDGE_DIM, WIDTH * OUT)), with_attr)],
-    "CGConv": [Case(conv("CGConv", WIDTH, EDGE_DIM), with_attr)],
-    "EdgeConv": [Case(lambda: pyg.EdgeConv(mlp(2 * WIDTH)))],
-    "PPFConv": [
-        Case(
-            lambda: pyg.PPFConv(mlp(WIDTH + 4)),
-            lambda layer, x, g: layer(x, g.pos, torch.nn.functional.normalize(g.pos), g.edges),
-        )
-    ],
-    "FeaStConv": [Case(conv("FeaStConv", WIDTH, OUT, 2))],
-    "PointTransformerConv": [
-        Case(conv("PointTransformerConv", WIDTH, OUT), lambda layer, x, g: layer(x, g.pos, g.edges))
-    ],
-    "HypergraphConv": [Case(conv("HypergraphConv", WIDTH, OUT))],
-    "LEConv": [Case(conv("LEConv", WIDTH, OUT), weighted)],
-    "PNAConv": [
-        Case(lambda: pyg.PNAConv(WIDTH, OUT, ["mean", "max"], ["identity", "amplification"], degrees()))
-    ],
-    "ClusterGCNConv": [Case(conv("ClusterGCNConv", WIDTH, OUT, diag_lambda=0.5))],
-    "GENConv": [Case(conv("GENConv", WIDTH, OUT)), Case(conv("GENConv", WIDTH, OUT, aggr="add"))],
+    "FastRGCNConv": [of(*_BOTH, 2, call=with_kinds)],
+    "RGATConv": [of(*_BOTH, 2, call=with_kinds)],
+    "SignedConv": [of(*_BOTH, True, call=with_edges("edges"))],
+    "DNAConv": [of(WIDTH, call=lambda layer, x, g: layer(torch.stack([x, g.x0], 1), g.edges))],
+    "PointNetConv": [of(lambda: mlp(WIDTH + 3), call=with_pos)],
+    "GMMConv": [of(*_BOTH, EDGE_DIM, 2, call=with_attr)],
+    "NNConv": [of(*_BOTH, lambda: Linear(EDGE_DIM, WIDTH * OUT), call=with_attr)],
+    "CGConv": [of(WIDTH, EDGE_DIM, call=with_attr)],
+    "EdgeConv": [of(lambda: mlp(2 * WIDTH))],
+    "PPFConv": [of(lambda: mlp(WIDTH + 4), call=before_edges("pos", "normal"))],
+    "FeaStConv": [of(*_BOTH, 2)],
+    "PointTransformerConv": [of(*_BOTH, call=with_pos)],
+    "HypergraphConv": [of(*_BOTH)],
+    "LEConv": [of(*_BOTH, call=weighted)],
+    "PNAConv": [of(*_BOTH, ["mean", "max"], ["identity", "amplification"], degrees)],
+    "ClusterGCNConv": [of(*_BOTH, diag_lambda=0.5)],
+    "GENConv": [of(*_BOTH), of(*_BOTH, aggr="add")],
     "GCN2Conv": [
-        Case(conv("GCN2Conv", WIDTH, 0.2, 0.5, 1), with_first),
-        Case(conv("GCN2Conv", WIDTH, 0.2, shared_weights=False), with_first),
+        of(WIDTH, 0.2, 0.5, 1, call=with_first), of(WIDTH, 0.2, shared_weights=False, call=with_first),
     ],
-    "WLConvContinuous": [Case(conv("WLConvContinuous")), Case(conv("WLConvContinuous"), weighted)],
-    "FiLMConv": [Case(conv("FiLMConv", WIDTH, OUT))],
-    "SuperGATConv": [Case(conv("SuperGATConv", WIDTH, OUT, heads=2))],
-    "FAConv": [Case(conv("FAConv", WIDTH), with_first)],
-    "EGConv": [Case(conv("EGConv", WIDTH, OUT, ["mean", "symnorm"], num_heads=2))],
-    "PDNConv": [Case(conv("PDNConv", WIDTH, OUT, EDGE_DIM, 4), with_attr)],
-    "GeneralConv": [
-        Case(conv("GeneralConv", WIDTH, OUT)),
-        Case(conv("GeneralConv", WIDTH, OUT, attention=True)),
-    ],
-    "HGTConv": [Case(conv("HGTConv", WIDTH, OUT, (KINDS, RELATIONS), heads=2), several)],
-    "HEATConv": [Case(conv("HEATConv", WIDTH, OUT, 2, 2, 4, EDGE_DIM, 4, heads=2), heat)],
-    "HeteroConv": [
-        Case(
-            lambda: pyg.HeteroConv(
-                {
-                    RELATIONS[0]: pyg.SAGEConv((WIDTH, WIDTH), OUT),
-                    RELATIONS[1]: pyg.GraphConv((WIDTH, WIDTH), OUT),
-                    RELATIONS[2]: pyg.GATConv(WIDTH, OUT),
-                }
-            ),
-            several,
-        )
-    ],
-    "HANConv": [Case(conv("HANConv", WIDTH, OUT, (KINDS, RELATIONS), heads=2), several)],
-    "LGConv": [Case(conv("LGConv")), Case(conv("LGConv", normalize=False), weighted)],
+    "WLConvContinuous": [of(), of(call=weighted)],
+    "FiLMConv": [of(*_BOTH)],
+    "SuperGATConv": [of(*_BOTH, heads=2)],
+    "FAConv": [of(WIDTH, call=with_first)],
+    "EGConv": [of(*_BOTH, ["mean", "symnorm"], num_heads=2)],
+    "PDNConv": [of(*_BOTH, EDGE_DIM, 4, call=with_attr)],
+    "GeneralConv": [of(*_BOTH), of(*_BOTH, attention=True)],
+    "HGTConv": [of(*_BOTH, (KINDS, RELATIONS), heads=2, call=several)],
+    "HEATConv": [of(*_BOTH, 2, 2, 4, EDGE_DIM, 4, heads=2, call=with_edges("node_kind", "kind", "attr"))],
+    "HeteroConv": [of(hetero, call=several)],
+    "HANConv": [of(*_BOTH, (KINDS, RELATIONS), heads=2, call=several)],
+    "LGConv": [of(), of(normalize=False, call=weighted)],
     "PointGNNConv": [
-        Case(
-            lambda: pyg.PointGNNConv(mlp(WIDTH, 3), mlp(WIDTH + 3), mlp(OUT, WIDTH)),
-            lambda layer, x, g: layer(x, g.pos, g.edges),
-        )
+        of(lambda: mlp(WIDTH, 3), lambda: mlp(WIDTH + 3), lambda: mlp(OUT, WIDTH), call=with_pos),
     ],
-    "GPSConv": [Case(lambda: pyg.GPSConv(WIDTH, pyg.GCNConv(WIDTH, WIDTH), heads=2, norm=None))],
-    "AntiSymmetricConv": [Case(conv("AntiSymmetricConv", WIDTH))],
-    "DirGNNConv": [Case(lambda: pyg.DirGNNConv(pyg.SAGEConv(WIDTH, OUT)))],
-    "MixHopConv": [
-        Case(conv("MixHopConv", WIDTH, OUT, [0, 1, 2])),
-        Case(conv("MixHopConv", WIDTH, OUT), weighted),
-    ],
+    "GPSConv": [of(WIDTH, lambda: pyg.GCNConv(WIDTH, WIDTH), heads=2, norm=None)],
+    "AntiSymmetricConv": [of(WIDTH)],
+    "DirGNNConv": [of(lambda: pyg.SAGEConv(WIDTH, OUT))],
+    "MixHopConv": [of(*_BOTH, [0, 1, 2]), of(*_BOTH, call=weighted)],
+}  # fmt: skip
+_MODELS: dict[str, list[Of]] = {
+    "GCN": [of(WIDTH, 8, 2, OUT)],
+    "GraphSAGE": [of(WIDTH, 8, 2, OUT)],
+    "GIN": [of(WIDTH, 8, 2, OUT)],
+    "GAT": [of(WIDTH, 8, 2, OUT, heads=2), of(WIDTH, 8, 2, OUT, v2=True)],
+    "PNA": [of(WIDTH, 8, 2, OUT, aggregators=["mean"], scalers=["identity"], deg=degrees())],
+    "EdgeCNN": [of(WIDTH, 8, 2, OUT)],
+    "LightGCN": [of(40, OUT, 2, call=lambda model, x, g: model.get_embedding(g.edges % 40) * x.sum())],
 }
+#: Class -> calls of it. The first one is what the table says of the class.
+CASES, MODELS = (
+    {name: [each.case(name) for each in cases] for name, cases in group.items()}
+    for group in (_CASES, _MODELS)
+)
 
 #: Classes that are not called here, and why.
 NOT_CALLED = {
@@ -270,25 +234,6 @@ NOT_CALLED = {
     "PANConv": "needs torch-sparse",
     "WLConv": "has integer features and no gradient",
     "MeshCNNConv": "needs edges of a mesh, with four neighbours each",
-}
-
-MODELS: dict[str, list[Case]] = {
-    "GCN": [Case(lambda: pyg.GCN(WIDTH, 8, 2, OUT))],
-    "GraphSAGE": [Case(lambda: pyg.GraphSAGE(WIDTH, 8, 2, OUT))],
-    "GIN": [Case(lambda: pyg.GIN(WIDTH, 8, 2, OUT))],
-    "GAT": [
-        Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, heads=2)),
-        Case(lambda: pyg.GAT(WIDTH, 8, 2, OUT, v2=True)),
-    ],
-    "PNA": [
-        Case(lambda: pyg.PNA(WIDTH, 8, 2, OUT, aggregators=["mean"], scalers=["identity"], deg=degrees()))
-    ],
-    "EdgeCNN": [Case(lambda: pyg.EdgeCNN(WIDTH, 8, 2, OUT))],
-    "LightGCN": [
-        Case(
-            lambda: pyg.LightGCN(40, OUT, 2), lambda model, x, g: model.get_embedding(g.edges % 40) * x.sum()
-        )
-    ],
 }
 
 

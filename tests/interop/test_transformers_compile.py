@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
 
@@ -56,23 +54,6 @@ def test_compiles_without_graph_breaks(device: str, training: bool) -> None:
     with torch.no_grad():
         given = x(device=device)
         assert torch.allclose(compiled(given), ours(given), atol=1e-5)
-
-
-def test_compiles_with_masks_and_weights() -> None:
-    ours, theirs = twins(attention(), WINDOW)
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    mask = torch.randn(LENGTH, LENGTH)
-    padded = torch.zeros(BATCH, LENGTH)
-    padded[1, -2:] = float("-inf")
-    blocked = mask.masked_fill(~allowed(masks.window(LENGTH, 3)), float("-inf"))
-
-    def flat(model: Any, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        out, weights = model(x, x, x, key_padding_mask=padded.to(x), attn_mask=mask.to(x))
-        return torch.cat([out.flatten(), weights.flatten()])
-
-    assert_same(
-        (lambda x: flat(compiled, x, mask), ours), (lambda x: flat(theirs, x, blocked), theirs), [x()]
-    )
 
 
 def test_compiled_code_sees_a_new_pattern_and_other_lengths() -> None:

@@ -72,7 +72,7 @@ def unpadded(device: str, side: str = "right") -> torch.Tensor:
     return kept if side == "right" else kept.flip(1)
 
 
-#: A model, what makes its input embeddings, and whether it is causal.
+#: What makes a model, and whether it is causal.
 MODELS: dict[str, tuple[Callable[[], Any], bool]] = {
     "bert": (bert, False),
     "llama": (llama, True),
@@ -80,9 +80,18 @@ MODELS: dict[str, tuple[Callable[[], Any], bool]] = {
 }
 
 
-def body(model: Any) -> Any:
-    """The model without its head, whose parameters all get gradients."""
-    return getattr(model, "model", model)
+def body(kind: str) -> Any:
+    """A model without its head, whose parameters all get gradients but those of the embeddings."""
+    model = MODELS[kind][0]()
+    model = getattr(model, "model", model)
+    model.get_input_embeddings().weight.requires_grad_(False)  # inputs are embedded already
+    return model
+
+
+def judge(ours: Any, theirs: Any, call: Callable[[Any], torch.Tensor]) -> None:
+    """Compares what a call of a model gives with the dense model's, in float32 and float64."""
+    plain, exact = call(theirs), call(copy.deepcopy(theirs).double())
+    assert_accurate(call(ours), plain, exact, floor=FLOOR)
 
 
 @pytest.mark.parametrize("kind", list(MODELS))
@@ -90,7 +99,7 @@ def body(model: Any) -> Any:
 @pytest.mark.parametrize("training", [True, False])
 def test_text_models(device: str, kind: str, side: str | None, training: bool) -> None:
     """Padded tokens are left out of the comparison: dense attention may have no key for them, and NaN."""
-    ours, theirs = twins(body(MODELS[kind][0]()).train(training), WINDOW, device)
+    ours, theirs = twins(body(kind).train(training), WINDOW, device)
     mask = None if side is None else unpadded(device, side)
     kept = torch.ones(BATCH, LENGTH, dtype=torch.bool, device=device) if mask is None else mask.bool()
     embeddings = torch.randn(BATCH, LENGTH, 32, device=device)
@@ -98,9 +107,6 @@ def test_text_models(device: str, kind: str, side: str | None, training: bool) -
     def run(model: Any, x: torch.Tensor) -> torch.Tensor:
         return model(inputs_embeds=x, attention_mask=mask).last_hidden_state[kept]
 
-    for model in (ours, theirs):  # its gradient is 0, for the embeddings are given
-        tokens = model.get_input_embeddings()
-        tokens.weight.requires_grad_(False)
     with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
         theirs.set_attn_implementation(name)
         assert_same((lambda x: run(ours, x), ours), (lambda x: run(theirs, x), theirs), [embeddings])
@@ -123,9 +129,7 @@ def test_vit(device: str, pattern: str) -> None:
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_autocast(device: str, kind: str) -> None:
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
-    ours, theirs = twins(body(MODELS[kind][0]()), WINDOW, device)
-    for model in (ours, theirs):
-        model.get_input_embeddings().weight.requires_grad_(False)
+    ours, theirs = twins(body(kind), WINDOW, device)
     with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
         theirs.set_attn_implementation(name)
         assert_same(
@@ -187,10 +191,8 @@ def test_a_mask_of_all_pairs_is_merged_with_the_pattern(device: str) -> None:
     both = mask & allowed(masks.window(LENGTH, 4), device)
     numbers = torch.zeros(both.shape, device=device).masked_fill(~mask, float("-inf"))
     tokens = ids(device=device)
-    plain = theirs(tokens, attention_mask=both).last_hidden_state
-    exact = copy.deepcopy(theirs).double()(tokens, attention_mask=both).last_hidden_state
     for given in (mask, numbers):
-        assert_accurate(ours(tokens, attention_mask=given).last_hidden_state, plain, exact, floor=FLOOR)
+        judge(ours, theirs, lambda m, of=given: m(tokens, attention_mask=of if m is ours else both)[0])
 
 
 def test_packed_sequences_keep_to_themselves() -> None:
@@ -209,9 +211,7 @@ def test_layers_without_a_pattern_stay_dense(side: str | None) -> None:
     assert [row.name for row in report(ours).replaced] == ["model.layers.1.self_attn"]
     tokens, mask = ids(), None if side is None else unpadded("cpu")
     kept = slice(None) if mask is None else mask.bool()
-    plain = theirs(tokens, attention_mask=mask).logits[kept]
-    exact = copy.deepcopy(theirs).double()(tokens, attention_mask=mask).logits[kept]
-    assert_accurate(ours(tokens, attention_mask=mask).logits[kept], plain, exact, floor=FLOOR)
+    judge(ours, theirs, lambda model: model(tokens, attention_mask=mask).logits[kept])
     # A second chunk: the dense layer has more keys than queries, and no mask.
     cache = ours(tokens[:, :5], use_cache=True)[CACHE]
     later = ours(tokens[:, 5:], **{CACHE: cache}).logits
@@ -392,9 +392,7 @@ def test_caches_of_a_fixed_size_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_compiled_models(kind: str) -> None:
     torch._dynamo.reset()
-    ours, theirs = twins(body(MODELS[kind][0]()), WINDOW)
-    for model in (ours, theirs):
-        model.get_input_embeddings().weight.requires_grad_(False)
+    ours, theirs = twins(body(kind), WINDOW)
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
     with masked_attention(allowed(masks.window(LENGTH, 4))) as name:
         theirs.set_attn_implementation(name)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
-import gc
 import io
 import logging
 import pickle
 import re
 import subprocess
 import sys
-import threading
-import weakref
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,9 +22,7 @@ from gnnsparse import SparseGraph, masks
 from gnnsparse.interop.transformers import Report, report, restore, sparsify
 from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
 from gnnsparse.patterns.operands import MOST_OPERANDS, Patterns
-from gnnsparse.testing import with_gradients
 from tests.sparsified import HEADS, WIDTH, allowed
-from tests.together import run_together
 
 LENGTH, BATCH = 12, 3
 WINDOW = {"name": "window", "radius": 3}
@@ -120,16 +116,12 @@ class Own(torch.nn.MultiheadAttention):
     """A layer of a user."""
 
 
-def test_what_stays_dense_is_reported_with_the_reason() -> None:
-    model = torch.nn.ModuleDict(
-        {
-            "a": attention(),
-            "b": attention(add_bias_kv=True),
-            "c": attention(add_zero_attn=True),
-            "d": Own(WIDTH, HEADS),
-        }
-    )
-    found = report(sparsify(model, WINDOW))
+def test_what_stays_dense_is_reported_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    biased, zero = attention(add_bias_kv=True), attention(add_zero_attn=True)
+    model = torch.nn.ModuleDict({"a": attention(), "b": biased, "c": zero, "d": Own(WIDTH, HEADS)})
+    with caplog.at_level(logging.INFO, "gnnsparse.interop"):
+        found = report(sparsify(model, WINDOW))
+    assert caplog.messages == [str(found)]
     assert isinstance(found, Report)
     assert [row.name for row in found.replaced] == ["a"]
     assert str(found).splitlines() == [
@@ -141,12 +133,6 @@ def test_what_stays_dense_is_reported_with_the_reason() -> None:
         "d      Own                 all keys: it is a subclass of torch.nn.MultiheadAttention, which may "
         "compute something else",
     ]
-
-
-def test_the_report_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "gnnsparse.interop"):
-        layer = sparsify(attention(), WINDOW)
-    assert caplog.messages == [str(report(layer))]
 
 
 def test_restore_undoes_everything() -> None:
@@ -166,16 +152,12 @@ def test_restore_undoes_everything() -> None:
 
 def test_a_second_pattern_takes_the_place_of_the_first() -> None:
     model = sparsify(encoder(), WINDOW)
+    with pytest.raises(ValueError, match="pattern"):  # a mistake leaves the model as it was
+        sparsify(model, {"layers.1.*": masks.full, "layers.7.*": masks.full})
+    assert [row.pattern for row in report(model).rows] == ["window(radius=3)"] * 2
     sparsify(model, {"layers.1.*": masks.full})
     assert [row.pattern for row in report(model).rows] == [None, "full"]
     assert not restore(model).layers[1].self_attn.__dict__.keys() & {"gnnsparse_patterns"}
-
-
-def test_a_mistake_leaves_the_model_as_it_was() -> None:
-    model = sparsify(encoder(), WINDOW)
-    with pytest.raises(ValueError, match="pattern"):
-        sparsify(model, {"layers.1.*": masks.full, "layers.7.*": masks.full})
-    assert [row.pattern for row in report(model).rows] == ["window(radius=3)"] * 2
 
 
 def test_state_and_hooks_stay() -> None:
@@ -193,13 +175,19 @@ def test_state_and_hooks_stay() -> None:
     assert repr(restore(model)) == repr(attention())
 
 
-def test_operands_are_made_once_for_each_length_and_dtype() -> None:
+def noting() -> tuple[list[int], Callable[[int], SparseGraph]]:
+    """A pattern, and the lengths that it is made for."""
     made: list[int] = []
 
     def pattern(length: int) -> SparseGraph:
         made.append(length)
         return masks.window(length, 3)
 
+    return made, pattern
+
+
+def test_operands_are_made_once_for_each_length_and_dtype() -> None:
+    made, pattern = noting()
     model = sparsify(encoder(3), pattern)
     for length in (8, 10, 8, 10):
         model(x(length))
@@ -224,16 +212,6 @@ def test_few_operands_are_kept_and_the_oldest_is_dropped_first() -> None:
     assert second not in kept
 
 
-def test_operands_go_with_the_model() -> None:
-    layer = sparsify(attention(), WINDOW)
-    layer(x(), x(), x())
-    (operand,) = patterns_of(layer).operands.values()
-    seen = weakref.ref(operand), weakref.ref(patterns_of(layer))
-    del operand, layer
-    gc.collect()
-    assert [ref() for ref in seen] == [None, None]
-
-
 def test_copies_and_pickles() -> None:
     model = sparsify(
         encoder().eval(), {"layers.0.*": WINDOW, "layers.1.*": functools.partial(masks.window, radius=1)}
@@ -256,63 +234,17 @@ def test_copies_and_pickles() -> None:
     assert torch.equal(model(given), expected)
 
 
-def test_threads_share_one_operand() -> None:
-    made: list[int] = []
-
-    def pattern(length: int) -> SparseGraph:
-        made.append(length)
-        return masks.window(length, 3)
-
-    model = sparsify(encoder().eval(), pattern)
-    given = x()
-    results: list[torch.Tensor] = []
-
-    def work(_: int, barrier: threading.Barrier) -> None:
-        barrier.wait()
-        results.append(model(given))
-
-    run_together(8, work)
-    assert len(results) == 8
-    assert made == [LENGTH]
-    assert all(torch.equal(result, results[0]) for result in results)
-
-
-def test_checkpoints() -> None:
-    model = sparsify(encoder(), WINDOW)
-    inputs = [x()]
-    plain = with_gradients(model, inputs, model.parameters())
-    again = with_gradients(
-        lambda given: checkpoint(model, given, use_reentrant=False), inputs, model.parameters()
-    )
-    assert all(torch.equal(a, b) for a, b in zip(again, plain, strict=True))
-
-
-def test_reentrant_checkpoints() -> None:
-    """With these gradients are there for `backward` alone."""
+@pytest.mark.parametrize("use_reentrant", [False, True])
+def test_checkpoints(use_reentrant: bool) -> None:
+    """With the reentrant ones gradients are there for `backward` alone."""
     model, given = sparsify(encoder(), WINDOW), x()
     grads = []
-    for call in (model, functools.partial(checkpoint, model, use_reentrant=True)):
+    for call in (model, functools.partial(checkpoint, model, use_reentrant=use_reentrant)):
         model.zero_grad()
         leaf = given.clone().requires_grad_()
         call(leaf).square().sum().backward()
         grads.append([leaf.grad, *(p.grad.clone() for p in model.parameters())])
     assert all(torch.equal(a, b) for a, b in zip(*grads, strict=True))
-
-
-def test_functional_calls() -> None:
-    """torch.func calls a model with other parameters, and differentiates it."""
-    model = sparsify(encoder(1), WINDOW)
-    given = x()
-    parameters = {name: p.detach() for name, p in model.named_parameters()}
-
-    def loss(parameters: dict[str, torch.Tensor]) -> torch.Tensor:
-        return torch.func.functional_call(model, parameters, (given,)).square().sum()
-
-    grads = torch.func.grad(loss)(parameters)
-    model(given).square().sum().backward()
-    assert all(
-        torch.allclose(grads[name], p.grad, rtol=1e-3, atol=1e-4) for name, p in model.named_parameters()
-    )
 
 
 def test_the_packages_of_others_are_imported_by_no_one_else() -> None:
