@@ -58,8 +58,11 @@ def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
 def _read(file: Path) -> LinkDataset:
     indptr, indices, *parts = _ARRAYS
     with open_npz(file) as arrays:
-        csr = [arrays.read(name, "iu", (None,)).astype(np.int64) for name in (indptr, indices)]
-        held_out = [torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64)) for name in parts]
-        graph = SparseGraph.from_csr(*csr)
+        offsets, columns = (arrays.read(n, "iu", (None,)).astype(np.int64) for n in (indptr, indices))
+        val, val_negatives, test, test_negatives = (
+            torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64)) for name in parts
+        )
+        graph = SparseGraph.from_csr(offsets, columns)
         pairs = torch.stack([graph.csr.row_index(), graph.csr.indices.long()], dim=1)
-        return LinkDataset("ogbl_ddi", graph, pairs[pairs[:, 0] < pairs[:, 1]], *held_out)
+        train = pairs[pairs[:, 0] < pairs[:, 1]]
+        return LinkDataset("ogbl_ddi", graph, train, val, val_negatives, test, test_negatives)

@@ -29,8 +29,9 @@ from gnnsparse.data.matrix_files import csr_of_archive
 from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.formats.csr import check_range
 from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
-from gnnsparse.sparse.graph import SparseGraph, check_range
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "load_published", "read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid",

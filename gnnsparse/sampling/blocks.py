@@ -8,31 +8,28 @@ from typing import Any
 
 import torch
 
-from gnnsparse import _native
 from gnnsparse.formats.csr import Csr, check_range
 from gnnsparse.plan import CsrPlan, Plan, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
-from gnnsparse.sampling.draws import Drawn, Numbering, draw_edges, launch, refuse_repeat
+from gnnsparse.sampling.draws import (
+    Drawn,
+    LayerDraw,
+    Numbering,
+    draw_edges,
+    launch,
+    queue_draws,
+    refuse_repeat,
+)
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble, inverse
 
 __all__ = [
-    "ROW_LIMIT",
-    "Block",
-    "BlockArrays",
-    "BlockPlans",
-    "Layer",
-    "LayerDraw",
-    "arrange",
-    "draw_at_once",
-    "draw_in_turn",
-    "make_block",
-    "plan_blocks",
-    "prepare_block",
+    "ROW_LIMIT", "Block", "BlockArrays", "BlockPlans", "arrange", "draw_at_once", "draw_in_turn",
+    "make_block", "plan_blocks", "prepare_block",
 ]  # fmt: skip
 
 #: Edges of a layer for which there may be room at once. Of more the number is waited for, which takes less
@@ -40,26 +37,6 @@ __all__ = [
 _MOST_EDGES = 2**24
 #: Numbers that the kernels find out about a layer, SampleSizes in the native header.
 _EDGES, _SOURCES, _DISTINCT, _LONGEST = range(4)
-
-
-@dataclass(frozen=True)
-class LayerDraw:
-    """What is drawn for a layer.
-
-    Attributes:
-        draw: for the native functions.
-        fanout: the fan-out in it.
-        loops: 1 if each row begins with an edge from its own node, else 0.
-    """
-
-    draw: _native.SampleDraw
-    fanout: int
-    loops: int
-
-    @property
-    def row_edges(self) -> int | None:
-        """Most edges of a row; None: as many as it has."""
-        return self.fanout + self.loops if self.draw.draws_first else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,16 +71,13 @@ def draw_in_turn(
     Args:
         graph: what is drawn from.
         numbering: numbers its nodes.
-        seeds: int32 [seeds], different nodes.
+        seeds: int32 [seeds], different nodes; a repeated one is a ValueError.
         draws: what is drawn for each layer.
         square: whether targets are sources, too.
-
-    Raises:
-        ValueError: a seed is repeated.
     """
     layers, targets = [], seeds
     for layer in draws:
-        drawn = draw_edges(graph.csr, targets, layer.draw, layer.fanout, graph.weights, graph.running)
+        drawn = draw_edges(graph.csr, targets, layer, graph.weights, graph.running)
         sources, numbers = numbering.number(targets if square else targets[:0], drawn.nodes)
         layers.append(Layer(targets, drawn, sources, numbers))
         targets = sources
@@ -121,21 +95,12 @@ def draw_at_once(
     """Draw the layers of a sample on a GPU, into arrays that have room for the most that can be drawn.
 
     The kernels of a layer read from the GPU's memory how much the layer before has drawn. The host waits
-    once, at the end, for the sizes of all layers.
-
-    Args:
-        graph: what is drawn from.
-        numbering: numbers its nodes.
-        seeds: int32 or int64 [seeds].
-        draws: what is drawn for each layer.
-        square: whether targets are sources, too.
+    once, at the end, for the sizes of all layers. The arguments are those of `draw_in_turn`, but seeds may be
+    int64, and one out of range is a ValueError.
 
     Returns:
         The layers, those that `draw_in_turn` draws; None: there are no seeds, a row may have any number of
         edges, or there would be too many.
-
-    Raises:
-        ValueError: a seed is out of range or repeated.
     """
     nodes = graph.csr.rows
     if seeds.numel() == 0 or nodes == 0 or not _has_room(seeds.numel(), graph.csr.cols, draws):
@@ -180,42 +145,16 @@ def _draw_layer(
     sizes: torch.Tensor,
     square: bool,
 ) -> Layer:
-    """Queue the kernels of a layer.
+    """Queue the kernels of a layer, which write its sizes, into arrays with room for the most edges.
 
-    Args:
-        graph: what is drawn from.
-        place: the places of the numbering.
-        targets: int32 [rows at most].
-        used: int32 [1], how many of them there are; None: all.
-        layer: what is drawn.
-        sizes: int32 [4], zeros, for the sizes of the layer.
-        square: whether targets are sources, too.
-
-    Returns:
-        The layer in arrays that have room for the most that can be drawn.
+    `place` is that of the numbering, and `used`, int32 [1], says how many targets there are; None: all.
     """
-    device, rows, draw = targets.device, targets.numel(), layer.draw
-    assert layer.row_edges is not None
-    most, slots = rows * layer.row_edges, rows * layer.fanout
-    taken = _native.SampleGraph(graph.csr.view, graph.weights, graph.running)
-    places, copies = (
-        torch.empty(count, dtype=torch.int32, device=device)
-        for count in (slots, slots if draw.replaces else 0)
-    )
-    keys = torch.empty(0 if graph.weights is None else slots, dtype=torch.float64, device=device)
-    drawn = _native.SampleDrawn(places, copies, keys)
-    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
-    counts = indptr[1:]
-    launch(device, "cuda_draw_neighbors", taken, draw, targets, drawn, counts, used)
-    counts.cumsum_(0)
-    nodes, numbers = (torch.empty(most, dtype=torch.int32, device=device) for _ in range(2))
-    edges = torch.empty(most, dtype=torch.int64, device=device)
-    times = torch.empty(most, dtype=torch.float32, device=device) if draw.replaces else None
-    launch(
-        device, "cuda_gather_neighbors", taken, draw, targets, drawn, indptr, nodes, edges, times, used
-    )  # fmt: skip
+    device = targets.device
+    drawn = queue_draws(graph.csr, targets, used, layer, graph.weights, graph.running)
+    indptr, nodes = drawn.indptr, drawn.nodes
+    numbers = torch.empty_like(nodes)
     first_targets, first_used = (targets, used) if square else (targets[:0], None)
-    rank = torch.empty(first_targets.numel() + most, dtype=torch.int32, device=device)
+    rank = torch.empty(first_targets.numel() + nodes.numel(), dtype=torch.int32, device=device)
     launch(device, "cuda_mark_first", first_targets, nodes, place, rank, first_used, indptr)
     rank.cumsum_(0)
     different = min(rank.numel(), place.numel())
@@ -225,7 +164,7 @@ def _draw_layer(
         device, "cuda_number_nodes", first_targets, nodes, rank, place, sources, numbers, first_used, indptr,
         uses, sizes,
     )  # fmt: skip
-    return Layer(targets, Drawn(indptr, nodes, edges, times), sources, numbers)
+    return Layer(targets, drawn, sources, numbers)
 
 
 def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) -> Layer:
@@ -244,10 +183,8 @@ def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) ->
 #: Rows of blocks with more nonzeros are cut into parts, whatever the width of X, so that their parts can be
 #: made with the block.
 ROW_LIMIT = 256
-#: Leading bits of a size by which plans are kept.
-_BITS = 3
-#: Plans that are kept at most.
-_MOST = 512
+#: Leading bits of a size by which plans are cached, and the most plans.
+_BITS, _MOST = 3, 512
 
 
 def _rounded(count: int) -> int:
@@ -274,9 +211,7 @@ class BlockPlans:
     def __call__(self, kernels: KernelCache, product: Product) -> Plan:
         """Return the plan of a product."""
         given = kernels.problem(product)
-        problem = replace(
-            given, rows=_rounded(given.rows), cols=_rounded(given.cols), nnz=_rounded(given.nnz)
-        )
+        problem = replace(given, **{name: _rounded(getattr(given, name)) for name in ("rows", "cols", "nnz")})
         plan = self._found.get(problem)
         if plan is None:
             plan = choose_plan(problem)
@@ -343,11 +278,6 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
 
     The edges of a row are in the order in which they were drawn. Transposing counts them by column; what is
     transposed twice has ascending columns in every row, without any comparison.
-
-    Args:
-        graph: what was drawn from.
-        layer: the edges, and the numbers of their nodes.
-        keep_edge_ids: whether the block has `edge_ids`.
     """
     drawn, sources = layer.drawn, layer.sources
     weights = graph.weigh(layer.targets, drawn)
@@ -367,25 +297,14 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
 def prepare_block(
     arrays: BlockArrays, normalization: str | None, precision: Precision, *, renewable: bool = False
 ) -> Prepared:
-    """Make the state of a block's operand.
-
-    Args:
-        arrays: its arrays.
-        normalization: how its weights were made, "gcn", "mean" or None.
-        precision: precision of the operand.
-        renewable: whether the arrays will be overwritten, see Prepared.
-    """
+    """Make the state of a block's operand, whose arrays will be overwritten if it is renewable."""
     # On a GPU it is used on the stream on which it is made, or on one that waits for it.
+    cache = KernelCache(arrays.csr, given_values=arrays.values, given_row_scale=arrays.row_scale)
     return assemble(
-        KernelCache(arrays.csr, given_values=arrays.values, given_row_scale=arrays.row_scale),
-        arrays.transposed,
-        arrays.index,
-        normalization=normalization,
-        added_loops=1.0 if normalization == "gcn" else None,
-        precision=precision,
-        one_stream=True,
+        cache, arrays.transposed, arrays.index, normalization=normalization,
+        added_loops=1.0 if normalization == "gcn" else None, precision=precision, one_stream=True,
         renewable=renewable,
-    )
+    )  # fmt: skip
 
 
 def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
@@ -400,12 +319,8 @@ def plan_blocks(
     """Ready the products of blocks on a GPU, so that the host does not wait for it in a step.
 
     It waits here, once, if the lengths of rows are not known; and more often for each block with rows that
-    have to be cut.
-
-    Args:
-        blocks: the blocks of a sample.
-        plans: chooses their plans.
-        longest: for each block numbers of nonzeros that no row and no column exceeds; None: not known.
+    have to be divided. `longest` has for each block numbers of nonzeros that no row and no column exceeds;
+    None: not known.
     """
     unknown = [
         kernels.csr.degrees.max() if kernels.csr.rows else kernels.csr.indptr[0]

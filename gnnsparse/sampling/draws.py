@@ -21,15 +21,9 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
 
 __all__ = [
-    "Drawn",
-    "Numbering",
-    "Rule",
-    "draw_edges",
-    "draw_negatives",
-    "launch",
-    "refuse_repeat",
-    "running_sums",
-]
+    "Drawn", "LayerDraw", "Numbering", "Rule", "draw_edges", "draw_negatives", "launch", "queue_draws",
+    "refuse_repeat", "running_sums",
+]  # fmt: skip
 
 _NO_PLACE = 2**31 - 1
 
@@ -38,6 +32,26 @@ class Rule:
     """The codes of the rules by which edges are drawn, those of SampleRule in the native header."""
 
     ALL, UNIFORM, UNIFORM_REPLACED, WEIGHTED, WEIGHTED_REPLACED, LABOR = range(6)
+
+
+@dataclass(frozen=True)
+class LayerDraw:
+    """What is drawn for a layer.
+
+    Attributes:
+        draw: for the native functions.
+        fanout: the fan-out in it.
+        loops: 1 if each row begins with an edge from its own node, else 0.
+    """
+
+    draw: _native.SampleDraw
+    fanout: int
+    loops: int
+
+    @property
+    def row_edges(self) -> int | None:
+        """Most edges of a row; None: as many as it has."""
+        return self.fanout + self.loops if self.draw.draws_first else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,54 +82,94 @@ def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
     return running.to(weights.device)
 
 
-def draw_edges(
+def _arguments(
     csr: Csr,
     targets: torch.Tensor,
-    draw: _native.SampleDraw,
-    fanout: int,
-    weights: torch.Tensor | None = None,
-    running: torch.Tensor | None = None,
-) -> Drawn:
-    """Draw edges of some rows.
-
-    Args:
-        csr: the matrix, [targets, sources].
-        targets: int32 [rows], the rows.
-        draw: what is drawn.
-        fanout: the fan-out in `draw`.
-        weights: float32 [nnz], for WEIGHTED.
-        running: what `running_sums` returned, for WEIGHTED_REPLACED.
-
-    Returns:
-        The edges. On a GPU the host waits for the current stream once, to learn their number.
-    """
-    device, rows = csr.device, targets.numel()
-    graph = _native.SampleGraph(csr.view, weights, running)
-    slots = rows * fanout if draw.draws_first else 0
+    layer: LayerDraw,
+    weights: torch.Tensor | None,
+    running: torch.Tensor | None,
+) -> tuple[Any, ...]:
+    """Return what the functions that draw and gather edges take first; the last of it is what is drawn."""
+    device, draw = csr.device, layer.draw
+    slots = targets.numel() * layer.fanout if draw.draws_first else 0
     places, copies = (
         torch.empty(count, dtype=torch.int32, device=device)
         for count in (slots, slots if draw.replaces else 0)
     )
     keys = torch.empty(0 if weights is None else slots, dtype=torch.float64, device=device)
-    drawn = _native.SampleDrawn(places, copies, keys)
+    graph, drawn = _native.SampleGraph(csr.view, weights, running), _native.SampleDrawn(places, copies, keys)
+    return graph, draw, targets, drawn
+
+
+def _room_for(count: int, indptr: torch.Tensor, layer: LayerDraw) -> Drawn:
+    """Return arrays for `count` edges, whose rows begin at `indptr`."""
+    device = indptr.device
+    nodes = torch.empty(count, dtype=torch.int32, device=device)
+    edges = torch.empty(count, dtype=torch.int64, device=device)
+    copies = torch.empty(count, dtype=torch.float32, device=device) if layer.draw.replaces else None
+    return Drawn(indptr, nodes, edges, copies)
+
+
+def draw_edges(
+    csr: Csr,
+    targets: torch.Tensor,
+    layer: LayerDraw,
+    weights: torch.Tensor | None = None,
+    running: torch.Tensor | None = None,
+) -> Drawn:
+    """Draw edges of some rows. On a GPU the host waits for the current stream once, to learn their number.
+
+    Args:
+        csr: the matrix, [targets, sources].
+        targets: int32 [rows], the rows.
+        layer: what is drawn.
+        weights: float32 [nnz], for WEIGHTED.
+        running: what `running_sums` returned, for WEIGHTED_REPLACED.
+    """
+    device, rows, threads = csr.device, targets.numel(), torch.get_num_threads()
+    given = _arguments(csr, targets, layer, weights, running)
     on_gpu = path().takes(device)
-    if not on_gpu:
-        indptr = torch.empty(rows + 1, dtype=torch.int64, device=device)
-        _native.draw_neighbors(graph, draw, targets, drawn, indptr, torch.get_num_threads())
-    else:
-        counts = torch.empty(rows, dtype=torch.int64, device=device)
-        launch(device, "cuda_draw_neighbors", graph, draw, targets, drawn, counts, None)
-        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-    (total,) = path().read(indptr[-1:])
-    nodes = torch.empty(total, dtype=torch.int32, device=device)
-    edges = torch.empty(total, dtype=torch.int64, device=device)
-    times = torch.empty(total, dtype=torch.float32, device=device) if draw.replaces else None
-    arguments = (graph, draw, targets, drawn, indptr, nodes, edges, times)
     if on_gpu:
-        launch(device, "cuda_gather_neighbors", *arguments, None)
+        counts = torch.empty(rows, dtype=torch.int64, device=device)
+        launch(device, "cuda_draw_neighbors", *given, counts, None)
+        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     else:
-        _native.gather_neighbors(*arguments, torch.get_num_threads())
-    return Drawn(indptr, nodes, edges, times)
+        indptr = torch.empty(rows + 1, dtype=torch.int64, device=device)
+        _native.draw_neighbors(*given, indptr, threads)
+    (total,) = path().read(indptr[-1:])
+    drawn = _room_for(total, indptr, layer)
+    arrays = drawn.indptr, drawn.nodes, drawn.edges, drawn.copies
+    if on_gpu:
+        launch(device, "cuda_gather_neighbors", *given, *arrays, None)
+    else:
+        _native.gather_neighbors(*given, *arrays, threads)
+    return drawn
+
+
+def queue_draws(
+    csr: Csr,
+    targets: torch.Tensor,
+    used: torch.Tensor | None,
+    layer: LayerDraw,
+    weights: torch.Tensor | None,
+    running: torch.Tensor | None,
+) -> Drawn:
+    """Draw what `draw_edges` draws on a GPU, into arrays with room for the most edges, without a wait.
+
+    `used`, int32 [1], says how many of the targets there are; None: all.
+    """
+    assert layer.row_edges is not None
+    device, rows = csr.device, targets.numel()
+    given = _arguments(csr, targets, layer, weights, running)
+    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+    counts = indptr[1:]
+    launch(device, "cuda_draw_neighbors", *given, counts, used)
+    counts.cumsum_(0)
+    drawn = _room_for(rows * layer.row_edges, indptr, layer)
+    launch(
+        device, "cuda_gather_neighbors", *given, indptr, drawn.nodes, drawn.edges, drawn.copies, used
+    )  # fmt: skip
+    return drawn
 
 
 def launch(device: torch.device, name: str, *arguments: Any) -> None:
@@ -125,16 +179,10 @@ def launch(device: torch.device, name: str, *arguments: Any) -> None:
 
 
 class Numbering:
-    """Numbers nodes in the order of their first appearance. It keeps 4 bytes for each node.
+    """Numbers nodes in the order of their first appearance, by 4 bytes for each of all nodes.
 
-    It may be used from several threads, which wait for one another.
-
-    Args:
-        nodes: the number of nodes.
-        device: where the nodes that are numbered are.
-
-    Attributes:
-        place: int32 [nodes], between calls the same for all nodes; `using_places` says who may use it.
+    It may be used from several threads, which wait for one another. `place`, int32 [nodes], is between calls
+    the same for all nodes; `using_places` says who may use it.
     """
 
     def __init__(self, nodes: int, device: torch.device) -> None:
@@ -162,18 +210,13 @@ class Numbering:
                 raise
 
     def number(self, targets: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Numbers the targets, and behind them the nodes that are no target.
+        """Number the targets, int32 [rows], and behind them the nodes, int32 [edges], that are no target.
 
-        Args:
-            targets: int32 [rows], different nodes.
-            nodes: int32 [edges].
+        On a GPU the host waits for the current stream once, to learn how many numbers there are. A target
+        that is repeated is a ValueError.
 
         Returns:
-            The node of each number, int32 [numbers], and the number of each of `nodes`, int32 [edges]. On a
-            GPU the host waits for the current stream once, to learn how many numbers there are.
-
-        Raises:
-            ValueError: a target is repeated.
+            The node of each number, int32 [numbers], and the number of each of `nodes`, int32 [edges].
         """
         numbers = torch.empty_like(nodes)
         with self.using_places() as place:
@@ -190,7 +233,7 @@ class Numbering:
 def _number_on_gpu(
     targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, numbers: torch.Tensor
 ) -> torch.Tensor:
-    """Numbers nodes by kernels, which take places and free them; see `Numbering.number`."""
+    """Number nodes by kernels, which take places and free them; see `Numbering.number`."""
     device, rows = nodes.device, targets.numel()
     first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
     if first.numel() == 0:
@@ -219,12 +262,7 @@ def refuse_repeat(seeds: torch.Tensor) -> None:
 
 
 def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tensor:
-    """Draw pairs of nodes without an edge, uniformly and with replacement.
-
-    Args:
-        csr: the matrix, [targets, sources].
-        draw: the seed and the step.
-        count: number of pairs.
+    """Draw pairs of nodes without an edge, uniformly and with replacement, by a seed and a step.
 
     Returns:
         int64 [count, 2], a source and a target each; two different nodes if the matrix is square.

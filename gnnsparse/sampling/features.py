@@ -6,8 +6,7 @@ import os
 import warnings
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +15,7 @@ from gnnsparse.errors import available_memory, bad_type, bad_value, check_choice
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import Streams
 
-__all__ = [
-    "FEATURE_DTYPES", "PLACEMENTS", "Choice", "FeatureStore", "Room", "RowFormat", "Source",
-    "cached_rows", "choose", "read_features", "room_on", "size",
-]  # fmt: skip
+__all__ = ["FEATURE_DTYPES", "PLACEMENTS", "Choice", "FeatureStore", "Room", "cached_rows", "choose"]
 
 #: Values of the argument `placement`.
 PLACEMENTS = ("auto", "device", "pinned", "host")
@@ -31,34 +27,21 @@ _DEVICE_FRACTION, _CACHE_FRACTION = 0.5, 0.25
 _HOST_FRACTION = 0.5
 
 
-@dataclass(frozen=True)
-class Room:
-    """The memory that is free.
-
-    Attributes:
-        device: bytes on the GPU; None: there is none, the device is the CPU.
-        host: bytes of the host.
-    """
+class Room(NamedTuple):
+    """The bytes of memory that are free on the GPU, None if the device is the CPU, and of the host."""
 
     device: int | None
     host: int
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """A placement, and why it was chosen."""
 
     placement: str
     reason: str
 
 
-def room_on(device: torch.device) -> Room:
-    """Return the memory that is free for features of steps on a device."""
-    on_gpu = path().takes(device)
-    return Room(path().free_memory(device) if on_gpu else None, available_memory().free)
-
-
-def size(count: int) -> str:
+def _size(count: int) -> str:
     """Return a number of bytes as text."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
@@ -69,44 +52,31 @@ def size(count: int) -> str:
 def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
     """Choose a placement: the fastest one that leaves room for the rest.
 
-    Args:
-        rows: number of rows.
-        row_bytes: bytes of each as they are stored.
-        room: the memory that is free.
-        in_file: whether the features are in a file, so that the host's memory does not hold them yet.
+    `in_file` says that the features are in a file, so that the host's memory does not hold them yet.
     """
     needed = rows * row_bytes
-    what = f"{rows} rows of {row_bytes} bytes, {size(needed)},"
+    what = f"{rows} rows of {row_bytes} bytes, {_size(needed)},"
     if room.device is None:
         if not in_file:
             return Choice("device", f"{what} are in the memory of the device, the CPU, already")
         fits = needed <= _HOST_FRACTION * room.host
         verb, placement = ("are", "device") if fits else ("are not", "host")
-        limit = f"{_HOST_FRACTION:.0%} of the {size(room.host)} that are free"
+        limit = f"{_HOST_FRACTION:.0%} of the {_size(room.host)} that are free"
         return Choice(placement, f"{what} {verb} at most {limit} in memory; their file can stay on disk")
-    limit = f"{_DEVICE_FRACTION:.0%} of the {size(room.device)} that are free on the GPU"
+    limit = f"{_DEVICE_FRACTION:.0%} of the {_size(room.device)} that are free on the GPU"
     if needed <= _DEVICE_FRACTION * room.device:
         return Choice("device", f"{what} are at most {limit}")
     taken = 1 << max(needed - 1, 0).bit_length()  # torch pins a power of two
-    of_host = f"{_HOST_FRACTION:.0%} of the {size(room.host)} that are free on the host"
+    of_host = f"{_HOST_FRACTION:.0%} of the {_size(room.host)} that are free on the host"
     if taken <= _HOST_FRACTION * room.host:
         return Choice("pinned", f"{what} are more than {limit}, and at most {of_host} when they are pinned")
     where = "their file is" if in_file else "they are"
-    reason = (
-        f"{what} are more than {limit}, and more than {of_host} when they are pinned; {where} on the host"
-    )
-    return Choice("host", reason)
+    reason = f"{what} are more than {limit}, and more than {of_host} when they are pinned"
+    return Choice("host", f"{reason}; {where} on the host")
 
 
 def cached_rows(rows: int, row_bytes: int, fraction: float, room: Room) -> int:
-    """Return the number of rows of which the GPU keeps copies: some, if they fit into its free memory.
-
-    Args:
-        rows: number of rows.
-        row_bytes: bytes of each.
-        fraction: of the rows, at most.
-        room: the memory that is free.
-    """
+    """Return the number of rows of which the GPU has copies: a fraction, or what its free memory holds."""
     fits = int(_CACHE_FRACTION * (room.device or 0)) // max(row_bytes, 1)
     return min(int(fraction * rows), fits)
 
@@ -126,38 +96,16 @@ _VECTOR = 16
 _PART_BYTES = 2**26
 
 
-@dataclass(frozen=True, eq=False)
-class Source:
-    """Features that were given.
-
-    Attributes:
-        x: [rows, features], float32, float16 or bfloat16.
-        in_file: whether it lies over a memory-mapped file.
-    """
-
-    x: torch.Tensor
-    in_file: bool
-
-    @property
-    def dtype_name(self) -> str:
-        """The name of its dtype."""
-        return _NAMES[self.x.dtype]
-
-
-def read_features(x: Any) -> Source:
-    """Return features as a tensor, those of a file without reading it.
-
-    Args:
-        x: [rows, features], a floating-point tensor or array; or the path of a .npy file.
-
-    Raises:
-        TypeError: `x` is of another type or dtype.
-        ValueError: the file can't be mapped, or the shape is another one.
-    """
+def _read_features(x: Any) -> tuple[torch.Tensor, bool]:
+    """Return `x` as a tensor, and whether it lies over a memory-mapped file, which is not read."""
     accepted = "[rows, features], float32, float16 or bfloat16, or the path of a .npy file"
     in_file = False
     if isinstance(x, (str, os.PathLike)):
-        x = _mapped(Path(x))
+        try:
+            x = np.load(x, mmap_mode="r", allow_pickle=False)
+        except (OSError, ValueError, EOFError) as error:
+            reason = " ".join(str(error).split())[:200]
+            bad_value("x", f"{x} can't be mapped ({reason}); accepted: a .npy file of one array")
     if isinstance(x, np.ndarray):
         in_file = isinstance(x, np.memmap)
         if x.dtype not in (np.float32, np.float16):
@@ -171,27 +119,15 @@ def read_features(x: Any) -> Source:
         bad_type("x", x, accepted)
     if x.dim() != 2 or x.shape[1] == 0:
         bad_value("x", f"has shape {tuple(x.shape)}; accepted: (rows, features), with features")
-    return Source(x.detach(), in_file)
-
-
-def _mapped(file: Path) -> np.ndarray[Any, Any]:
-    try:
-        return np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        reason = " ".join(str(error).split())[:200]
-        bad_value("x", f"{file} can't be mapped ({reason}); accepted: a .npy file of one array")
+    return x.detach(), in_file
 
 
 @dataclass(frozen=True)
-class RowFormat:
-    """How a row is stored as bytes.
+class _RowFormat:
+    """How a row of some features is stored as bytes, by the name of one of FEATURE_DTYPES.
 
     In "fp8" it is e4m3 numbers with a float32 scale behind them, the row's largest magnitude over 448, padded
     to whole vectors of a GPU; in the others it is its numbers.
-
-    Attributes:
-        name: one of FEATURE_DTYPES.
-        features: numbers in a row.
     """
 
     name: str
@@ -219,11 +155,7 @@ class RowFormat:
         return max(1, _PART_BYTES // (4 * self.features))
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
-        """Return rows as bytes, uint8 [rows, row_bytes]; those of `x` itself if it has the dtype.
-
-        Raises:
-            ValueError: a number has no place in "fp8".
-        """
+        """Return rows as bytes, uint8 [rows, row_bytes]; those of `x` itself if it has the dtype."""
         if self.name != "fp8":
             return x.to(self.dtype).contiguous().view(torch.uint8)
         wide = x.float()
@@ -295,60 +227,57 @@ class FeatureStore:
         uses: torch.Tensor | None = None,
         cache_share: float = 0.1,
     ) -> None:
-        source = read_features(x)
-        given = source.x
+        given, in_file = _read_features(x)
         check_choice("placement", placement, PLACEMENTS)
         wanted = given.device if device is None else device_of("device", device)
         self.device = torch.empty(0, dtype=torch.uint8, device=wanted).device  # with its index
         self.shape = (given.shape[0], given.shape[1])
-        name = source.dtype_name if dtype is None else check_choice("dtype", dtype, tuple(FEATURE_DTYPES))
-        self._format = RowFormat(name, given.shape[1])
+        name = _NAMES[given.dtype] if dtype is None else check_choice("dtype", dtype, tuple(FEATURE_DTYPES))
+        self._format = _RowFormat(name, given.shape[1])
         fraction = _check_cache_share(cache_share)
         uses = None if uses is None else _check_uses(uses, given.shape[0])
-        room = room_on(self.device)
-        self._choice = self._choose(placement, source, room)
+        on_gpu = path().takes(self.device)
+        room = Room(path().free_memory(self.device) if on_gpu else None, available_memory().free)
+        self._choice = self._choose(placement, given, in_file, room)
         self.placement, self.dtype = self._choice.placement, self._format.dtype
         self._streams = Streams(self.device)
         self._source = given if self.placement == "host" else None
         self._rows: torch.Tensor | None = None
-        self._kept: torch.Tensor | None = None
+        self._copies: torch.Tensor | None = None
         self._place: torch.Tensor | None = None
         self._used_fraction: float | None = None
         self.cached_rows = 0
         if self.placement != "host":
-            self._rows = self._store(source)
+            self._rows = self._store(given, in_file)
         if self.placement == "pinned" and uses is not None:
-            self._keep(uses, cached_rows(given.shape[0], self._format.row_bytes, fraction, room))
-        if path().takes(self.device):
+            self._copy_most_used(uses, cached_rows(given.shape[0], self._format.row_bytes, fraction, room))
+        if on_gpu:
             path().finish(self.device)  # other streams gather what was copied on this one
-            arrays = [t for t in (self._rows, self._kept, self._place) if t is not None]
+            arrays = [t for t in (self._rows, self._copies, self._place) if t is not None]
             pinned = self.placement == "pinned"
             weakref.finalize(self, _release, self._streams, arrays, self.device, pinned).atexit = False
 
-    def _choose(self, placement: str, source: Source, room: Room) -> Choice:
-        rows, on_gpu = self.shape[0], room.device is not None
-        if placement == "pinned" and not on_gpu:
+    def _choose(self, placement: str, x: torch.Tensor, in_file: bool, room: Room) -> Choice:
+        if placement == "pinned" and room.device is None:
             bad_value("placement", "got 'pinned' on the CPU; accepted: auto, device, host")
-        there = source.x.device == self.device and source.x.device.type != "cpu"
-        if placement == "host" and source.x.device.type != "cpu":
-            bad_value("placement", f"got 'host' with x on {source.x.device}; accepted: x on the CPU")
+        if placement == "host" and x.device.type != "cpu":
+            bad_value("placement", f"got 'host' with x on {x.device}; accepted: x on the CPU")
         if placement != "auto":
             choice = Choice(placement, "it was asked for")
-        elif there:
+        elif x.device == self.device and x.device.type != "cpu":
             choice = Choice("device", "they are there already")
         else:
-            choice = choose(rows, self._format.row_bytes, room, in_file=source.in_file)
+            choice = choose(self.shape[0], self._format.row_bytes, room, in_file=in_file)
         if choice.placement == "host" and self._format.name == "fp8":
-            bad_value(
-                "dtype", f"got 'fp8' with placement 'host' ({choice.reason}); accepted: fp32, fp16, bf16"
-            )
+            got = f"got 'fp8' with placement 'host' ({choice.reason})"
+            bad_value("dtype", f"{got}; accepted: fp32, fp16, bf16")
         return choice
 
-    def _store(self, source: Source) -> torch.Tensor:
-        """Return the rows as bytes where they are kept; those of `x` itself if they are there already."""
-        x, pinned = source.x, self.placement == "pinned"
-        there = x.device == self.device and not pinned and not source.in_file
-        if there and self._format.name == source.dtype_name and x.is_contiguous():
+    def _store(self, x: torch.Tensor, in_file: bool) -> torch.Tensor:
+        """Return the rows as bytes where they are to be; those of `x` itself if they are there already."""
+        pinned = self.placement == "pinned"
+        there = x.device == self.device and not pinned and not in_file
+        if there and self._format.dtype == x.dtype and self._format.name != "fp8" and x.is_contiguous():
             return x.view(torch.uint8)
         rows, width = x.shape[0], self._format.row_bytes
         if pinned:
@@ -360,7 +289,7 @@ class FeatureStore:
             found[first : first + step] = self._format.encode(x[first : first + step])
         return found
 
-    def _keep(self, uses: torch.Tensor, count: int) -> None:
+    def _copy_most_used(self, uses: torch.Tensor, count: int) -> None:
         """Copy the rows that are used most to the GPU."""
         assert self._rows is not None
         if count == 0:
@@ -369,13 +298,13 @@ class FeatureStore:
         place = torch.full((uses.numel(),), -1, dtype=torch.int32, device="cpu")
         place[most] = torch.arange(count, dtype=torch.int32, device="cpu")
         self._place = place.to(self.device)
-        kept = torch.empty(count, self._format.row_bytes, dtype=torch.uint8, device=self.device)
+        copies = torch.empty(count, self._format.row_bytes, dtype=torch.uint8, device=self.device)
         step = self._format.rows_at_a_time
         for first in range(0, count, step):
-            kept[first : first + step] = self._rows.index_select(0, most[first : first + step])
+            copies[first : first + step] = self._rows.index_select(0, most[first : first + step])
         total = float(uses.double().sum())
         self._used_fraction = float(uses[most].double().sum()) / total if total > 0 else None
-        self._kept, self.cached_rows = kept, count
+        self._copies, self.cached_rows = copies, count
 
     @property
     def device_bytes(self) -> int:
@@ -383,7 +312,7 @@ class FeatureStore:
         if not path().takes(self.device):
             return 0
         rows = self._rows if self.placement == "device" else None
-        return sum(t.nbytes for t in (rows, self._kept, self._place) if t is not None)
+        return sum(t.nbytes for t in (rows, self._copies, self._place) if t is not None)
 
     def gather(self, rows: torch.Tensor) -> torch.Tensor:
         """Return some rows.
@@ -416,7 +345,7 @@ class FeatureStore:
         out = torch.empty(rows.numel(), self._format.row_bytes, dtype=torch.uint8, device=self.device)
         with path().current(self.device):
             path().native.cuda_gather_rows(
-                self._rows, self._kept, self._place, rows.contiguous(), out, self._format.row_bytes,
+                self._rows, self._copies, self._place, rows.contiguous(), out, self._format.row_bytes,
                 self._streams.current(),
             )  # fmt: skip
         return self._format.decode(out)
@@ -443,7 +372,7 @@ class FeatureStore:
         """Return where the features are and why, and what of them the GPU keeps, as lines of text."""
         rows, features = self.shape
         lines = [
-            f"features: {rows} x {features} in {self._format.name}, {size(rows * self._format.row_bytes)}",
+            f"features: {rows} x {features} in {self._format.name}, {_size(rows * self._format.row_bytes)}",
             f"placement: {self.placement}, as {self._choice.reason}",
         ]
         if self.placement == "pinned":

@@ -64,15 +64,10 @@ class Neighbourhood:
         """Make the neighbourhood of a graph.
 
         Args:
-            graph: the graph.
+            graph: the graph, square with "gcn".
             normalization: None, "mean" or "gcn".
             weights: by which edges are drawn, [edges] in the order of the edges given; None: they are not.
             replace: whether they are drawn with replacement.
-
-        Raises:
-            TypeError: `weights` is no array of real numbers.
-            ValueError: `weights` has another size or device than the edges, or a number below 0; or "gcn" is
-                asked for, and the graph is not square.
         """
         csr, values, scale, loops, nnz_index = graph.csr, graph.values, None, None, None
         if normalization == "gcn":
@@ -89,16 +84,8 @@ class Neighbourhood:
     def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
         """Make the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
 
-        The edges of a row are sorted by their sources, and those of a source as they were given.
-
-        Args:
-            graph: the graph.
-            weights: by which edges are drawn, [edges] in the order of the edges given; None: they are not.
-            replace: whether they are drawn with replacement.
-
-        Raises:
-            TypeError: `weights` is no array of real numbers.
-            ValueError: `weights` has another size or device than the edges, or a number below 0.
+        The edges of a row are sorted by their sources, and those of a source as they were given. `make`
+        documents the arguments.
         """
         drawn_by = None if weights is None else _edge_weights(graph, weights)
         nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
@@ -112,11 +99,7 @@ class Neighbourhood:
         return cls(csr, edge_of_nonzero=order, weights=drawn_by, running=running)
 
     def edge_ids(self, edges: torch.Tensor) -> torch.Tensor:
-        """Return the edges of the given graph, in the order in which they were given; -1 stays -1.
-
-        Args:
-            edges: int64 [n], nonzeros of `csr`, or -1.
-        """
+        """Return the numbers of the edges given of nonzeros of `csr`, int64 [n]; -1 stays -1."""
         for table in (self.nnz_index, self.edge_of_nonzero):
             if table is not None:
                 if table.numel() == 0:  # all edges are self-loops that were added
@@ -125,16 +108,12 @@ class Neighbourhood:
         return edges
 
     def weigh(self, targets: torch.Tensor, drawn: Drawn) -> Weights:
-        """Compute the weights of the edges that were drawn.
+        """Compute the weights of the edges that were drawn of target rows, int32 [rows].
 
         A sum has the given weights, times how often an edge was drawn. A mean is over what was drawn. With
         "gcn" the edges have the weights that they have in the whole graph, those of neighbours times the
         number of neighbours over the number of draws, so that a sum over neighbours that are drawn uniformly
         is that over all neighbours in expectation; the self-loop keeps its own.
-
-        Args:
-            targets: int32 [rows], the rows that were drawn from.
-            drawn: the edges.
         """
         if self.normalization == "gcn":
             return Weights(self._gcn_weights(targets, drawn))
@@ -201,7 +180,7 @@ def _without_loops(
 
 
 def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
-    """Return the weights by which edges are drawn, float32 [edges], else raise."""
+    """Return the weights by which edges are drawn, float32 [edges], numbers of 0 or more, else raise."""
     given = value_tensor("weights", weights, graph.num_edges, graph.device)
     if given.numel() and float(given.min()) < 0:
         at = int((given < 0).nonzero()[0])

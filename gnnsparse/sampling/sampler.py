@@ -22,14 +22,13 @@ from gnnsparse.sampling.blocks import (
     Block,
     BlockArrays,
     BlockPlans,
-    LayerDraw,
     arrange,
     draw_at_once,
     draw_in_turn,
     make_block,
     plan_blocks,
 )
-from gnnsparse.sampling.draws import Numbering, Rule, draw_edges, draw_negatives
+from gnnsparse.sampling.draws import LayerDraw, Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sparse.graph import SparseGraph, index_tensor
 from gnnsparse.sparse.operand import SparseOperand
@@ -55,10 +54,15 @@ def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
     return tuple(fanouts)
 
 
+#: The rules by which edges are drawn, by method and whether neighbours are drawn with replacement.
+_RULES = {
+    ("uniform", False): Rule.UNIFORM, ("uniform", True): Rule.UNIFORM_REPLACED,
+    ("weighted", False): Rule.WEIGHTED, ("weighted", True): Rule.WEIGHTED_REPLACED,
+    ("labor", False): Rule.LABOR,
+}  # fmt: skip
 #: Values of the argument `method`.
-METHODS = ("uniform", "weighted", "labor")
-_MOST_STEPS = 2**32 - 1
-_MOST_SEED = 2**63 - 1
+METHODS = tuple(dict.fromkeys(method for method, _ in _RULES))
+_MOST_STEPS, _MOST_SEED = 2**32 - 1, 2**63 - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -219,16 +223,15 @@ class NeighborSampler:
         if values is not None:
             check_choice("values", values, NORMALIZATIONS)
         if (weights is None) == (self._method == "weighted"):
-            bad_value(
-                "weights", f"got {_given(weights)} with method={self._method!r}; accepted: with 'weighted'"
-            )
+            got = "None" if weights is None else "weights"
+            bad_value("weights", f"got {got} with method={self._method!r}; accepted: with 'weighted'")
         if self._replace and self._method == "labor":
             bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
         if values == "gcn" and self._method == "weighted":
-            bad_value(
-                "values", "got 'gcn' with method='weighted', whose draws have no weights that keep its "
-                "expectation; accepted: None, mean"
-            )  # fmt: skip
+            problem = (
+                "got 'gcn' with method='weighted', whose draws have no weights that keep its expectation"
+            )
+            bad_value("values", f"{problem}; accepted: None, mean")
 
     @cached_property
     def _of_edges(self) -> Neighbourhood:
@@ -266,34 +269,23 @@ class NeighborSampler:
             TypeError: an argument is of another type or dtype.
             ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
-        given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
-        return Sample(self._blocks(self._arrays(given, step, "seeds")), given.long())
+        given = self._here("seeds", index_tensor("seeds", seeds))
+        return Sample(self._blocks(self._arrays(given, self._step(step), "seeds")), given.long())
 
     @runs_outside
     def draw(self, seeds: Any, step: int = 0) -> tuple[BlockArrays, ...]:
         """Draw what `sample` draws, as arrays of which no operands are made yet.
 
-        Args:
-            seeds: int32 or int64 [seeds], different nodes; there may be none.
-            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+        `sample` documents the arguments and errors.
 
         Returns:
             The arrays of a block for each layer, in the order in which layers run.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
-        given, step = self._here("seeds", index_tensor("seeds", seeds)), self._step(step)
-        return self._arrays(given, step, "seeds")
+        return self._arrays(self._here("seeds", index_tensor("seeds", seeds)), self._step(step), "seeds")
 
     @runs_outside
     def operands(self, arrays: Sequence[BlockArrays]) -> list[SparseOperand]:
-        """Make the operands of blocks, those of `sample`.
-
-        Args:
-            arrays: what `draw` returned.
-        """
+        """Make the operands of blocks, those of `sample`, of what `draw` returned."""
         return [block.adj for block in self._blocks(tuple(arrays))]
 
     @property
@@ -345,7 +337,7 @@ class NeighborSampler:
         counts, edges, pairs = [0, nodes.numel()], [], []
         for layer in draws:
             new = nodes[counts[-2] :]
-            drawn = draw_edges(graph.csr, new, layer.draw, layer.fanout, graph.weights, graph.running)
+            drawn = draw_edges(graph.csr, new, layer, graph.weights, graph.running)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -387,7 +379,8 @@ class NeighborSampler:
         check_integer("negatives", negatives, 0, "an integer, 0 or more")
         ends = self._nodes("pairs", given.reshape(-1), self.num_nodes)
         count = given.shape[0]
-        draw = self._draw(Rule.ALL, 0, self._step(step), 0)
+        loops = self._graph.normalization == "gcn"
+        draw = _native.SampleDraw(Rule.ALL, 0, self._seed, self._step(step), 0, loops)
         drawn = draw_negatives(self._links, draw, count * negatives)
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
         seeds, numbers = self._numbering.number(ends[:0], ends)
@@ -407,19 +400,6 @@ class NeighborSampler:
     def _step(self, step: Any) -> int:
         return check_integer("step", step, 0, "an integer from 0 to 2^32 - 1", _MOST_STEPS)
 
-    def _rule(self, fanout: int) -> int:
-        if fanout < 0:
-            return Rule.ALL
-        if self._method == "uniform":
-            return Rule.UNIFORM_REPLACED if self._replace else Rule.UNIFORM
-        if self._method == "weighted":
-            return Rule.WEIGHTED_REPLACED if self._replace else Rule.WEIGHTED
-        return Rule.LABOR
-
-    def _draw(self, rule: int, count: int, step: int, layer: int) -> _native.SampleDraw:
-        loops = self._graph.normalization == "gcn"
-        return _native.SampleDraw(rule, count, self._seed, step, layer, loops)
-
     def _arrays(self, seeds: torch.Tensor, step: int, name: str | None = None) -> tuple[BlockArrays, ...]:
         """Draw the blocks of nodes, which are checked as the argument `name`, if it is given."""
         draws = self._layer_draws(step)
@@ -436,11 +416,12 @@ class NeighborSampler:
 
     def _layer_draws(self, step: int) -> list[LayerDraw]:
         """Return what is drawn for each layer, from the seeds outwards."""
-        loops = int(self._graph.normalization == "gcn")
-        return [
-            LayerDraw(self._draw(self._rule(fanout), max(fanout, 0), step, number), max(fanout, 0), loops)
-            for number, fanout in enumerate(self.fanouts)
-        ]
+        loops, draws = self._graph.normalization == "gcn", []
+        for number, fanout in enumerate(self.fanouts):
+            rule, count = (Rule.ALL, 0) if fanout < 0 else (_RULES[self._method, self._replace], fanout)
+            draw = _native.SampleDraw(rule, count, self._seed, step, number, loops)
+            draws.append(LayerDraw(draw, count, int(loops)))
+        return draws
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
         """Make operands of blocks that were drawn."""
@@ -448,7 +429,3 @@ class NeighborSampler:
         if path().takes(self.device):
             plan_blocks(blocks, self._plans, [one.longest for one in arrays])
         return blocks
-
-
-def _given(value: Any) -> str:
-    return "None" if value is None else "weights"

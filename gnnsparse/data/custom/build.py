@@ -16,7 +16,8 @@ from gnnsparse.data.custom.table_files import is_number, text_of
 from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory
-from gnnsparse.sparse.graph import SparseGraph, check_range
+from gnnsparse.formats.csr import check_range
+from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = ["MISSING_WORDS", "PARTS", "BuildOptions", "Content", "FileOptions", "build_dataset", "mask_of_ids"]
 
