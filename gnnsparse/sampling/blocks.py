@@ -211,7 +211,8 @@ class BlockPlans:
     def __call__(self, kernels: KernelCache, product: Product) -> Plan:
         """Return the plan of a product."""
         given = kernels.problem(product)
-        problem = replace(given, **{name: _rounded(getattr(given, name)) for name in ("rows", "cols", "nnz")})
+        rows, cols, nnz = (_rounded(count) for count in (given.rows, given.cols, given.nnz))
+        problem = replace(given, rows=rows, cols=cols, nnz=nnz)
         plan = self._found.get(problem)
         if plan is None:
             plan = choose_plan(problem)

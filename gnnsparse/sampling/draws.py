@@ -88,7 +88,7 @@ def _arguments(
     layer: LayerDraw,
     weights: torch.Tensor | None,
     running: torch.Tensor | None,
-) -> tuple[Any, ...]:
+) -> tuple[_native.SampleGraph, _native.SampleDraw, torch.Tensor, _native.SampleDrawn]:
     """Return what the functions that draw and gather edges take first; the last of it is what is drawn."""
     device, draw = csr.device, layer.draw
     slots = targets.numel() * layer.fanout if draw.draws_first else 0
