@@ -15,7 +15,7 @@ from rich.text import Text
 from gnnsparse.bench.accuracy_effects import accumulation_rows, overflow_rows, scaling_rows
 from gnnsparse.bench.accuracy_operations import OPERATIONS, RANGES, ROUNDING, operation_rows
 from gnnsparse.bench.arguments import Several, add_device, add_outputs, seed_option
-from gnnsparse.bench.figures import form_of, plot_accuracy
+from gnnsparse.bench.figures import accuracy_panels, form_of, plot
 from gnnsparse.bench.session import Row, new_table, progress
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from gnnsparse.runtime.environment import describe_environment, write_json
@@ -69,13 +69,13 @@ def measure_parts(settings: AccuracySettings, say: Callable[[str], None] = lambd
     return content
 
 
-def run_accuracy(settings: AccuracySettings, out: Path | None = None, plot: Path | None = None) -> int:
+def run_accuracy(settings: AccuracySettings, out: Path | None = None, figure: Path | None = None) -> int:
     """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
         out: the JSON file to write; None: none.
-        plot: the figure to write; None: none.
+        figure: the figure to write; None: none.
 
     Returns:
         The exit status: 1 if a result is less exact than its precision promises, or a kernel failed.
@@ -84,8 +84,8 @@ def run_accuracy(settings: AccuracySettings, out: Path | None = None, plot: Path
     if out is not None:
         write_json(out, content)
     print_report(content, wide_console(160))
-    if plot is not None:
-        plot_accuracy(content, plot)
+    if figure is not None:
+        plot(accuracy_panels(content), figure)
     return 1 if problems(content) else 0
 
 

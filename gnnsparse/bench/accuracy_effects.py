@@ -11,6 +11,7 @@ import torch
 
 from gnnsparse import SparseGraph, SparseOperand, prepare, spmm
 from gnnsparse.bench.accuracy_operations import outputs_of
+from gnnsparse.bench.session import Row
 from gnnsparse.precision import Precision
 from gnnsparse.testing import measure_errors, random_graph
 
@@ -19,8 +20,6 @@ __all__ = [
     "overflow_rows", "scaling_rows",
 ]  # fmt: skip
 
-Row = dict[str, Any]
-
 #: Numbers of terms of a sum.
 TERMS = (256, 1024, 4096, 16384, 65536)
 #: Sums of one case, each of other numbers.
@@ -28,18 +27,12 @@ _SUMS = 32
 _BLOCK = 16
 
 
-def _drawn(kind: Callable[..., torch.Tensor]) -> Callable[[int, torch.Generator], torch.Tensor]:
-    def make(terms: int, generator: torch.Generator) -> torch.Tensor:
-        return kind(terms, _SUMS, generator=generator, dtype=torch.float32, device="cpu")
-
-    return make
-
-
+_ON_CPU: Any = {"dtype": torch.float32, "device": "cpu"}
 #: What makes the terms of sums, [terms, sums], by name.
 SERIES: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
-    "ones": lambda terms, _: torch.ones(terms, _SUMS, dtype=torch.float32, device="cpu"),
-    "uniform": _drawn(torch.rand),
-    "normal": _drawn(torch.randn),
+    "ones": lambda terms, _: torch.ones(terms, _SUMS, **_ON_CPU),
+    "uniform": lambda terms, generator: torch.rand(terms, _SUMS, generator=generator, **_ON_CPU),
+    "normal": lambda terms, generator: torch.randn(terms, _SUMS, generator=generator, **_ON_CPU),
 }
 
 
@@ -118,23 +111,6 @@ _MOST = 60
 _NODES, _WIDTH, _DENSITY = 256, 32, 0.05
 
 
-def _gradient(case: _Case, gradient: torch.Tensor, scale: float) -> torch.Tensor:
-    """The gradient of the float32 parameter of a product, whose loss is scaled, divided by the scale."""
-    leaf = case.parameter.detach().clone().requires_grad_()
-    y = spmm(case.operand, leaf.to(case.operand.precision.storage))
-    (found,) = torch.autograd.grad((y.float() * gradient).sum() * scale, leaf)
-    return found / scale
-
-
-def _plain(case: _Case, gradient: torch.Tensor, scale: float) -> torch.Tensor:
-    """The same by plain operations: a gradient in 16 bits, float32 sums of rounded products, 16 bits."""
-    dtype = case.operand.precision.storage
-    return (
-        case.transposed((gradient * scale).to(dtype).float(), case.values.to(dtype).float()).to(dtype).float()
-        / scale
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class _Case:
     """A product y = A x whose gradients are measured.
@@ -154,6 +130,19 @@ class _Case:
         row, column = self.operand.indices()
         out = gradient.new_zeros(self.parameter.shape)
         return out.index_add_(0, column, values[:, None] * gradient[row])
+
+    def gradient(self, gradient: torch.Tensor, scale: float) -> torch.Tensor:
+        """The gradient of the parameter by the kernels, whose loss is scaled, divided by the scale."""
+        leaf = self.parameter.detach().clone().requires_grad_()
+        y = spmm(self.operand, leaf.to(self.operand.precision.storage))
+        (found,) = torch.autograd.grad((y.float() * gradient).sum() * scale, leaf)
+        return found / scale
+
+    def plain(self, gradient: torch.Tensor, scale: float) -> torch.Tensor:
+        """The same by plain operations: a gradient in 16 bits, float32 sums of rounded products, 16 bits."""
+        dtype = self.operand.precision.storage
+        rounded = (gradient * scale).to(dtype).float(), self.values.to(dtype).float()
+        return self.transposed(*rounded).to(dtype).float() / scale
 
 
 def _gradient_row(
@@ -180,9 +169,9 @@ def _dynamic_scale(case: _Case, gradient: torch.Tensor) -> tuple[float, int]:
     From its first factor it is halved after each step that overflows, and doubled after 2,000 that do not.
     """
     scale, skipped = INITIAL_SCALE, 0
-    while not _gradient(case, gradient, scale).isfinite().all() and scale > 2.0**-_MOST:
+    while not case.gradient(gradient, scale).isfinite().all() and scale > 2.0**-_MOST:
         scale, skipped = scale / 2, skipped + 1
-    while skipped == 0 and scale < 2.0**_MOST and _gradient(case, gradient, 2 * scale).isfinite().all():
+    while skipped == 0 and scale < 2.0**_MOST and case.gradient(gradient, 2 * scale).isfinite().all():
         scale *= 2
     return scale, skipped
 
@@ -210,9 +199,9 @@ def scaling_rows(
     """
     graph = random_graph(_NODES, _NODES, _DENSITY, seed=seed)
     generator = torch.Generator("cpu").manual_seed(seed)
-    on_cpu: Any = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
-    parameter = torch.randn(_NODES, _WIDTH, **on_cpu).to(device)
-    unit = torch.randn(_NODES, _WIDTH, **on_cpu).to(device)
+    parameter, unit = (
+        torch.randn(_NODES, _WIDTH, generator=generator, **_ON_CPU).to(device) for _ in range(2)
+    )
     moved = graph.to(device)
     assert moved.values is not None
     for precision in map(Precision, precisions):
@@ -227,7 +216,7 @@ def scaling_rows(
                 dynamic, skipped = _dynamic_scale(case, gradient)
                 ways |= {"scaled": INITIAL_SCALE, "dynamic": dynamic}
             for way, scale in ways.items():
-                found, plain = (make(case, gradient, scale) for make in (_gradient, _plain))
+                found, plain = (make(gradient, scale) for make in (case.gradient, case.plain))
                 yield {
                     "precision": precision.value, "magnitude": power, "way": way, "scale": scale,
                     "skipped": skipped if way == "dynamic" else 0,

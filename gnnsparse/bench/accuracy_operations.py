@@ -14,13 +14,15 @@ from typing import Any
 import torch
 
 from gnnsparse import attention, graph_attention, prepare, sddmm, spmm
-from gnnsparse.precision import Precision, round_operand
+from gnnsparse.bench.latency_reference import Arithmetic
+from gnnsparse.bench.session import Row
+from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph
 
 __all__ = [
-    "OPERATIONS", "RANGES", "ROUNDING", "SLOPE", "SUMS_OF_VALUES", "Operands", "PlainOperations", "Row",
+    "OPERATIONS", "RANGES", "ROUNDING", "SLOPE", "SUMS_OF_VALUES", "Operands", "PlainOperations",
     "by_head", "judge", "make_operands", "operation_rows", "outputs_of",
 ]  # fmt: skip
 
@@ -57,22 +59,16 @@ class Operands:
         return Operands(self.graph.to(device), self.q.to(device), self.k.to(device), self.v.to(device))
 
 
-class _Draw:
-    """Random numbers of one seed."""
-
-    def __init__(self, seed: int) -> None:
-        self._generator = torch.Generator("cpu").manual_seed(seed)
-
-    def normal(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self._generator, dtype=torch.float32, device="cpu")
-
-    def uniform(self, *shape: int) -> torch.Tensor:
-        return torch.rand(shape, generator=self._generator, dtype=torch.float32, device="cpu")
+def _draws(seed: int) -> tuple[Callable[..., torch.Tensor], Callable[..., torch.Tensor]]:
+    """Return what draws standard normal numbers, and numbers in [0, 1), of a shape."""
+    generator = torch.Generator("cpu").manual_seed(seed)
+    on_cpu: Any = {"generator": generator, "dtype": torch.float32, "device": "cpu"}
+    return functools.partial(torch.randn, **on_cpu), functools.partial(torch.rand, **on_cpu)
 
 
 def _normal(op: str, seed: int) -> Operands:
-    draw, graph = _Draw(seed), random_graph(_SIZE, _SIZE, _DENSITY, seed=seed)
-    return Operands(graph, *(draw.normal(_SIZE, _WIDTH) for _ in range(3)))
+    (normal, _), graph = _draws(seed), random_graph(_SIZE, _SIZE, _DENSITY, seed=seed)
+    return Operands(graph, *(normal(_SIZE, _WIDTH) for _ in range(3)))
 
 
 def _wide(op: str, seed: int) -> Operands:
@@ -86,26 +82,26 @@ def _wide(op: str, seed: int) -> Operands:
 
 def _degree(op: str, seed: int) -> Operands:
     """Draw sums of 4,096 terms that do not cancel: values and features in [0, 1)."""
-    draw = _Draw(seed)
+    normal, uniform = _draws(seed)
     if op == "sddmm":
         graph = random_graph(64, 64, 0.25, seed=seed)
-        return Operands(graph, draw.uniform(64, _TERMS), draw.uniform(64, _TERMS), draw.uniform(64, 1))
+        return Operands(graph, uniform(64, _TERMS), uniform(64, _TERMS), uniform(64, 1))
     columns, rows = 2 * _TERMS, 16
-    chosen = torch.stack([draw.uniform(columns).topk(_TERMS).indices for _ in range(rows)])
+    chosen = torch.stack([uniform(columns).topk(_TERMS).indices for _ in range(rows)])
     targets = torch.arange(rows, dtype=torch.int64, device="cpu").repeat_interleave(_TERMS)
     graph = SparseGraph.from_edge_index(
-        torch.stack([chosen.flatten(), targets]), (columns, rows), draw.uniform(rows * _TERMS)
+        torch.stack([chosen.flatten(), targets]), (columns, rows), uniform(rows * _TERMS)
     )
-    return Operands(graph, draw.normal(rows, 16), draw.normal(columns, 16), draw.uniform(columns, 16))
+    return Operands(graph, normal(rows, 16), normal(columns, 16), uniform(columns, 16))
 
 
 def _cancellation(op: str, seed: int) -> Operands:
     """Draw sums whose terms come in pairs that cancel to about a hundredth."""
-    draw, half = _Draw(seed), _SIZE // 2
-    left = 1.0 + _LEFT * draw.normal(half, _WIDTH)
+    (normal, _), half = _draws(seed), _SIZE // 2
+    left = 1.0 + _LEFT * normal(half, _WIDTH)
     if op == "sddmm":
-        graph, a = random_graph(_SIZE, half, _DENSITY, seed=seed), draw.normal(_SIZE, _WIDTH)
-        b = draw.normal(half, _WIDTH)
+        graph, a = random_graph(_SIZE, half, _DENSITY, seed=seed), normal(_SIZE, _WIDTH)
+        b = normal(half, _WIDTH)
         return Operands(graph, torch.cat([a, a], 1), torch.cat([b, -b * left], 1), b)
     # Columns 2j and 2j + 1 stand beside each other in every row that has one of them.
     pairs = random_graph(_SIZE, half, _DENSITY, seed=seed)
@@ -113,10 +109,10 @@ def _cancellation(op: str, seed: int) -> Operands:
     ends = torch.stack([torch.cat([2 * columns, 2 * columns + 1]), torch.cat([rows, rows])])
     assert pairs.values is not None
     graph = SparseGraph.from_edge_index(ends, (_SIZE, _SIZE), torch.cat([pairs.values, pairs.values]))
-    v = draw.normal(half, _WIDTH)
+    v = normal(half, _WIDTH)
     v = torch.stack([v, -v * left], 1).flatten(0, 1)
-    k = draw.normal(half, _WIDTH).repeat_interleave(2, 0)  # both of a pair have the same weight
-    return Operands(graph, 0.1 * draw.normal(_SIZE, _WIDTH), k, v)
+    k = normal(half, _WIDTH).repeat_interleave(2, 0)  # both of a pair have the same weight
+    return Operands(graph, 0.1 * normal(_SIZE, _WIDTH), k, v)
 
 
 #: What makes the operands of an operation from a seed, by the name of the range.
@@ -165,45 +161,38 @@ class PlainOperations:
     def __init__(
         self, operands: Operands, index: torch.Tensor, values: torch.Tensor, precision: Precision | None
     ) -> None:
-        self._operands, self._values, self._precision = operands, values, precision
+        self._operands, self._values, self._how = operands, values, Arithmetic(precision)
         self._row, self._column = index
 
     def run(self, op: str) -> torch.Tensor:
         """Compute an operation: [m, F], or for sddmm [nnz] in the order of `index`."""
-        return self._add(op, self._terms(op)).flatten(1) if op != "sddmm" else self._add(op, self._terms(op))
+        return self._add(op, self._terms(op))
 
     def sizes(self, op: str) -> torch.Tensor:
         """Compute the root of the sum of the squares of each element's terms."""
-        found = self._add(op, self._terms(op).square()).sqrt()
-        return found.flatten(1) if op != "sddmm" else found
+        return self._add(op, self._terms(op).square()).sqrt()
 
     def _terms(self, op: str) -> torch.Tensor:
         """The products whose sums are the result."""
         q, k, v = self._operands.q, self._operands.k, self._operands.v
+        operand = self._how.operand
         if op == "sddmm":
-            return self._in(q)[self._row] * self._in(k)[self._column]
+            return operand(q)[self._row] * operand(k)[self._column]
         if op == "graph_attention":
-            scores = self._wide(q[:, :HEADS])[self._row] + self._wide(k[:, :HEADS])[self._column]
+            of_row, of_column = (x[:, :HEADS].to(self._how.dtype) for x in (q, k))
+            scores = of_row[self._row] + of_column[self._column]
             weights = self._softmax(torch.nn.functional.leaky_relu(scores, SLOPE))
-            return self._in(weights)[:, :, None] * self._in(by_head(v))[self._column]
+            return operand(weights)[:, :, None] * operand(by_head(v))[self._column]
         weights = self._values
         if op == "attention":
             weights = self._softmax(self._terms("sddmm").sum(1) / q.shape[1] ** 0.5)
-        return self._in(weights)[:, None] * self._in(v)[self._column]
+        return operand(weights)[:, None] * operand(v)[self._column]
 
     def _add(self, op: str, terms: torch.Tensor) -> torch.Tensor:
-        if op == "sddmm":
-            return terms.sum(1)
-        return self._by_row(terms)
+        return terms.sum(1) if op == "sddmm" else self._by_row(terms).flatten(1)
 
     def _by_row(self, x: torch.Tensor) -> torch.Tensor:
         return x.new_zeros(self._operands.q.shape[0], *x.shape[1:]).index_add_(0, self._row, x)
-
-    def _wide(self, x: torch.Tensor) -> torch.Tensor:
-        return x.double() if self._precision is None else x
-
-    def _in(self, x: torch.Tensor) -> torch.Tensor:
-        return x.double() if self._precision is None else round_operand(x, self._precision).float()
 
     def _softmax(self, scores: torch.Tensor) -> torch.Tensor:
         top = scores.new_full((self._operands.q.shape[0], *scores.shape[1:]), float("-inf"))
@@ -214,7 +203,6 @@ class PlainOperations:
 
 # Errors of operations in each precision, against float64 and beside those of a plain run.
 
-Row = dict[str, Any]
 #: Computes an operation of the library from an operand and the dense operands.
 Operation = Callable[[SparseOperand, Operands], torch.Tensor]
 

@@ -22,7 +22,7 @@ import torch
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
 from gnnsparse.bench.workload import Workload
 
-__all__ = ["SDDMM_ALGORITHMS", "SPMM_ALGORITHMS", "load_library", "sddmm_variants", "spmm_variants"]
+__all__ = ["SDDMM_ALGORITHMS", "SPMM_ALGORITHMS", "cusparse_variants", "load_library"]
 
 #: The algorithms by name, and their numbers in cusparseSpMMAlg_t and cusparseSDDMMAlg_t.
 SPMM_ALGORITHMS = {"default": 0, "CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
@@ -179,56 +179,36 @@ def _destroy(library: ctypes.CDLL, made: list[tuple[str, ctypes.c_void_p]]) -> N
         getattr(library, name)(descriptor)
 
 
-def spmm_variants(work: Workload) -> Iterator[Variant]:
-    """Yield cuSPARSE's SpMM by each of its algorithms for CSR, prepared one after the other.
+def cusparse_variants(work: Workload) -> Iterator[Variant]:
+    """Yield cuSPARSE's product by each of its algorithms for CSR, prepared one after the other.
 
-    The matrix has its weights as an array, X and Y are stored by rows, products are summed in float32, and Y
-    is allocated one time, which spares an allocation in every call that the other candidates make.
+    The matrix has its weights as an array, dense operands are stored by rows, products are summed in float32,
+    and the result is allocated one time, which spares an allocation in every call that the other candidates
+    make.
 
     Args:
-        work: an SpMM.
+        work: the workload.
 
     Raises:
         UnavailableError: there is no cuSPARSE, or the matrix is too large for its 32-bit offsets.
     """
-    (x,) = work.dense
-    x = x.contiguous()
-    values = work.subject.explicit_values.to(x.dtype)
+    spmm, dense = work.op == "spmm", [x.contiguous() for x in work.dense]
+    dtype, device = dense[0].dtype, dense[0].device
+    function, algorithms = ("SpMM", SPMM_ALGORITHMS) if spmm else ("SDDMM", SDDMM_ALGORITHMS)
+    values = work.subject.explicit_values.to(dtype) if spmm else None
 
     def make(number: int) -> tuple[Callable[[], torch.Tensor], float]:
-        out = torch.full(work.output_shape, float("nan"), dtype=x.dtype, device=x.device)
-        call = _Call(work, values)
+        unwritten = float("nan") if spmm else _UNWRITTEN
+        out = torch.full(work.output_shape, unwritten, dtype=dtype, device=device)
+        call = _Call(work, out if values is None else values)
+        operands = [call.dense(x) for x in dense]
+        given, result = ([call.sparse, *operands], call.dense(out)) if spmm else (operands, call.sparse)
         arguments = (
-            _AS_IT_IS, _AS_IT_IS, ctypes.byref(call.one), call.sparse, call.dense(x), ctypes.byref(call.zero),
-            call.dense(out), _FLOAT32, number,
+            _AS_IT_IS, _AS_IT_IS if spmm else _TRANSPOSED, ctypes.byref(call.one), *given,
+            ctypes.byref(call.zero), result, _FLOAT32, number,
         )  # fmt: skip
-        ms = call.prepare("cusparseSpMM", *arguments)
-        return call.bound("cusparseSpMM", arguments, out), ms
+        ms = call.prepare(f"cusparse{function}", *arguments)
+        return call.bound(f"cusparse{function}", arguments, out), ms
 
-    for name, number in SPMM_ALGORITHMS.items():
-        yield Variant(name, functools.partial(make, number))
-
-
-def sddmm_variants(work: Workload) -> Iterator[Variant]:
-    """Yield cuSPARSE's SDDMM, which has one algorithm for CSR; see `spmm_variants`.
-
-    Args:
-        work: an SDDMM.
-
-    Raises:
-        UnavailableError: there is no cuSPARSE, or the matrix is too large for its 32-bit offsets.
-    """
-    q, k = (t.contiguous() for t in work.dense)
-
-    def make(number: int) -> tuple[Callable[[], torch.Tensor], float]:
-        out = torch.full(work.output_shape, _UNWRITTEN, dtype=q.dtype, device=q.device)
-        call = _Call(work, out)
-        arguments = (
-            _AS_IT_IS, _TRANSPOSED, ctypes.byref(call.one), call.dense(q), call.dense(k),
-            ctypes.byref(call.zero), call.sparse, _FLOAT32, number,
-        )  # fmt: skip
-        ms = call.prepare("cusparseSDDMM", *arguments)
-        return call.bound("cusparseSDDMM", arguments, out), ms
-
-    for name, number in SDDMM_ALGORITHMS.items():
+    for name, number in algorithms.items():
         yield Variant(name, functools.partial(make, number))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["form_of", "plot_accuracy", "plot_latencies", "plot_ratios"]
+from gnnsparse.bench.session import Row
 
-Row = dict[str, Any]
+__all__ = ["Panel", "accuracy_panels", "form_of", "latency_panels", "plot", "ratio_panels"]
 
 
 @dataclass
-class _Panel:
+class Panel:
     """A diagram with a logarithmic vertical axis.
 
     Attributes:
@@ -31,8 +31,12 @@ class _Panel:
     styles: dict[str, str] = field(default_factory=dict)
 
 
-def _plot(panels: list[_Panel], path: Path) -> None:
+def plot(panels: list[Panel], path: Path) -> None:
     """Draw panels below each other, with one colour for each name.
+
+    Args:
+        panels: the diagrams.
+        path: a file that ends in .png, .pdf or .svg.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -70,49 +74,34 @@ def _plot(panels: list[_Panel], path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def plot_ratios(rows: list[Row], path: Path) -> None:
-    """Draw the ratios of speed to the baseline's, in a diagram for each op and precision.
+def ratio_panels(rows: list[Row]) -> list[Panel]:
+    """Return the ratios of speed to the baseline's (`add_ratios`), a panel for each op and precision.
 
-    Args:
-        rows: measurements with ratios (`add_ratios`); those without a ratio, or wrong, are left out.
-        path: a file that ends in .png, .pdf or .svg.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file can't be written.
+    Rows without a ratio, or wrong, are left out.
     """
-    panels: dict[str, _Panel] = {}
+    panels: dict[str, Panel] = {}
     for row in rows:
         if row["over_baseline"] is None or not row["ok"]:
             continue
         title = f"{row['op']} {row['precision']}"
-        panel = panels.setdefault(title, _Panel(title, f"speed / {row['baseline']}", line=1.0))
+        panel = panels.setdefault(title, Panel(title, f"speed / {row['baseline']}", line=1.0))
         # Of ours with the variant that says how it is given its operands.
         name = f"{row['kernel']} ({row['variant']})" if row["ours"] and row.get("variant") else row["kernel"]
         panel.series[name].append((f"{row['graph']} {row['values']} N={row['width']}", row["over_baseline"]))
         panel.styles[name] = "o" if name.startswith("auto") else "x"
-    _plot(list(panels.values()), path)
+    return list(panels.values())
 
 
-def plot_latencies(rows: list[Row], path: Path) -> None:
-    """Draw the latency of each case, p50 as a point and p99 as a line above it, a diagram for each model.
-
-    Args:
-        rows: measurements; those that are wrong are left out.
-        path: a file that ends in .png, .pdf or .svg.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file can't be written.
-    """
-    panels: dict[str, _Panel] = {}
+def latency_panels(rows: list[Row]) -> list[Panel]:
+    """Return the right latencies of each case, p50 as a point and p99 as a line above it, by model."""
+    panels: dict[str, Panel] = {}
     right = [row for row in rows if row["ok"]]
     for row in [row for row in right if row["cache"] == "warm"] or right:
-        panel = panels.setdefault(row["model"], _Panel(row["model"], "ms, p50 (line: p99)"))
+        panel = panels.setdefault(row["model"], Panel(row["model"], "ms, p50 (line: p99)"))
         batch = f"\nbatch {row['batch']}" if row["model"] == "transformer" else ""
         case = f"{row['dataset']}\n{row['precision']}{batch}"
         panel.series[f"{row['backend']}, {row['mode']}"].append((case, row["p50_ms"], row["p99_ms"]))
-    _plot(list(panels.values()), path)
+    return list(panels.values())
 
 
 def form_of(row: Row) -> str:
@@ -120,22 +109,13 @@ def form_of(row: Row) -> str:
     return row["precision"] + ("" if row["output"] == "float32" else f", {row['output']} result")
 
 
-def plot_accuracy(content: Row, path: Path) -> None:
-    """Draw the errors of the operations, of sums by accumulator, and of gradients, where they were measured.
-
-    Args:
-        content: what `measure_parts` returns.
-        path: a file that ends in .png, .pdf or .svg.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file can't be written.
-    """
-    operations = _Panel("operations, by the range of their operands", "relative error")
+def accuracy_panels(content: Row) -> list[Panel]:
+    """Return the errors of operations, of sums by accumulator, and of gradients, where they were measured."""
+    operations = Panel("operations, by the range of their operands", "relative error")
     for row in content.get("operations", ()):
         if row["error"]:
             operations.series[form_of(row)].append((f"{row['op']} {row['range']}", row["error"]))
-    sums = _Panel("sums of float16 products, by accumulator", "relative error", "terms")
+    sums = Panel("sums of float16 products, by accumulator", "relative error", "terms")
     accumulators = {"kernel": "float32", "half_blocks": "float16, blocks of 16", "half": "float16"}
     for row in content.get("accumulation", ()):
         for style, (key, accumulator) in zip(("-", "--", ":"), accumulators.items(), strict=True):
@@ -143,7 +123,7 @@ def plot_accuracy(content: Row, path: Path) -> None:
                 name = f"{row['series']}, {accumulator}"
                 sums.series[name].append((row["terms"], row[key]))
                 sums.styles[name] = style
-    gradients = _Panel(
+    gradients = Panel(
         "gradients, by the scaling of the loss", "relative error", "size of the gradient, power of 2"
     )
     for row in content.get("scaling", ()):
@@ -151,4 +131,4 @@ def plot_accuracy(content: Row, path: Path) -> None:
             name = f"{row['precision']} {row['way']}"
             gradients.series[name].append((row["magnitude"], row["error"]))
             gradients.styles[name] = ".-"
-    _plot([panel for panel in (operations, sums, gradients) if panel.series], path)
+    return [panel for panel in (operations, sums, gradients) if panel.series]

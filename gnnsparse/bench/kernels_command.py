@@ -18,7 +18,7 @@ from gnnsparse.bench.arguments import (
     matrices_option,
 )
 from gnnsparse.bench.candidates import KERNEL_DEVICES
-from gnnsparse.bench.figures import plot_ratios
+from gnnsparse.bench.figures import plot, ratio_panels
 from gnnsparse.bench.kernels import SKIPPED, Bench, Settings
 from gnnsparse.bench.kernels_report import add_ratios, as_json, print_report
 from gnnsparse.bench.matrices import parse_matrix, unique_names
@@ -206,14 +206,14 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_kernels(
-    settings: Settings, out: Path | None = None, plot: Path | None = None, *, resume: bool = False
+    settings: Settings, out: Path | None = None, figure: Path | None = None, *, resume: bool = False
 ) -> int:
     """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
         out: the JSON file to write; None: none.
-        plot: the figure to write; None: none.
+        figure: the figure to write; None: none.
         resume: whether matrices that the file `out` has are left out, and its measurements kept.
 
     Returns:
@@ -233,8 +233,8 @@ def run_kernels(
             write_json(out, as_json(bench))
     add_ratios(bench.rows, settings.device)
     print_report(bench, wide_console(160))
-    if plot is not None:
-        plot_ratios(bench.rows, plot)
+    if figure is not None:
+        plot(ratio_panels(bench.rows), figure)
     return bench.status
 
 

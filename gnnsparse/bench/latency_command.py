@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from gnnsparse.bench.arguments import Several, add_device, add_outputs, at_least_one, number_option
-from gnnsparse.bench.figures import plot_latencies
+from gnnsparse.bench.figures import latency_panels, plot
 from gnnsparse.bench.latency_measure import LatencyBench
 from gnnsparse.bench.latency_tasks import (
     BACKENDS,
@@ -48,13 +48,13 @@ __all__ = [
 ]  # fmt: skip
 
 
-def run_latency(settings: LatencySettings, out: Path | None = None, plot: Path | None = None) -> int:
+def run_latency(settings: LatencySettings, out: Path | None = None, figure: Path | None = None) -> int:
     """Measure, print the report, and write it to files.
 
     Args:
         settings: what to measure.
         out: the JSON file to write, after each task, because a run may be ended; None: none.
-        plot: the figure to write; None: none.
+        figure: the figure to write; None: none.
 
     Returns:
         The exit status: 1 if a result of this package is wrong or failed, or a data set could not be loaded.
@@ -68,8 +68,8 @@ def run_latency(settings: LatencySettings, out: Path | None = None, plot: Path |
     bench.run()
     save(bench)
     print_report(bench, wide_console(200))
-    if plot is not None:
-        plot_latencies(bench.rows, plot)
+    if figure is not None:
+        plot(latency_panels(bench.rows), figure)
     return bench.status
 
 

@@ -7,7 +7,6 @@ formula is written down from its paper.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,11 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.bench.latency_tasks import GraphStack, Task
-from gnnsparse.bench.workload import PEER_FACTOR, Verdict
+from gnnsparse.bench.workload import PEER_FACTOR, Verdict, verdict_of
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.testing import measure_errors
 
-__all__ = ["FACTOR", "Answers", "answers_of", "judge"]
+__all__ = ["FACTOR", "Answers", "Arithmetic", "answers_of", "judge"]
 
 #: The error that a result of ours may have, in units of a plain run's. More than for one kernel, because the
 #: backends multiply in different orders, (A x) W or A (x W), and round between the products. Peers get
@@ -38,7 +36,7 @@ _SLOPE = 0.2
 
 
 @dataclass(frozen=True)
-class _Arithmetic:
+class Arithmetic:
     """How numbers are kept: in float64, or as a plain run in a precision keeps them.
 
     Attributes:
@@ -95,13 +93,13 @@ def answers_of(task: Task, dense: bool = False) -> Answers:
         task: the task.
         dense: for the transformer: attention of all pairs instead of the pattern's.
     """
-    compute: Callable[[Task, _Arithmetic], torch.Tensor]
+    compute: Callable[[Task, Arithmetic], torch.Tensor]
     if task.model == "transformer":
         compute = lambda task, how: _encoder(task, how, dense)  # noqa: E731
     else:
         compute = _GRAPH_MODELS[task.model]
     rounded = _rounded(task)
-    exact, plain = (compute(rounded, _Arithmetic(p)) for p in (None, task.precision))
+    exact, plain = (compute(rounded, Arithmetic(p)) for p in (None, task.precision))
     return Answers(exact, plain.to(task.precision.storage))
 
 
@@ -120,21 +118,8 @@ def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True)
         answers: of that task.
         ours: whether it is a result of this package.
     """
-    shown = task.shown(result)
-    if shown.shape != answers.exact.shape:
-        problem = f"has shape {tuple(shown.shape)}, not {tuple(answers.exact.shape)}"
-        return Verdict(False, None, 0.0, problem)
-    errors = measure_errors(shown, answers.plain, answers.exact, FACTOR if ours else PEER_FACTOR, _FLOOR)
-    error, allowed = errors.actual[0], errors.allowed[0]
-    if not all(map(math.isfinite, errors.allowed)):
-        return Verdict(False, None, 0.0, f"a plain run in {task.precision.value} overflows")
-    if missing := int(result.isnan().sum()):
-        return Verdict(False, None, allowed, f"{missing} elements are NaN")
-    finite = error if math.isfinite(error) else None
-    if errors.ok:
-        return Verdict(True, finite, allowed)
-    worst, limit = (max(pair) for pair in (errors.actual, errors.allowed))
-    return Verdict(False, finite, allowed, f"relative error {worst:.1e}, accepted {limit:.1e}")
+    factor = FACTOR if ours else PEER_FACTOR
+    return verdict_of(result, task.shown(result), answers.plain, answers.exact, factor, _FLOOR)
 
 
 def _edges(csr: Csr, width: int) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
@@ -170,7 +155,7 @@ def _softmax(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
     return weights / total[row]
 
 
-def _gcn(task: Task, how: _Arithmetic) -> torch.Tensor:
+def _gcn(task: Task, how: Arithmetic) -> torch.Tensor:
     """Kipf and Welling 2017, equation 2, one time for each layer."""
     csr, _ = task.csr.add_self_loops()
     scale = csr.degrees.to(how.dtype).rsqrt()
@@ -184,7 +169,7 @@ def _gcn(task: Task, how: _Arithmetic) -> torch.Tensor:
     return x
 
 
-def _agnn(task: Task, how: _Arithmetic) -> torch.Tensor:
+def _agnn(task: Task, how: Arithmetic) -> torch.Tensor:
     """Thekumparampil et al. 2018, equation 6, between two linear layers."""
     csr, _ = task.csr.add_self_loops()
     stack = _stack(task)
@@ -197,7 +182,7 @@ def _agnn(task: Task, how: _Arithmetic) -> torch.Tensor:
     return how.linear(x, stack.after)
 
 
-def _gat(task: Task, how: _Arithmetic) -> torch.Tensor:
+def _gat(task: Task, how: Arithmetic) -> torch.Tensor:
     """Velickovic et al. 2018, equations 1 to 5."""
     csr, _ = task.csr.add_self_loops()
     stack, x = _stack(task), task.x
@@ -219,12 +204,12 @@ def _stack(task: Task) -> Any:
     return task.module
 
 
-_GRAPH_MODELS: dict[str, Callable[[Task, _Arithmetic], torch.Tensor]] = {
+_GRAPH_MODELS: dict[str, Callable[[Task, Arithmetic], torch.Tensor]] = {
     "gcn": _gcn, "agnn": _agnn, "gat": _gat,
 }  # fmt: skip
 
 
-def _encoder(task: Task, how: _Arithmetic, dense: bool) -> torch.Tensor:
+def _encoder(task: Task, how: Arithmetic, dense: bool) -> torch.Tensor:
     """Vaswani et al. 2017, section 3, layer norms after the sums, on the sequences that are checked."""
     module: Any = task.module
     x = task.shown(task.x).to(how.dtype)
@@ -241,7 +226,7 @@ def _encoder(task: Task, how: _Arithmetic, dense: bool) -> torch.Tensor:
     return x
 
 
-def _attention(task: Task, how: _Arithmetic, layer: Any, x: torch.Tensor, dense: bool) -> torch.Tensor:
+def _attention(task: Task, how: Arithmetic, layer: Any, x: torch.Tensor, dense: bool) -> torch.Tensor:
     projected = how.operand(x) @ how.operand(layer.in_proj_weight).T + layer.in_proj_bias.to(how.dtype)
     q, k, v = (
         part.unflatten(-1, (layer.num_heads, -1)).transpose(1, 2)

@@ -5,6 +5,7 @@ Libraries other than torch are imported when a peer is bound.
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from functools import partial
 import torch
 
 from gnnsparse.bench.candidates import Candidate, UnavailableError, Variant
-from gnnsparse.bench.cusparse import sddmm_variants, spmm_variants
+from gnnsparse.bench.cusparse import cusparse_variants
 from gnnsparse.bench.workload import Workload
 from gnnsparse.precision import Precision
 
@@ -52,21 +53,6 @@ def _sparse(work: Workload) -> torch.Tensor:
     values = subject.explicit_values.to(work.precision.storage)
     shape = (subject.csr.rows, subject.csr.cols)
     return torch.sparse_csr_tensor(subject.csr.indptr.int(), subject.csr.indices, values, shape)
-
-
-def _torch_csr(work: Workload) -> Callable[[], torch.Tensor]:
-    (x,), sparse = work.dense, _sparse(work)
-    return lambda: sparse @ x
-
-
-def _sparse_mm(work: Workload) -> Callable[[], torch.Tensor]:
-    (x,), sparse = work.dense, _sparse(work)
-    return lambda: torch.sparse.mm(sparse, x)
-
-
-def _sparse_mm_reduce(work: Workload) -> Callable[[], torch.Tensor]:
-    (x,), sparse = work.dense, _sparse(work)
-    return lambda: torch.sparse.mm(sparse, x, "sum")
 
 
 def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
@@ -163,17 +149,17 @@ def _cublas(work: Workload) -> Callable[[], torch.Tensor]:
     return lambda: dense @ x
 
 
-def _cusparse_best(work: Workload) -> Iterable[Variant]:
-    return list(spmm_variants(work) if work.op == "spmm" else sddmm_variants(work))
-
-
 #: The peers by name.
 PEERS = {
-    "cusparse-best": Peer(("spmm", "sddmm"), ("cuda",), _cusparse_best),
-    "cusparse": Peer(("spmm",), ("cuda",), _torch_csr),
+    "cusparse-best": Peer(("spmm", "sddmm"), ("cuda",), cusparse_variants),
+    "cusparse": Peer(("spmm",), ("cuda",), lambda work: partial(operator.matmul, _sparse(work), *work.dense)),
     "cublas": Peer(("spmm",), ("cuda",), _cublas),
-    "sparse_mm": Peer(("spmm",), ("cpu",), _sparse_mm, ("fp32",)),
-    "sparse_mm_reduce": Peer(("spmm",), ("cpu",), _sparse_mm_reduce),
+    "sparse_mm": Peer(
+        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, _sparse(work), *work.dense), ("fp32",)
+    ),
+    "sparse_mm_reduce": Peer(
+        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, _sparse(work), *work.dense, "sum")
+    ),
     "pyg": Peer(("spmm",), ("cpu", "cuda"), _pyg),
     "dgl": Peer(("spmm",), ("cpu",), _dgl, ("fp32",)),
     "sampled_addmm": Peer(("sddmm",), ("cpu", "cuda"), _sampled_addmm, ("fp32",)),

@@ -7,6 +7,7 @@ package can be checked against them.
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from gnnsparse.testing import measure_errors
 
 __all__ = [
     "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "Verdict",
-    "Workload", "make_subject", "poisoned_call",
+    "Workload", "make_subject", "poisoned_call", "verdict_of",
 ]  # fmt: skip
 
 #: Products that are measured.
@@ -51,11 +52,6 @@ class Subject:
     csr: Csr
     scale: torch.Tensor | None = None
 
-    @property
-    def values(self) -> torch.Tensor | None:
-        """The weight of each nonzero, float32 [nnz]; None if all are 1 or products of `scale`."""
-        return self.graph.values
-
     def weights(
         self, nnz_index: torch.Tensor | slice, rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor | None:
@@ -66,7 +62,8 @@ class Subject:
         """
         if self.scale is not None:
             return self.scale[rows] * self.scale[columns]
-        return None if self.values is None else self.values[nnz_index].double()
+        values = self.graph.values
+        return None if values is None else values[nnz_index].double()
 
     @cached_property
     def explicit_values(self) -> torch.Tensor:
@@ -74,8 +71,8 @@ class Subject:
         if self.scale is not None:
             scale = self.scale.float()
             return scale[self.csr.row_index()] * scale[self.csr.indices.long()]
-        if self.values is not None:
-            return self.values
+        if self.graph.values is not None:
+            return self.graph.values
         return torch.ones(self.csr.nnz, device=self.csr.device)
 
 
@@ -181,6 +178,34 @@ class Verdict:
     problem: str = ""
 
 
+def verdict_of(
+    result: torch.Tensor, checked: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor, factor: float,
+    floor: float,
+) -> Verdict:  # fmt: skip
+    """Compare a result with the exact one.
+
+    Args:
+        result: the result, which is searched for NaN.
+        checked: the part of it that is compared.
+        plain, exact: results of a plain run, and in float64, of that part.
+        factor: the error allowed, in units of the plain run's error.
+        floor: the relative error that is allowed in any case.
+    """
+    if checked.shape != exact.shape:
+        return Verdict(False, None, 0.0, f"has shape {tuple(checked.shape)}, not {tuple(exact.shape)}")
+    errors = measure_errors(checked, plain, exact, factor, floor)
+    error, allowed = errors.actual[0], errors.allowed[0]
+    if not all(map(math.isfinite, errors.allowed)):
+        return Verdict(False, None, 0.0, "a plain run in its precision overflows")
+    finite = error if math.isfinite(error) else None
+    # Inputs are finite, so a NaN anywhere in the result is memory that nothing wrote.
+    if missing := int(result.isnan().sum()):
+        return Verdict(False, finite, allowed, f"{missing} elements are NaN or were not written")
+    named = zip(("Frobenius", "largest"), errors.actual, errors.allowed, strict=True)
+    wrong = [f"{norm} error {e:.1e}, accepted {limit:.1e}" for norm, e, limit in named if not e <= limit]
+    return Verdict(errors.ok, finite, allowed, "; ".join(wrong))
+
+
 @dataclass(frozen=True, eq=False)
 class Sample:
     """The nonzeros of sampled rows of a matrix.
@@ -256,18 +281,7 @@ class Reference:
             return Verdict(False, None, 0.0, problem)
         checked = result[self.sample.chosen if self.work.op == "spmm" else self.sample.nnz_index]
         # A plain run of a small matrix can be exact by luck, so an error of two roundings is always allowed.
-        floor = max(torch.finfo(plain.dtype).eps, 1e-6)
-        errors = measure_errors(checked, plain, exact, factor, floor)
-        error, allowed = errors.actual[0], errors.allowed[0]
-        finite = error if error == error and error != float("inf") else None
-        # Inputs are finite, so a NaN anywhere in the result is memory that nothing wrote.
-        if missing := int(result.isnan().sum()):
-            return Verdict(False, finite, allowed, f"{missing} elements are NaN or were not written")
-        if errors.ok:
-            return Verdict(True, finite, allowed)
-        named = zip(("Frobenius", "largest"), errors.actual, errors.allowed, strict=True)
-        wrong = [f"{norm} error {e:.1e}, accepted {limit:.1e}" for norm, e, limit in named if not e <= limit]
-        return Verdict(False, finite, allowed, "; ".join(wrong))
+        return verdict_of(result, checked, plain, exact, factor, max(torch.finfo(plain.dtype).eps, 1e-6))
 
 
 def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:

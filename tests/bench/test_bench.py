@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import subprocess
 import sys
@@ -20,10 +19,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench import candidates, peers
 from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
-from gnnsparse.bench.kernels import Bench, Settings
-from gnnsparse.bench.kernels_report import add_ratios
-from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, Peer, peer_candidates
+from gnnsparse.bench.peers import peer_candidates
 from gnnsparse.bench.workload import (
     PEER_FACTOR,
     VALUES,
@@ -37,6 +33,7 @@ from gnnsparse.cli.main import main
 from gnnsparse.plan import Device, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, random_graph, rounding_errors
+from tests.bench.runs import run_with
 from tests.helpers import PRECISIONS, dense_matrix, panel_counts
 
 SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]
@@ -53,14 +50,6 @@ MTX = """%%MatrixMarket matrix coordinate real general
 def workload(op: str = "spmm", kind: str = "random", precision: str = "fp32", **options: Any) -> Workload:
     graph = random_graph(700, 700, 0.02, hubs=2, empty_rows=0.1, **options)
     return Workload(make_subject("random", graph, kind), op, Precision(precision), 12)
-
-
-def row(kernel: str, ms: float, **fields: Any) -> dict[str, Any]:
-    base = {
-        "graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True,
-        "ours": kernel in KERNELS, "lower_quartile_ms": 0.99 * ms, "upper_quartile_ms": 1.01 * ms,
-    }  # fmt: skip
-    return {**base, "kernel": kernel, "ms": ms, **fields}
 
 
 # The command
@@ -160,43 +149,6 @@ def test_help_imports_no_peer() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--peers" in done.stdout
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_plot(tmp_path: Path) -> None:
-    from gnnsparse.bench.figures import plot_ratios
-
-    rows = [row(k, ms, graph=g) for g in ("a", "b") for k, ms in (("cusparse", 2.0), ("auto", 1.0))]
-    add_ratios(rows, "cuda")
-    file = tmp_path / "new" / "ratios.png"
-    plot_ratios(rows, file)
-    assert file.read_bytes().startswith(b"\x89PNG")
-    plot_ratios([], tmp_path / "empty.png")
-
-
-@pytest.mark.skipif(importlib.util.find_spec("matplotlib") is None, reason="matplotlib is not installed")
-def test_a_plot_has_one_color_for_a_kernel_and_no_empty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    from matplotlib.colors import same_color
-    from matplotlib.figure import Figure
-
-    from gnnsparse.bench.figures import plot_ratios
-
-    rows = [
-        row(kernel, 1.0, graph=graph, op=op, over_baseline=speed, baseline="cusparse fp16")
-        for op, graphs in (("spmm", "abc"), ("sddmm", "d"))
-        for graph in graphs
-        for kernel, speed in (("cusparse", 1.0), ("auto", 2.0), ("csr", 1.5))
-        if (op, kernel) != ("sddmm", "auto")
-    ]
-    drawn: list[Figure] = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
-    plot_ratios(rows, Path("ratios.png"))
-    spmm, sddmm = drawn[0].axes
-    assert [len(axes.get_xticks()) for axes in (spmm, sddmm)] == [3, 1]
-    colors = [{line.get_label(): line.get_color() for line in axes.lines[:-1]} for axes in (spmm, sddmm)]
-    assert set(colors[0]) == {"cusparse", "auto", "csr"}
-    assert all(same_color(colors[0][name], color) for name, color in colors[1].items())
-    assert len(set(colors[0].values())) == 3
 
 
 # The check
@@ -300,17 +252,6 @@ def test_an_element_outside_the_sample_that_nobody_writes_is_seen() -> None:
     verdict = Reference(work, sample).judge(poisoned_call(lazy, work, fill_all=False), PEER_FACTOR)
     assert verdict.problem == "12 elements are NaN or were not written"
     assert not torch.are_deterministic_algorithms_enabled()
-
-
-def run_with(monkeypatch: pytest.MonkeyPatch, name: str, bind: Any) -> Bench:
-    """A run with a peer of the test's own making."""
-    monkeypatch.setitem(PEERS, name, Peer(("spmm",), ("cpu",), bind))
-    spec = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
-    wanted = ("sparse_mm", name)
-    bench = Bench(Settings((spec,), precisions=("fp32",), widths=(8,), peers=wanted, repeats=1))
-    bench.run()
-    add_ratios(bench.rows, "cpu")
-    return bench
 
 
 def test_a_wrong_peer_is_flagged_and_the_run_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

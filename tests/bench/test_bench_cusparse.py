@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import json
 import os
 import time
 import types
@@ -12,19 +13,16 @@ from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 
 from gnnsparse.bench import cusparse
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
-from gnnsparse.bench.kernels import Bench, Settings
-from gnnsparse.bench.kernels_report import add_ratios, as_json, print_report
-from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, Peer
+from gnnsparse.bench.kernels_report import as_json, print_report
 from gnnsparse.bench.workload import PEER_FACTOR, Reference, Sample, Workload, make_subject
 from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
-
-SPEC = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
+from tests.bench.runs import SPEC, run_with
 
 
 def exact(work: Workload) -> torch.Tensor:
@@ -39,21 +37,9 @@ def ready(call: Callable[[], torch.Tensor], ms: float = 1.0) -> Any:
     return lambda: (call, ms)
 
 
-def run_with(monkeypatch: pytest.MonkeyPatch, bind: Any, *precisions: str) -> Bench:
-    monkeypatch.setitem(PEERS, "several", Peer(("spmm",), ("cpu",), bind))
-    bench = Bench(
-        Settings((SPEC,), precisions=precisions or ("fp32",), widths=(8,), peers=("several",), repeats=3)
-    )
-    bench.run()
-    add_ratios(bench.rows, "cpu")
-    return bench
-
-
 def test_the_fastest_right_variant_is_the_peer(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from rich.console import Console
-
     def bind(work: Workload) -> list[Variant]:
         result = exact(work)
 
@@ -68,14 +54,11 @@ def test_the_fastest_right_variant_is_the_peer(
             Variant("quick", ready(late(0.002), 7.0)), Variant("wrong", ready(lambda: result * 1.5)),
         ]  # fmt: skip
 
-    bench = run_with(monkeypatch, bind)
+    bench = run_with(monkeypatch, "several", bind)
     (found,) = (r for r in bench.rows if r["kernel"] == "several")
     assert (found["variant"], found["preprocess_ms"], found["ok"]) == ("quick", 7.0, True)
-    assert [(v["name"], v["ok"]) for v in found["variants"]] == [
-        ("slow", True),
-        ("quick", True),
-        ("wrong", False),
-    ]
+    tried = [("slow", True), ("quick", True), ("wrong", False)]
+    assert [(v["name"], v["ok"]) for v in found["variants"]] == tried
     assert found["variants"][0]["ms"] > found["variants"][1]["ms"] >= 2.0
     assert all(s["name"] != "several" for s in bench.skipped)
     print_report(bench, Console(width=250))
@@ -88,13 +71,13 @@ def test_a_planted_slow_kernel_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
         result = exact(work)
         return lambda: (time.sleep(0.05), result)[1]
 
-    bench = run_with(monkeypatch, bind)
+    bench = run_with(monkeypatch, "several", bind)
     times = {r["kernel"]: r["ms"] for r in bench.rows}
     assert times["several"] >= 50.0 > 5 * times["auto"]
 
 
 def test_where_every_variant_is_wrong_it_is_told_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = run_with(monkeypatch, lambda work: [
+    bench = run_with(monkeypatch, "several", lambda work: [
         Variant(name, ready(lambda: torch.zeros(work.output_shape))) for name in ("a", "b")
     ])  # fmt: skip
     (found,) = (r for r in bench.rows if r["kernel"] == "several")
@@ -111,7 +94,7 @@ def test_what_a_precision_lacks_is_measured_in_fp32(monkeypatch: pytest.MonkeyPa
 
         return [Variant("only", make)]
 
-    bench = run_with(monkeypatch, bind, "fp16", "bf16", "fp32")
+    bench = run_with(monkeypatch, "several", bind, "fp16", "bf16", "fp32")
     assert [r["precision"] for r in bench.rows if r["kernel"] == "several"] == ["fp32"]
     assert [(s["precision"], s["reason"]) for s in bench.skipped if s["name"] == "several"] == [
         ("fp16", "fp32 only"),
@@ -183,8 +166,7 @@ def small_work(op: str) -> Workload:
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
 def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: FakeLibrary) -> None:
     work, product = small_work(op), "SpMM" if op == "spmm" else "SDDMM"
-    variants = cusparse.spmm_variants(work) if op == "spmm" else cusparse.sddmm_variants(work)
-    call, _ = next(iter(variants)).make()
+    call, _ = next(cusparse.cusparse_variants(work)).make()
     assert library.names == [
         "Create", "CreateCsr", "CreateDnMat", "CreateDnMat", "SetStream", f"{product}_bufferSize",
         f"{product}_preprocess",
@@ -208,7 +190,7 @@ def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: Fak
 
 
 def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
-    first = next(iter(cusparse.spmm_variants(small_work("spmm"))))
+    first = next(cusparse.cusparse_variants(small_work("spmm")))
     call, _ = first.make()
     library.status = {"cusparseSpMM": 6}
     with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
@@ -222,27 +204,14 @@ def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: p
     work = small_work("spmm")
     monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
     with pytest.raises(UnavailableError, match="int32"):
-        next(iter(cusparse.spmm_variants(work))).make()
+        next(cusparse.cusparse_variants(work)).make()
 
 
 def test_widths_that_users_have(tmp_path: Any) -> None:
-    import json
-
     out = tmp_path / "result.json"
-    options = [
-        "--device",
-        "cpu",
-        "--repeats",
-        "1",
-        "--width",
-        "users",
-        "8",
-        "--precision",
-        "fp32",
-        "--peers",
-        "none",
-    ]
-    assert main(["bench", "kernels", "--matrix", SPEC.name, *options, "--out", str(out)]) == 0
+    options = ["--repeats", "1", "--width", "users", "8", "--precision", "fp32", "--peers", "none"]
+    files = ["--device", "cpu", "--matrix", SPEC.name, "--out", str(out)]
+    assert main(["bench", "kernels", *files, *options]) == 0
     rows = json.loads(out.read_text())["rows"]
     assert {r["width"] for r in rows} == {41, 47, 100, 602, 8}
     assert {r["values"] for r in rows} == {"gcn", "random"}  # rank-1 weights beside stored ones
@@ -256,7 +225,7 @@ def test_every_algorithm_is_right_or_refused(op: str, precision: str, kind: str)
     graph = random_graph(700, 700, 0.02, hubs=2, empty_rows=0.1).to("cuda")
     work = Workload(make_subject("random", graph, kind), op, Precision(precision), 41)
     reference, right = Reference(work, Sample.of(work.subject)), []
-    for variant in (cusparse.spmm_variants if op == "spmm" else cusparse.sddmm_variants)(work):
+    for variant in cusparse.cusparse_variants(work):
         try:
             call, ms = variant.make()
         except UnsupportedError:
@@ -274,6 +243,6 @@ def test_an_algorithm_that_does_not_exist_is_an_error(monkeypatch: pytest.Monkey
     graph = random_graph(70, 70, 0.2).to("cuda")
     work = Workload(make_subject("random", graph, "none"), "spmm", Precision.FP32, 8)
     monkeypatch.setattr(cusparse, "SPMM_ALGORITHMS", {"magic": 99})
-    (variant,) = cusparse.spmm_variants(work)
+    (variant,) = cusparse.cusparse_variants(work)
     with pytest.raises((UnsupportedError, RuntimeError), match=r"cusparseSpMM\w*: CUSPARSE_STATUS"):
         variant.make()

@@ -10,7 +10,7 @@ import torch
 from gnnsparse.bench import latency_measure as measure
 from gnnsparse.bench.latency_command import add_ratios, break_even, lost_cases
 from gnnsparse.bench.latency_measure import Latency, collect, percentile, warm_up
-from tests.latencies import latency_row as row
+from tests.bench.runs import latency_row as row
 
 CPU = torch.device("cpu")
 
@@ -21,15 +21,7 @@ def test_percentiles_are_by_the_nearest_rank() -> None:
     assert percentile([3.0], 0.5) == percentile([3.0], 0.99) == 3.0
     assert percentile([1.0, 2.0], 0.5) == 1.0
     found = Latency.of([4.0, 1.0, 2.0, 3.0])
-    assert (found.p50, found.p90, found.max, found.min, found.mean, found.calls) == (
-        2.0,
-        4.0,
-        4.0,
-        1.0,
-        2.5,
-        4,
-    )
-    assert found.spread == (3.0 - 1.0) / 2.0
+    assert found == Latency(p50=2.0, p90=4.0, p99=4.0, max=4.0, min=1.0, mean=2.5, calls=4, spread=1.0)
 
 
 def test_calls_follow_one_another_and_slow_ones_are_fewer() -> None:

@@ -23,6 +23,7 @@ REFUSED = [
     ("bench kernels --peers all pyg", "--peers", "alone"),
     ("bench kernels --device cpu --peers cusparse", "--peers", "cuda"),
     ("bench kernels --device cpu --peers gather_dot", "--peers", "gather_dot computes sddmm"),
+    ("bench kernels --device cpu --op spmm --peers sampled_addmm", "--peers", "computes sddmm"),
     ("bench kernels --device tpu", "--device", "cuda"),
     ("bench kernels --cache hot", "--cache", "cold"),
     ("bench kernels --reorder magic", "--reorder", "metis"),

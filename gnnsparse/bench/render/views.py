@@ -162,9 +162,9 @@ def _groups(timed: list[_Timed]) -> dict[Case, list[_Timed]]:
         one.case: [] for one in [one for one in timed if one.kind == OURS] or timed
     }
     for one in timed:
-        for case, group in groups.items():
+        for case in groups if one.kind == PEER else (one.case,):
             if one.joins(case):
-                group.append(one)
+                groups[case].append(one)
     return groups
 
 
