@@ -13,14 +13,12 @@ from gnnsparse.errors import bad_value
 from gnnsparse.ops import tuning as _tuning  # noqa: F401  (binds SparseOperand.tune)
 from gnnsparse.ops.attention.api import attention, graph_attention
 from gnnsparse.ops.products import sddmm, spmm
-from gnnsparse.ops.result_memory import release_memory
 from gnnsparse.ops.softmax import edge_softmax
 from gnnsparse.ops.spmm_quantized import StoredFeatures, store_features
 
 # Type checkers know the names that are imported above; operations of other folders are found at run time.
 __all__ = [
-    "StoredFeatures", "attention", "edge_softmax", "graph_attention", "release_memory", "sddmm", "spmm",
-    "store_features",
+    "StoredFeatures", "attention", "edge_softmax", "graph_attention", "sddmm", "spmm", "store_features",
 ]  # fmt: skip
 
 

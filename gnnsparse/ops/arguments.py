@@ -21,8 +21,8 @@ __all__ = [
 IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-#: Elements, or columns, from which on a dense argument is compared with the machine's memory.
-_WIDE = 1 << 26
+#: Bytes of a result from which on they are compared with the machine's memory.
+_LARGE = 1 << 28
 
 
 def require_kernels(kind: str) -> None:
@@ -93,14 +93,12 @@ def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
 
     A tensor that was expanded has that many elements without their memory; a kernel reads a copy.
     """
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or x.device.type != "cpu":
         return
-    width = x.shape[-1]
-    if (width < _WIDE and x.numel() < _WIDE) or x.device.type != "cpu":
-        return
-    nbytes = 4 * math.prod(x.shape[:-2]) * max(operand.shape) * width
-    which = f"{name} of shape {tuple(x.shape)} with this A of {operand.shape[0]} x {operand.shape[1]}"
-    check_memory(name, nbytes, which)
+    nbytes = 4 * math.prod(x.shape[:-2]) * max(operand.shape) * x.shape[-1]
+    if nbytes >= _LARGE:
+        which = f"{name} of shape {tuple(x.shape)} with this A of {operand.shape[0]} x {operand.shape[1]}"
+        check_memory(name, nbytes, which)
 
 
 def check_edges(

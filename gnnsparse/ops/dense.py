@@ -22,10 +22,6 @@ __all__ = [
     "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",
 ]  # fmt: skip
 
-#: Rows of at most so many bytes gain nothing by beginning at whole lines of 128 bytes: they touch no more of
-#: memory's parts of 64 bytes where they follow each other directly.
-_LONGEST_UNPACKED = 96
-
 #: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
 Loader = Callable[[torch.Tensor], _native.Dense]
 
@@ -58,8 +54,8 @@ class CudaLoader:
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
         whole: bytes, VECTOR_BYTES or a multiple of it: X is also copied if it has rows of several slices that
-            are no multiples of it, which pays where every row is read often. With SLICE_BYTES an X of one
-            slice is copied too, if its rows are longer than 96 bytes.
+            are no multiples of it, which pays where every row is read often.
+        unpacked: bytes of the longest rows that count as one slice there.
         halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
             these, which pays where no row is read often.
         elements: whether the kernels read element by element, so that rows may begin and end anywhere.
@@ -67,12 +63,12 @@ class CudaLoader:
 
     def __init__(
         self, precision: Precision, width: int, scale: torch.Tensor | None = None, *, rounds: bool = False,
-        whole: int = VECTOR_BYTES, halves: bool = False, elements: bool = False,
+        whole: int = VECTOR_BYTES, unpacked: int = SLICE_BYTES, halves: bool = False, elements: bool = False,
     ) -> None:  # fmt: skip
         self.dtype = dtype = precision.storage
         self.scale, self.rounds = scale, rounds
         per_vector, per_unit = VECTOR_BYTES // dtype.itemsize, max(whole, SECTOR_BYTES) // dtype.itemsize
-        in_units = width * dtype.itemsize > (_LONGEST_UNPACKED if whole == SLICE_BYTES else SLICE_BYTES)
+        in_units = width * dtype.itemsize > unpacked
         self.padded = -(-width // per_vector) * per_vector
         self.packed = -(-width // per_unit) * per_unit if in_units else self.padded
         self.aligned = whole if in_units else VECTOR_BYTES

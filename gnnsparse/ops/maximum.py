@@ -8,12 +8,12 @@ transpose, whose rows are the columns, compares it with the row that it is at. N
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import ModuleType
+from functools import partial
 from typing import Any
 
 import torch
 
-from gnnsparse.ops import heads_cpu, heads_cuda
+from gnnsparse.ops import heads
 from gnnsparse.ops.dispatch import (
     Operation,
     call,
@@ -26,7 +26,6 @@ from gnnsparse.ops.dispatch import (
     row_of_heads,
 )
 from gnnsparse.plan import Plan
-from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
@@ -47,13 +46,9 @@ def spmm_max(
         plan: a plan of the csr kernel; None: a default one.
     """
     a.kernels.require("reduce", "a max" if largest else "a min", None)
-    bind = lambda: lambda x, values: _backend(x).spmm_max(a.kernels, x, values, largest, plan)  # noqa: E731
+    bind = lambda: partial(heads.spmm_max, a.kernels, largest=largest, plan=plan)  # noqa: E731
     y: torch.Tensor = call(_SpmmMax, torch.ops.gnnsparse.spmm_max, a, (x, values), bind, (largest,))[0]
     return y
-
-
-def _backend(x: torch.Tensor) -> ModuleType:
-    return heads_cuda if path().takes(x.device) else heads_cpu
 
 
 class _SpmmMax(Operation):
@@ -106,15 +101,13 @@ def _grad_of_x(
     grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand
 ) -> torch.Tensor:
     turned = None if values is None else operand.transpose_values(values)
-    result: torch.Tensor = _backend(grad).spmm_max_grad(operand.T.kernels, grad, argmax, turned)
-    return result
+    return heads.spmm_max_grad(operand.T.kernels, grad, argmax, turned)
 
 
 def _grad_of_values(
     grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor, operand: SparseOperand
 ) -> torch.Tensor:
-    result: torch.Tensor = _backend(grad).sddmm(operand.kernels, grad, x, argmax)
-    return result
+    return heads.sddmm(operand.kernels, grad, x, argmax)
 
 
 # In torch operations, which compose with every transform and have gradients again.
@@ -203,7 +196,7 @@ def _of_grad(
 
 
 def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
-    return _backend(x).spmm_max(_of_features(x, values, operand).kernels, x, values, largest)
+    return heads.spmm_max(_of_features(x, values, operand).kernels, x, values, largest)
 
 
 def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops import heads_cpu, heads_cuda
+from gnnsparse.ops import heads
 from gnnsparse.ops.dense import CudaLoader, cpu_loader, on_its_device
 from gnnsparse.plan import CsrPlan, PanelPlan, Plan, WindowPlan
 from gnnsparse.plan.choose import kernel_of
@@ -39,7 +39,7 @@ def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) 
     if q.dim() == 3:
         if kernels.runs_format_alone:
             return lambda q, k: _by_head(kernels, q, k, plan)
-        return partial((heads_cuda if on_gpu else heads_cpu).sddmm, kernels, plan=plan)
+        return partial(heads.sddmm, kernels, plan=plan)
     product, plan = Product("sddmm", q.shape[1]), plan if on_gpu else None
     make = (lambda: _on_gpu(kernels, product, plan)) if on_gpu else (lambda: _on_cpu(kernels))
     return kernels.memo.get(BoundCall(product, q.dtype, plan), make)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -21,16 +20,14 @@ from gnnsparse.ops.dispatch import (
     operand_at,
     register,
 )
-from gnnsparse.runtime.device import path
+from gnnsparse.plan.gpu_records.record import record_for
+from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_cache import KernelCache
+from gnnsparse.sparse.kernel_cache import ArrayKey, KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["edge_softmax", "softmax", "softmax_grad"]
-
-#: On a GPU a row of more nonzeros is processed by a whole block of threads instead of a few lanes of a warp.
-_ROW_LIMIT = 1024
 
 
 @ranged("edge_softmax")
@@ -75,45 +72,38 @@ def edge_softmax(
     return result
 
 
+def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor:
+    """Calls a native softmax or its gradient, for [nnz] or [nnz, heads]; the result has the first's dtype."""
+    if inputs[0].numel() == 0:
+        return torch.empty_like(inputs[0])
+    wide = [x.float().contiguous() for x in inputs]
+    out, csr, heads, gpu = torch.empty_like(wide[0]), kernels.csr.view, wide[0].shape[1:], path()
+    if gpu.takes(out.device):
+        find = lambda: record_for(describe_device(out.device)).csr.softmax_limit  # noqa: E731
+        limit = kernels.memo.get(ArrayKey("softmax_limit"), find)
+        with gpu.current(out.device):
+            getattr(gpu.native, f"cuda_{name}")(
+                csr, kernels.row_work(limit).view, limit, *wide, *(heads or (1,)), out,
+                kernels.streams.current(),
+            )  # fmt: skip
+    else:
+        run = getattr(_native, f"cpu_{name.replace('softmax', 'softmax_heads') if heads else name}")
+        run(csr, *wide, *heads, out, torch.get_num_threads())
+    return out.to(inputs[0].dtype)
+
+
 def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
     """Computes the softmax of scores [nnz] or [nnz, heads] by the kernels of their device, in float32.
 
     Returns:
         [nnz] or [nnz, heads] in the dtype of the scores.
     """
-    if scores.numel() == 0:
-        return torch.empty_like(scores)
-    scores32 = scores.float().contiguous()
-    out, csr, heads = torch.empty_like(scores32), kernels.csr.view, scores.shape[1:]
-    if path().takes(scores.device):
-        work, gpu = kernels.row_work(_ROW_LIMIT), path()
-        with gpu.current(scores.device):
-            gpu.native.cuda_softmax(
-                csr, work.view, _ROW_LIMIT, scores32, *(heads or (1,)), out, kernels.streams.current()
-            )
-    else:
-        run: Callable[..., None] = _native.cpu_softmax_heads if heads else _native.cpu_softmax
-        run(csr, scores32, *heads, out, torch.get_num_threads())
-    return out.to(scores.dtype)
+    return _run(kernels, "softmax", scores)
 
 
 def softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
     """Computes the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
-    if grad.numel() == 0:
-        return torch.empty_like(weights)
-    weights32, grad32 = weights.float().contiguous(), grad.float().contiguous()
-    out, csr, heads = torch.empty_like(grad32), kernels.csr.view, grad.shape[1:]
-    if path().takes(grad.device):
-        work, gpu = kernels.row_work(_ROW_LIMIT), path()
-        with gpu.current(grad.device):
-            gpu.native.cuda_softmax_grad(
-                csr, work.view, _ROW_LIMIT, weights32, grad32, *(heads or (1,)), out,
-                kernels.streams.current(),
-            )  # fmt: skip
-    else:
-        run: Callable[..., None] = _native.cpu_softmax_heads_grad if heads else _native.cpu_softmax_grad
-        run(csr, weights32, grad32, *heads, out, torch.get_num_threads())
-    return out.to(weights.dtype)
+    return _run(kernels, "softmax_grad", weights, grad)
 
 
 def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tensor) -> torch.Tensor:

@@ -9,9 +9,8 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats.convert import place_values
-from gnnsparse.ops import heads_cpu, heads_cuda, spmm_cuda, spmm_quantized
+from gnnsparse.ops import heads, spmm_cuda, spmm_quantized
 from gnnsparse.ops.dense import cpu_loader
-from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import Plan
 from gnnsparse.precision import round_operand
 from gnnsparse.runtime.device import path
@@ -49,7 +48,7 @@ def bind_spmm(
     if x.dim() == 3:
         if kernels.runs_format_alone:
             return lambda x, values: _by_head(kernels, x, values, plan, mean)
-        return partial((heads_cuda if on_gpu else heads_cpu).spmm, kernels, mean=mean, plan=plan)
+        return partial(heads.spmm, kernels, mean=mean, plan=plan)
     product = Product("spmm", x.shape[1], values is not None)
     if on_gpu:
         return spmm_cuda.bind(kernels, product, x.dtype, plan, mean)
@@ -109,7 +108,7 @@ def _rows(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
         own = _native.StoredRows(None, row_ids, scale, kernels.values32, kernels.col_scale)
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        y, stored = empty_result(x, rows, width) if out is None else out, own
+        y, stored = x.new_empty(rows, width) if out is None else out, own
         if values is not None:
             weights = round_operand(values, precision).float().contiguous()
             stored = _native.StoredRows(None, row_ids, scale, weights)
@@ -133,7 +132,7 @@ def _blocked(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
     residual = _residual(kernels, mean)
 
     def run(x: torch.Tensor, values: torch.Tensor | None, out: torch.Tensor | None = None) -> torch.Tensor:
-        y = empty_result(x, rows, width) if out is None else out
+        y = x.new_empty(rows, width) if out is None else out
         if blocked.panel_rows is not None:
             y.zero_()  # rows without nonzeros are in no panel
         used, threads, loaded = view, torch.get_num_threads(), load(x)

@@ -14,11 +14,10 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
-from gnnsparse.ops import heads_cpu, heads_cuda, spmm_cuda
+from gnnsparse.ops import heads, spmm_cuda
 from gnnsparse.ops.arguments import check_dense, check_operand, resolve_impl
 from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
-from gnnsparse.ops.result_memory import empty_result
 from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.panel import eight_bit_heights
@@ -63,7 +62,7 @@ def bind(
     assert precision is not None
     on_gpu = path().takes(x.device)
     if x.dim() == 3:
-        return _by_head(kernels, precision, on_gpu, plan, mean, seed)
+        return _by_head(kernels, precision, plan, mean, seed)
     product = Product("spmm", x.shape[1], values is not None)
     weights = None if product.edge_values else kernels.given_col_scale
 
@@ -112,12 +111,12 @@ def bind_stored(
 def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
     """Binds the CPU's kernels for bytes."""
     rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
-    edge_values, like = product.edge_values, torch.empty(0, dtype=dtype, device="cpu")
+    edge_values = product.edge_values
     scale = kernels.row_factors(not edge_values, mean)
     own = _native.StoredRows(None, row_ids, scale, None if edge_values else kernels.values32)
 
     def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
-        y, stored_rows = empty_result(like, rows, product.width), own
+        y, stored_rows = torch.empty(rows, product.width, dtype=dtype, device="cpu"), own
         if values is not None:
             rounded = round_operand(values, kernels.precision).float().contiguous()
             stored_rows = _native.StoredRows(None, row_ids, scale, rounded)
@@ -178,14 +177,13 @@ def _without_column_weights(kernels: KernelCache) -> KernelCache:
 
 
 def _by_head(
-    kernels: KernelCache, precision: Precision, on_gpu: bool, plan: Plan | None, mean: bool, seed: int | None
+    kernels: KernelCache, precision: Precision, plan: Plan | None, mean: bool, seed: int | None
 ) -> SpmmCall:
     """Returns a product with values for each head, by the kernels for float16."""
-    multiply = (heads_cuda if on_gpu else heads_cpu).spmm
 
     def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
         numbers, scale = quantize(x.flatten(1), precision, None, seed)
-        y = multiply(kernels, numbers.view(x.shape), values, mean, plan)
+        y = heads.spmm(kernels, numbers.view(x.shape), values, mean, plan)
         return (y * scale.view(x.shape[1:])).to(x.dtype)
 
     return run

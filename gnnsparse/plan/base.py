@@ -31,9 +31,6 @@ NEAR = 512
 #: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of
 #: results at most that leaves element by element if it is no whole vectors (notes/log.md).
 SHORT_ROW = 32
-#: Passes over the dense operands that `Problem.odd_rows_us` stands for: fitted to an H100's times of twelve
-#: widths on three graphs (notes/log.md).
-_ODD_ROW_PASSES = 2.0
 
 
 @dataclass(frozen=True)
@@ -138,11 +135,13 @@ class Problem:
 
         The models of the kernels are fitted to widths whose rows are whole sectors of 32 bytes. At other
         widths a kernel copies X, reads parts of lines and shifts results. Together this takes about as long
-        as two passes over the dense operands. Each kernel says which rows it can read and write as they are.
+        as `odd_row_passes` of the record over the dense operands. Each kernel says which rows it can read and
+        write as they are.
         """
         if self.op != "spmm" or self.quantization or self.is_short or self.row_bytes % unit == 0:
             return 0.0
-        return _ODD_ROW_PASSES * float(pass_us(self.record.memory, self.pass_bytes))
+        memory = self.record.memory
+        return memory.odd_row_passes * float(pass_us(memory, self.pass_bytes))
 
     def panel(self, height: int) -> PanelCounts | None:
         """Returns the counts of panels of a height; None if that height was not counted."""

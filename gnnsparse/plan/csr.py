@@ -8,7 +8,7 @@ from typing import ClassVar
 from gnnsparse import _native
 from gnnsparse.formats import exclusive_preset
 from gnnsparse.plan.base import SHORT_ROW, CanRun, Kernel, Plan, Problem
-from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, narrow_us
+from gnnsparse.plan.gpu_records.model import BATCH, CsrLoad, csr_us, narrow_us
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import SLICE_BYTES, VECTOR_BYTES
 
@@ -16,26 +16,6 @@ __all__ = ["CSR", "CsrPlan"]
 
 #: Lanes that load a slice, 128 bytes of a row of X; with fewer lanes too many instructions are wasted.
 _SLICE_LANES = SLICE_BYTES // VECTOR_BYTES
-#: Nonzeros of a batch, whose rows of X a lane loads before it uses them.
-_BATCH = 8
-#: Bounds of CsrPlan.row_limit; it may exceed the upper one only to be twice the mean row length.
-_LEAST_LIMIT, _MOST_LIMIT = 64, 256
-#: The least CsrPlan.group that is not 0.
-_LEAST_GROUP = 16
-#: The most CsrPlan.row_limit of products with short rows of X, unless it is twice the mean row length.
-_SHORT_ROW_LIMIT = 128
-#: If X stays in L2 and a column slot of 16-row panels has fewer nonzeros than this, panels are slower there.
-#: The second number is for rows of two vectors, 16 bits or tf32, and panels without stored values.
-_SHARED_BY, _SHARED_BY_PAIRS = 2.5, 2.0
-#: Columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes; with two columns it is
-#: not where all lanes of a row have a batch of nonzeros (notes/log.md).
-_FEW_COLUMNS = 2
-_LONG_ROW = 32 * _BATCH
-#: Nonzeros at most that the native code numbers there, and bounds of such a group.
-_MOST_NARROW_NNZ = _native.MOST_NARROW_NNZ
-_LEAST_NARROW_GROUP, _MOST_NARROW_GROUP = 64, 1024
-#: Warps on a multiprocessor among which nonzeros are divided there.
-_NARROW_WARPS = 32
 
 
 @dataclass(frozen=True)
@@ -85,12 +65,11 @@ class CsrKernel(Kernel):
         The models are fitted from 32 columns on; below, panels take less by them (notes/log.md).
         """
         if self._is_narrow(problem):
-            return f"X has at most {_FEW_COLUMNS} columns"
+            return f"X has at most {problem.record.csr.narrow_columns} columns"
         vectors, panels = -(-problem.row_bytes // VECTOR_BYTES), problem.panel(16)
         resident = problem.cols * vectors * VECTOR_BYTES <= problem.record.memory.resident_bytes
         light = vectors > 1 and not problem.stores_values and problem.precision is not Precision.FP32
-        least = _SHARED_BY_PAIRS if light else _SHARED_BY
-        shared = panels is not None and problem.nnz >= least * panels.slots
+        shared = panels is not None and problem.nnz >= problem.record.csr.shared_by[light] * panels.slots
         if not self._is_short(problem) or not resident or shared:
             return ""
         return f"rows of X have at most {SHORT_ROW} bytes, and stay in L2"
@@ -104,8 +83,9 @@ class CsrKernel(Kernel):
         return on_gpu and not problem.quantization and problem.is_short
 
     def _is_narrow(self, problem: Problem) -> bool:
-        most = _FEW_COLUMNS if problem.nnz < _LONG_ROW * problem.rows else 1
-        return self._is_short(problem) and problem.width <= most and problem.nnz <= _MOST_NARROW_NNZ
+        rates = problem.record.csr
+        most = rates.narrow_columns if problem.nnz < rates.narrow_degree * problem.rows else 1
+        return self._is_short(problem) and problem.width <= most and problem.nnz <= _native.MOST_NARROW_NNZ
 
     def by_vectors(self, problem: Problem) -> CsrPlan:
         """Returns a plan whose lanes load vectors of X's rows.
@@ -133,18 +113,21 @@ class CsrKernel(Kernel):
         side_by_side = rates.warps * problem.device.multiprocessors * (32 // lanes)
         share = problem.nnz * -(-vectors // lanes) // side_by_side
         grouped = problem.op == "spmm" and mean < rates.group_degree and not is_short
-        group = min(rates.group_nnz, max(_LEAST_GROUP, _power_of_two_at_least(share))) if grouped else 0
-        most = _SHORT_ROW_LIMIT if is_short else _MOST_LIMIT
-        row_limit = max(min(most, max(_LEAST_LIMIT, _BATCH * share)), int(2 * mean))
+        group = min(rates.group_nnz, max(rates.least_group, _power_of_two_at_least(share))) if grouped else 0
+        least, most = rates.row_limits
+        most = rates.short_row_limit if is_short else most
+        row_limit = max(min(most, max(least, BATCH * share)), int(2 * mean))
         # A pass makes short rows whole vectors anyway.
         prescale = is_short or mean >= rates.prescale_degree
         return CsrPlan(lanes, row_lanes, row_limit, group, prescale)
 
     def _narrow(self, problem: Problem) -> CsrPlan:
         """Returns the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
-        share = problem.nnz // (_NARROW_WARPS * problem.device.multiprocessors)
-        group = min(_MOST_NARROW_GROUP, max(_LEAST_NARROW_GROUP, _power_of_two_at_least(share)))
-        row_limit = max(_MOST_LIMIT, group, int(2 * problem.nnz / max(problem.rows, 1)))
+        rates = problem.record.csr
+        least, most = rates.narrow_groups
+        share = problem.nnz // (rates.narrow_warps * problem.device.multiprocessors)
+        group = min(most, max(least, _power_of_two_at_least(share)))
+        row_limit = max(rates.row_limits[1], group, int(2 * problem.nnz / max(problem.rows, 1)))
         # Scaling X in a pass of its own makes its rows whole vectors: twice its bytes or more.
         return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 

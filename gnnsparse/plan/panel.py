@@ -44,11 +44,6 @@ HEIGHTS = {
 
 #: SDDMM keeps rows of Q in shared memory, which has room for this many slices of them.
 _SDDMM_SLICES = 16
-#: A factor on the modelled time of panels that two warps share, where one of them has no features or rows of
-#: results begin between four elements; 1.1 to 1.5 were measured (notes/log.md).
-_HINDERED_PAIR = 1.3
-#: If each row of X is read at least this often, reading whole lines saves more time than a copy of X takes.
-_READS_OF_A_LINE = 16
 #: Bytes that a GPU reads from memory at once.
 _MEMORY_PART = 64
 
@@ -104,7 +99,7 @@ def reads_lines(problem: Problem, reads: float) -> bool:
 
     If slices do not stay in L2, one that begins in the middle of a line is read from memory in two parts.
     """
-    return reads >= _READS_OF_A_LINE and not problem.slice_is_resident
+    return reads >= problem.record.panel.line_reads and not problem.slice_is_resident
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
@@ -203,7 +198,7 @@ class PanelKernel(Kernel):
         record = problem.record
         row, variant = self._costs(problem, plan)
         us = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
-        us *= _HINDERED_PAIR if self._hinders_pairs(problem) else 1.0
+        us *= record.panel.hindered_pair if self._hinders_pairs(problem) else 1.0
         return us + problem.odd_rows_us(SECTOR_BYTES)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:

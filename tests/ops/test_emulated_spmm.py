@@ -18,12 +18,12 @@ from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.ops import spmm_cuda
 from gnnsparse.plan import Plan, Problem
+from gnnsparse.plan.gpu_records import record_for
 from gnnsparse.precision import Precision, dense_view, round_operand
 from gnnsparse.runtime.device import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
-from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
-from tests.gpu_paths import RunningPath
+from tests.gpu_paths import H200, RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
 from tests.ops.test_spmm import check, check_infinity
 
@@ -112,8 +112,8 @@ def test_rows_are_copied_to_whole_units(
     ],
 )  # fmt: skip
 def test_rows_that_are_read_often_begin_at_lines(reads: float, resident: bool, whole: int) -> None:
-    kernels = SimpleNamespace(problem=lambda _: SimpleNamespace(slice_is_resident=resident))
-    assert spmm_cuda._whole_rows(cast("Any", kernels), Product("spmm", 600, False), reads) == whole
+    problem = SimpleNamespace(slice_is_resident=resident, record=record_for(H200))
+    assert spmm_cuda._whole_rows(cast("Any", problem), reads) == whole
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -84,7 +84,6 @@ def test_a_fork_prepares_and_frees_on_its_own() -> None:
 
     def run() -> bool:
         own = _operand("fp16")
-        gnnsparse.release_memory()
         big = gnnsparse.prepare(random_graph(4, 4, 0.9), cache=False) @ torch.randn(4, 1 << 20)
         del big
         return torch.equal(own @ x, _operand("fp16") @ x)
@@ -102,7 +101,6 @@ def test_a_fork_in_the_middle_of_a_product_of_another_thread() -> None:
             b = _operand("fp16")
             b @ x
             b.T @ x
-            gnnsparse.release_memory()
 
     threads = [threading.Thread(target=work) for _ in range(2)]
     for thread in threads:

@@ -16,6 +16,7 @@ from gnnsparse.plan.gpu_records.record import CsrRates, MemoryRates, PanelRates,
 from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
 __all__ = [
+    "BATCH",
     "CsrLoad",
     "PanelLoad",
     "PanelWork",
@@ -32,7 +33,7 @@ __all__ = [
 TileCounts = tuple[tuple[int, int], ...]
 
 #: Nonzeros whose rows of X a lane of the csr kernel loads before it uses them.
-_BATCH = 8
+BATCH = 8
 
 
 def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
@@ -101,7 +102,7 @@ def csr_us(
     total = gather_factor * gather_us(memory, gathered, load.in_use)
     total = total + load.rows * row + load.nnz * rates.nnz_us
     total = total * (rates.sddmm if op == "sddmm" else 1.0)
-    wait = rates.start_us + load.longest / _BATCH * rates.batch_us
+    wait = rates.start_us + load.longest / BATCH * rates.batch_us
     return np.maximum(np.maximum(total, pass_us(memory, load.pass_bytes)), wait)
 
 

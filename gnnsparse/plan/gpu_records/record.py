@@ -46,6 +46,9 @@ class MemoryRates:
         dram_tbs: TB/s of a large copy, counting bytes read and written; with `gather_tbs` the ceiling of
             the benchmarks' modelled floor.
         gather_tbs: TB/s of random rows of 256 bytes read from an X of 45 MB.
+        odd_row_passes: passes over the dense operands that `Problem.odd_rows_us` adds.
+        unpacked_bytes: rows of at most so many bytes gain nothing by beginning at whole lines of 128 bytes:
+            they touch no more of memory's parts of 64 bytes where they follow each other directly.
     """
 
     l2: tuple[tuple[float, float], ...]
@@ -54,6 +57,8 @@ class MemoryRates:
     pass_tbs: float
     dram_tbs: float
     gather_tbs: float
+    odd_row_passes: float
+    unpacked_bytes: int
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,19 @@ class CsrRates:
         parallel_degree: a warp computes k nonzeros of a row at a time, k a power of two, if rows have a mean
             of at least k / 2 times this many nonzeros.
         prescale_degree: from this mean number of nonzeros a row on, X is scaled in a pass before the product.
+        row_limits: bounds of CsrPlan.row_limit, which exceeds the upper one only to be twice the mean row.
+        short_row_limit: the upper bound where rows of X are short.
+        least_group: the least CsrPlan.group that is not 0.
+        shared_by: if X stays in L2 and a column slot of 16-row panels has fewer nonzeros, panels are slower
+            than this kernel where rows of X are short. The second number is for rows of two vectors, 16 bits
+            or tf32, and panels without stored values.
+        narrow_columns: columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes.
+        narrow_degree: from this mean number of nonzeros a row on, which gives a batch to all lanes of a row,
+            it is faster for one column alone.
+        narrow_groups: bounds of CsrPlan.group there.
+        narrow_warps: warps on a multiprocessor among which nonzeros are divided there.
+        softmax_limit: a block of threads computes the softmax of a row with more nonzeros, a few lanes of a
+            warp that of others.
     """
 
     start_us: float
@@ -98,6 +116,15 @@ class CsrRates:
     slice_degree: float
     parallel_degree: float
     prescale_degree: float
+    row_limits: tuple[int, int]
+    short_row_limit: int
+    least_group: int
+    shared_by: tuple[float, float]
+    narrow_columns: int
+    narrow_degree: int
+    narrow_groups: tuple[int, int]
+    narrow_warps: int
+    softmax_limit: int
 
 
 @dataclass(frozen=True)
@@ -166,6 +193,13 @@ class PanelRates:
             and each part of 16 rows and one slice.
         prefetch: a warp prefetches to L2 for the panel that lies this many panels further on in the work
             list, times the number of multiprocessors.
+        line_reads, sector_reads: how often rows of X are read at least where a copy of X, with rows of whole
+            lines or sectors of memory, takes less time than it saves: lines if a slice of X does not stay in
+            L2. Rows that are not whole lines are read in one part of a line more.
+        half_reads, half_slices: if a slice of X does not stay in L2, rows that begin between two vectors are
+            read as they are where they are read less often and have at most so many slices.
+        hindered_pair: factor on the time of panels that two warps share, where one of them has no features or
+            rows of results begin between four elements.
         heights: costs by the height of a panel.
     """
 
@@ -175,6 +209,11 @@ class PanelRates:
     add_us: float
     add_part_us: float
     prefetch: int
+    line_reads: int
+    sector_reads: int
+    half_reads: int
+    half_slices: int
+    hindered_pair: float
     heights: Mapping[int, PanelRow]
 
 

@@ -42,8 +42,6 @@ def operand(trial: Trial) -> None:
     if env is None:
         return
     for _ in range(draw.integer(2, 14)):
-        if draw.chance(0.02):
-            gnnsparse.release_memory()
         step = draw.choice(_CHOICES)
         name = draw.choice(("",) * 12 + tuple(tools.MODES))
         trial.mode = tools.MODES[name]

@@ -296,7 +296,6 @@ def _rest(draw: Draw) -> Call:
         ("reorder", lambda: gnnsparse.reorder(GRAPH, method, **options)),
         ("Precision.parse", lambda: gnnsparse.Precision.parse(value)),
         ("edge_bias", lambda: layers.edge_bias(OPERANDS[1], value)),
-        ("release_memory", gnnsparse.release_memory),
     )
     return draw.choice(calls)
 

@@ -1,22 +1,22 @@
-"""Products over rows with heads on NVIDIA GPUs, and maxima with the nonzeros that gave them.
+"""Products over rows with heads, and maxima with the nonzeros that gave them.
 
-Dense arguments are [rows, n], or [rows, heads, d] with edge values [nnz, heads]. Kernels are queued on the
-caller's current stream, without waiting for the GPU.
+Dense arguments are [rows, n], or [rows, heads, d] with edge values [nnz, heads]. Kernels of a GPU are queued
+on the caller's current stream, without waiting for it. The CPU has one kernel of each, and ignores plans.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.dense import CudaLoader, aligned_values, partial_sums
+from gnnsparse.ops.dense import CudaLoader, aligned_values, cpu_loader, partial_sums
 from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.work import WorkList
-from gnnsparse.precision import Precision
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
@@ -25,96 +25,97 @@ __all__ = ["sddmm", "spmm", "spmm_max", "spmm_max_grad"]
 
 
 class _Shape(NamedTuple):
-    """Features of a row in heads; rows without heads are one head.
-
-    Attributes:
-        heads: number of heads.
-        width: features of one.
-        padded: elements that one takes in an operand, whole vectors.
-    """
+    """Features of a row in heads; rows without heads are one head."""
 
     heads: int
-    width: int
-    padded: int
+    width: int  # features of a head
 
     @classmethod
-    def of(cls, x: torch.Tensor, precision: Precision) -> _Shape:
-        heads, width = (x.shape[1], x.shape[2]) if x.dim() == 3 else (1, x.shape[1])
-        elements = VECTOR_BYTES // precision.storage.itemsize
-        return cls(heads, width, -(-width // elements) * elements)
+    def of(cls, x: torch.Tensor) -> _Shape:
+        return cls(x.shape[1], x.shape[2]) if x.dim() == 3 else cls(1, x.shape[1])
 
     @property
     def features(self) -> int:
         return self.heads * self.width
 
+    def padded(self, precision: Precision) -> int:
+        """The elements that a head takes in an operand of a GPU's kernel, whole vectors."""
+        elements = VECTOR_BYTES // precision.storage.itemsize
+        return -(-self.width // elements) * elements
+
 
 def _plan(kernels: KernelCache, op: str, shape: _Shape, plan: Plan | None) -> CsrPlan:
-    """Returns the caller's plan, or a default one: SDDMM shares out lanes among heads, SpMM among vectors."""
+    """The caller's plan, or a default one: SDDMM divides lanes among heads, SpMM among vectors."""
     if plan is not None:
         if not isinstance(plan, CsrPlan):
             bad_value("plan", f"got {plan.label} with heads, a maximum or a minimum; accepted: csr")
         return plan
-    return _default_plan(kernels, op, shape.padded * (shape.heads if op == "spmm" else 1), shape.heads)
+    return _default_plan(kernels, op, shape)
 
 
 @made_once
-def _default_plan(kernels: KernelCache, op: str, width: int, heads: int) -> CsrPlan:
+def _default_plan(kernels: KernelCache, op: str, shape: _Shape) -> CsrPlan:
+    width = shape.padded(kernels.precision) * (shape.heads if op == "spmm" else 1)
     # Edge values: the csr kernel is the one that reads them in the order of the nonzeros.
     chosen = CSR.by_vectors(kernels.problem(Product("spmm", width, True)))
     row_lanes = chosen.row_lanes
-    if op != "spmm":
-        row_lanes = min(32, chosen.lanes * (1 << (heads - 1).bit_length()))
+    if op == "sddmm":
+        row_lanes = min(32, chosen.lanes * (1 << (shape.heads - 1).bit_length()))
     return CsrPlan(chosen.lanes, row_lanes, kernels.row_limit(chosen.row_limit))
 
 
-def _operand(x: torch.Tensor, shape: _Shape, precision: Precision) -> _native.Dense:
-    """Returns an operand in the storage dtype, each head padded to whole vectors; `x` itself if it is so."""
-    if shape.heads == 1 or shape.width == shape.padded:
+def _gpu_operand(x: torch.Tensor, shape: _Shape, precision: Precision) -> _native.Dense:
+    """An operand in the storage dtype, each head padded to whole vectors; `x` itself if it is so."""
+    padded = shape.padded(precision)
+    if shape.heads == 1 or shape.width == padded:
         return CudaLoader(precision, shape.features)(x.flatten(1))
     gpu = path()
-    out = torch.empty(x.shape[0], shape.heads * shape.padded, dtype=precision.storage, device=x.device)
-    by_head = gpu.native.Dense(out.view(-1, shape.padded))
+    out = torch.empty(x.shape[0], shape.heads * padded, dtype=precision.storage, device=x.device)
+    by_head = gpu.native.Dense(out.view(-1, padded))
     gpu.native.cuda_pack(x.reshape(-1, shape.width), None, by_head, gpu.stream(x.device))
     return gpu.native.Dense(out)
 
 
-class _Rows(NamedTuple):
-    """The arguments with which every kernel begins: matrix, rows, work list, lanes."""
-
-    csr: _native.Csr
-    stored: _native.StoredRows
-    work: _native.WorkList
-    lanes: _native.CsrLanes
-
-
-def _rows(
+def _gpu_rows(
     kernels: KernelCache, plan: CsrPlan, values: torch.Tensor | None = None, scale: torch.Tensor | None = None
-) -> tuple[_Rows, WorkList]:
+) -> tuple[tuple[Any, ...], WorkList]:
+    """The arguments with which kernels of a GPU begin: matrix, rows, work list, lanes; and the work list."""
     gpu, work = path().native, kernels.row_work(plan.row_limit)
     stored = gpu.StoredRows(None, kernels.row_ids, scale, values)
     lanes = gpu.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit)
-    return _Rows(kernels.csr.view, stored, work.view, lanes), work
+    return (kernels.csr.view, stored, work.view, lanes), work
 
 
 def _weights(kernels: KernelCache, values: torch.Tensor | None) -> torch.Tensor | None:
-    """Returns edge values, or A's own weights in place of None, as the kernels read them."""
-    return kernels.own_weights if values is None else aligned_values(values, kernels.precision)
+    """Edge values, or A's own weights in place of None, as the kernels read them."""
+    if path().takes(kernels.csr.device):
+        return kernels.own_weights if values is None else aligned_values(values, kernels.precision)
+    if values is None:
+        own = kernels.own_weights
+        return None if own is None else own.float()
+    return round_operand(values, kernels.precision).float().contiguous()
 
 
 def _multiply(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor | None,
     scale: torch.Tensor | None, plan: Plan | None,
 ) -> torch.Tensor:  # fmt: skip
-    shape, precision = _Shape.of(x, kernels.precision), kernels.precision
+    shape, precision = _Shape.of(x), kernels.precision
     y = x.new_empty(kernels.csr.rows, *x.shape[1:])
     if y.numel() == 0 or kernels.csr.nnz == 0:
         return y.zero_()
-    rows, work = _rows(kernels, _plan(kernels, "spmm", shape, plan), values, scale)
-    gpu = path()
+    flat, weights = y.flatten(1), _weights(kernels, values)
+    if not path().takes(x.device):
+        rows, load = _native.StoredRows(None, kernels.row_ids, scale, weights), cpu_loader(precision)
+        _native.cpu_spmm_heads(
+            kernels.csr.view, rows, load(x.flatten(1)), flat, *shape, argmax, torch.get_num_threads()
+        )
+        return y
+    gpu, (begin, work) = path(), _gpu_rows(kernels, _plan(kernels, "spmm", shape, plan), weights, scale)
     with gpu.current(x.device):
         gpu.native.cuda_spmm_heads(
-            *rows, _operand(x, shape, precision), gpu.native.Dense(y.flatten(1)), shape.heads, shape.width,
-            argmax, partial_sums(work.partials, 1, shape.features, x.device), precision.code,
+            *begin, _gpu_operand(x, shape, precision), gpu.native.Dense(flat), *shape, argmax,
+            partial_sums(work.partials, 1, shape.features, x.device), precision.code,
             kernels.streams.current(),
         )  # fmt: skip
     return y
@@ -131,8 +132,7 @@ def spmm(
         mean: whether a row's sum is divided by its number of nonzeros.
         plan: a plan of the csr kernel to run by; None: a default one.
     """
-    scale = kernels.row_factors(False, mean)
-    return _multiply(kernels, x, aligned_values(values, kernels.precision), None, scale, plan)
+    return _multiply(kernels, x, values, None, kernels.row_factors(False, mean), plan)
 
 
 def spmm_max_grad(
@@ -146,16 +146,13 @@ def spmm_max_grad(
         argmax: the columns that `spmm_max` has returned, of the shape of `grad`.
         values: edge values in the order of the transpose; None: A's weights.
     """
-    return _multiply(kernels, grad, _weights(kernels, values), argmax.contiguous(), None, None)
+    return _multiply(kernels, grad, values, argmax.contiguous(), None, None)
 
 
 def spmm_max(
-    kernels: KernelCache,
-    x: torch.Tensor,
-    values: torch.Tensor | None,
-    largest: bool,
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, largest: bool,
     plan: Plan | None = None,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Computes the largest or smallest product of each row and feature.
 
     Args:
@@ -169,21 +166,29 @@ def spmm_max(
         The results [m, ...], 0 for rows without nonzeros, and the columns of the nonzeros that gave them,
         int32 [m, ...], -1 for rows without nonzeros.
     """
-    shape, precision = _Shape.of(x, kernels.precision), kernels.precision
+    shape, precision = _Shape.of(x), kernels.precision
     y = x.new_empty(kernels.csr.rows, *x.shape[1:])
     argmax = torch.empty(y.shape, dtype=torch.int32, device=y.device)
     if y.numel() == 0 or kernels.csr.nnz == 0:
         return y.zero_(), argmax.fill_(-1)
-    rows, work = _rows(kernels, _plan(kernels, "spmm", shape, plan), _weights(kernels, values))
-    gpu, partial_argmax = path(), None
+    flat, weights = y.flatten(1), _weights(kernels, values)
+    if not path().takes(x.device):
+        rows, load = _native.StoredRows(None, kernels.row_ids, None, weights), cpu_loader(precision)
+        _native.cpu_spmm_extreme(
+            kernels.csr.view, rows, load(x.flatten(1)), flat, *shape, largest, argmax.flatten(1),
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return y, argmax
+    gpu, (begin, work) = path(), _gpu_rows(kernels, _plan(kernels, "spmm", shape, plan), weights)
+    partial_argmax = None
     if work.partials:
         elements = work.partials * partial_width(shape.features)
         partial_argmax = torch.empty(elements, dtype=torch.int32, device=x.device)
     with gpu.current(x.device):
         gpu.native.cuda_spmm_extreme(
-            *rows, _operand(x, shape, precision), gpu.native.Dense(y.flatten(1)), shape.heads, shape.width,
-            largest, argmax, partial_sums(work.partials, 1, shape.features, x.device), partial_argmax,
-            precision.code, kernels.streams.current(),
+            *begin, _gpu_operand(x, shape, precision), gpu.native.Dense(flat), *shape, largest, argmax,
+            partial_sums(work.partials, 1, shape.features, x.device), partial_argmax, precision.code,
+            kernels.streams.current(),
         )  # fmt: skip
     return y, argmax
 
@@ -205,15 +210,22 @@ def sddmm(
     Returns:
         [nnz], or [nnz, heads], in the dtype of q.
     """
-    shape, precision = _Shape.of(q, kernels.precision), kernels.precision
+    shape, precision = _Shape.of(q), kernels.precision
     out = q.new_empty(kernels.csr.nnz, *q.shape[1:-1])
     if q.shape[-1] == 0 or out.numel() == 0:
         return out.zero_()
-    rows, _ = _rows(kernels, _plan(kernels, "sddmm", shape, plan))
-    gpu = path()
+    argmax = None if argmax is None else argmax.contiguous()
+    if not path().takes(q.device):
+        load = cpu_loader(precision)
+        _native.cpu_sddmm_heads(
+            kernels.csr.view, kernels.row_ids, load(q.flatten(1)), load(k.flatten(1)), *shape, argmax, out,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return out
+    gpu, (begin, _) = path(), _gpu_rows(kernels, _plan(kernels, "sddmm", shape, plan))
     with gpu.current(q.device):
         gpu.native.cuda_sddmm_heads(
-            *rows, _operand(q, shape, precision), _operand(k, shape, precision), shape.heads, shape.width,
-            None if argmax is None else argmax.contiguous(), out, precision.code, kernels.streams.current(),
+            *begin, *(_gpu_operand(x, shape, precision) for x in (q, k)), *shape, argmax, out,
+            precision.code, kernels.streams.current(),
         )  # fmt: skip
     return out
