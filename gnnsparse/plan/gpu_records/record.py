@@ -1,4 +1,7 @@
-"""The record of a GPU: the names of its numbers, and functions that read, check, find and write records."""
+"""The record of a GPU: the names of its numbers, and functions that read, check, find and write records.
+
+notes/gpu-records.md says what each number means.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +32,12 @@ __all__ = [
 
 #: The record used for a GPU that resembles several of them equally.
 _DEFAULT = "NVIDIA H200"
+#: Numbers that the models divide by, take a root or a power of.
+_POSITIVE = (
+    "multiprocessors", "memory.pass_tbs", "memory.dram_tbs", "memory.gather_tbs", "csr.warps",
+    "csr.group_nnz", "csr.narrow_warps", "panel.warps", "panel.power", "attention.tall_blocks",
+    "attention.tall_tiles", "attention.row_limit", "attention.rows_per_warp", "attention.row_warps",
+)  # fmt: skip
 
 
 class RecordError(ValueError):
@@ -36,20 +46,7 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class MemoryRates:
-    """Rates of a GPU's memory.
-
-    Attributes:
-        l2: pairs (bytes of the part of X that running warps read from, TB/s of random reads of its rows
-            through L2), by rising size.
-        resident_bytes: a slice of X of at most this size stays in L2 while a product runs.
-        pass_start_us, pass_tbs: a pass that reads and writes X: microseconds of its start, and TB/s.
-        dram_tbs: TB/s of a large copy, counting bytes read and written; with `gather_tbs` the ceiling of
-            the benchmarks' modelled floor.
-        gather_tbs: TB/s of random rows of 256 bytes read from an X of 45 MB.
-        odd_row_passes: passes over the dense operands that `Problem.odd_rows_us` adds.
-        unpacked_bytes: rows of at most so many bytes gain nothing by beginning at whole lines of 128 bytes:
-            they touch no more of memory's parts of 64 bytes where they follow each other directly.
-    """
+    """Rates of a GPU's memory."""
 
     l2: tuple[tuple[float, float], ...]
     resident_bytes: int
@@ -63,42 +60,7 @@ class MemoryRates:
 
 @dataclass(frozen=True)
 class CsrRates:
-    """Costs and thresholds of the csr kernel.
-
-    Attributes:
-        start_us: microseconds that a warp waits at its start.
-        batch_us: microseconds that a warp waits for each batch of 8 nonzeros.
-        row_us, slice_us: microseconds of the whole GPU (the cost divided among all multiprocessors) for each
-            row, and for each slice of 128 bytes of a row, half of it for half a slice.
-        group_row_us: replaces `row_us` for rows in groups of short rows.
-        nnz_us: microseconds of the whole GPU for each nonzero, beside the gather.
-        row_gather, group_gather: the time of the gather over its time by the rate of L2, for each arithmetic
-            ("half", "tf32", "fp32"): for rows by themselves, and for rows in groups.
-        near: cost of gathering a row of X for a nonzero near the diagonal, which L1 often holds, over the
-            cost for other nonzeros; from 0 to 1.
-        sddmm: the time of SDDMM over the time of SpMM.
-        warps: warps on a multiprocessor among which a small matrix is divided.
-        group_degree: rows are put into groups below this mean number of nonzeros a row.
-        group_nnz: nonzeros of a group.
-        slice_degree: from this mean number of nonzeros a row on, a warp computes one slice of X if X does
-            not stay in L2.
-        parallel_degree: a warp computes k nonzeros of a row at a time, k a power of two, if rows have a mean
-            of at least k / 2 times this many nonzeros.
-        prescale_degree: from this mean number of nonzeros a row on, X is scaled in a pass before the product.
-        row_limits: bounds of CsrPlan.row_limit, which exceeds the upper one only to be twice the mean row.
-        short_row_limit: the upper bound where rows of X are short.
-        least_group: the least CsrPlan.group that is not 0.
-        shared_by: if X stays in L2 and a column slot of 16-row panels has fewer nonzeros, panels are slower
-            than this kernel where rows of X are short. The second number is for rows of two vectors, 16 bits
-            or tf32, and panels without stored values.
-        narrow_columns: columns of X at most for which CsrPlan.narrow is faster than vectors of 16 bytes.
-        narrow_degree: from this mean number of nonzeros a row on, which gives a batch to all lanes of a row,
-            it is faster for one column alone.
-        narrow_groups: bounds of CsrPlan.group there.
-        narrow_warps: warps on a multiprocessor among which nonzeros are divided there.
-        softmax_limit: a block of threads computes the softmax of a row with more nonzeros, a few lanes of a
-            warp that of others.
-    """
+    """Costs and thresholds of the kernels over CSR rows."""
 
     start_us: float
     batch_us: float
@@ -129,12 +91,7 @@ class CsrRates:
 
 @dataclass(frozen=True)
 class WindowRates:
-    """Costs of the window kernel, in units of the csr kernel's for an equal problem.
-
-    Attributes:
-        spmm: the cost of a gathered row of X in SpMM.
-        sddmm: the time of SDDMM.
-    """
+    """Costs of the window kernel, in units of the csr kernel's for an equal problem."""
 
     spmm: float
     sddmm: float
@@ -142,12 +99,7 @@ class WindowRates:
 
 @dataclass(frozen=True)
 class PanelVariant:
-    """Costs of an arithmetic and storage of panels, in units of 16-bit panels of their height without values.
-
-    Attributes:
-        gather: factor of the gather's time by the rate of L2.
-        busy: factor of `warp_us`, `slice_us` and `tile_us`.
-    """
+    """Costs of an arithmetic and storage of panels, those of 16-bit panels without values being 1."""
 
     gather: float
     busy: float
@@ -155,20 +107,7 @@ class PanelVariant:
 
 @dataclass(frozen=True)
 class PanelRow:
-    """Costs of panels of one height, in microseconds.
-
-    Attributes:
-        warp_us, slice_us, tile_us: time of the whole GPU (the cost divided among all multiprocessors) for a
-            warp, for each slice of X that it computes, and for each K tile of a slice, without the gather.
-        wait_us, slice_wait_us, tile_wait_us: latency of one warp alone on the GPU: at its start, for each
-            slice, and for each K tile of a slice.
-        round: share of a mean warp's latency that each further round of warps adds.
-        variants: costs by arithmetic and storage: "half" (16 bits), "tf32", "tf32_rounded" (X rounded before
-            the product), "fp32", "int8" (X in integers, beside bits); "half_stored", "tf32_stored",
-            "fp32_stored" (with a stored value for each nonzero). A storage that is missing costs what its
-            arithmetic does without values, with as much more `busy` as "half_stored" has than "half". An
-            arithmetic that is missing costs what "half" does.
-    """
+    """Costs of panels of one height, in microseconds, and of its variants (`panel_variant`)."""
 
     warp_us: float
     slice_us: float
@@ -182,26 +121,7 @@ class PanelRow:
 
 @dataclass(frozen=True)
 class PanelRates:
-    """Costs of the panel kernel.
-
-    Attributes:
-        warps: warps on a multiprocessor among which a small matrix is divided.
-        power: the exponent with which the model's bounds are added.
-        slice_in_use: growth of the part of X that running warps read from, in slices, for each further slice
-            that a warp computes.
-        add_us, add_part_us: microseconds of the kernel that adds the partial sums of cut panels: its start,
-            and each part of 16 rows and one slice.
-        prefetch: a warp prefetches to L2 for the panel that lies this many panels further on in the work
-            list, times the number of multiprocessors.
-        line_reads, sector_reads: how often rows of X are read at least where a copy of X, with rows of whole
-            lines or sectors of memory, takes less time than it saves: lines if a slice of X does not stay in
-            L2. Rows that are not whole lines are read in one part of a line more.
-        half_reads, half_slices: if a slice of X does not stay in L2, rows that begin between two vectors are
-            read as they are where they are read less often and have at most so many slices.
-        hindered_pair: factor on the time of panels that two warps share, where one of them has no features or
-            rows of results begin between four elements.
-        heights: costs by the height of a panel.
-    """
+    """Costs and thresholds of the panel kernel."""
 
     warps: int
     power: float
@@ -219,32 +139,7 @@ class PanelRates:
 
 @dataclass(frozen=True)
 class AttentionRates:
-    """Thresholds of fused attention.
-
-    Attributes:
-        prefetch: a warp prefetches to L2 for the panel that lies this many panels further on in the work
-            list, times the number of multiprocessors.
-        tall_nnz: tall panels (64 rows) are considered if 16-row panels have this many nonzeros a column slot.
-        tall_slots: tall panels are used if four times their column slots are at most this many times those
-            of 16-row panels.
-        tall_blocks: number of tall panels that run on a multiprocessor at a time.
-        tall_tiles: the least limit on the K tiles of a tall panel's parts, in a matrix that fills the GPU.
-        fused_backward_slots: the fused backward pass is used if 16-row panels of the transpose have at least
-            this many times the column slots of A's.
-        partials_memory: share of the GPU's memory that the fused backward's partial sums may take.
-        slot: microseconds that a column slot of 16-row panels takes for one head in the forward pass: rows of
-            at most 64 bytes, longer rows of 16-bit operands, and rows of fp32.
-        csr: microseconds that the kernels over CSR rows take for a row, for a nonzero, and for 16 bytes of a
-            nonzero's heads.
-        row_limit: the kernels over CSR rows divide rows with more nonzeros into parts of at most so many.
-        rows_per_warp: the most rows that a warp of theirs takes one after another: edge by edge, and over
-            tiles.
-        row_warps: warps that a multiprocessor runs at a time, about, times the rounds of work that balance
-            its load: with fewer rows for each, a warp takes fewer.
-        tile_heads: their passes run over tiles if there are more heads than this part of those that a warp
-            takes at once.
-        tile_width: forward passes do so in heads of at least so many features.
-    """
+    """Thresholds of fused attention."""
 
     prefetch: int
     tall_nnz: float
@@ -264,13 +159,7 @@ class AttentionRates:
 
 @dataclass(frozen=True)
 class ConversionRates:
-    """Microseconds by which a call of a PyG layer decides whether to convert its graph (interop/pyg).
-
-    Attributes:
-        graph_us, edge_us: of a conversion: for each graph, for each edge.
-        saved_us, saved_edge_us, saved_feature_us: what a product with its gradient saves beside PyG's: in any
-            case, for each edge, for each edge and feature.
-    """
+    """Microseconds by which a call of a PyG layer decides whether to convert its graph (interop/pyg)."""
 
     graph_us: float
     edge_us: float
@@ -314,26 +203,13 @@ def _check(record: GpuRecord, where: str) -> GpuRecord:
     sizes = [size for size, _ in record.memory.l2]
     if len(sizes) < 2 or sizes != sorted(set(sizes)) or sizes[0] != 0:
         _reject(f"{where}.memory.l2", f"has sizes {sizes}; accepted: two or more, rising, from 0 on")
-    rates = {
-        "multiprocessors": record.multiprocessors,
-        "memory.l2": min(rate for _, rate in record.memory.l2),
-        "memory.pass_tbs": record.memory.pass_tbs,
-        "memory.dram_tbs": record.memory.dram_tbs,
-        "memory.gather_tbs": record.memory.gather_tbs,
-        "csr.warps": record.csr.warps,
-        "csr.group_nnz": record.csr.group_nnz,
-        "panel.warps": record.panel.warps,
-        "panel.power": record.panel.power,
-        "attention.tall_blocks": record.attention.tall_blocks,
-        "attention.tall_tiles": record.attention.tall_tiles,
-        "attention.row_limit": record.attention.row_limit,
-        "attention.rows_per_warp": min(record.attention.rows_per_warp),
-        "attention.row_warps": record.attention.row_warps,
-    }
+    if min(rate for _, rate in record.memory.l2) <= 0:
+        _reject(f"{where}.memory.l2", "has a rate of 0; accepted: above 0")
     if not 0 <= record.csr.near <= 1:
         _reject(f"{where}.csr.near", f"got {record.csr.near}; accepted: from 0 to 1")
-    for name, value in rates.items():
-        if value <= 0:
+    for name in _POSITIVE:
+        value = attrgetter(name)(record)
+        if (min(value) if isinstance(value, tuple) else value) <= 0:
             _reject(f"{where}.{name}", f"got {value}; accepted: above 0")
     if 16 not in record.panel.heights:
         _reject(f"{where}.panel.heights", "has no row 16; accepted: 16, and others beside it")
