@@ -24,8 +24,8 @@ from gnnsparse.sparse.operand import SparseOperand, operand_of
 
 __all__ = [
     "Operation", "call", "check_operator_tensor", "direct", "divide_by_counts", "form_of", "gradient",
-    "is_plain", "native_or_composed", "needs_grad", "operand_at", "refuse_batch", "register",
-    "row_of_heads", "straight_through", "transpose_values",
+    "is_plain", "native_or_composed", "needs_grad", "operand_at", "operand_of_product", "refuse_batch",
+    "register", "row_of_heads", "straight_through", "transpose_values",
 ]  # fmt: skip
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
@@ -276,6 +276,16 @@ def check_operator_tensor(
     """
     device = None if x.device.type == "meta" else operand.device
     check_tensor(name, x, dtypes=dtypes, device=device, shape=shape)
+
+
+def operand_of_product(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
+    """Returns an operator's operand, after checking x [k, n] or [k, heads, d], and values [nnz(, heads)]."""
+    operand = operand_at(handle)
+    check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
+    if values is not None:
+        operand.kernels.require("values", "edge values", "sddmm")
+        check_operator_tensor("values", values, operand, (operand.nnz, *x.shape[1:-1]))
+    return operand
 
 
 def row_of_heads(x: torch.Tensor, rows: int) -> tuple[int | None, ...]:

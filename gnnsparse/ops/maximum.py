@@ -22,6 +22,7 @@ from gnnsparse.ops.dispatch import (
     is_plain,
     native_or_composed,
     operand_at,
+    operand_of_product,
     register,
     row_of_heads,
 )
@@ -116,19 +117,25 @@ def _grad_of_values(
 def _composed_grads(
     ctx: Any, grad: torch.Tensor, x: torch.Tensor | None, values: torch.Tensor | None, argmax: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Computes the gradients of `_chosen`, which is linear in x and in the values."""
     operand: SparseOperand = ctx.operand
-    if x is None:
-        x = grad.new_zeros(operand.shape[1], *grad.shape[1:], dtype=ctx.x_dtype)
-    of_x, of_values = ctx.needs_input_grad[0], values is not None and ctx.needs_input_grad[1]
-    wanted = [t for t, need in ((x, of_x), (values, of_values)) if need]
+    at, grad32 = argmax.clamp(min=0).long(), grad.float()
+    grad_x = grad_values = None
+    if ctx.needs_input_grad[0]:
+        terms = grad32 * _weights_at(operand, values, argmax)
+        grad_x = terms.new_zeros(operand.shape[1], *grad.shape[1:]).scatter_add(0, at, terms)
+    if values is not None and x is not None and ctx.needs_input_grad[1]:
+        terms = grad32 * torch.where(argmax >= 0, x.float().gather(0, at), 0.0)
+        edges = _by_head(_edges_of(operand, argmax), values)
+        grad_values = terms.new_zeros(values.shape).scatter_add(0, edges, _by_head(terms, values))
+    return (
+        None if grad_x is None else grad_x.to(ctx.x_dtype),
+        None if grad_values is None else grad_values.to(values.dtype),
+    )
 
-    def chosen(*wanted: torch.Tensor) -> torch.Tensor:
-        given = iter(wanted)
-        return _chosen(operand, next(given) if of_x else x, next(given) if of_values else values, argmax)
 
-    grads = iter(torch.func.vjp(chosen, *wanted)[1](grad))
-    return next(grads) if of_x else None, next(grads) if of_values else None
+def _by_head(t: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """Brings [m, n], or [m, heads, d], into the shape in which [nnz], or [nnz, heads], is gathered."""
+    return t.flatten() if weights.dim() == 1 else t.movedim(1, 2).flatten(0, 1)
 
 
 def _edges_of(operand: SparseOperand, argmax: torch.Tensor) -> torch.Tensor:
@@ -142,39 +149,23 @@ def _edges_of(operand: SparseOperand, argmax: torch.Tensor) -> torch.Tensor:
     return torch.searchsorted(keys, first + argmax.clamp(min=0)).clamp(max=max(csr.nnz - 1, 0))
 
 
-def _weights_at(operand: SparseOperand, values: torch.Tensor | None, argmax: torch.Tensor) -> Any:
+def _weights_at(operand: SparseOperand, values: torch.Tensor | None, argmax: torch.Tensor) -> torch.Tensor:
     """Returns the weight of the nonzero that gave each element, float32; 0 where there is none."""
-    some = argmax >= 0
     weights = operand.kernels.own_weights if values is None else values
     if weights is None:
-        return some.float()
+        return (argmax >= 0).float()
     edges = _edges_of(operand, argmax)
-    if weights.dim() == 1:
-        chosen = weights.float()[edges]
-    else:
-        chosen = weights.float().gather(0, edges.flatten(2).movedim(1, 2).flatten(0, 1))
+    chosen = weights.float().gather(0, _by_head(edges, weights))
+    if weights.dim() > 1:
         chosen = chosen.unflatten(0, (edges.shape[0], edges.shape[2])).movedim(1, 2)
-    return torch.where(some, chosen, 0.0)
-
-
-def _chosen(
-    operand: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor
-) -> torch.Tensor:
-    """Computes the result as a function of x and the values: the products of the nonzeros that gave it."""
-    rows = x.float().gather(0, argmax.clamp(min=0).long())
-    return (torch.where(argmax >= 0, rows, 0.0) * _weights_at(operand, values, argmax)).to(x.dtype)
+    return torch.where(argmax >= 0, chosen.reshape(edges.shape), 0.0)
 
 
 # The operators.
 
 
 def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    """Returns the operand, after checking x [k, n] or [k, heads, d], and values [nnz] or [nnz, heads]."""
-    operand = operand_at(handle)
-    check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
-    if values is not None:
-        operand.kernels.require("values", "edge values", "sddmm")
-        check_operator_tensor("values", values, operand, (operand.nnz, *x.shape[1:-1]))
+    operand = operand_of_product(x, values, handle)
     operand.kernels.require("operand", "a maximum or minimum", None)
     return operand
 

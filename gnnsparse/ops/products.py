@@ -21,6 +21,7 @@ from gnnsparse.ops.dispatch import (
     gradient,
     needs_grad,
     operand_at,
+    operand_of_product,
     refuse_batch,
     register,
     row_of_heads,
@@ -153,41 +154,21 @@ def _reference(
     a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, seed: int | None
 ) -> torch.Tensor:
     kernels = a.kernels
-    if kernels.quantization is not None and reduce in ("sum", "mean") and x.dtype != torch.float64:
-        return _quantized_reference(a, x, values, reduce, kernels.quantization, seed)
-    if values is None:
-        own = kernels.values
-        own = None if own is None else own.float()
-        scales = kernels.row_scale, kernels.col_scale
-        with outside():
-            own = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
-        weights = own.to(x.dtype if x.dtype == torch.float64 else torch.float32)
-    else:
-        weights = exact_rounded(values, a.precision)
-    dense = exact_rounded(x, a.precision)
-    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
-
-
-def _quantized_reference(
-    a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, reduce: str, precision: Precision,
-    seed: int | None,
-) -> torch.Tensor:  # fmt: skip
-    """Computes the product with an X of 8 bits, into which column weights are multiplied first."""
-    kernels, index = a.kernels, a.indices()
-    wide = x.float()
+    stored_in = kernels.quantization if reduce in ("sum", "mean") and x.dtype != torch.float64 else None
     if values is not None:
         weights = exact_rounded(values, a.precision)
     else:
-        columns = kernels.given_col_scale
-        wide = wide if columns is None else wide * columns.reshape(-1, *[1] * (x.dim() - 1))
-        own = kernels.values
-        scales = kernels.row_scale, None
+        own, scales = kernels.values, (kernels.row_scale, None if stored_in else kernels.col_scale)
+        own = None if own is None else own.float()
         with outside():
-            weights = explicit_values(
-                kernels.csr, None, None if own is None else own.float(), scales, Precision.FP32
-            )
-    dense = fake_quantized(wide.flatten(1), precision, seed).view(x.shape)
-    return reference.spmm(index, weights, dense, a.shape[0], reduce).to(x.dtype)
+            weights = explicit_values(kernels.csr, None, own, scales, Precision.FP32)
+    if stored_in is None:
+        dense = exact_rounded(x, a.precision)
+    else:  # column weights are multiplied into an X of 8 bits
+        columns = kernels.given_col_scale if values is None else None
+        wide = x.float() if columns is None else x.float() * columns.reshape(-1, *[1] * (x.dim() - 1))
+        dense = fake_quantized(wide.flatten(1), stored_in, seed).view(x.shape)
+    return reference.spmm(a.indices(), weights.to(dense.dtype), dense, a.shape[0], reduce).to(x.dtype)
 
 
 def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
@@ -284,14 +265,9 @@ _recorded = direct(_LaunchedSpmm)
 
 
 def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    """Returns the operand, after checking x [k, n] or [k, heads, d], and values [nnz] or [nnz, heads]."""
-    operand = operand_at(handle)
-    check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
+    operand = operand_of_product(x, values, handle)
     if x.dim() == 3 and values is None:
         bad_value("x", "has 3 dimensions; accepted: 2, where no values of its heads are given")
-    if values is not None:
-        operand.kernels.require("values", "edge values", "sddmm")
-        check_operator_tensor("values", values, operand, (operand.nnz, *x.shape[1:-1]))
     return operand
 
 

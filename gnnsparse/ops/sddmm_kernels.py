@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -91,16 +91,8 @@ def _blocked_on_cpu(kernels: KernelCache) -> SddmmCall:
 # GPUs: kernels are queued on the caller's current stream, without waiting for the GPU.
 
 
-class _Launch(NamedTuple):
-    """A kernel that is ready to launch.
-
-    Attributes:
-        name: name of the native function.
-        head: its arguments before Q, K and the result.
-    """
-
-    name: str
-    head: tuple[Any, ...]
+#: The name of a native function, and its arguments before Q, K and the result.
+_Launch = tuple[str, tuple[Any, ...]]
 
 
 def _on_gpu(kernels: KernelCache, product: Product, plan: Plan | None) -> SddmmCall:
@@ -132,12 +124,12 @@ def _rows(kernels: KernelCache) -> _native.StoredRows:
 def _csr(kernels: KernelCache, plan: CsrPlan) -> _Launch:
     work = kernels.row_work(plan.row_limit)
     lanes = _native.CsrLanes(plan.lanes, plan.row_lanes, plan.row_limit)
-    return _Launch("cuda_sddmm_csr", (kernels.csr.view, _rows(kernels), work.view, lanes))
+    return "cuda_sddmm_csr", (kernels.csr.view, _rows(kernels), work.view, lanes)
 
 
 def _panel(kernels: KernelCache, plan: PanelPlan) -> _Launch:
     _, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "panel")
-    return _Launch("cuda_sddmm_panel", (view, _rows(kernels), work.view))
+    return "cuda_sddmm_panel", (view, _rows(kernels), work.view)
 
 
 def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
@@ -145,7 +137,7 @@ def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
         plan.tile_limit, for_scores=True, balance=plan.balance, concurrent=plan.concurrent_windows
     )
     name = "window" if kernels.require_blocked().spec.encoding == "bitmap" else "blocks"
-    return _Launch(f"cuda_sddmm_{name}", (kernels.blocked_view(weighted=False), _rows(kernels), work.view))
+    return f"cuda_sddmm_{name}", (kernels.blocked_view(weighted=False), _rows(kernels), work.view)
 
 
 _LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {

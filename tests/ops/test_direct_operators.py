@@ -91,6 +91,17 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore")  # torch's own tools warn about themselves
+@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
+def test_opcheck(a: SparseOperand, name: str) -> None:
+    """Those of attention are in its tests."""
+    given, has_gradient = arguments(name, a), "_grad" not in name
+    for tensor in given.values():
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point():
+            tensor.requires_grad_(has_gradient)
+    torch.library.opcheck(getattr(OPS, name.split()[0]).default, (), given)
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_right_arguments_are_accepted(a: SparseOperand, name: str) -> None:
     results = call(name, arguments(name, a))

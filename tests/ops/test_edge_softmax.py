@@ -1,6 +1,8 @@
-"""edge_softmax against float64."""
+"""edge_softmax and its gradient against float64, with and without heads."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
@@ -8,31 +10,77 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse import SparseGraph
+from gnnsparse.testing import assert_accurate, random_graph, with_gradients
 from tests.helpers import make
+from tests.ops.conftest import Place
+
+#: By the lanes of a GPU that compute a row, which softmax.cu chooses by the mean number of nonzeros; rows
+#: with a block of threads each.
+GRAPHS = {
+    4: lambda: random_graph(70, 90, 0.03, empty_rows=0.2),
+    8: lambda: random_graph(70, 90, 0.08, hubs=1, empty_rows=0.2),
+    16: lambda: random_graph(61, 120, 0.1, hubs=2, empty_rows=0.1),
+    32: lambda: random_graph(50, 90, 0.5, hubs=2, empty_rows=0.2),
+    "block": lambda: random_graph(12, 2000, 0.01, hubs=3, empty_rows=0.2),
+}
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def lanes_of(graph: SparseGraph) -> int:
+    lanes = 4
+    while lanes < 32 and lanes * graph.num_rows < graph.nnz:
+        lanes *= 2
+    return lanes
 
 
 def exact_softmax(a: gnnsparse.SparseOperand, scores: torch.Tensor) -> torch.Tensor:
-    row = a.indices()[0].cpu()
-    out = torch.zeros(a.nnz, dtype=torch.float64)
+    row, scores = a.indices()[0].cpu(), scores.double().cpu()
+    out = torch.zeros_like(scores)
     for r in row.unique():
-        out[row == r] = torch.softmax(scores.double()[row == r], 0)
+        of_row = scores[row == r]
+        weights = torch.softmax(of_row, 0)
+        out[row == r] = torch.where((of_row == -torch.inf).all(0), 0.0, weights)
     return out
 
 
 def check(a: gnnsparse.SparseOperand, scores: torch.Tensor) -> None:
-    got = gnnsparse.edge_softmax(a, scores.to(a.device))
-    plain = gnnsparse.edge_softmax(a, scores.to(a.device), impl="reference")
-    assert got.dtype == scores.dtype
-    assert_accurate(got.cpu(), plain.cpu(), exact_softmax(a, scores))
+    """The softmax, and its gradient, which has the weights of the forward pass in their own dtype."""
+    scores = scores.to(a.device)
+    plain = gnnsparse.edge_softmax(a, scores, impl="reference")
+    weights, got = with_gradients(partial(gnnsparse.edge_softmax, a), [scores])
+    assert weights.dtype == got.dtype == scores.dtype
+    assert_accurate(weights.cpu(), plain.cpu(), exact_softmax(a, scores))
+    probe = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).to(weights)
+    row = a.indices()[0]
+
+    def of_row(x: torch.Tensor) -> torch.Tensor:
+        return x.new_zeros(a.shape[0], *x.shape[1:]).index_add(0, row, x)[row]
+
+    def formula(p: torch.Tensor, dp: torch.Tensor) -> torch.Tensor:
+        return p * (dp - of_row(p * dp))
+
+    p, dp = weights.double(), probe.double()
+    # The difference cancels where one weight is nearly the whole row.
+    size = p * (dp.square() + of_row((p * dp).square())).sqrt()
+    assert_accurate(got, formula(weights.float(), probe.float()).to(scores.dtype), formula(p, dp), scale=size)
+
+
+@pytest.mark.parametrize("lanes", GRAPHS)
+def test_cases_are_what_they_are_called(lanes: int | str) -> None:
+    graph = GRAPHS[lanes]()
+    longest = int(graph.csr.degrees.max())
+    assert longest > 1024 if lanes == "block" else longest < 1024 and lanes_of(graph) == lanes
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("spread", [0.1, 3.0, 60.0])
-def test_matches_float64(device: str, dtype: torch.dtype, spread: float) -> None:
-    a = make(random_graph(100, 120, 0.1, hubs=2, empty_rows=0.2), device)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_matches_float64(place: Place, dtype: torch.dtype, spread: float, graph: int | str) -> None:
+    a = make(GRAPHS[graph](), place.device, reorder="degree")
     check(a, (spread * torch.randn(a.nnz)).to(dtype))
+    assert place.ran("cuda_softmax", "cuda_softmax_grad")
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -41,36 +89,61 @@ def test_long_rows(device: str) -> None:
     check(a, 5 * torch.randn(a.nnz))
 
 
-def test_rows_sum_to_one_and_huge_scores_do_not_overflow(device: str) -> None:
-    a = make(random_graph(50, 60, 0.2), device)
-    scores, ones = torch.randn(a.nnz, device=device) * 1e4 + 1e30, torch.ones(60, device=device)
-    sums, plain = (
-        gnnsparse.spmm(a, ones, gnnsparse.edge_softmax(a, scores, impl=impl), impl=impl)
-        for impl in ("auto", "reference")
-    )
-    assert_accurate(sums, plain, (a.kernels.csr.degrees > 0).double())
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("heads", [1, 2, 3, 8, 16, 33, 70])
+def test_heads(place: Place, dtype: torch.dtype, heads: int) -> None:
+    """Rows with some masked edges, one with no other, and long ones."""
+    for graph in (random_graph(50, 60, 0.2, empty_rows=0.2), random_graph(5, 2000, 0.01, hubs=2)):
+        a = make(graph, place.device)
+        row = a.indices()[0].cpu()
+        for spread in (0.1, 60.0):
+            scores = (spread * torch.randn(a.nnz, heads)).to(dtype)
+            scores[::7] = scores[row == row[0]] = -torch.inf
+            check(a, scores)
+            got = gnnsparse.edge_softmax(a, scores.to(place.device))
+            assert (got.cpu()[row == row[0]] == 0).all()
+    assert place.ran("cuda_softmax", "cuda_softmax_grad")
 
 
-def test_masked_edges_get_zero(device: str) -> None:
-    a = make(random_graph(40, 40, 0.2, empty_rows=0.1), device)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_masked_edges_get_zero(place: Place, graph: int | str) -> None:
+    """Rows with some masked edges, and one with no other."""
+    a = make(GRAPHS[graph](), place.device)
     row = a.indices()[0]
-    scores = torch.randn(a.nnz, device=device)
-    masked = (torch.arange(a.nnz, device=device) % 3 == 0) | (row == row[0])
-    scores = scores.masked_fill(masked, float("-inf"))
-    p = gnnsparse.edge_softmax(a, scores)
-    assert (p[masked] == 0).all()
-    plain, exact = (gnnsparse.edge_softmax(a, s, impl="reference") for s in (scores, scores.double()))
-    assert_accurate(p, plain, exact)
+    for whole in (row[0], row.bincount().argmax()):
+        masked = (torch.arange(a.nnz, device=a.device) % 3 == 0) | (row == whole)
+        scores = torch.randn(a.nnz, device=a.device).masked_fill(masked, float("-inf"))
+        p = gnnsparse.edge_softmax(a, scores)
+        assert (p[masked] == 0).all()
+        plain, exact = (gnnsparse.edge_softmax(a, s, impl="reference") for s in (scores, scores.double()))
+        assert_accurate(p, plain, exact)
 
 
-def test_nan_stays_in_its_row(device: str) -> None:
-    a = make(random_graph(40, 3000, 0.1), device)
+@pytest.mark.parametrize("graph", GRAPHS)
+def test_nan_stays_in_its_row_and_head_and_huge_scores_do_not_overflow(
+    place: Place, graph: int | str
+) -> None:
+    a = make(GRAPHS[graph](), place.device)
     row = a.indices()[0]
-    scores = torch.randn(a.nnz, device=device)
-    scores[row == 3] = float("nan")
-    p = gnnsparse.edge_softmax(a, scores)
-    assert torch.isnan(p[row == 3]).all()
-    assert torch.isfinite(p[row != 3]).all()
+    chosen = row == row.bincount().argmax()
+    for shape in ((a.nnz,), (a.nnz, 3)):
+        scores = torch.randn(shape, device=a.device) * 1e4 + 1e30
+        sums, plain = (
+            torch.zeros(a.shape[0], *shape[1:], dtype=torch.float64).index_add_(
+                0, row.cpu(), p.double().cpu()
+            )
+            for p in (gnnsparse.edge_softmax(a, scores, impl=impl) for impl in ("auto", "reference"))
+        )
+        exact = (torch.bincount(row.cpu(), minlength=a.shape[0]) > 0).double()
+        assert_accurate(sums, plain, exact.reshape(-1, *[1] * (len(shape) - 1)).expand(sums.shape))
+        before = gnnsparse.edge_softmax(a, scores)
+        at = (chosen.nonzero()[-1, 0], *[1] * (len(shape) - 1))
+        scores[at] = float("nan")
+        p, spoiled = gnnsparse.edge_softmax(a, scores), torch.zeros(shape, dtype=torch.bool, device=a.device)
+        spoiled[(chosen, *at[1:])] = True
+        assert p[spoiled].isnan().all()
+        assert torch.equal(p[~spoiled], before[~spoiled])
 
 
 @given(
@@ -79,6 +152,6 @@ def test_nan_stays_in_its_row(device: str) -> None:
     density=st.sampled_from([0.0, 0.1, 0.9]),
     seed=st.integers(0, 2**20),
 )
-def test_property(device: str, rows: int, cols: int, density: float, seed: int) -> None:
-    a = make(random_graph(rows, cols, density, seed=seed), device)
+def test_property(place: Place, rows: int, cols: int, density: float, seed: int) -> None:
+    a = make(random_graph(rows, cols, density, seed=seed), place.device)
     check(a, 4 * torch.randn(a.nnz, generator=torch.Generator().manual_seed(seed)))

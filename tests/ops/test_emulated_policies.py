@@ -1,4 +1,4 @@
-"""The CUDA sources of the window kernel's policies, run on the CPU, against float64."""
+"""The window kernel's policies, as emulated CUDA sources and on a GPU, against float64."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ from gnnsparse import _native
 from gnnsparse.formats import BlockedMatrix, WindowPolicy, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.formats.policy import STAGINGS, X_LOADS, policy_changes
+from gnnsparse.nn import AGNNConv
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, plain_product
+from tests.ops.conftest import Place
 from tests.ops.test_sddmm import check as check_scores
 from tests.ops.test_spmm import check
 
@@ -66,28 +68,28 @@ def name_of(case: Any) -> str:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("precision", "window", "policy"), CASES, ids=name_of)
-def test_every_combination(native: RunningPath, precision: str, window: int, policy: WindowPolicy) -> None:
+def test_every_combination(gpu_place: Place, precision: str, window: int, policy: WindowPolicy) -> None:
     """Windows whole and cut, X in several feature tiles of which the last is not full, with NaN behind it."""
     name, panel, density = FORMATS[window]
     graph = random_graph(45, 90, density, hubs=1, empty_rows=0.1)
-    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
+    a = make(graph, gpu_place.device, precision=precision, format=name, panel=panel)
     dense = dense_matrix(graph, None)
     for limit, width in ((1, 71), (1000, 150 if precision == "fp16" else 75)):
         plan = Plan("window", tile_limit=limit, policy=policy)
         check(a, dense, emulated.padded(torch.randn(90, width), precision), plan=plan)
     default = policy.is_default(Precision.parse(precision))
-    assert ("cuda_spmm_window" if default else "cuda_spmm_policy") in native.called
+    assert gpu_place.ran("cuda_spmm_window" if default else "cuda_spmm_policy")
 
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("name", "precision"), PRESETS)
 @pytest.mark.parametrize("shape", [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004)])
 def test_every_switch_of_every_preset(
-    native: RunningPath, name: str, precision: str, shape: tuple[int, int, float]
+    gpu_place: Place, name: str, precision: str, shape: tuple[int, int, float]
 ) -> None:
-    """The preset's own plan, and each switch of its policy changed."""
+    """The preset's own plan, and each switch of its policy changed; a second run gives the same bits."""
     graph = random_graph(*shape, hubs=1, empty_rows=0.1)
-    a = make(graph, "cpu", precision=precision, format=name)
+    a = make(graph, gpu_place.device, precision=precision, format=name)
     dense, x = dense_matrix(graph, None), emulated.padded(torch.randn(shape[1], 136), precision)
     plan = a.plan(136)
     assert plan.kernel == "window"
@@ -96,7 +98,9 @@ def test_every_switch_of_every_preset(
         plan.policy, Precision.parse(precision), a.kernels.blocked.spec.window
     ).values():
         check(a, dense, x, plan=replace(plan, tile_limit=2, policy=policy))
-    assert "cuda_spmm_policy" in native.called
+    x = x.to(a.device)
+    assert torch.equal(a @ x, a @ x)
+    assert gpu_place.ran("cuda_spmm_policy")
 
 
 @given(
@@ -120,15 +124,6 @@ def test_property(
     plan = Plan("window", tile_limit=limit, policy=able[number % len(able)])
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
-
-
-@pytest.mark.parametrize(("name", "precision"), PRESETS)
-def test_repeats_are_bitwise(native: RunningPath, name: str, precision: str) -> None:
-    graph = random_graph(61, 200, 0.1, hubs=2)
-    a = make(graph, "cpu", precision=precision, format=name)
-    x = torch.randn(200, 96)
-    first = gnnsparse.spmm(a, x)
-    assert torch.equal(first, gnnsparse.spmm(a, x))
 
 
 #: For each precision the fragments of the deep and the shallow mma, the slots that an mma of each takes, and
@@ -177,15 +172,15 @@ def test_results_are_where_the_fragments_have_them(built: ModuleType, precision:
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
-def test_scores_in_row_order_and_in_blocks(copyless: RunningPath, precision: str, d: int) -> None:
+def test_scores_in_row_order_and_in_blocks(gpu_place: Place, precision: str, d: int) -> None:
     """FlashSparse's SDDMM: Q in registers, or read again; windows whole and cut."""
     graph = random_graph(70, 90, 0.1, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, reorder="degree", format="me-bcrs")
+    a = make(graph, gpu_place.device, precision=precision, reorder="degree", format="me-bcrs")
     for limit in (1, 3, 1000):
         check_scores(a, torch.randn(70, d), torch.randn(90, d), plan=Plan("window", tile_limit=limit))
         q, k = (emulated.padded(torch.randn(n, d), precision) for n in (70, 90))
         check_scores(a, q, k, plan=Plan("window", tile_limit=limit))
-    assert "cuda_sddmm_blocks" in copyless.called
+    assert gpu_place.ran("cuda_sddmm_blocks")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -213,17 +208,32 @@ def test_blocks_hold_the_scores_where_spmm_reads_them(
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_edge_values_are_placed_in_the_blocks(native: RunningPath, precision: str, reorder: str) -> None:
+def test_edge_values_are_placed_in_the_blocks(gpu_place: Place, precision: str, reorder: str) -> None:
     graph = random_graph(61, 90, 0.08, hubs=1, empty_rows=0.1)
-    a = make(graph, "cpu", precision=precision, format="me-bcrs", reorder=reorder)
-    values, dense = torch.randn(a.nnz), torch.zeros(61, 90, dtype=torch.float64)
+    a = make(graph, gpu_place.device, precision=precision, format="me-bcrs", reorder=reorder)
+    values = torch.randn(a.nnz)
     values[::7] = 0.0
-    row, col = a.indices()
-    dense[row, col] = values.double()
+    dense = torch.zeros(61, 90, dtype=torch.float64).index_put(tuple(a.indices().cpu()), values.double())
     x = torch.randn(90, 40)
-    y = gnnsparse.spmm(a, x, values)
+    y = gnnsparse.spmm(a, x.to(a.device), values.to(a.device))
     assert_accurate(y, plain_product(dense, x, precision), dense @ x.double())
-    assert "cuda_spmm_policy" in native.called
+    assert gpu_place.ran("cuda_spmm_policy")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_agnn_and_its_gradients(precision: str) -> None:
+    """The layer in the blocks of me-bcrs beside the layer over CSR rows."""
+    graph = random_graph(300, 300, 0.04, weighted=False, hubs=1)
+    found = []
+    for name in ("me-bcrs", "auto"):
+        layer = AGNNConv(precision=precision).cuda()
+        x = torch.randn(300, 48, generator=torch.Generator().manual_seed(3)).cuda().requires_grad_()
+        y = layer(x, make(graph, "cuda", precision=precision, format=name, values="gcn"))
+        y.square().sum().backward()
+        found.append((y.detach(), x.grad, layer.beta.grad))
+    for ours, rows in zip(*found, strict=True):
+        torch.testing.assert_close(ours, rows, rtol=2e-2, atol=2e-2 * float(rows.abs().max()))
 
 
 def test_agnn_runs_on_its_own_kernels(native: RunningPath) -> None:

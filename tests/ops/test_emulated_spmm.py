@@ -13,19 +13,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseOperand, _native
+from gnnsparse import SparseGraph, SparseOperand, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.ops import spmm_cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.plan.gpu_records import record_for
 from gnnsparse.precision import Precision, dense_view, round_operand
-from gnnsparse.runtime.device import HALF_VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
+from gnnsparse.runtime.device import HALF_VECTOR_BYTES, NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import H200, RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
-from tests.ops.test_spmm import check, check_infinity
+from tests.ops.conftest import Place
+from tests.ops.test_spmm import check, weighted_operand
 
 #: The panels that SpMM has kernels for, and those of them that can hold values.
 HEIGHTS = tuple(_native.SPMM_PANEL_BLOCKS)
@@ -44,25 +45,23 @@ def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...],
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("height", "weights"),
-    [*itertools.product(HEIGHTS, (None, "gcn")), *((height, "random") for height in VALUE_HEIGHTS)],
+    [*itertools.product(HEIGHTS, (None, "gcn", "mean")), *((height, "random") for height in VALUE_HEIGHTS)],
 )
 @pytest.mark.parametrize(("limit", "slices"), [(1, 1), (1000, 2)])
 def test_panels(
-    native: RunningPath, precision: str, height: int, weights: str | None, limit: int, slices: int
+    gpu_place: Place, precision: str, height: int, weights: str | None, limit: int, slices: int
 ) -> None:
     """Panels in one piece and cut, one slice of X a warp and two; whole ones start anywhere."""
-    random = weights == "random"
-    graph = random_graph(70, 90, 0.06, weighted=random, hubs=2, empty_rows=0.2)
-    weights = None if random else weights
-    if weights == "gcn":
-        graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
+    a, dense = weighted_operand(gpu_place.device, 90, 0.06, weights, precision=precision, format="window")
     once = slices == 1
     plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=once, prescale=once)
     for concurrent in (0, 3):
         of_both = replace(plan, concurrent_panels=concurrent)
-        check_dtypes(a, dense_matrix(graph, weights), (7, 64, 136), of_both)
-    assert "cuda_spmm_panel" in native.called
+        check_dtypes(a, dense, (7, 64, 136), of_both)
+        check(a.T, dense.T, torch.randn(90, 40), plan=of_both)
+    x = torch.randn(90, 200, device=gpu_place.device)
+    assert torch.equal(gnnsparse.spmm(a, x, plan=of_both), gnnsparse.spmm(a, x, plan=of_both))
+    assert gpu_place.ran("cuda_spmm_panel")
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -72,10 +71,10 @@ def test_panels(
     [*((height, False) for height in HEIGHTS), *((height, True) for height in VALUE_HEIGHTS)],
 )
 def test_panels_of_narrow_and_odd_features(
-    native: RunningPath, precision: str, height: int, weighted: bool
+    gpu_place: Place, precision: str, height: int, weighted: bool
 ) -> None:
     graph = random_graph(75, 130, 0.2, weighted=weighted, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision)
+    a = make(graph, gpu_place.device, precision=precision)
     for limit in (1, 2, 3):
         plan = Plan("panel", height=height, tile_limit=limit, longest_first=limit == 2)
         check_dtypes(a, dense_matrix(graph, None), (1, 24, 70, 72), plan)
@@ -122,12 +121,14 @@ def test_rows_that_are_read_often_begin_at_lines(reads: float, resident: bool, w
     ("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.15, 0), (0.02, 0), (0.02, 20)]
 )
 @pytest.mark.parametrize("limit", [1, 2, 1000])
-def test_entries(native: RunningPath, precision: str, density: float, hubs: int, limit: int) -> None:
+def test_entries(gpu_place: Place, precision: str, density: float, hubs: int, limit: int) -> None:
     """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
     graph = random_graph(90, 200, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
-    a = make(graph, "cpu", precision=precision, reorder="degree")
-    plan = Plan("panel", height=32, tile_limit=limit)
-    check(a, dense_matrix(graph, None), emulated.padded(torch.randn(200, 72), precision), plan=plan)
+    a = make(graph, gpu_place.device, precision=precision, reorder="degree")
+    plan = Plan("panel", height=32, tile_limit=limit, slices=limit % 3 + 1, concurrent_panels=limit % 2)
+    dense = dense_matrix(graph, None)
+    check(a, dense, emulated.padded(torch.randn(200, 72), precision), plan=plan)
+    check(a.T, dense.T, torch.randn(90, 200), plan=plan)
     assert a.kernels.panel(32).spec.entry_layout is not None
 
 
@@ -226,11 +227,10 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
 @pytest.mark.parametrize(("lanes", "group"), [(1, 0), (8, 0), (8, 20), (32, 1), (32, 10_000)])
 def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
     """Rows by themselves and in groups, long ones cut."""
-    graph = random_graph(70, 70, 0.06, weighted=weights is not None, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, reorder="degree")
+    a, dense = weighted_operand("cpu", 70, 0.06, weights, precision=precision)
     for limit in (8, 10_000):
         plan = Plan("csr", lanes, 32 if group == 0 else lanes, row_limit=limit, group=group)
-        check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
+        check_dtypes(a, dense, (7, 64), plan)
     assert "cuda_spmm_csr" in copyless.called
 
 
@@ -291,8 +291,7 @@ def test_rows_of_half_vectors_are_read_as_they_are(
 ) -> None:
     """With the bits of an X whose rows begin at vectors, and without a copy of it, where slices leave L2."""
     monkeypatch.setattr(Problem, "slice_is_resident", False)
-    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, values=weights, reorder="degree", format="window")
+    a, _ = weighted_operand("cpu", 90, 0.06, weights, precision=precision, format="window")
     dtype, plan = a.precision.storage, Plan("panel", height=height, tile_limit=2, slices=2)
     half = HALF_VECTOR_BYTES // dtype.itemsize
     for width in (half, 7 * half, 37 * half):
@@ -347,8 +346,170 @@ def test_windows(copyless: RunningPath, precision: str, limit: int) -> None:
     assert "cuda_spmm_window" in copyless.called
 
 
+# Few columns, whose nonzeros a warp takes side by side.
+
+
+@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("group", [0, 1, 20])
-def test_infinity_stays_in_its_rows(copyless: RunningPath, precision: str, group: int) -> None:
-    check_infinity("cpu", precision, group)
+@pytest.mark.parametrize("weights", [None, "gcn", "random"])
+@pytest.mark.parametrize("group", [1, 60, 10_000])
+def test_groups_of_a_warp(copyless: RunningPath, precision: str, weights: str | None, group: int) -> None:
+    """Rows that fit into the warp's memory together, longer ones, those that are cut, and empty ones."""
+    a, dense = weighted_operand("cpu", 140, 0.08, weights, precision=precision)
+    prescale = weights != "gcn" or group == 60
+    for limit, widths in ((3, (1, 5)), (50, (2, 31)), (10_000, (3, 7, NARROW_WIDTH))):
+        plan = Plan("csr", row_limit=limit, group=group, narrow=True, prescale=prescale)
+        check_dtypes(a, dense, widths, plan)
     assert "cuda_spmm_csr" in copyless.called
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_rows_longer_than_a_warp_has_room_for(native: RunningPath, precision: str) -> None:
+    """One column leaves a warp room for 256 nonzeros: shorter and longer rows, cut and whole."""
+    graph = random_graph(9, 700, 0.45, hubs=2, empty_rows=0.3)
+    a, dense = make(graph, "cpu", precision=precision), dense_matrix(graph, None)
+    for limit in (100, 257, 10_000):
+        for group in (1, 1000):
+            plan = Plan("csr", row_limit=limit, group=group, narrow=True)
+            check(a, dense, torch.randn(700, 1), plan=plan)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_features_are_read_where_they_are(native: RunningPath, precision: str) -> None:
+    """A column of a matrix, and rows that begin at any element, need no copy."""
+    graph = random_graph(60, 60, 0.1, weighted=False)
+    a, dense = make(graph, "cpu", precision=precision), dense_matrix(graph, None)
+    whole = torch.randn(60, 11).to(a.precision.storage)
+    for width in (1, 2, 7):
+        native.called.clear()
+        check(a, dense, whole[:, 3 : 3 + width], plan=Plan("csr", row_limit=1000, group=40, narrow=True))
+        assert "cuda_pack" not in native.called
+
+
+@given(
+    rows=st.integers(1, 90),
+    cols=st.integers(1, 300),
+    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    empty_rows=st.sampled_from([0.0, 0.5]),
+    weighted=st.booleans(),
+    width=st.integers(1, NARROW_WIDTH),
+    group=st.sampled_from([1, 30, 200, 3000]),
+    limit=st.sampled_from([1, 9, 40, 300]),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**20),
+)
+def test_any_rows(
+    native: RunningPath, rows: int, cols: int, density: float, empty_rows: float, weighted: bool, width: int,
+    group: int, limit: int, precision: str, seed: int,
+) -> None:  # fmt: skip
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=empty_rows, weighted=weighted)
+    a = make(graph, "cpu", precision=precision)
+    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    check(a, dense_matrix(graph, None), x, plan=Plan("csr", row_limit=limit, group=group, narrow=True))
+
+
+def test_what_narrow_plans_do_not_take_is_refused(native: RunningPath, built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    a, wide = make(graph, "cpu"), NARROW_WIDTH + 1
+    for group, width in ((10, wide), (0, 1)):
+        with pytest.raises(ValueError, match="plan: narrow takes group > 0 and at most 32 columns"):
+            gnnsparse.spmm(a, torch.zeros(20, width), plan=Plan("csr", group=group, narrow=True))
+
+    def spmm(width: int, groups: torch.Tensor | None) -> None:
+        x = torch.zeros(20, width)
+        built.cuda_spmm_csr(
+            graph.csr.view, _native.StoredRows(), _native.WorkList(None, None, 0),
+            _native.CsrLanes(1, 1, 1000, groups, narrow=True), dense_view(x), dense_view(x), width, None,
+            Precision.FP32.code, 0,
+        )  # fmt: skip
+
+    with pytest.raises(ValueError, match="n: is 33; with narrow lanes at most 32 is accepted"):
+        spmm(wide, torch.tensor([0, 20], dtype=torch.int32))
+    with pytest.raises(ValueError, match="groups: are needed by narrow lanes"):
+        spmm(1, None)
+
+
+# Panels of 32 rows whose stored values are entries.
+
+#: Entries of a K tile: fewer and more than a lane's vectors, than it loads ahead, and than are cleared one
+#: by one.
+COUNTS = (32, 33, 63, 64, 65, 127, 128, 129, 255, 256, 257, 300, 512, 1024)
+
+
+def made(row: torch.Tensor, col: torch.Tensor, shape: tuple[int, int], values: torch.Tensor) -> SparseGraph:
+    return SparseGraph.from_edge_index(torch.stack([col, row]), (shape[1], shape[0]), values)
+
+
+def spread(counts: list[int], seed: int) -> SparseGraph:
+    """A graph of one panel whose K tile i, of 32 columns of its own, has counts[i] nonzeros, at least 32."""
+    generator, rows, cols = torch.Generator().manual_seed(seed), [], []
+    for tile, count in enumerate(counts):
+        # The first row has all 32 columns, so that no other K tile gets one of them; the others are drawn.
+        rest = torch.randperm(31 * 32, generator=generator)[: count - 32] + 32
+        place = torch.cat([torch.arange(32), rest])
+        rows.append(place // 32)
+        cols.append(32 * tile + place % 32)
+    values = torch.randn(sum(counts), generator=generator)
+    return made(torch.cat(rows), torch.cat(cols), (32, 32 * len(counts)), values)
+
+
+@pytest.mark.usefixtures("poisoned")
+@given(
+    counts=st.lists(st.sampled_from(COUNTS), min_size=1, max_size=6),
+    width=st.sampled_from([1, 31, 32, 72]),
+    limit=st.sampled_from([1, 2, 100]),
+    slices=st.integers(1, 3),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**20),
+)
+def test_k_tiles_of_any_number_of_entries(
+    native: RunningPath, counts: list[int], width: int, limit: int, slices: int, precision: str, seed: int
+) -> None:
+    """What a K tile left in shared memory would be in the sums of the next: few entries follow many."""
+    graph = spread(counts, seed)
+    a = make(graph, "cpu", precision=precision)
+    panel = a.kernels.panel(32)
+    assert panel.value_ptr is not None
+    assert panel.spec.entry_layout is not None
+    group = panel.spec.entry_layout["group"]
+    assert panel.value_ptr.diff().tolist() == [-(-count // group) * group for count in counts]
+    x = torch.randn(graph.num_cols, width, generator=torch.Generator().manual_seed(seed))
+    plan = Plan("panel", height=32, tile_limit=limit, slices=slices)
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
+    assert "cuda_spmm_panel" in native.called
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_one_entry(native: RunningPath, precision: str) -> None:
+    x = torch.randn(40, 33)
+    for row, col in itertools.product((0, 7, 8, 15, 16, 31, 32, 39), (0, 1, 6, 31, 39)):
+        graph = made(torch.tensor([row]), torch.tensor([col]), (40, 40), torch.tensor([1.5]))
+        y = gnnsparse.spmm(make(graph, "cpu", precision=precision), x, plan=Plan("panel", height=32))
+        wanted = torch.zeros(40, 33)
+        wanted[row] = 1.5 * round_operand(x[col], Precision.parse(precision)).float()
+        assert_accurate(y, wanted, wanted.double())
+        assert not y[torch.arange(40) != row].any()
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("empty", [0, 16])
+@pytest.mark.parametrize(("limit", "slices"), [(2, 1), (100, 3)])
+def test_both_heights_give_equal_bits_of_equal_k_tiles(
+    native: RunningPath, precision: str, empty: int, limit: int, slices: int
+) -> None:
+    """Where every other 16 rows are empty, panels of 32 rows have the columns of those of 16."""
+    graph = random_graph(100, 300, 0.3, hubs=2)
+    assert graph.values is not None
+    row, col = graph.csr.row_index(), graph.csr.indices.long()
+    kept = row // 16 % 2 != empty // 16
+    a = make(made(row[kept], col[kept], (100, 300), graph.values[kept]), "cpu", precision=precision)
+    x = torch.randn(300, 72)
+    low, tall = (
+        gnnsparse.spmm(a, x, plan=Plan("panel", height=height, tile_limit=limit, slices=slices))
+        for height in (16, 32)
+    )
+    assert torch.equal(low, tall)
+    rows = torch.arange(100)
+    assert not tall[rows // 16 % 2 == empty // 16].any()
+    assert tall[rows // 16 % 2 != empty // 16].any(1).all()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,13 +13,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
+from gnnsparse import _native
 from gnnsparse.plan import Plan
-from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
+from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS, ROUNDING, make, plain_product, product_scale
+from tests.ops.conftest import Place
 from tests.reductions import compare, on_grid
 
 #: Heads and features of each.
 SHAPES = ((1, 1), (1, 40), (2, 8), (3, 5), (16, 1), (4, 7), (8, 16), (2, 47), (17, 3), (1, 128), (4, 128))
+#: Lanes of a vector of features and of a row, and the longest row that is not cut.
+PLANS = tuple(
+    Plan("csr", *lanes, row_limit=limit)
+    for *lanes, limit in (
+        (1, 1, 8), (1, 32, 8), (2, 8, 50), (8, 8, 9), (32, 32, 8), (1, 32, 10_000), (4, 16, 10_000),
+        (32, 32, 10_000),
+    )
+)  # fmt: skip
+DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def by_head(function: Any, x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
@@ -53,72 +68,27 @@ def test_products_match_float64(device: str, precision: str, shape: tuple[int, i
     assert_all_accurate((y, scores), plain, exact, floor=floor, scales=sizes)
 
 
+def operand(device: str, precision: str) -> gnnsparse.SparseOperand:
+    """40 x 130 with hubs among its rows; the transpose has them among its columns."""
+    graph = random_graph(40, 130, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    return make(graph, device, precision=precision)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_gradients(device: str, precision: str, dtype: torch.dtype, shape: tuple[int, int]) -> None:
+def test_gradients(place: Place, precision: str, shape: tuple[int, int]) -> None:
     """Of products of every reduction; the pass over the transpose has hubs, too."""
-    graph = random_graph(30, 200, 0.06, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, device, precision=precision)
-    for operand in (a, a.T):
-        x, q = (on_grid(operand.shape[side], *shape, seed=side).to(dtype) for side in (1, 0))
+    a = operand(place.device, precision)
+    dtypes = dict.fromkeys((torch.float32, a.precision.storage)) if place.path else DTYPES
+    for of, dtype in itertools.product((a, a.T), dtypes):
+        x, q = (on_grid(of.shape[side], *shape, seed=side).to(dtype) for side in (1, 0))
         values = on_grid(a.nnz, shape[0], seed=1, step=0.5, most=3).to(dtype)
         for reduce in ("sum", "mean", "max", "min"):
-            compare(gnnsparse.spmm, operand, [x, values], reduce=reduce)
-        compare(gnnsparse.sddmm, operand, [q, x])
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("heads", [1, 2, 3, 8, 16, 33, 70])
-@pytest.mark.parametrize("spread", [0.1, 60.0])
-def test_softmax(device: str, dtype: torch.dtype, heads: int, spread: float) -> None:
-    """Rows with some masked edges, one with no other, and long ones."""
-    for graph in (random_graph(50, 60, 0.2, empty_rows=0.2), random_graph(5, 2000, 0.01, hubs=2)):
-        a = make(graph, device)
-        scores = (spread * torch.randn(a.nnz, heads)).to(dtype)
-        row = a.indices()[0].cpu()
-        scores[::7] = scores[row == row[0]] = -torch.inf
-
-        got = gnnsparse.edge_softmax(a, scores.to(device))
-        plain, exact = (
-            gnnsparse.edge_softmax(a, t.to(device), impl="reference") for t in (scores, scores.double())
-        )
-        assert_accurate(got, plain, exact)
-        assert (got.cpu()[row == row[0]] == 0).all()
-        assert_accurate(got[:, 0], gnnsparse.edge_softmax(a, scores[:, 0].to(device)), exact[:, 0])
-        check_softmax_gradient(a, scores.to(device))
-
-
-def check_softmax_gradient(a: gnnsparse.SparseOperand, scores: torch.Tensor) -> None:
-    """What the backward pass has of the forward pass are the weights, in their own dtype."""
-    weights, got = with_gradients(partial(gnnsparse.edge_softmax, a), [scores])
-    assert got.dtype == scores.dtype
-    probe = torch.randn(scores.shape, generator=torch.Generator().manual_seed(0)).to(weights)
-    row = a.indices()[0]
-
-    def of_row(x: torch.Tensor) -> torch.Tensor:
-        return x.new_zeros(a.shape[0], *x.shape[1:]).index_add(0, row, x)[row]
-
-    def formula(p: torch.Tensor, dp: torch.Tensor) -> torch.Tensor:
-        return p * (dp - of_row(p * dp))
-
-    p, dp = weights.double(), probe.double()
-    # The difference cancels where one weight is nearly the whole row.
-    size = p * (dp.square() + of_row((p * dp).square())).sqrt()
-    assert_accurate(got, formula(weights.float(), probe.float()).to(scores.dtype), formula(p, dp), scale=size)
-
-
-def test_nan_stays_in_its_row_and_head(device: str) -> None:
-    a = make(random_graph(30, 1500, 0.1), device)
-    row = a.indices()[0]
-    scores = torch.randn(a.nnz, 3, device=device)
-    scores[row == 3, 1] = float("nan")
-    p = gnnsparse.edge_softmax(a, scores)
-    assert p[row == 3, 1].isnan().all()
-    scores[row == 3, 1] = 0.0
-    assert torch.equal(p.nan_to_num(), torch.where(p.isnan(), 0.0, gnnsparse.edge_softmax(a, scores)))
+            compare(gnnsparse.spmm, of, [x, values], reduce=reduce)
+        compare(gnnsparse.sddmm, of, [q, x])
+    if shape[0] > 1:  # one head takes the kernels of rows without heads
+        assert place.ran("cuda_spmm_heads", "cuda_spmm_extreme", "cuda_sddmm_heads")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -177,16 +147,31 @@ def test_nothing_to_compute(device: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("lanes", [(1, 1), (1, 32), (4, 16), (32, 32)])
-@pytest.mark.parametrize("limit", [8, 10_000])
-def test_every_csr_plan(device: str, lanes: tuple[int, int], limit: int) -> None:
-    a = make(random_graph(70, 300, 0.05, hubs=3), device, precision="fp16")
-    plan = Plan("csr", *lanes, row_limit=limit)
-    x, values = on_grid(300, 3, 20), on_grid(a.nnz, 3, seed=1, step=0.5)
-    for reduce in ("sum", "mean", "max", "min"):
-        compare(gnnsparse.spmm, a, [x, values], reduce=reduce, plan=plan)
-        compare(gnnsparse.spmm, a, [x, values[:, 0]], reduce=reduce, plan=plan)
-    compare(gnnsparse.sddmm, a, [on_grid(70, 3, 20), x], plan=plan)
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.lanes}-{plan.row_lanes}-{plan.row_limit}")
+def test_every_csr_plan(place: Place, precision: str, plan: Plan) -> None:
+    """Values of heads, of all heads and the matrix's own; rows are cut and not."""
+    a = operand(place.device, precision)
+    for of in (a, a.T):
+        x, values = on_grid(of.shape[1], 3, 20), on_grid(a.nnz, 3, seed=1, step=0.5, most=3)
+        for reduce in ("sum", "mean", "max", "min"):
+            compare(gnnsparse.spmm, of, [x, values], reduce=reduce, plan=plan)
+            compare(gnnsparse.spmm, of, [x, values[:, 0]], reduce=reduce, plan=plan)
+        for reduce, width in itertools.product(("max", "min"), (1, 7, 64, 72)):
+            compare(gnnsparse.spmm, of, [on_grid(of.shape[1], width)], reduce=reduce, plan=plan)
+        compare(gnnsparse.sddmm, of, [on_grid(of.shape[0], 3, 20), x], plan=plan)
+
+
+def test_plans_of_other_kernels_are_refused(recorded: RecordingPath) -> None:
+    a, panel = operand("cpu", "fp16"), Plan("panel", height=16)
+    x, values = torch.randn(130, 3, 8), torch.randn(a.nnz, 3)
+    for call in (
+        lambda: gnnsparse.spmm(a, x, values, plan=panel),
+        lambda: gnnsparse.spmm(a, x[:, 0], reduce="max", plan=panel),
+        lambda: gnnsparse.sddmm(a, torch.randn(40, 3, 8), x, plan=panel),
+    ):
+        with pytest.raises(ValueError, match=r"plan: got panel 16 with heads, .*; accepted: csr"):
+            call()
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -217,19 +202,6 @@ def test_compiles_without_graph_breaks(device: str) -> None:
         with_gradients(compiled, inputs), with_gradients(partial(attention, a), inputs), strict=True
     ):
         assert torch.equal(got, want)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_opcheck(device: str) -> None:
-    a = make(random_graph(40, 50, 0.15, weighted=False, hubs=1), device, precision="fp16")
-    q, k = (torch.randn(rows, 3, 5, device=device, requires_grad=True) for rows in (40, 50))
-    values = torch.randn(a.nnz, 3, device=device, requires_grad=True)
-    ops = torch.ops.gnnsparse
-    torch.library.opcheck(ops.spmm.default, (k, values, a.handle))
-    torch.library.opcheck(ops.sddmm.default, (q, k, a.handle))
-    torch.library.opcheck(ops.edge_softmax.default, (values, a.handle))
-    weights = values.detach()
-    torch.library.opcheck(ops.edge_softmax_grad.default, (weights, weights + 1, a.handle))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -272,6 +244,42 @@ def test_what_is_refused() -> None:
         gnnsparse.spmm(a, x, values.double())
 
 
+def test_what_the_kernels_of_a_gpu_do_not_take_is_refused(built: ModuleType) -> None:
+    csr = random_graph(6, 5, 0.5).csr
+    x, y, few = (dense_view(torch.zeros(shape)) for shape in ((5, 8), (6, 6), (6, 5)))
+    common = {
+        "a": csr.view, "rows": _native.StoredRows(), "work": _native.WorkList(None, None, 0),
+        "lanes": _native.CsrLanes(1, 32, 1000), "heads": 2, "width": 3, "precision": Precision.FP32.code,
+        "stream": 0,
+    }  # fmt: skip
+    values = _native.StoredRows(values=torch.zeros(csr.nnz, 2))
+    spmm = partial(built.cuda_spmm_heads, **{**common, "rows": values}, x=x, y=y, winners=None, partial=None)
+    extreme = partial(
+        built.cuda_spmm_extreme, **common, x=x, y=y, largest=True, partial=None, partial_winners=None,
+        winners=torch.zeros(6, 6, dtype=torch.int32),
+    )  # fmt: skip
+    sddmm = partial(
+        built.cuda_sddmm_heads, **common, q=dense_view(torch.zeros(6, 8)), k=x, winners=None,
+        out=torch.zeros(csr.nnz, 2),
+    )  # fmt: skip
+    of_all = (
+        ("heads: must be at least 1", {"heads": 0}), ("width: must be at least 1", {"width": 0}),
+        (r"heads: and width have a product of 2\^31 or more", {"heads": 2**16, "width": 2**16}),
+        (r"winners: has .* bytes", {"winners": torch.zeros(29, dtype=torch.int32)}),
+    )  # fmt: skip
+    one_head = _native.StoredRows(values=torch.zeros(csr.nnz))
+    for call, message, changed in (
+        *((call, *case) for call in (spmm, extreme, sddmm) for case in of_all),
+        (spmm, r"values: has .* bytes", {"rows": one_head}),
+        (spmm, r"x: has shape \(5, 6\); accepted: at least \(5, 7\)", {"x": dense_view(torch.zeros(5, 6))}),
+        (extreme, "y: has shape", {"y": few}),
+        (sddmm, r"out: has .* bytes", {"out": torch.zeros(csr.nnz)}),
+    ):
+        call()
+        with pytest.raises(ValueError, match=message):
+            call(**changed)
+
+
 @given(
     rows=st.integers(1, 40),
     cols=st.integers(1, 90),
@@ -285,11 +293,13 @@ def test_what_is_refused() -> None:
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    device: str, rows: int, cols: int, density: float, heads: int, width: int, order: list[int], step: int,
+    place: Place, rows: int, cols: int, density: float, heads: int, width: int, order: list[int], step: int,
     precision: str, reduce: str, seed: int,
 ) -> None:  # fmt: skip
     graph = random_graph(rows, cols, density, seed=seed, weighted=False, hubs=1, empty_rows=0.2)
-    a = make(graph, device, precision=precision)
+    a = make(graph, place.device, precision=precision)
+    if place.path is not None:
+        width = min(width, 40)  # emulated kernels take long
     sizes = (cols, heads, width * step)
     stored = on_grid(*(sizes[dim] for dim in order), seed=seed)
     x = stored.permute(*(order.index(dim) for dim in range(3)))[..., ::step]

@@ -28,21 +28,6 @@ def operand(device: str) -> gnnsparse.SparseOperand:
     return make(random_graph(40, 40, 0.15, weighted=False, hubs=1), device, values="gcn", precision="fp16")
 
 
-def test_opcheck(operand: gnnsparse.SparseOperand) -> None:
-    device, nnz = operand.device, operand.nnz
-    x = torch.randn(40, 16, device=device, requires_grad=True)
-    k = torch.randn(40, 16, device=device, requires_grad=True)
-    values = torch.randn(nnz, device=device, requires_grad=True)
-    ops = torch.ops.gnnsparse
-    torch.library.opcheck(ops.spmm.default, (x, None, operand.handle))
-    torch.library.opcheck(ops.spmm.default, (x, values, operand.handle))
-    torch.library.opcheck(ops.sddmm.default, (x, k, operand.handle))
-    torch.library.opcheck(ops.edge_softmax.default, (values, operand.handle))
-    torch.library.opcheck(
-        ops.edge_softmax_grad.default, (values.detach(), k.detach().sum() + values.detach(), operand.handle)
-    )
-
-
 def attention(
     a: gnnsparse.SparseOperand, x: torch.Tensor, k: torch.Tensor, impl: str = "auto"
 ) -> torch.Tensor:

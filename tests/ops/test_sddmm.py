@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gnnsparse
+from gnnsparse import SparseOperand, _native
+from gnnsparse.formats import format_spec
+from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Plan
-from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.precision import Precision, dense_view
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
+from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, at_nonzeros, cut_at, make, product_scale
+from tests.ops.conftest import Place
 
 
-def check(a: gnnsparse.SparseOperand, q: torch.Tensor, k: torch.Tensor, **options: object) -> None:
+def check(a: SparseOperand, q: torch.Tensor, k: torch.Tensor, **options: object) -> None:
     out = gnnsparse.sddmm(a, q.to(a.device), k.to(a.device), **options)
     plain = gnnsparse.sddmm(a, q.to(a.device), k.to(a.device), impl="reference")
     assert out.dtype == q.dtype
@@ -21,31 +30,52 @@ def check(a: gnnsparse.SparseOperand, q: torch.Tensor, k: torch.Tensor, **option
     assert_accurate(out, plain, exact, scale=at_nonzeros(a, product_scale(q, k.T)))
 
 
+def operand(device: str, precision: str) -> SparseOperand:
+    """Rows of every length, long ones and empty ones, in another order than the caller's."""
+    graph = random_graph(70, 90, 0.1, hubs=2, empty_rows=0.2)
+    return make(graph, device, precision=precision, reorder="degree", format="window")
+
+
+def check_dtypes(a: SparseOperand, d: int, plan: Plan) -> None:
+    """Results of both sizes; rows of Q and K that are padded with NaN, and that are packed before."""
+    for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
+        check(a, torch.randn(70, d).to(dtype), torch.randn(90, d).to(dtype), plan=plan)
+    q, k = (emulated.padded(torch.randn(n, d), a.precision) for n in (70, 90))
+    check(a, q, k, plan=plan)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("d", [1, 7, 16, 32, 45, 64, 100, 128, 200, 256])
-@pytest.mark.parametrize("kernel", ["csr", "window", "panel"])
-def test_matches_float64(device: str, precision: str, d: int, kernel: str) -> None:
-    if kernel != "csr" and device == "cpu":
-        pytest.skip("only the csr kernel runs without Tensor Cores")
-    if kernel == "window" and precision == "fp32":
-        pytest.skip("the window kernel has no fp32")
-    graph = random_graph(130, 170, 0.06, hubs=2, empty_rows=0.1)
-    a = make(graph, device, precision=precision, format="window")
-    q, k = torch.randn(130, d), torch.randn(170, d)
+@pytest.mark.parametrize("d", [1, 24, 45, 64, 72, 100, 136, 256])
+def test_panels(gpu_place: Place, precision: str, d: int) -> None:
+    """Q in registers, in 1, 2 and 4 slices of 128 bytes, and in shared memory; panels whole and cut."""
+    a = operand(gpu_place.device, precision)
     for limit in (1, 3, 1000):
-        height = {"height": 16} if kernel == "panel" else {}
-        plan = cut_at(Plan(kernel, **height), limit, 8 * limit)
-        check(a, q, k, plan=plan)
+        check_dtypes(a, d, Plan("panel", height=16, tile_limit=limit, longest_first=limit == 3))
+    assert gpu_place.ran("cuda_sddmm_panel")
 
 
 @pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
+def test_windows(gpu_place: Place, precision: str, d: int) -> None:
+    """Q in registers, 32 and 128 features of it, and read again for every step; windows whole and cut."""
+    a = operand(gpu_place.device, precision)
+    for limit in (1, 3, 1000):
+        check_dtypes(a, d, Plan("window", tile_limit=limit))
+    assert gpu_place.ran("cuda_sddmm_window")
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("lanes", [(1, 1), (2, 32), (4, 4), (16, 32), (32, 32)])
-@pytest.mark.parametrize("d", [5, 64, 300])
-def test_every_csr_plan(device: str, lanes: tuple[int, int], d: int) -> None:
-    graph = random_graph(40, 300, 0.1, hubs=2)
-    a = make(graph, device)
-    check(a, torch.randn(40, d), torch.randn(300, d), plan=Plan("csr", *lanes, row_limit=20))
+def test_csr(place: Place, precision: str, lanes: tuple[int, int]) -> None:
+    """Lanes along the features, nonzeros side by side; long rows whole and cut."""
+    a = operand(place.device, precision)
+    for d in (1, 5, 7, 16, 45, 64, 128, 150) if place.path is None else (5, 64, 150):
+        for limit in (20, 1000):
+            check_dtypes(a, d, Plan("csr", *lanes, row_limit=limit))
+    assert place.ran("cuda_sddmm_csr")
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -94,3 +124,82 @@ def test_property(
     a = make(random_graph(rows, cols, density, seed=seed), device, precision=precision, format=name)
     generator = torch.Generator().manual_seed(seed)
     check(a, torch.randn(rows, d, generator=generator), torch.randn(cols, d, generator=generator))
+
+
+# The CUDA sources, run on the CPU.
+
+
+@given(
+    rows=st.integers(1, 50),
+    cols=st.integers(1, 100),
+    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
+    d=st.integers(1, 140),
+    limit=st.integers(1, 4),
+    kernel=st.sampled_from(["csr", "window", "panel"]),
+    precision=st.sampled_from(PRECISIONS),
+    seed=st.integers(0, 2**20),
+)
+def test_property_of_a_gpu(
+    native: RunningPath, rows: int, cols: int, density: float, d: int, limit: int, kernel: str,
+    precision: str, seed: int,
+) -> None:  # fmt: skip
+    if kernel == "window" and precision == "fp32":
+        precision = "tf32"  # the window kernel has no fp32
+    graph = random_graph(rows, cols, density, seed=seed, empty_rows=0.1)
+    a = make(graph, "cpu", precision=precision, format="window")
+    generator = torch.Generator().manual_seed(seed)
+    q, k = (emulated.padded(torch.randn(n, d, generator=generator), precision) for n in (rows, cols))
+    plan = Plan(kernel, height=16) if kernel == "panel" else Plan(kernel)
+    check(a, q, k, plan=cut_at(plan, limit, 8 * limit))
+
+
+def test_gradients(native: RunningPath) -> None:
+    """Both are products of the same emulated kernels."""
+    a = make(random_graph(40, 50, 0.1, hubs=1), "cpu", precision="fp16", format="window")
+    q, k = (torch.randn(n, 24, requires_grad=True) for n in (40, 50))
+    grad = torch.randn(a.nnz)
+    got = torch.autograd.grad(gnnsparse.sddmm(a, q, k), (q, k), grad)
+    assert native.called & {"cuda_spmm_csr", "cuda_spmm_window"}
+    native.called.clear()
+    plain_q = gnnsparse.spmm(a, k.detach(), grad, impl="reference")
+    plain_k = gnnsparse.spmm(a.T, q.detach(), a.transpose_values(grad), impl="reference")
+    assert not native.called
+    row, col = a.indices()
+    dense = torch.zeros(a.shape, dtype=torch.float64).index_put((row, col), grad.double())
+    assert_all_accurate(got, (plain_q, plain_k), (dense @ k.double(), dense.T @ q.double()))
+
+
+def test_more_features_than_shared_memory_holds_are_refused(native: RunningPath) -> None:
+    a = operand("cpu", "fp16")
+    plan = Plan("panel", height=16)
+    check(a, torch.randn(70, 42 * 64), torch.randn(90, 42 * 64), plan=plan)
+    with pytest.raises(ValueError, match="d: too wide for the panel kernel"):
+        gnnsparse.sddmm(a, torch.randn(70, 42 * 64 + 1), torch.randn(90, 42 * 64 + 1), plan=plan)
+
+
+def test_formats_that_the_kernels_do_not_take_are_refused(built: ModuleType) -> None:
+    graph = random_graph(20, 20, 0.2)
+    q = torch.zeros(20, 8, dtype=torch.float16)
+    out = torch.zeros(graph.nnz)
+    nothing = _native.WorkList(None, None, 0)
+    rows, scores = _native.StoredRows(graph.csr.indptr), _native.EdgeValues(out)
+
+    def sddmm(kernel: str, name: str, panel: int | None = None) -> None:
+        spec = format_spec(name, "fp16", panel=panel)
+        blocked = convert(graph.csr, spec, graph.values.half() if spec.stores_values else None)
+        getattr(built, f"cuda_sddmm_{kernel}")(
+            blocked.view(), rows, nothing, dense_view(q), dense_view(q), scores, 8, Precision.FP16.code, 0
+        )
+
+    sddmm("window", "window")
+    sddmm("panel", "panel", 16)
+    for name in ("panel", "me-bcrs", "hrpb"):
+        with pytest.raises(ValueError, match="takes plain 8 x 16 bitmaps"):
+            sddmm("window", name, 16 if name == "panel" else None)
+    for name in ("window", "panel-values"):
+        with pytest.raises(ValueError, match="take the bits of panels"):
+            sddmm("panel", name, 16 if name != "window" else None)
+    with pytest.raises(ValueError, match="with windows of 16 rows"):
+        sddmm("panel", "panel", 32)
+    with pytest.raises(ValueError, match="takes panels of 16 rows"):
+        sddmm("panel", "panel", 64)

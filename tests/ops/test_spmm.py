@@ -31,6 +31,7 @@ from tests.helpers import (
     precision_for,
     product_scale,
 )
+from tests.ops.conftest import Place
 
 WIDTHS = (1, 7, 8, 33, 64, 100, 128, 200)
 
@@ -90,6 +91,16 @@ def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[in
         check(a, dense_matrix(graph, None), torch.randn(400, width), plan=plan)
 
 
+def weighted_operand(
+    device: str, nodes: int, density: float, weights: str | None, hubs: int = 2, **options: Any
+) -> tuple[gnnsparse.SparseOperand, torch.Tensor]:
+    """A square operand, with "random" weights or those of a normalisation, and its dense matrix."""
+    random = weights == "random"
+    graph = random_graph(nodes, nodes, density, weighted=random, hubs=hubs, empty_rows=0.2)
+    weights = None if random else weights
+    return make(graph, device, values=weights, reorder="degree", **options), dense_matrix(graph, weights)
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
@@ -98,13 +109,10 @@ def test_every_csr_plan(device: str, precision: str, width: int, lanes: tuple[in
 def test_every_group_of_rows(
     device: str, precision: str, weights: str | None, lanes: int, group: int
 ) -> None:
-    random = weights == "random"
-    graph = random_graph(120, 120, 0.04, weighted=random, hubs=2, empty_rows=0.2)
-    weights = None if random else weights
-    a = make(graph, device, precision=precision, values=weights, reorder="degree")
+    a, dense = weighted_operand(device, 120, 0.04, weights, precision=precision)
     for limit, width in ((8, 40), (10_000, 130)):
         plan = Plan("csr", lanes, lanes, row_limit=limit, group=group)
-        check(a, dense_matrix(graph, weights), torch.randn(120, width), plan=plan)
+        check(a, dense, torch.randn(120, width), plan=plan)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -113,53 +121,40 @@ def test_every_group_of_rows(
 @pytest.mark.parametrize("group", [1, 60, 240, 10_000])
 def test_groups_of_few_columns(device: str, precision: str, weights: str | None, group: int) -> None:
     """Rows of hundreds of nonzeros and of none, cut and whole."""
-    random = weights == "random"
-    graph = random_graph(350, 350, 0.02, weighted=random, hubs=3, empty_rows=0.2)
-    weights = None if random else weights
-    a = make(graph, device, precision=precision, values=weights, reorder="degree")
-    dense = dense_matrix(graph, weights)
-    for limit, prescale in ((8, True), (200, False), (10_000, weights is None)):
+    a, dense = weighted_operand(device, 350, 0.02, weights, hubs=3, precision=precision)
+    for limit, prescale in ((8, True), (200, False), (10_000, weights != "gcn")):
         plan = Plan("csr", row_limit=limit, group=group, narrow=True, prescale=prescale)
         for width in (1, 2, 7, 16, 31, NARROW_WIDTH):
             check(a, dense, torch.randn(350, width), plan=plan)
             check(a, dense, torch.randn(350, width + 3)[:, 3:].to(a.precision.storage), plan=plan)
 
 
-def check_infinity(device: str, precision: str, group: int) -> None:
-    plan = Plan("csr", 4, 4 if group else 32, row_limit=10_000, group=group)
-    _check_infinity(device, precision, plan, width=16)
-
-
-def check_narrow_infinity(device: str, precision: str) -> None:
-    for group, limit in ((1, 10_000), (100, 10_000), (100, 20)):
-        plan = Plan("csr", row_limit=limit, group=group, narrow=True)
-        for width in (1, 7):
-            _check_infinity(device, precision, plan, width)
-
-
-def _check_infinity(device: str, precision: str, plan: Plan, width: int) -> None:
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize(
+    ("group", "limit", "narrow"),
+    [
+        *((group, 10_000, False) for group in (0, 1, 20)),
+        (1, 10_000, True), (100, 10_000, True), (100, 20, True),
+    ],
+)  # fmt: skip
+def test_infinity_stays_in_its_rows(
+    place: Place, precision: str, group: int, limit: int, narrow: bool
+) -> None:
+    """A csr batch also holds nonzeros of neighbouring rows."""
+    plan = Plan("csr", 4, 4 if group else 32, row_limit=limit, group=group, narrow=narrow)
     graph = random_graph(80, 80, 0.05, hubs=1, empty_rows=0.1)
-    a = make(graph, device, precision=precision)
-    dense, x = dense_matrix(graph, None), torch.randn(80, width)
+    a = make(graph, place.device, precision=precision)
+    dense = dense_matrix(graph, None)
     without = dense[:, 3] == 0
     assert 0 < int(without.sum()) < 80
-    plain, exact = plain_product(dense[without], x, precision), dense[without] @ x.double()
-    x[3] = torch.inf
-    y = gnnsparse.spmm(a, x.to(device), plan=plan).cpu()
-    assert_accurate(y[without], plain, exact)
-    assert not y[~without].isfinite().any()
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("group", [0, 1, 20])
-def test_infinity_stays_in_its_rows(device: str, precision: str, group: int) -> None:
-    """A csr batch also holds nonzeros of neighbouring rows."""
-    check_infinity(device, precision, group)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_infinity_stays_in_its_rows_of_few_columns(device: str, precision: str) -> None:
-    check_narrow_infinity(device, precision)
+    for width in (1, 7) if narrow else (16,):
+        x = torch.randn(80, width)
+        plain, exact = plain_product(dense[without], x, precision), dense[without] @ x.double()
+        x[3] = torch.inf
+        y = gnnsparse.spmm(a, x.to(place.device), plan=plan).cpu()
+        assert_accurate(y[without], plain, exact)
+        assert not y[~without].isfinite().any()
+    assert place.ran("cuda_spmm_csr")
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -186,49 +181,6 @@ def test_every_window_cut(precision: str, name: str, limit: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("height", [16, 32])
-@pytest.mark.parametrize("weights", [None, "gcn", "mean", "random"])
-@pytest.mark.parametrize(("limit", "slices", "prescale"), [(1, 1, False), (3, 3, True), (1000, 2, False)])
-def test_every_panel(
-    precision: str, height: int, weights: str | None, limit: int, slices: int, prescale: bool
-) -> None:
-    random = weights == "random"
-    graph = random_graph(150, 150, 0.06, weighted=random, hubs=2, empty_rows=0.1)
-    weights = None if random else weights
-    a = make(graph, "cuda", precision=precision, values=weights, reorder="degree")
-    dense = dense_matrix(graph, weights)
-    plan = Plan(
-        "panel", height=height, tile_limit=limit, slices=slices, prescale=prescale,
-        longest_first=slices == 1, concurrent_panels=0 if limit == 1 else 5,
-    )  # fmt: skip
-    for width in (1, 40, 64, 136, 200):
-        for dtype in (torch.float32, a.precision.storage):
-            x = torch.randn(150, width).to(dtype)
-            check(a, dense, x, plan=plan)
-            check(a.T, dense.T, x, plan=plan)
-
-
-@pytest.mark.gpu
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(
-    ("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.15, 0), (0.02, 0), (0.02, 20)]
-)
-@pytest.mark.parametrize(("limit", "slices"), [(1, 1), (2, 3), (1000, 2)])
-def test_packed_values(precision: str, density: float, hubs: int, limit: int, slices: int) -> None:
-    """Full tiles, tiles with hardly anything, rows that are in every tile; panels cut anywhere."""
-    graph = random_graph(90, 300, density, hubs=hubs, empty_rows=0.0 if density == 1.0 else 0.2)
-    a = make(graph, "cuda", precision=precision)
-    plan = Plan("panel", height=32, tile_limit=limit, slices=slices, concurrent_panels=slices)
-    for width in (1, 64, 200):
-        check(a, dense_matrix(graph, None), torch.randn(300, width), plan=plan)
-        check(a.T, dense_matrix(graph, None).T, torch.randn(90, width), plan=plan)
-    assert a.kernels.panel(32).spec.entry_layout is not None
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("density", [0.0, 0.02, 0.3, 1.0])
 def test_entries_are_those_of_the_cpu(precision: str, density: float) -> None:
@@ -241,14 +193,6 @@ def test_entries_are_those_of_the_cpu(precision: str, density: float) -> None:
     assert here.arrays.keys() == there.arrays.keys()
     for name, array in here.arrays.items():
         assert torch.equal(array, there.arrays[name].cpu()), name
-
-
-@pytest.mark.gpu
-def test_panels_take_no_edge_values() -> None:
-    a = make(random_graph(50, 50, 0.1), "cuda", precision="fp16")
-    x = torch.randn(50, 8, device="cuda")
-    with pytest.raises(ValueError, match="edge values"):
-        gnnsparse.spmm(a, x, torch.ones(a.nnz, device="cuda"), plan=Plan("panel"))
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -357,17 +301,6 @@ def test_twenty_runs_are_bitwise_equal(device: str, precision: str) -> None:
     for _ in range(20):
         assert torch.equal(a @ x, first)
         assert torch.equal(gnnsparse.spmm(a, x, values), first_values)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_twenty_sweeps_are_bitwise_equal(precision: str) -> None:
-    """Panels that start in their middle, whole and cut."""
-    a = make(random_graph(3000, 3000, 0.05, weighted=False, hubs=4), "cuda", precision=precision)
-    x = torch.randn(3000, 96, device="cuda")
-    plan = Plan("panel", height=32, tile_limit=60, concurrent_panels=20)
-    first = gnnsparse.spmm(a, x, plan=plan)
-    assert all(torch.equal(gnnsparse.spmm(a, x, plan=plan), first) for _ in range(20))
 
 
 @pytest.mark.usefixtures("poisoned")
