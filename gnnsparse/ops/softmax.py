@@ -23,8 +23,9 @@ from gnnsparse.ops.dispatch import (
 from gnnsparse.plan.gpu_records.record import record_for
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import alive, materialised
+from gnnsparse.runtime.memo import made_once
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_cache import ArrayKey, KernelCache
+from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["edge_softmax", "softmax", "softmax_grad"]
@@ -72,6 +73,12 @@ def edge_softmax(
     return result
 
 
+@made_once
+def _row_limit(kernels: KernelCache) -> int:
+    """The nonzeros of the longest row that a few lanes of a warp compute."""
+    return record_for(describe_device(kernels.csr.device)).csr.softmax_limit
+
+
 def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor:
     """Calls a native softmax or its gradient, for [nnz] or [nnz, heads]; the result has the first's dtype."""
     if inputs[0].numel() == 0:
@@ -79,8 +86,7 @@ def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor
     wide = [x.float().contiguous() for x in inputs]
     out, csr, heads, gpu = torch.empty_like(wide[0]), kernels.csr.view, wide[0].shape[1:], path()
     if gpu.takes(out.device):
-        find = lambda: record_for(describe_device(out.device)).csr.softmax_limit  # noqa: E731
-        limit = kernels.memo.get(ArrayKey("softmax_limit"), find)
+        limit = _row_limit(kernels)
         with gpu.current(out.device):
             getattr(gpu.native, f"cuda_{name}")(
                 csr, kernels.row_work(limit).view, limit, *wide, *(heads or (1,)), out,

@@ -28,8 +28,8 @@ def bind_spmm(
 ) -> SpmmCall:  # fmt: skip
     """Returns a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
 
-    All arguments that do not depend on the tensors are prepared here. Without heads `kernels` keeps the
-    function, because preparing them takes most of a small call's time.
+    All arguments that do not depend on the tensors are prepared here, which takes most of a small call's
+    time: without heads `kernels` keeps the function.
 
     Args:
         kernels: cache of the orientation that is multiplied.
@@ -149,7 +149,7 @@ def _blocked(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
 
 
 def _residual(kernels: KernelCache, mean: bool) -> tuple[_native.Csr, _native.StoredRows] | None:
-    """Returns the rows that the format keeps out of its windows, and their weights, or None."""
+    """The rows that the format keeps out of its windows, and their weights, or None."""
     blocked = kernels.require_blocked()
     if blocked.residual is None or blocked.residual.rows == 0:
         return None

@@ -45,24 +45,21 @@ def bind(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,
     mean: bool = False, seed: int | None = None,
 ) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
+    """Returns a function that runs SpMM for arguments of the form of `x` and `values`, as `bind_spmm` does.
 
     Column weights of a rank-1 matrix are multiplied into X before it is rounded, so that sums of integers are
     exact. Other values, of the matrix or of the call, are rounded to 16 bits.
-
-    Args:
-        kernels: cache of the orientation that is multiplied, with a quantization.
-        x: [k, n], or [k, heads, d] with values for each head.
-        values: [nnz], [nnz, heads] or None.
-        plan: the plan to run by on a GPU; None: the operand's own.
-        mean: whether a row's sum is divided by its number of nonzeros.
-        seed: seed of stochastic rounding; None: X is rounded to nearest.
     """
-    precision = kernels.quantization
+    precision, device = kernels.quantization, kernels.csr.device
     assert precision is not None
-    on_gpu = path().takes(x.device)
-    if x.dim() == 3:
-        return _by_head(kernels, precision, plan, mean, seed)
+    if x.dim() == 3:  # with values for each head: by the kernels for float16
+
+        def by_head(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+            numbers, scale = quantize(x.flatten(1), precision, None, seed)
+            y = heads.spmm(kernels, numbers.view(x.shape), values, mean, plan)
+            return (y * scale.view(x.shape[1:])).to(x.dtype)
+
+        return by_head
     product = Product("spmm", x.shape[1], values is not None)
     weights = None if product.edge_values else kernels.given_col_scale
 
@@ -72,27 +69,20 @@ def bind(
         def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
             return multiply(store(x, precision, weights, seed), values)
 
-        return on_its_device(kernels.csr.device, run) if on_gpu else run
+        return on_its_device(device, run) if path().takes(device) else run
 
     if seed is not None:
         return make()
-    key = BoundCall(product, x.dtype, plan, mean, precision)
-    return kernels.memo.get(key, make)
+    return kernels.memo.get(BoundCall(product, x.dtype, plan, mean, precision), make)
 
 
 def bind_stored(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> StoredSpmm:
-    """Returns a function that multiplies an X which `store` stored with the column weights of the matrix.
+    """Returns a function that multiplies an X which `store` stored, into a result of `dtype`.
 
-    On a GPU it has to be the current one when the function is called.
-
-    Args:
-        kernels: as in `bind`.
-        product: the columns of X, and whether values are given in the call; X is then stored without column
-            weights.
-        dtype: dtype of the result.
-        plan, mean: as in `bind`.
+    X is stored with the column weights of the matrix, unless values are given in the call. On a GPU it has to
+    be the current one when the function is called.
     """
 
     def make() -> StoredSpmm:
@@ -101,27 +91,26 @@ def bind_stored(
         chosen, capability = plan, describe_device(kernels.csr.device).capability
         if chosen is None and kernels.csr.nnz and product.width:
             chosen = kernels.plan_of(product)
-        bytewise = isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA
-        return (_on_panels if bytewise else _converted)(kernels, product, dtype, chosen, mean)
+        if isinstance(chosen, PanelPlan) and capability >= _INTEGER_MMA:
+            return _on_panels(kernels, product, dtype, chosen, mean)
+        return _converted(kernels, product, dtype, chosen, mean)
 
     key = BoundCall(product, dtype, plan, mean, kernels.quantization, stored=True)
     return kernels.memo.get(key, make)
 
 
 def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bool) -> StoredSpmm:
-    """Binds the CPU's kernels for bytes."""
-    rows, view, row_ids = kernels.csr.rows, kernels.csr.view, kernels.row_ids
-    edge_values = product.edge_values
-    scale = kernels.row_factors(not edge_values, mean)
-    own = _native.StoredRows(None, row_ids, scale, None if edge_values else kernels.values32)
+    rows, view, row_ids, precision = kernels.csr.rows, kernels.csr.view, kernels.row_ids, kernels.precision
+    scale = kernels.row_factors(not product.edge_values, mean)
+    own = _native.StoredRows(None, row_ids, scale, None if product.edge_values else kernels.values32)
 
     def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
-        y, stored_rows = torch.empty(rows, product.width, dtype=dtype, device="cpu"), own
+        y, of_rows = torch.empty(rows, product.width, dtype=dtype, device="cpu"), own
         if values is not None:
-            rounded = round_operand(values, kernels.precision).float().contiguous()
-            stored_rows = _native.StoredRows(None, row_ids, scale, rounded)
+            rounded = round_operand(values, precision).float().contiguous()
+            of_rows = _native.StoredRows(None, row_ids, scale, rounded)
         _native.cpu_spmm_quantized(
-            view, stored_rows, stored.numbers, stored.scale, stored.number_type, y, torch.get_num_threads()
+            view, of_rows, stored.numbers, stored.scale, stored.number_type, y, torch.get_num_threads()
         )
         return y
 
@@ -129,10 +118,9 @@ def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bo
 
 
 def _on_panels(
-    kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
+    kernels: KernelCache, product: Product, dtype: torch.dtype, plan: PanelPlan, mean: bool
 ) -> StoredSpmm:
     """Binds a GPU's panel kernels for bytes."""
-    assert isinstance(plan, PanelPlan)
     assert kernels.quantization is not None
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
@@ -141,13 +129,13 @@ def _on_panels(
     height = plan.height if plan.height in heights else heights[0]
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
     view, items, partials = kernels.panel_view(height, False), work.view, work.partials
-    stored_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
+    of_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
 
     def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
         y = torch.empty(rows, width, dtype=dtype, device=stored.numbers.device)
         partial, gpu = partial_sums(partials, height, width, y.device), path()
         gpu.native.cuda_spmm_quantized(
-            view, stored_rows, items, stored.numbers, stored.scale, stored.number_type, gpu.native.Dense(y),
+            view, of_rows, items, stored.numbers, stored.scale, stored.number_type, gpu.native.Dense(y),
             width, plan.slices, partial, streams.current(),
         )  # fmt: skip
         return y
@@ -160,31 +148,13 @@ def _converted(
 ) -> StoredSpmm:
     """Binds a GPU's kernels for float16, which holds numbers of 8 bits exactly, where bytes have none."""
     width = product.width
-    inner = spmm_cuda.bind(_without_column_weights(kernels), product, torch.float32, plan, mean)
+    if kernels.given_col_scale is not None:  # X has these weights already
+        memo = Memo(kernels.memo.lock, kernels.csr.device)
+        kernels = replace(kernels, given_col_scale=None, memo=memo)
+    inner = spmm_cuda.bind(kernels, product, torch.float32, plan, mean)
 
     def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:
         return (inner(as_numbers(stored, width), values) * stored.scale[:width]).to(dtype)
-
-    return run
-
-
-def _without_column_weights(kernels: KernelCache) -> KernelCache:
-    """Returns kernels of the matrix without the weights that were multiplied into X already."""
-    if kernels.given_col_scale is None:
-        return kernels
-    kept = Memo(kernels.memo.lock, kernels.csr.device)
-    return replace(kernels, given_col_scale=None, memo=kept)
-
-
-def _by_head(
-    kernels: KernelCache, precision: Precision, plan: Plan | None, mean: bool, seed: int | None
-) -> SpmmCall:
-    """Returns a product with values for each head, by the kernels for float16."""
-
-    def run(x: torch.Tensor, values: torch.Tensor | None) -> torch.Tensor:
-        numbers, scale = quantize(x.flatten(1), precision, None, seed)
-        y = heads.spmm(kernels, numbers.view(x.shape), values, mean, plan)
-        return (y * scale.view(x.shape[1:])).to(x.dtype)
 
     return run
 
@@ -248,12 +218,11 @@ class StoredFeatures:
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
-    """Returns a context manager inside which a GPU is the current one."""
     return path().current(device) if path().takes(device) else nullcontext()
 
 
 def _require_quantized(operand: SparseOperand) -> Precision:
-    """Returns the precision in which an operand stores X; raises ValueError if that is not one of 8 bits."""
+    """Returns the precision of 8 bits in which an operand stores X."""
     if not operand.precision.quantizes:
         bad_value("A", f"is in {operand.precision.value}; accepted: an operand in int8 or fp8")
     if operand.operations is not None:
@@ -301,12 +270,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
 def multiply_stored(
     operand: Any, stored: StoredFeatures, values: Any, reduce: Any, impl: Any, plan: Plan | None, seed: Any
 ) -> torch.Tensor:
-    """Computes SpMM of stored features; the arguments are those of `spmm`.
-
-    Raises:
-        TypeError: `operand` or an option is of another type.
-        ValueError: the features don't go with the operand, or an option has no meaning for them.
-    """
+    """Computes SpMM of stored features; the arguments are those of `spmm`, and so are the errors."""
     operand = check_operand(operand)
     precision, kernels = _require_quantized(operand), operand.kernels
     check_choice("reduce", reduce, ("sum", "mean", "max", "min"))
