@@ -248,20 +248,21 @@ def _resident_bytes(rates: list[tuple[float, float]]) -> int:
     return int(rates[-1][0])
 
 
-def measure_memory(device: torch.device) -> MemoryRates:
-    """Measure the rates of a GPU's memory, which takes a few seconds and 3 GB of it.
+def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
+    """Measure the rates of a GPU's memory, which takes a few seconds and 3 GB of it; the rest is that of `start`.
 
     Raises:
         RuntimeError: the GPU's memory does not suffice.
     """
     rates = [(size, _gather_rate(size, device)) for size in _SIZES]
-    start, rate = _pass_costs(device)
+    first, rate = _pass_costs(device)
     # Rates can't rise with the size of X: where they seem to, it is noise.
     falling = [(size, min(r for _, r in rates[: i + 1])) for i, (size, r) in enumerate(rates)]
-    return MemoryRates(
+    return replace(
+        start,
         l2=((0.0, falling[0][1]), *falling[1:]),
         resident_bytes=_resident_bytes(falling),
-        pass_start_us=start,
+        pass_start_us=first,
         pass_tbs=rate,
         dram_tbs=_copy_rate(device),
         gather_tbs=_gather_rate(45e6, device, 2 * _FEATURES),

@@ -122,15 +122,13 @@ def _composed_grads(
     grad_x = grad_values = None
     if ctx.needs_input_grad[0]:
         terms = grad32 * _weights_at(operand, values, argmax)
-        grad_x = terms.new_zeros(operand.shape[1], *grad.shape[1:]).scatter_add(0, at, terms)
+        grad_x = terms.new_zeros(operand.shape[1], *grad.shape[1:]).scatter_add(0, at, terms).to(ctx.x_dtype)
     if values is not None and x is not None and ctx.needs_input_grad[1]:
         terms = grad32 * torch.where(argmax >= 0, x.float().gather(0, at), 0.0)
         edges = _by_head(_edges_of(operand, argmax), values)
-        grad_values = terms.new_zeros(values.shape).scatter_add(0, edges, _by_head(terms, values))
-    return (
-        None if grad_x is None else grad_x.to(ctx.x_dtype),
-        None if grad_values is None else grad_values.to(values.dtype),
-    )
+        sums = terms.new_zeros(values.shape).scatter_add(0, edges, _by_head(terms, values))
+        grad_values = sums.to(values.dtype)
+    return grad_x, grad_values
 
 
 def _by_head(t: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:

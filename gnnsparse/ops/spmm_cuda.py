@@ -129,8 +129,10 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
         y = x.new_empty(rows, width) if out is None else out
         if clears:
             y.zero_()
-        given = (view, stored) if values is None or with_values is None else with_values(values)
-        queue(*given, x_view, y, add)
+        matrix, of_rows = view, stored
+        if values is not None and with_values is not None:
+            matrix, of_rows = with_values(values)
+        queue(matrix, of_rows, x_view, y, add)
         if rest is not None and queue_rest is not None:
             queue_rest(rest.view, rest.stored, x_view, y, False)
         return y
@@ -240,9 +242,8 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
     work = kernels.window_work(plan.tile_limit, balance=plan.balance, concurrent=plan.concurrent_windows)
     load, row_ids = CudaLoader(precision, width), kernels.row_ids
     if kernel:
-        policy = plan.policy
         how = path().native.PackedPolicy(
-            STAGINGS.index(policy.stage_a), policy.stage_x, policy.coarsening,
+            STAGINGS.index(plan.policy.stage_a), plan.policy.stage_x, plan.policy.coarsening,
             plan.residual_mode == "same-launch",
         )  # fmt: skip
         # Empty rows may be neither in a window nor in the rows that are kept out: nothing writes them.

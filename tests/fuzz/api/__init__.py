@@ -9,7 +9,6 @@ from collections.abc import Callable
 
 import torch
 
-import gnnsparse
 from tests.fuzz import worker
 from tests.fuzz.api import env as tools
 from tests.fuzz.api import layers, operands, products
