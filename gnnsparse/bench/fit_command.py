@@ -75,16 +75,12 @@ def _measured(
     described = describe_device(device)
     nearest = record_for(described)
     tell(f"{described.name}: memory")
-<<<<<<< HEAD
     # The record that the fit starts from, with the name, properties and memory rates of this GPU.
     start = replace(
         nearest, name=described.name, capability=described.capability,
         multiprocessors=described.multiprocessors, memory_bytes=described.memory, l2_bytes=described.l2,
-        memory=measure_memory(device),
+        memory=measure_memory(nearest.memory, device),
     )  # fmt: skip
-=======
-    start = replace(_started(described, nearest), memory=measure_memory(nearest.memory, device))
->>>>>>> 61bd94e9 (bench fit measures the rates of memory and keeps the thresholds)
     with using(start):
         cases = measure_cases(device, more, tell)
     return start, cases, {"from": nearest.name, **describe_environment(device)}

@@ -249,7 +249,7 @@ def _resident_bytes(rates: list[tuple[float, float]]) -> int:
 
 
 def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
-    """Measure the rates of a GPU's memory, which takes a few seconds and 3 GB of it; the rest is that of `start`.
+    """Measure the rates of a GPU's memory in a few seconds and 3 GB of it; the rest is that of `start`.
 
     Raises:
         RuntimeError: the GPU's memory does not suffice.
