@@ -23,7 +23,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from launch.checks import check_quickly, choices
+from launch.checks import check_quickly, choices, plain, section
 from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
 from launch.sweeps import Sweep, claimed, resume_of
@@ -68,27 +68,6 @@ def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
     from models.registry import REQUIRED
 
     return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
-
-
-def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
-    """Makes a settings object of gnnsparse.train from a group of options.
-
-    Raises:
-        TypeError: an option is of another type.
-        ValueError: an option is unknown or out of range.
-    """
-    options = plain(cfg[name])
-    known = [field.name for field in dataclasses.fields(kind)]
-    for option in options:
-        if option not in known:
-            raise ValueError(f"{name}.{option}: no such option; accepted: {', '.join(known)}")
-    return kind(**options)
-
-
-def plain(group: DictConfig) -> dict[str, Any]:
-    """Returns the options of a group as Python's own types."""
-    content: Any = OmegaConf.to_container(group, resolve=True)
-    return {str(key): value for key, value in content.items()}
 
 
 def options_of(group: DictConfig) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from launch.words import is_begun, is_sweep
 
-__all__ = ["check_quickly", "choices", "counts"]
+__all__ = ["check_quickly", "choices"]
 
 #: Values of the option `mode`.
 MODES = ("train", "predict")
@@ -34,18 +35,29 @@ def choices() -> dict[str, Sequence[str]]:
     return found
 
 
-def counts() -> dict[str, int]:
-    """Returns the options that are integers, with the least value of each."""
-    from gnnsparse.train.settings import SECTIONS, counts_of
+def plain(group: DictConfig) -> dict[str, Any]:
+    """Return the options of a group as Python's own types."""
+    content: Any = OmegaConf.to_container(group, resolve=True)
+    return {str(key): value for key, value in content.items()}
 
-    found = {"seed": 0}
-    for section, kind in SECTIONS.items():
-        found |= {f"{section}.{name}": least for name, least in counts_of(kind).items()}
-    return found
+
+def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
+    """Make a settings object of gnnsparse.train from a group of options.
+
+    Raises:
+        TypeError: an option is of another type.
+        ValueError: an option is unknown or out of range.
+    """
+    options = plain(cfg[name])
+    known = [field.name for field in dataclasses.fields(kind)]
+    for option in options:
+        if option not in known:
+            raise ValueError(f"{name}.{option}: no such option; accepted: {', '.join(known)}")
+    return kind(**options)
 
 
 def check_references(cfg: DictConfig, group: str, content: Mapping[Any, Any]) -> None:
-    """Raises a ValueError, with the name of the option, if a reference such as `${seed}` leads nowhere."""
+    """Raise a ValueError, with the name of the option, if a reference such as `${seed}` leads nowhere."""
     for name, value in content.items():
         option = f"{group}{name}"
         try:
@@ -77,15 +89,16 @@ def check_quickly(cfg: DictConfig) -> None:
     for group in ("model", "dataset", *SECTIONS):
         if not isinstance(got := OmegaConf.select(cfg, group), DictConfig):
             raise ValueError(f"{group}: got {got!r}; accepted: a name, as in --help, and its options")
-    for option, accepted in choices().items():
-        if not isinstance(value := OmegaConf.select(cfg, option), str) or value not in accepted:
+    for option in ("precision", "device", "mode", "resume_data"):
+        value, accepted = OmegaConf.select(cfg, option), choices()[option]
+        if not isinstance(value, str) or value not in accepted:
             raise ValueError(f"{option}: got {value!r}; accepted: {', '.join(accepted)}")
-    for option, least in counts().items():
-        value = OmegaConf.select(cfg, option)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{option}: got {value!r}; accepted: an integer, at least {least}")
-    if cfg.seed > MAX_SEED:
-        raise ValueError(f"seed: got {cfg.seed}; accepted: at most {MAX_SEED}")
+    for name, kind in SECTIONS.items():
+        section(cfg, name, kind)
+    if type(seed := OmegaConf.select(cfg, "seed")) is not int or seed < 0:
+        raise ValueError(f"seed: got {seed!r}; accepted: an integer, at least 0")
+    if seed > MAX_SEED:
+        raise ValueError(f"seed: got {seed}; accepted: at most {MAX_SEED}")
     resume = OmegaConf.select(cfg, "resume")
     if resume is not None and not (
         isinstance(resume, str) and (_is_file(resume) or is_sweep(Path(resume)) or is_begun(Path(resume)))

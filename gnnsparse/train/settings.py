@@ -1,7 +1,6 @@
 """The settings of a training run. Each class checks its values, and its errors name the option.
 
-The values that an option accepts are stored in its field (`choices_of`, `counts_of`), where train.py reads
-them.
+What an option accepts is stored in its field, where train.py reads the names (`choices_of`).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from gnnsparse.sampling.features import PLACEMENTS
 
 __all__ = [
     "CAPTURES", "SECTIONS", "OptimizerConfig", "PreprocessConfig", "SamplerConfig", "TrainerConfig",
-    "choices_of", "counts_of",
+    "choices_of",
 ]  # fmt: skip
 
 #: Values of `optimizer.decay`.
@@ -46,36 +45,37 @@ def _choice(default: str, choices: Sequence[str]) -> Any:
     return dataclasses.field(default=default, metadata={"choices": choices})
 
 
-def _count(default: int) -> Any:
-    return dataclasses.field(default=default, metadata={"least": 1})
+def _count(default: int | None, least: int = 1) -> Any:
+    return dataclasses.field(default=default, metadata={"least": least})
+
+
+def _real(default: float, zero: bool = True) -> Any:
+    return dataclasses.field(default=default, metadata={"zero": zero})
 
 
 def choices_of(section: type[Any]) -> dict[str, Sequence[str]]:
-    """Returns the options of a settings class that accept names, with these names."""
+    """Return the options of a settings class that accept names, with these names."""
     fields = dataclasses.fields(section)
     return {f.name: f.metadata["choices"] for f in fields if "choices" in f.metadata}
 
 
-def counts_of(section: type[Any]) -> dict[str, int]:
-    """Returns the options of a settings class that are counts, with the least value of each."""
-    return {f.name: f.metadata["least"] for f in dataclasses.fields(section) if "least" in f.metadata}
-
-
 def _check_fields(section: str, settings: Any) -> None:
-    """Checks the options that `choices_of` and `counts_of` return."""
-    for name, choices in choices_of(type(settings)).items():
-        check_choice(f"{section}.{name}", getattr(settings, name), choices)
-    for name, least in counts_of(type(settings)).items():
-        _integer(f"{section}.{name}", getattr(settings, name), least)
+    """Checks flags, and the options whose fields say what they accept."""
+    for field in dataclasses.fields(settings):
+        name, value, accepts = f"{section}.{field.name}", getattr(settings, field.name), field.metadata
+        if field.type == "bool":
+            check_flag(name, value)
+        elif "choices" in accepts:
+            check_choice(name, value, accepts["choices"])
+        elif "zero" in accepts:
+            _check_number(name, value, accepts["zero"])
+        elif "least" in accepts and not (value is None and field.default is None):
+            accepted = f"an integer, at least {accepts['least']}"
+            if check_integer(name, value, accepts["least"], accepted) > _MOST:
+                bad_value(name, f"got {value}; accepted: at most {_MOST}")
 
 
-def _integer(name: str, value: Any, least: int = 1) -> None:
-    accepted = f"an integer, at least {least}"
-    if check_integer(name, value, least, accepted) > _MOST:
-        bad_value(name, f"got {value}; accepted: at most {_MOST}")
-
-
-def _number(name: str, value: Any, *, zero: bool) -> None:
+def _check_number(name: str, value: Any, zero: bool) -> None:
     accepted = "a number, 0 or more" if zero else "a number above 0"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
@@ -101,14 +101,12 @@ class OptimizerConfig:
         ValueError: an attribute is out of range.
     """
 
-    lr: float = 0.01
-    weight_decay: float = 5e-4
+    lr: float = _real(0.01, zero=False)
+    weight_decay: float = _real(5e-4)
     decay: str = _choice("first", DECAYS)
     schedule: str = _choice("none", SCHEDULES)
 
     def __post_init__(self) -> None:
-        _number("optimizer.lr", self.lr, zero=False)
-        _number("optimizer.weight_decay", self.weight_decay, zero=True)
         _check_fields("optimizer", self)
 
 
@@ -156,14 +154,14 @@ class TrainerConfig:
     max_epochs: int = _count(200)
     batch_size: int = _count(32)
     val_every: int = _count(1)
-    patience: int | None = None
+    patience: int | None = _count(None)
     logger: str = _choice("csv", LOGGERS)
     log_every: int = _count(50)
     checkpoint: bool = True
-    checkpoint_seconds: float = 5.0
+    checkpoint_seconds: float = _real(5.0)
     progress: bool = True
     plots: bool = False
-    profile: int | None = None
+    profile: int | None = _count(None)
     capture: str = _choice("auto", CAPTURES)
     devices: int = _count(1)
     way: str = _choice("auto", SHARED_WAYS)
@@ -172,15 +170,6 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)
-        if self.patience is not None:
-            _integer("trainer.patience", self.patience)
-        if self.profile is not None:
-            _integer("trainer.profile", self.profile)
-        check_flag("trainer.checkpoint", self.checkpoint)
-        _number("trainer.checkpoint_seconds", self.checkpoint_seconds, zero=True)
-        check_flag("trainer.progress", self.progress)
-        check_flag("trainer.plots", self.plots)
-        check_flag("trainer.shard_optimizer", self.shard_optimizer)
 
 
 @dataclass(frozen=True)
@@ -241,18 +230,15 @@ class SamplerConfig:
     batch_size: int = _count(1024)
     method: str = _choice("uniform", SAMPLING_METHODS)
     replace: bool = False
-    prefetch: int = 2
+    prefetch: int = _count(2, least=0)
     features: str = _choice("auto", PLACEMENTS)
-    cache_share: float = 0.1
+    cache_share: float = _real(0.1)
 
     def __post_init__(self) -> None:
         from gnnsparse.sampling.sampler import check_fanouts  # the library is imported without samplers
 
         _check_fields("sampler", self)
         object.__setattr__(self, "fanouts", check_fanouts("sampler.fanouts", self.fanouts))
-        check_flag("sampler.replace", self.replace)
-        _integer("sampler.prefetch", self.prefetch, 0)
-        _number("sampler.cache_share", self.cache_share, zero=True)
         if self.cache_share > 1:
             bad_value("sampler.cache_share", f"got {self.cache_share}; accepted: a number from 0 to 1")
         if self.replace and self.method == "labor":

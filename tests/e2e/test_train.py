@@ -175,7 +175,7 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
         ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16, int8, fp8"),
         ("device=tpu", "device: got 'tpu'; accepted: auto, cpu, cuda"),
         ("trainer.max_epochs=-3", "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
-        ("trainer.max_epochs=many", "trainer.max_epochs: got 'many'; accepted: an integer, at least 1"),
+        ("trainer.max_epochs=many", "trainer.max_epochs: got str; accepted: an integer, at least 1"),
         ("seed=-1", "seed: got -1; accepted: an integer, at least 0"),
         ("preprocess.reorder=best", f"preprocess.reorder: got 'best'; accepted: {', '.join(REORDERINGS)}"),
         ("preprocess.format=dense", f"preprocess.format: got 'dense'; accepted: {', '.join(FORMAT_NAMES)}"),

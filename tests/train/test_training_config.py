@@ -18,6 +18,7 @@ from gnnsparse.nn.transformer import ACTIVATIONS
 from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 from gnnsparse.train.tasks.sequence import make_pattern
+from launch.checks import section
 from models import MODELS
 from models.gps import CONVS
 from models.parts import NORMS
@@ -222,4 +223,4 @@ def test_options_that_do_not_exist() -> None:
     with pytest.raises(
         ValueError, match=r"trainer\.epochs: no such option; accepted: max_epochs, batch_size"
     ):
-        train.section(composed("+trainer.epochs=3"), "trainer", TrainerConfig)
+        section(composed("+trainer.epochs=3"), "trainer", TrainerConfig)
