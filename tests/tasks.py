@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,17 @@ import torch
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, SequenceDataset, SequencePart
-from gnnsparse.train import UncapturableError
+from gnnsparse.train import (
+    FitResult,
+    FullGraphData,
+    NodeClassifier,
+    OptimizerConfig,
+    PreprocessConfig,
+    TrainerConfig,
+    UncapturableError,
+    fit,
+)
+from models import GCN
 
 
 def toy_task(nodes: int = 60, classes: int = 3, metric: str = "accuracy", name: str = "toy") -> NodeDataset:
@@ -46,6 +58,58 @@ def toy_sequences(length: int = 12, sizes: tuple[int, int, int] = (50, 20, 20)) 
 
     train, val, test = (part(count) for count in sizes)
     return SequenceDataset("toy", train, val, test, vocabulary=5, num_classes=2)
+
+
+def prepared(task: NodeDataset, **options: Any) -> FullGraphData:
+    return FullGraphData(task, preprocess=PreprocessConfig(cache=False), **options)
+
+
+def classifier(
+    task: NodeDataset,
+    epochs: int = 12,
+    kind: type[NodeClassifier] = NodeClassifier,
+    model: Callable[..., torch.nn.Module] = GCN,
+    options: dict[str, Any] | None = None,
+    **optimizer: Any,
+) -> NodeClassifier:
+    """A model of 16 hidden channels, by default a GCN, with weights of seed 0."""
+    torch.manual_seed(0)
+    built = model(task.num_features, 16, task.num_classes, **(options or {}))
+    return kind(built, task, OptimizerConfig(**optimizer), epochs)
+
+
+def train_toy(
+    folder: Path | None = None,
+    task: NodeDataset | None = None,
+    epochs: int = 12,
+    *,
+    module: NodeClassifier | None = None,
+    data: dict[str, Any] | None = None,
+    given: dict[str, Any] | None = None,
+    **config: Any,
+) -> tuple[FitResult, NodeClassifier]:
+    """Trains a classifier of a small task by `fit`.
+
+    Args:
+        folder: the run's folder.
+        task: the task; None: `toy_task`.
+        epochs: number of epochs.
+        module: the module; None: `classifier`.
+        data: arguments of the data module.
+        given: other arguments of `fit`.
+        config: other settings of the training loop.
+    """
+    task = task or toy_task()
+    module = module or classifier(task, epochs)
+    settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
+    return fit(module, prepared(task, **(data or {})), settings, folder=folder, **(given or {})), module
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """The rows of a run's log."""
+    (file,) = folder.glob("logs/csv/*/metrics.csv")
+    with file.open(newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 class PlainRecorder:
@@ -88,10 +152,10 @@ class PlainRecorder:
         return replay
 
 
-def run_in_blocks(
+def run_in_chunks(
     monkeypatch: pytest.MonkeyPatch, obstacle: Callable[[Any, Any], str | None]
 ) -> list[PlainRecorder]:
-    """Makes runs on the CPU go in blocks, whose steps stand-ins call, and returns these as they are made.
+    """Makes runs on the CPU go in chunks, whose steps stand-ins call, and returns these as they are made.
 
     Args:
         monkeypatch: undoes it after the test.
@@ -99,7 +163,7 @@ def run_in_blocks(
     """
     made: list[PlainRecorder] = []
 
-    def recorder(device: torch.device, required: bool) -> PlainRecorder:
+    def recorder(device: torch.device, required: bool, peers: Any = None) -> PlainRecorder:
         made.append(PlainRecorder(required))
         return made[-1]
 

@@ -38,7 +38,7 @@ from gnnsparse.train.folders import RunFolder, RunFolderError
 from gnnsparse.train.interruption import StopAtRequest, StopRequest, TrainingInterrupted
 from gnnsparse.train.module import StepTrainer, TaskModule
 from gnnsparse.train.plots import Curves, write_plots
-from gnnsparse.train.ranks import AgreedRecorder, AgreedStop, agreed_problem
+from gnnsparse.train.ranks import agreed_problem
 from gnnsparse.train.settings import TrainerConfig
 from gnnsparse.train.steps import Chunks, ChunkStrategy, Recorder, UncapturableError, obstacle
 from gnnsparse.train.trained import ModelRecipe
@@ -173,8 +173,7 @@ def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> s
     reason = obstacle(module, data)
     if module.shards_optimizer:
         reason = "steps of an optimiser whose state is divided wait for the host"
-    if data.peers is not None:
-        reason = agreed_problem(reason, data.peers)
+    reason = agreed_problem(reason, data.peers)
     if reason is not None and config.capture == "on":
         raise UncapturableError(reason)
     if reason is not None:
@@ -213,8 +212,7 @@ def _fit(
     history = History(config.log_every, steps, in_chunks=reason is None, curves=curves)
     recorder = strategy = keep = None
     if reason is None:
-        given = (device, config.capture == "on")
-        recorder = Recorder(*given) if data.peers is None else AgreedRecorder(*given, data.peers)
+        recorder = Recorder(device, config.capture == "on", data.peers)
         chunks = Chunks(every, config.log_every, config.patience is not None, best, history, timer)
         strategy = ChunkStrategy(device, chunks, recorder, data.batch_source)
     if folder is not None and config.checkpoint:
@@ -225,7 +223,7 @@ def _fit(
     callbacks: list[Callback] = [timer, history, best]
     if strategy is None:
         callbacks.append(Validation(every, history, best))
-    stopping = StopAtRequest(stop) if data.peers is None else AgreedStop(stop, data.peers)
+    stopping = StopAtRequest(stop, data.peers)
     writes = (keep, best, config.checkpoint_seconds, identity, recipe)
     checkpoints = Checkpoints(*writes)
     if data.peers is not None and module.shards_optimizer:

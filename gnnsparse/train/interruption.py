@@ -12,6 +12,9 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
+from gnnsparse.distributed.training import Peers
+from gnnsparse.train.ranks import all_of_ranks
+
 __all__ = ["StopAtRequest", "StopRequest", "TrainingInterrupted"]
 
 #: The signals that end a training: Ctrl-C, and what `kill`, batch systems and containers send.
@@ -80,22 +83,28 @@ class StopRequest:
 class StopAtRequest(Callback):
     """Ends the training after the step in which a signal came. Lightning then ends as at the last step.
 
+    Several ranks end after the same step, the first in which a signal had come to one of them.
+
     Args:
-        request: notes the signals.
+        request: notes the signals of this process.
+        peers: the ranks; None: this process trains alone.
 
     Attributes:
         stopped: whether it has ended the training, and not early stopping in the same step.
     """
 
-    def __init__(self, request: StopRequest) -> None:
-        self._request, self.stopped = request, False
+    def __init__(self, request: StopRequest, peers: Peers | None = None) -> None:
+        self._request, self._peers, self.stopped = request, peers, False
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Takes the signals from Lightning, which would end in the middle of an epoch."""
+        """Take the signals from Lightning, which would end in the middle of an epoch."""
         self._request.install()
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Stops if a signal has come."""
+        """Stop if a signal has come."""
+        if self._peers is not None:
+            signum = int(all_of_ranks(self._request.signum or 0, self._peers).max())
+            self._request.signum = signum or None
         if self._request.signum is not None and not trainer.should_stop:
             self.stopped = trainer.global_step < trainer.max_steps
             trainer.should_stop = True

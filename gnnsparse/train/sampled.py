@@ -27,7 +27,7 @@ from gnnsparse.sampling.blocks import BlockArrays, prepare_block
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared
 from gnnsparse.train.data import StepInput, shuffled_epochs
-from gnnsparse.train.ranks import holds_everywhere
+from gnnsparse.train.ranks import all_of_ranks
 from gnnsparse.train.settings import SamplerConfig
 from gnnsparse.train.tasks import text_of
 
@@ -424,7 +424,9 @@ class NodeBatches:
         """
         single, peers = partial(self.gather, drawn), self._data.peers
         fits = self.buffers.takes(drawn)
-        if fits if peers is None else holds_everywhere(fits, peers):
+        if peers is not None:
+            fits = bool(all_of_ranks(fits, peers).min())
+        if fits:
             return StepInput(single, self.buffers, partial(self.buffers.load, drawn), self.buffers.batch)
         if drawn.ids.numel() == self.buffers.count and not self._was_large:
             _log.info("trainer.capture: a sample is larger than most; such steps are launched one by one")

@@ -9,9 +9,9 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.training import Peers
 from gnnsparse.train.callbacks import Checkpoints
+from gnnsparse.train.ranks import all_of_ranks
 
 with warnings.catch_warnings():
     # The package compiles other optimisers with torch.jit when it is imported, of which torch warns itself.
@@ -65,7 +65,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
 
 class SharedCheckpoints(Checkpoints):
-    """Checkpoints of ranks that divide the optimiser's state: rank 0 writes after all have sent their shares.
+    """Checkpoints of ranks that divide the optimiser's state: rank 0 writes after all have sent theirs.
 
     Args:
         peers: the ranks.
@@ -87,8 +87,7 @@ class SharedCheckpoints(Checkpoints):
         self._writes = self._of_first(self._folder is not None)
 
     def _of_first(self, own: bool) -> bool:
-        flag = torch.tensor([own], dtype=torch.int64, device="cpu")
-        return bool(gather_ranks(flag, self._peers.control)[0])
+        return bool(all_of_ranks(own, self._peers)[0])
 
     def _is_due(self) -> bool:
         return self._writes and self._of_first(super()._is_due())

@@ -20,10 +20,12 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.nn.modules import module as torch_modules
 
+from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
 from gnnsparse.train.data import BatchSource, PreparedData, StepInput
 from gnnsparse.train.module import TaskModule
+from gnnsparse.train.ranks import agreed_problem
 
 __all__ = ["ChunkStrategy", "Chunks", "Program", "Recorder", "Steps", "UncapturableError", "obstacle"]
 
@@ -85,19 +87,23 @@ class Recorder:
 
     When a capture fails, the calls of all programs run as they are from then on.
 
+    Several ranks capture a call on all of them, or on none: NCCL does not allow anything between. A capture
+    launches nothing, so that a rank whose capture fails leaves no other one waiting.
+
     Args:
         device: the GPU.
         required: whether a capture that fails ends the run.
+        peers: the ranks; None: this process trains alone.
 
     Attributes:
         problem: why a capture failed; None: none did.
         is_recording: whether a call is being captured.
     """
 
-    def __init__(self, device: torch.device, required: bool) -> None:
+    def __init__(self, device: torch.device, required: bool, peers: Peers | None = None) -> None:
         self.problem: str | None = None
         self.is_recording = False
-        self._device, self._required = device, required
+        self._device, self._required, self._peers = device, required, peers
         self._stream: torch.cuda.Stream | None = None
 
     def run_first(self, call: Callable[[], None]) -> None:
@@ -133,7 +139,7 @@ class Recorder:
             problem, cause = f"a step can't be captured in a CUDA graph: {error}", error
         finally:
             self.is_recording = False
-        self.problem = self._agreed(problem)
+        self.problem = agreed_problem(problem, self._peers)
         if self.problem is None:
             return replay
         undo()
@@ -143,10 +149,6 @@ class Recorder:
         del cause
         _log.warning("trainer.capture: %s; steps are launched one by one", self.problem)
         return call
-
-    def _agreed(self, problem: str | None) -> str | None:
-        """Returns why this call is not replayed, after the capture; None: it is."""
-        return problem
 
 
 class Program:

@@ -15,8 +15,8 @@ from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.ranks import AgreedRecorder, agreed_problem
-from gnnsparse.train.steps import UncapturableError
+from gnnsparse.train.ranks import agreed_problem
+from gnnsparse.train.steps import Recorder, UncapturableError
 from gnnsparse.train.tasks.node import SharedGraphData, SharedNodeClassifier
 from models import GCN
 from tests.tasks import PlainRecorder, toy_task
@@ -76,7 +76,7 @@ def recorded(obstacle: Any) -> Iterator[list[PlainRecorder]]:
         made.append(PlainRecorder(required))
         return made[-1]
 
-    with mock.patch.multiple("gnnsparse.train.fitting", obstacle=obstacle, AgreedRecorder=recorder):
+    with mock.patch.multiple("gnnsparse.train.fitting", obstacle=obstacle, Recorder=recorder):
         yield made
 
 
@@ -113,16 +113,16 @@ def failed_captures(group: dist.ProcessGroup) -> list[str]:
         said.append("called")
 
     with mock.patch("gnnsparse.train.steps.capture", capture):
-        recorder = AgreedRecorder(torch.device("cpu"), False, peers)
+        recorder = Recorder(torch.device("cpu"), False, peers)
         recorder.record(call, lambda: undone.append(1))()
         said.append(str(recorder.problem))
         try:
-            AgreedRecorder(torch.device("cpu"), True, peers).record(call, lambda: undone.append(2))
+            Recorder(torch.device("cpu"), True, peers).record(call, lambda: undone.append(2))
         except UncapturableError as error:
             said.append(str(error))
     assert undone == [1, 2]
     with mock.patch("gnnsparse.train.steps.capture", lambda call, calls, stream: call):
-        AgreedRecorder(torch.device("cpu"), True, peers).record(call, lambda: None)()
+        Recorder(torch.device("cpu"), True, peers).record(call, lambda: None)()
     return said
 
 

@@ -18,9 +18,7 @@ from gnnsparse.inference import LoadedModel, LoadError, Prediction, Predictor
 from gnnsparse.registry import Registry
 from gnnsparse.train import (
     FullGraphData,
-    NodeClassifier,
     OptimizerConfig,
-    PreprocessConfig,
     SequenceClassifier,
     SequenceData,
     TrainerConfig,
@@ -30,7 +28,7 @@ from gnnsparse.train.checkpoint import MODEL, SUM, best_sum
 from gnnsparse.train.trained import ModelRecipe
 from models import GCN, MODELS, Transformer
 from tests.helpers import PRECISIONS
-from tests.tasks import toy_sequences, toy_task
+from tests.tasks import prepared, toy_sequences, toy_task, train_toy
 
 RECIPE = ModelRecipe("models:MODELS", "gcn", {"hidden_channels": 16}, 8, 3, values="gcn")
 
@@ -40,13 +38,10 @@ def trained(
 ) -> tuple[torch.nn.Module, FullGraphData]:
     """A model after a short run, with the weights of the best epoch, and its data."""
     task = task or toy_task()
-    torch.manual_seed(0)
-    model = GCN(task.num_features, 16, task.num_classes)
     precision = "fp32" if recipe is None else recipe.precision
-    data = FullGraphData(task, precision=precision, device=device, preprocess=PreprocessConfig(cache=False))
-    module = NodeClassifier(model, task, OptimizerConfig(), 12)
-    fit(module, data, TrainerConfig(max_epochs=12, progress=False), folder=folder, recipe=recipe)
-    return model.to(device).eval(), data
+    data = {"precision": precision, "device": device}
+    _, module = train_toy(folder, task, data=data, given={"recipe": recipe})
+    return module.model.to(device).eval(), prepared(task, **data)
 
 
 @pytest.fixture(scope="module")
@@ -325,7 +320,7 @@ class _Asks(torch.nn.Module):
 
 @pytest.mark.gpu
 def test_a_predictor_that_can_not_be_captured(tmp_path: Path) -> None:
-    data = FullGraphData(toy_task(), device="cuda", preprocess=PreprocessConfig(cache=False))
+    data = prepared(toy_task(), device="cuda")
     x, adj = data.batch.x.abs(), data.batch.adj
     with pytest.raises(
         ValueError, match="capture: got 'on', but the model can't be captured in a CUDA graph"

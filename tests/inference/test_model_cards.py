@@ -25,17 +25,9 @@ from gnnsparse.data import CATALOG, NodeDataset, register_dataset
 from gnnsparse.inference import LoadError
 from gnnsparse.inference.card import card_text, write_card
 from gnnsparse.inference.predict import predict_run, write_predictions
-from gnnsparse.train import (
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    TrainerConfig,
-    fit,
-)
 from gnnsparse.train.trained import ModelRecipe
 from models import GCN, MODELS
-from tests.tasks import toy_task
+from tests.tasks import classifier, toy_task, train_toy
 
 TASK = toy_task(nodes=60)
 RECIPE = ModelRecipe(
@@ -58,11 +50,8 @@ RESULT = {
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run."""
     folder = tmp_path_factory.mktemp("run")
-    torch.manual_seed(0)
-    model = GCN(TASK.num_features, 8, TASK.num_classes)
-    data = FullGraphData(TASK, values="gcn", preprocess=PreprocessConfig(cache=False))
-    module = NodeClassifier(model, TASK, OptimizerConfig(), 5)
-    fit(module, data, TrainerConfig(max_epochs=5, progress=False), folder=folder, recipe=RECIPE)
+    module = classifier(TASK, 5, model=lambda inputs, _, outputs: GCN(inputs, 8, outputs))
+    train_toy(folder, TASK, 5, module=module, given={"recipe": RECIPE})
     (folder / "result.json").write_text(json.dumps(RESULT))
     return folder
 

@@ -18,20 +18,10 @@ import pytest
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.train import (
-    CheckpointError,
-    FitResult,
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    TrainerConfig,
-    check_checkpoint,
-    fit,
-)
+from gnnsparse.train import CheckpointError, FitResult, NodeClassifier, TrainerConfig, check_checkpoint
 from gnnsparse.train.checkpoint import SUM, check_fits, checkpoint_sum, contents_of
 from models import GCN
-from tests.tasks import toy_task
+from tests.tasks import classifier, toy_task, train_toy
 
 TASK = toy_task(nodes=60)
 CONFIG = TrainerConfig(max_epochs=7, progress=False)
@@ -39,26 +29,24 @@ IDENTITY = {"task": "toy"}
 
 
 def module(hidden: int = 16, layers: int = 2, **options: Any) -> NodeClassifier:
-    torch.manual_seed(0)
-    model = GCN(TASK.num_features, hidden, TASK.num_classes, num_layers=layers)
-    return NodeClassifier(model, TASK, OptimizerConfig(**{"schedule": "cosine", **options}), 7)
+    def model(inputs: int, _: int, outputs: int) -> GCN:
+        return GCN(inputs, hidden, outputs, num_layers=layers)
+
+    return classifier(TASK, 7, model=model, **{"schedule": "cosine", **options})
 
 
 def resumed(
     path: Path | None, made: NodeClassifier | None = None, **options: Any
 ) -> tuple[FitResult, dict[str, Any]]:
-    made = made or module()
-    data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
-    result = fit(made, data, CONFIG, resume=path, identity=IDENTITY, **options)
+    given = {"resume": path, "identity": IDENTITY, **options}
+    result, made = train_toy(task=TASK, epochs=7, module=made or module(), given=given)
     return result, made.model.state_dict()
 
 
 @pytest.fixture(scope="module")
 def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
-    config = TrainerConfig(max_epochs=4, progress=False, logger="none")
-    fit(module(), data, config, folder=folder, identity=IDENTITY)
+    train_toy(folder, TASK, 4, module=module(), given={"identity": IDENTITY}, logger="none")
     return folder / "checkpoints" / "last.ckpt"
 
 

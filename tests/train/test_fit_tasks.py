@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 import gnnsparse
 from gnnsparse.inference import load
-from gnnsparse.train import OptimizerConfig, SamplerConfig, TrainerConfig
+from gnnsparse.train import CheckpointError, OptimizerConfig, SamplerConfig, TrainerConfig
 from gnnsparse.train import fit as train
 from gnnsparse.train.tasks import TASKS, RunOptions
 from models import GCN, MODELS
@@ -65,6 +65,32 @@ def test_every_task(name: str, tmp_path: Path) -> None:
     assert all(torch.equal(tensor, weights[key]) for key, tensor in other.state_dict().items())
     with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
         result.predict()
+
+
+@pytest.mark.parametrize("name", [*CASES, "node"])
+def test_resumed_as_uninterrupted(name: str, tmp_path: Path) -> None:
+    """With the batches, the samples and the dropped numbers of a run that was not interrupted."""
+    sampler = SamplerConfig("neighbor", fanouts=(5, 5), batch_size=16)
+    own = {**CASES, "node": (lambda: toy_task(150), "gcn", {"sampler": sampler})}
+    make, model_name, options = own[name]
+    dataset = make()
+
+    def run(epochs: int, folder: str, resume: Path | None = None) -> tuple[Any, dict[str, torch.Tensor]]:
+        model = model_for(name, model_name, dataset)
+        result = gnnsparse.fit(
+            model, dataset, epochs=epochs, batch_size=16, device="cpu", folder=tmp_path / folder,
+            resume=resume, **options,
+        )  # fmt: skip
+        return result, model.state_dict()
+
+    whole, weights = run(5, "whole")
+    run(2, "first")
+    rest, resumed = run(5, "second", tmp_path / "first" / "checkpoints" / "last.ckpt")
+    assert (rest.epochs, rest.best_epoch, rest.metrics) == (5, whole.best_epoch, whole.metrics)
+    assert rest.history == whole.history[2:]
+    assert all(torch.equal(weights[key], resumed[key]) for key in weights)
+    with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
+        run(1, "third", tmp_path / "first" / "checkpoints" / "last.ckpt")
 
 
 def test_a_row_of_the_history_is_an_epoch() -> None:

@@ -13,19 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.train import (
-    FitResult,
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    StopRequest,
-    TrainerConfig,
-    TrainingInterrupted,
-    fit,
-)
-from models import GCN
-from tests.tasks import toy_task
+from gnnsparse.train import FitResult, NodeClassifier, StopRequest, TrainingInterrupted
+from tests.tasks import classifier, toy_task, train_toy
 
 TASK = toy_task()
 EPOCHS = 24
@@ -52,15 +41,17 @@ class Interrupting(NodeClassifier):
 
 
 def train(
-    folder: Path | None, at: dict[int, int] | None = None, resume: Path | None = None, **config: Any
+    folder: Path | None,
+    at: dict[int, int] | None = None,
+    resume: Path | None = None,
+    stop: StopRequest | None = None,
+    **config: Any,
 ) -> tuple[FitResult, Interrupting]:
-    torch.manual_seed(0)
-    model = GCN(TASK.num_features, 16, TASK.num_classes, dropout=0.5)
-    module = Interrupting(model, TASK, OptimizerConfig(schedule="cosine"), EPOCHS)
+    module: Any = classifier(TASK, EPOCHS, Interrupting, options={"dropout": 0.5}, schedule="cosine")
     module.at = at or {}
-    data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
-    options = TrainerConfig(**{"max_epochs": EPOCHS, "progress": False, **config})
-    return fit(module, data, options, folder=folder, resume=resume), module
+    given = {"resume": resume, **({} if stop is None else {"stop": stop})}
+    epochs = config.pop("max_epochs", EPOCHS)
+    return train_toy(folder, TASK, epochs, module=module, given=given, **config)[0], module
 
 
 def log_of(folder: Path) -> str:
@@ -110,12 +101,7 @@ def test_without_checkpoints_nothing_is_kept(tmp_path: Path) -> None:
 def test_a_signal_in_the_last_step_comes_after_the_scores() -> None:
     """The caller who notes the signals has the result; otherwise they do afterwards what they did before."""
     with StopRequest() as stop:
-        torch.manual_seed(0)
-        module = Interrupting(GCN(TASK.num_features, 16, TASK.num_classes), TASK, OptimizerConfig(), 4)
-        module.at = {4: signal.SIGTERM}
-        data = FullGraphData(TASK, preprocess=PreprocessConfig(cache=False))
-        settings = TrainerConfig(max_epochs=4, progress=False)
-        result = fit(module, data, settings, stop=stop)
+        result, _ = train(None, {4: signal.SIGTERM}, stop=stop, max_epochs=4)
     assert (result.epochs, stop.signum) == (4, signal.SIGTERM)
     with pytest.raises(KeyboardInterrupt) as stopped:
         train(None, {4: signal.SIGINT}, max_epochs=4)

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from gnnsparse.train import PreprocessConfig, RunFolder, RunFolderError, TrainerConfig, fit
+from gnnsparse.train import RunFolder, RunFolderError, RunFolderWarning
 from gnnsparse.train.folders import MARK, make_new
-from tests.tasks import toy_task
+from tests.tasks import train_toy
 
 FORK = multiprocessing.get_context("fork")
 #: Processes that start together.
@@ -213,18 +213,8 @@ def test_a_full_disk_shows_before_training(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_fills_up_costs_the_files_and_not_the_training(tmp_path: Path) -> None:
-    from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, RunFolderWarning
-    from models import GCN
-
     def run(folder: Path | None) -> Any:
-        import torch
-
-        torch.manual_seed(0)
-        task = toy_task()
-        module = NodeClassifier(GCN(task.num_features, 16, 3), task, OptimizerConfig(), 8)
-        data = FullGraphData(task, preprocess=PreprocessConfig(cache=False))
-        settings = TrainerConfig(max_epochs=8, progress=False, log_every=2, checkpoint_seconds=0)
-        return fit(module, data, settings, folder=folder)
+        return train_toy(folder, epochs=8, log_every=2, checkpoint_seconds=0)[0]
 
     want = run(None)
     with warnings.catch_warnings(record=True) as caught, files_end_at(300):

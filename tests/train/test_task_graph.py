@@ -69,9 +69,9 @@ def test_batches_do_not_depend_on_how_many_are_made_at_once(
     order = torch.randperm(data.train_items).split(6)
     single = [data.gather("train", ids) for ids in order]
     monkeypatch.setattr("gnnsparse.train.tasks.graph._PACKED_ELEMENTS", most)
-    lots = [len(lot) for lot in data._packed("train", order)]
-    assert (lots == [1] * len(order)) == (most == 1)
-    assert (lots == [len(order)]) == (most == 10**6)
+    packed = [len(batches) for batches in data._packed("train", order)]
+    assert (packed == [1] * len(order)) == (most == 1)
+    assert (packed == [len(order)]) == (most == 10**6)
     for batch, one in zip(data.gather_all("train", order), single, strict=True):
         for name in ("x", "graph_ptr", "y"):
             assert torch.equal(getattr(batch, name), getattr(one, name))
@@ -179,24 +179,6 @@ def test_a_trained_model_can_be_loaded(tmp_path: Path) -> None:
     assert alone.logits.shape == (1, 2)
     with pytest.raises(ValueError, match="padding: goes with models of sequences"):
         model.predict(data.dataset.x[:first], whole, padding=torch.ones(1, 1, dtype=torch.bool))
-
-
-def test_resumed_as_uninterrupted(tmp_path: Path) -> None:
-    whole, _, _ = train(epochs=6, folder=tmp_path / "whole")
-    torch.manual_seed(0)
-    dataset = graph_dataset()
-    dataset = replace(dataset, x=torch.ones(dataset.num_nodes, 3))
-    results = []
-    for epochs, resume in ((3, None), (6, tmp_path / "half" / "checkpoints" / "last.ckpt")):
-        torch.manual_seed(0)
-        data = data_of(dataset)
-        model = MODELS["gin"].for_task("graph").build(3, hidden_channels=16, out_channels=2, dropout=0.0)
-        module = GraphPredictor(model, dataset, PLAIN, epochs * data.steps_per_epoch)
-        config = TrainerConfig(max_epochs=epochs, progress=False, logger="none")
-        folder = tmp_path / ("half" if resume is None else "rest")
-        results.append(fit(module, data, config, folder=folder, resume=resume))
-    assert results[1].metrics == whole.metrics
-    assert results[1].best_epoch == whole.best_epoch
 
 
 def test_a_model_for_several_tasks() -> None:

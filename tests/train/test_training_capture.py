@@ -1,8 +1,7 @@
-"""Steps in blocks: they are single steps, who sees them, what forbids a capture, and one that fails."""
+"""Steps in chunks: they are single steps, who sees them, what forbids a capture, and one that fails."""
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -15,11 +14,9 @@ from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import (
     FitResult,
-    FullGraphData,
     GraphBatch,
     NodeClassifier,
     OptimizerConfig,
-    PreprocessConfig,
     SequenceClassifier,
     SequenceData,
     TrainerConfig,
@@ -31,13 +28,29 @@ from gnnsparse.train.data import PreparedData
 from gnnsparse.train.steps import Chunks, Program, Recorder, obstacle
 from models import AGNN, GCN, Transformer
 from tests.helpers import PRECISIONS
-from tests.tasks import PlainRecorder, run_in_blocks, toy_sequences, toy_task
+from tests.tasks import (
+    PlainRecorder,
+    classifier,
+    rows_of,
+    run_in_chunks,
+    toy_sequences,
+    toy_task,
+    train_toy,
+)
 
 
 @pytest.fixture
-def in_blocks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
-    """Runs on the CPU go in blocks, by stand-ins that call what a graph would replay, and are returned."""
-    return run_in_blocks(monkeypatch, lambda module, data: None)
+def in_chunks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
+    """Runs on the CPU go in chunks, by stand-ins that call what a graph would replay, and are returned."""
+    return run_in_chunks(monkeypatch, lambda module, data: None)
+
+
+@pytest.fixture(params=["single", "chunks"])
+def way(request: pytest.FixtureRequest) -> str:
+    """Runs go step by step, or in chunks."""
+    if request.param == "chunks":
+        request.getfixturevalue("in_chunks")
+    return request.param
 
 
 def run(
@@ -50,25 +63,18 @@ def run(
     resume: Path | None = None,
     device: str = "cpu",
     precision: str = "fp32",
-    optimizer: OptimizerConfig | None = None,
+    optimizer: dict[str, Any] | None = None,
     options: dict[str, Any] | None = None,
     schedule_end: int | None = None,
     **config: Any,
 ) -> tuple[FitResult, dict[str, torch.Tensor]]:
     task = task or toy_task()
-    torch.manual_seed(0)
-    data = FullGraphData(task, precision=precision, device=device, preprocess=PreprocessConfig(cache=False))
-    built = model(task.num_features, 16, task.num_classes, **(options or {}))
-    trained = module(built, task, optimizer or OptimizerConfig(), schedule_end or epochs)
-    settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
-    result = fit(trained, data, settings, folder=folder, resume=resume)
+    made = classifier(task, schedule_end or epochs, module, model, options, **(optimizer or {}))
+    data = {"precision": precision, "device": device}
+    result, trained = train_toy(
+        folder, task, epochs, module=made, data=data, given={"resume": resume}, **config
+    )
     return result, {name: tensor.cpu() for name, tensor in trained.model.state_dict().items()}
-
-
-def rows(folder: Path) -> list[dict[str, str]]:
-    (file,) = folder.glob("logs/csv/*/metrics.csv")
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
 
 
 def last(folder: Path) -> dict[str, Any]:
@@ -90,7 +96,9 @@ def same(a: Any, b: Any, rounding: float = 0.0) -> bool:
 
 def curve(folder: Path) -> torch.Tensor:
     """The training losses of all steps, then the validation losses."""
-    columns = [[float(row[name]) for row in rows(folder) if row[name]] for name in ("train/loss", "val/loss")]
+    columns = [
+        [float(row[name]) for row in rows_of(folder) if row[name]] for name in ("train/loss", "val/loss")
+    ]
     return torch.tensor(columns[0] + columns[1])
 
 
@@ -102,8 +110,8 @@ CASES: dict[str, dict[str, Any]] = {
     "plain": {},
     "rarely validated": {"val_every": 4},
     "never in between": {"val_every": 100},
-    "short blocks": {"log_every": 7, "val_every": 3},
-    "schedule": {"optimizer": OptimizerConfig(schedule="cosine", decay="all")},
+    "short chunks": {"log_every": 7, "val_every": 3},
+    "schedule": {"optimizer": {"schedule": "cosine", "decay": "all"}},
     "norm and dropout": {"options": {"norm": "batch", "dropout": 0.3}},
     "agnn": {"model": AGNN},
     "patience": {"patience": 15, "epochs": 120},
@@ -113,73 +121,77 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_blocks_are_single_steps(
+def test_chunks_are_single_steps(
     case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     single, weights = run(tmp_path / "single", **CASES[case])
-    request.getfixturevalue("in_blocks")
-    blocks, of_blocks = run(tmp_path / "blocks", **CASES[case])
-    assert (single.capture, blocks.capture) == ("CUDA graphs need a GPU, and the run is on cpu", "on")
+    request.getfixturevalue("in_chunks")
+    chunks, of_chunks = run(tmp_path / "chunks", **CASES[case])
+    assert (single.capture, chunks.capture) == ("CUDA graphs need a GPU, and the run is on cpu", "on")
     rounding = RATE if case == "schedule" else 0.0
     for name in ("epochs", "best_epoch", "metrics", "parameters"):
-        assert getattr(single, name) == getattr(blocks, name)
+        assert getattr(single, name) == getattr(chunks, name)
     steps = [
-        [(row["step"], bool(row["val/loss"])) for row in rows(tmp_path / way)] for way in ("single", "blocks")
+        [(row["step"], bool(row["val/loss"])) for row in rows_of(tmp_path / way)]
+        for way in ("single", "chunks")
     ]
     assert steps[0] == steps[1]
-    assert same(curve(tmp_path / "single"), curve(tmp_path / "blocks"), rounding)
-    assert same(weights, of_blocks, rounding)
-    a, b = last(tmp_path / "single"), last(tmp_path / "blocks")
+    assert same(curve(tmp_path / "single"), curve(tmp_path / "chunks"), rounding)
+    assert same(weights, of_chunks, rounding)
+    a, b = last(tmp_path / "single"), last(tmp_path / "chunks")
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "global_step", "epoch"):
         assert same(a[part], b[part], rounding), part
     assert single.epochs > 8
 
 
-def test_a_block_is_one_step_of_lightning(tmp_path: Path, in_blocks: list[PlainRecorder]) -> None:
+def test_a_chunk_is_one_step_of_lightning(tmp_path: Path, in_chunks: list[PlainRecorder]) -> None:
     run(tmp_path, epochs=100, log_every=40, val_every=5)
     assert last(tmp_path)["loops"]["fit_loop"]["epoch_loop.batch_progress"]["total"]["ready"] == 3
     assert last(tmp_path)["global_step"] == 100
-    (recorder,) = in_blocks
+    (recorder,) = in_chunks
     assert recorder.counts == {"first": 2, "recorded": 2, "replayed": 100 + 20 - 2}
 
 
 @pytest.mark.parametrize("schedule", ["none", "cosine"])
-@pytest.mark.parametrize("order", ["single to blocks", "blocks to single", "blocks to blocks"])
+@pytest.mark.parametrize("order", ["single to chunks", "chunks to single", "chunks to chunks"])
 def test_resumed_in_the_other_way(
     schedule: str, order: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     settings = {
-        "optimizer": OptimizerConfig(schedule=schedule, decay="all"),
+        "optimizer": {"schedule": schedule, "decay": "all"},
         "schedule_end": 31,
         "val_every": 4,
     }
     whole, _ = run(tmp_path / "whole", epochs=31, **settings)
     first, second = order.split(" to ")
-    capture = {"single": "off", "blocks": "auto"}
-    request.getfixturevalue("in_blocks")
+    capture = {"single": "off", "chunks": "auto"}
+    request.getfixturevalue("in_chunks")
     run(tmp_path / "first", epochs=14, capture=capture[first], **settings)
     begun = tmp_path / "first" / "checkpoints" / "last.ckpt"
     resumed, _ = run(tmp_path / "second", epochs=31, resume=begun, capture=capture[second], **settings)
-    assert resumed.capture == {"single": "off", "blocks": "on"}[second]
+    assert resumed.capture == {"single": "off", "chunks": "on"}[second]
     assert resumed.epochs == whole.epochs == 31
     rounding = RATE if schedule == "cosine" else 0.0
     a, b = last(tmp_path / "whole"), last(tmp_path / "second")
     assert same(a["state_dict"], b["state_dict"], rounding)
     assert same(a["optimizer_states"], b["optimizer_states"], rounding)
-    losses = [[float(row["train/loss"]) for row in rows(tmp_path / way)] for way in ("whole", "second")]
+    losses = [[float(row["train/loss"]) for row in rows_of(tmp_path / way)] for way in ("whole", "second")]
     assert same(torch.tensor(losses[0][14:]), torch.tensor(losses[1]), rounding)
 
 
-def test_a_loss_that_is_not_finite(tmp_path: Path, in_blocks: list[PlainRecorder]) -> None:
+def test_a_loss_that_is_not_finite(tmp_path: Path, way: str) -> None:
     with pytest.raises(FloatingPointError, match=r"training diverged: the loss of epoch \d is (nan|inf)"):
-        run(tmp_path, optimizer=OptimizerConfig(lr=1e38), log_every=5)
+        run(tmp_path, optimizer={"lr": 1e38}, log_every=5)
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_the_host_asks_for_nothing_in_a_block(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_blocks: list[PlainRecorder]
+def test_the_host_asks_for_nothing_in_an_ordinary_epoch(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many questions in blocks of 60 steps as in blocks of 20; on a GPU each would wait for the device."""
+    """On a GPU each question would wait for the device.
+
+    As many for 60 steps as for 20, and in chunks of 60 as in chunks of 20.
+    """
     asked: list[str] = []
     for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
         original = getattr(torch.Tensor, name)
@@ -192,18 +204,21 @@ def test_the_host_asks_for_nothing_in_a_block(
     counts = []
     for length in (20, 60):
         asked.clear()
-        run(tmp_path / str(length), epochs=2 * length, log_every=length)
+        if way == "single":
+            train_toy(epochs=length, log_every=1000)
+        else:
+            run(tmp_path / str(length), epochs=2 * length, log_every=length)
         counts.append(len(asked))
-    assert counts[0] == counts[1] > 0
+    assert counts[0] == counts[1] > 0  # reading the results
 
 
 def test_how_a_run_is_cut() -> None:
     def cut(end: int, begin: int = 0, **options: Any) -> list[int]:
         settings = {"validate_every": 5, "log_every": 50, "stops_early": False, **options}
-        blocks = Chunks(best=BestEpoch("x", None), history=History(1), timer=EpochTimer(), **settings)
+        chunks = Chunks(best=BestEpoch("x", None), history=History(1), timer=EpochTimer(), **settings)
         counts, done = [], begin
         while done < end:
-            counts.append(blocks.count(done, end))
+            counts.append(chunks.count(done, end))
             done += counts[-1]
         return counts
 
@@ -214,11 +229,11 @@ def test_how_a_run_is_cut() -> None:
     assert cut(12, 3, stops_early=True) == [2, 5, 2]
 
 
-def test_rows_of_a_block() -> None:
+def test_rows_of_a_chunk() -> None:
     values = torch.tensor([[1.0, 0.0, 0.0], [2.0, 0.5, 0.25], [3.0, 0.0, 0.0]])
-    block = StepRows(8, ("train/loss", "val/loss", "val/accuracy"), values, frozenset({9}))
-    assert len(block) == 3
-    assert block.read() == [
+    chunk = StepRows(8, ("train/loss", "val/loss", "val/accuracy"), values, frozenset({9}))
+    assert len(chunk) == 3
+    assert chunk.read() == [
         (8, {"train/loss": 1.0}),
         (9, {"train/loss": 2.0, "val/loss": 0.5, "val/accuracy": 0.25}),
         (10, {"train/loss": 3.0}),
@@ -252,18 +267,13 @@ class _OnGpu:
     capture_obstacle = PreparedData.capture_obstacle
 
 
-def classifier(kind: type[NodeClassifier] = NodeClassifier) -> NodeClassifier:
-    task = toy_task()
-    return kind(GCN(task.num_features, 4, task.num_classes), task, OptimizerConfig(), 1)
-
-
 class _Clips(NodeClassifier):
     def on_after_backward(self) -> None:
         pass
 
 
 def _with_hook(name: str) -> NodeClassifier:
-    module = classifier()
+    module = classifier(toy_task())
     if name == "forward":
         module.model.convs[1].register_forward_hook(lambda *_: None)
     elif name == "backward":
@@ -275,22 +285,27 @@ def _with_hook(name: str) -> NodeClassifier:
 
 def test_what_forbids_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     data: Any = _OnGpu()
-    assert obstacle(classifier(), data) is None
-    assert obstacle(classifier(), _OnGpu(None)) == "the batches of this task differ from step to step"
+    assert obstacle(classifier(toy_task()), data) is None
+    assert (
+        obstacle(classifier(toy_task()), _OnGpu(None)) == "the batches of this task differ from step to step"
+    )
     for kind, says in (
         ("forward", "a hook of model.convs.1 would not run in each step"),
         ("backward", "a hook of model would not run in each step"),
         ("tensor", "a hook of model.convs.0.lin.weight would not run in each step"),
     ):
         assert obstacle(_with_hook(kind), data) == says
-    assert obstacle(classifier(_Clips), data) == "_Clips.on_after_backward would not run in each step"
+    assert (
+        obstacle(classifier(toy_task(), kind=_Clips), data)
+        == "_Clips.on_after_backward would not run in each step"
+    )
     with torch.autograd.set_detect_anomaly(True, check_nan=False):
-        assert "anomaly" in str(obstacle(classifier(), data))
+        assert "anomaly" in str(obstacle(classifier(toy_task()), data))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert obstacle(classifier(), data) == "a hook of all modules would not run in each step"
+    assert obstacle(classifier(toy_task()), data) == "a hook of all modules would not run in each step"
     handle.remove()
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    assert "CUDA_LAUNCH_BLOCKING" in str(obstacle(classifier(), data))
+    assert "CUDA_LAUNCH_BLOCKING" in str(obstacle(classifier(toy_task()), data))
 
 
 def test_on_is_refused_where_it_can_not_be(tmp_path: Path) -> None:
@@ -334,18 +349,18 @@ def test_sequences_are_not_captured() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_failed_capture_changes_nothing_but_the_speed(
     fails_at: int, precision: str, tmp_path: Path, caplog: pytest.LogCaptureFixture,
-    in_blocks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch,
+    in_chunks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """Of the step (the first capture) or of the validation: the run goes on, in blocks, without graphs."""
+    """Of the step (the first capture) or of the validation: the run goes on, in chunks, without graphs."""
     single, weights = run(tmp_path / "single", capture="off", precision=precision)
     monkeypatch.setattr(PlainRecorder, "fails_at", fails_at)
-    result, of_blocks = run(tmp_path / "blocks", precision=precision)
+    result, of_chunks = run(tmp_path / "chunks", precision=precision)
     assert result.capture == "a step can't be captured in a CUDA graph: operation not permitted"
     assert (result.metrics, result.best_epoch) == (single.metrics, single.best_epoch)
-    assert rows(tmp_path / "single") == rows(tmp_path / "blocks")
-    assert same(weights, of_blocks)
+    assert rows_of(tmp_path / "single") == rows_of(tmp_path / "chunks")
+    assert same(weights, of_chunks)
     assert "operation not permitted" in caplog.text
-    (recorder,) = in_blocks
+    (recorder,) = in_chunks
     assert recorder.counts["recorded"] == fails_at
     with pytest.raises(UncapturableError, match=r"trainer\.capture: got 'on', but a step can't be captured"):
         run(tmp_path / "required", precision=precision, capture="on")
@@ -366,9 +381,9 @@ GPU_CASES: dict[str, dict[str, Any]] = {
     "dropout": {"options": {"dropout": 0.5}},
     "batch norm, rarely validated": {"options": {"norm": "batch", "dropout": 0.2}, "val_every": 5},
     "agnn": {"model": AGNN},
-    "schedule": {"optimizer": OptimizerConfig(schedule="cosine", decay="all")},
+    "schedule": {"optimizer": {"schedule": "cosine", "decay": "all"}},
     "patience": {"patience": 8, "epochs": 100},
-    "short blocks": {"log_every": 7, "val_every": 3},
+    "short chunks": {"log_every": 7, "val_every": 3},
 }
 
 
@@ -414,7 +429,7 @@ def test_resumed_into_a_captured_run(order: str, precision: str, tmp_path: Path)
     )
     assert (resumed.metrics, resumed.best_epoch) == (whole.metrics, whole.best_epoch)
     assert same(weights, of_resumed)
-    assert rows(tmp_path / "second") == rows(tmp_path / "whole")[16:]
+    assert rows_of(tmp_path / "second") == rows_of(tmp_path / "whole")[16:]
 
 
 @pytest.mark.gpu

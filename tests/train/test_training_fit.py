@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning.pytorch as pl
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -16,44 +17,23 @@ from gnnsparse.testing import assert_accurate
 from gnnsparse.train import (
     CheckpointError,
     FitResult,
-    FullGraphData,
     GraphBatch,
     NodeClassifier,
     OptimizerConfig,
-    PreprocessConfig,
     TrainerConfig,
     fit,
 )
 from gnnsparse.train.callbacks import BestEpoch, Checkpoints, History
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
-from tests.tasks import toy_task
-
-
-def prepared(task: NodeDataset, **options: Any) -> FullGraphData:
-    return FullGraphData(task, preprocess=PreprocessConfig(cache=False), **options)
-
-
-def classifier(task: NodeDataset, epochs: int, seed: int = 0, **options: Any) -> NodeClassifier:
-    torch.manual_seed(seed)
-    model = GCN(task.num_features, 16, task.num_classes)
-    return NodeClassifier(model, task, OptimizerConfig(**options), epochs)
+from tests.tasks import classifier, prepared, rows_of, toy_task, train_toy
 
 
 def train(
     task: NodeDataset, epochs: int = 30, folder: Path | None = None, resume: Path | None = None, **config: Any
 ) -> tuple[FitResult, NodeClassifier]:
-    module = classifier(task, epochs)
-    settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
-    return fit(
-        module, prepared(task), settings, folder=folder, resume=resume, identity={"task": task.name}
-    ), module
-
-
-def rows_of(folder: Path) -> list[dict[str, str]]:
-    (file,) = folder.glob("logs/csv/*/metrics.csv")
-    with file.open(newline="") as lines:
-        return list(csv.DictReader(lines))
+    given = {"resume": resume, "identity": {"task": task.name}}
+    return train_toy(folder, task, epochs, given=given, **config)
 
 
 def by_hand(
@@ -278,35 +258,6 @@ def test_without_a_score_the_last_weights_stay() -> None:
     assert (best.epoch, module.model.weight.item()) == (0, 7.0)
 
 
-def test_the_host_asks_for_nothing_in_an_ordinary_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a GPU each question would wait for the device: as many for 60 epochs as for 20."""
-    asked: list[str] = []
-    for name in ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__"):
-        original = getattr(torch.Tensor, name)
-
-        def counting(self: torch.Tensor, *args: Any, _name: str = name, _do: Any = original) -> Any:
-            asked.append(_name)
-            return _do(self, *args)
-
-        monkeypatch.setattr(torch.Tensor, name, counting)
-    counts = []
-    for epochs in (20, 60):
-        asked.clear()
-        train(toy_task(), epochs, log_every=1000)
-        counts.append(len(asked))
-    assert counts[0] == counts[1]
-    assert counts[0] > 0  # reading the results
-
-
-def test_a_loss_that_is_not_finite(tmp_path: Path) -> None:
-    task = toy_task()
-    module = classifier(task, 30, lr=1e38)
-    config = TrainerConfig(max_epochs=30, progress=False, log_every=5)
-    with pytest.raises(FloatingPointError, match=r"training diverged: the loss of epoch \d is (nan|inf)"):
-        fit(module, prepared(task), config, folder=tmp_path)
-    assert not (tmp_path / "checkpoints").exists()
-
-
 @pytest.mark.parametrize(
     ("metric", "classes", "scores"),
     [("roc_auc", 2, ["roc_auc", "accuracy"]), ("micro_f1", 4, ["micro_f1"])],
@@ -447,3 +398,43 @@ def test_checkpoints_meanwhile_are_rare(tmp_path: Path, monkeypatch: pytest.Monk
     written.clear()
     train(toy_task(), 4, tmp_path / "b", checkpoint_seconds=0.0)
     assert written == [1, 2, 3, 4, 4]
+
+
+# The optimiser: what weight decay acts on, and the schedule of the learning rate.
+
+
+def test_weight_decay_of_the_first_layer() -> None:
+    module = classifier(toy_task(), 5, weight_decay=0.25)
+    first, rest = module.configure_optimizers().param_groups
+    assert (first["weight_decay"], rest["weight_decay"]) == (0.25, 0.0)
+    assert {id(p) for p in first["params"]} == {id(p) for p in module.model.convs[0].parameters()}
+    assert {id(p) for p in rest["params"]} == {id(p) for p in module.model.convs[1].parameters()}
+
+
+def test_weight_decay_of_all() -> None:
+    module = classifier(toy_task(), 5, decay="all")
+    (group,) = module.configure_optimizers().param_groups
+    assert group["weight_decay"] == 5e-4
+    assert len(group["params"]) == 4
+
+
+def test_a_model_without_a_first_layer() -> None:
+    with pytest.raises(ValueError, match=r"optimizer\.decay: 'first' needs a model with first_layer"):
+        NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(), 5)
+    NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(decay="all"), 5)
+
+
+def test_cosine_goes_from_lr_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    rates: list[float] = []
+
+    def note(self: Any, trainer: pl.Trainer, *_: Any) -> None:
+        rates.append(trainer.optimizers[0].param_groups[0]["lr"])
+
+    monkeypatch.setattr(BestEpoch, "on_train_batch_start", note, raising=False)
+    task = toy_task()
+    module = classifier(task, 10, schedule="cosine", lr=0.1)
+    fit(module, prepared(task), TrainerConfig(max_epochs=10, progress=False))
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[5] == pytest.approx(0.05)
+    assert all(later < earlier for earlier, later in itertools.pairwise(rates))
+    assert rates[-1] == pytest.approx(0.1 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * 0.9)).item()))

@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from gnnsparse.train import (
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    RunFolderWarning,
-    TrainerConfig,
-    fit,
-)
+from gnnsparse.train import RunFolderWarning
 from gnnsparse.train.plots import Curves, confusion_matrix, write_plots
-from models import GCN
-from tests.tasks import toy_task
+from tests.tasks import toy_task, train_toy
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def run(folder: Path, **options: Any) -> NodeClassifier:
-    torch.manual_seed(0)
-    dataset = toy_task()
-    data = FullGraphData(dataset, values="gcn", preprocess=PreprocessConfig(cache=False))
-    module = NodeClassifier(GCN(8, 8, 3), dataset, OptimizerConfig(), 4)
-    fit(module, data, TrainerConfig(max_epochs=4, progress=False, **options), folder=folder)
-    return module
-
-
 def test_a_run_draws_its_plots(tmp_path: Path) -> None:
-    run(tmp_path / "run", plots=True, logger="none")
+    train_toy(tmp_path / "run", epochs=4, plots=True, logger="none")
     files = sorted((tmp_path / "run" / "plots").iterdir())
     assert [file.name for file in files] == ["confusion.png", "curves.png"]
     assert all(file.read_bytes().startswith(PNG) for file in files)
-    run(tmp_path / "other", logger="none")
+    train_toy(tmp_path / "other", epochs=4, logger="none")
     assert not (tmp_path / "other" / "plots").exists()
 
 

@@ -9,27 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse.train import (
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    TrainerConfig,
-    fit,
-)
+from gnnsparse.train import TrainerConfig
 from gnnsparse.train.folders import RunFolderWarning
-from models import GCN
-from tests.tasks import toy_task
+from tests.tasks import classifier, toy_task, train_toy
 
 
 def run(folder: Path | None, epochs: int = 12, **options: Any) -> tuple[int, list[torch.Tensor]]:
     """Trains a small model, and returns the number of epochs and the weights."""
-    task = toy_task()
-    torch.manual_seed(0)
-    module = NodeClassifier(GCN(task.num_features, 16, task.num_classes), task, OptimizerConfig(), epochs)
-    settings = TrainerConfig(max_epochs=epochs, progress=False, logger="none", **options)
-    data = FullGraphData(task, preprocess=PreprocessConfig(cache=False))
-    result = fit(module, data, settings, folder=folder)
+    result, module = train_toy(folder, epochs=epochs, logger="none", **options)
     return result.epochs, [parameter.detach().clone() for parameter in module.parameters()]
 
 
@@ -61,21 +48,13 @@ def test_a_trace_that_can_not_be_written_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stops_early_is_profiled_as_far_as_it_came(tmp_path: Path) -> None:
-    with pytest.raises(FloatingPointError):
-        # The loss is looked at when it is logged.
-        run_diverging(tmp_path / "run")
+    module = classifier(toy_task())
+    with torch.no_grad():
+        next(module.parameters()).fill_(float("nan"))
+    with pytest.raises(FloatingPointError):  # the loss is looked at when it is logged
+        train_toy(tmp_path / "run", module=module, log_every=1, profile=100)
     assert not (tmp_path / "run" / "profile" / "trace.json").exists()
     assert run(tmp_path / "next", profile=2)[0] == 12  # no profiler is left behind
-
-
-def run_diverging(folder: Path) -> None:
-    task = toy_task()
-    model = GCN(task.num_features, 16, task.num_classes)
-    with torch.no_grad():
-        next(model.parameters()).fill_(float("nan"))
-    module = NodeClassifier(model, task, OptimizerConfig(), 12)
-    settings = TrainerConfig(max_epochs=12, progress=False, log_every=1, profile=100)
-    fit(module, FullGraphData(task, preprocess=PreprocessConfig(cache=False)), settings, folder=folder)
 
 
 def test_without_a_folder_nothing_is_profiled() -> None:

@@ -15,7 +15,6 @@ from gnnsparse import masks
 from gnnsparse.data import SequenceDataset, SequencePart
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import (
-    CheckpointError,
     FitResult,
     OptimizerConfig,
     PreprocessConfig,
@@ -133,21 +132,6 @@ def test_the_same_as_a_loop_by_hand(tmp_path: Path) -> None:
     assert [i for i, r in enumerate(rows, 1) if r["val/accuracy"]] == [7, 14, 21]
     assert result.best_epoch == 1 + accuracies.index(max(accuracies))
     assert result.metrics["val"]["accuracy"] == max(accuracies)
-
-
-def test_resumed_as_uninterrupted(tmp_path: Path) -> None:
-    """Order of the batches included."""
-    whole, model, _ = train(4, folder=tmp_path / "whole")
-    train(2, folder=tmp_path / "half")
-    checkpoint = tmp_path / "half" / "checkpoints" / "last.ckpt"
-    resumed, again, _ = train(4, folder=tmp_path / "rest", resume=checkpoint)
-    assert (resumed.epochs, resumed.best_epoch, resumed.metrics) == (
-        whole.epochs, whole.best_epoch, whole.metrics,
-    )  # fmt: skip
-    for a, b in zip(model.parameters(), again.parameters(), strict=True):
-        assert torch.equal(a, b)
-    with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
-        train(1, resume=checkpoint)
 
 
 def test_patience_counts_epochs() -> None:

@@ -1,0 +1,699 @@
+"""Batches in static buffers: their steps are those on batches of their own size, of graphs and of samples."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gnnsparse.data import GraphDataset, NodeDataset
+from gnnsparse.formats.csr import Csr
+from gnnsparse.nn import pool_graphs
+from gnnsparse.nn.padded_norm import ignoring_padding
+from gnnsparse.runtime.device import use
+from gnnsparse.runtime.padding import Padding, padded
+from gnnsparse.sampling.blocks import BlockArrays
+from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
+from gnnsparse.train.data import StepInput
+from gnnsparse.train.device import numerics
+from gnnsparse.train.plots import Curves
+from gnnsparse.train.sampled import NodeBatch, StaticBatch, StaticBlocks, bounds_of
+from gnnsparse.train.steps import obstacle
+from gnnsparse.train.tasks.graph import GraphData, GraphPredictor, bound_of
+from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
+from models import MODELS
+from tests.gpu_paths import RecordingPath
+from tests.helpers import PRECISIONS
+from tests.tasks import PlainRecorder, run_in_chunks, toy_task
+from tests.tu_files import graph_dataset
+
+PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
+UNCACHED = PreprocessConfig(cache=False)
+
+
+class Graphs:
+    """Batches of 8 graphs, of which an epoch has two and one of 4."""
+
+    task, epochs, default = "graph", 4, "gin"
+    #: Two sizes of batches, and the validation: each runs as it is first, and is captured then.
+    counts: ClassVar = {"first": 3, "recorded": 3, "replayed": 3 * 4 + 4 - 3}
+    fails_at = 2
+    no_room: ClassVar = {"tasks.graph._DEVIATIONS": 0, "tasks.graph._MULTIPLE": 1}
+    copies: ClassVar = ["aten.copy_.default"]
+    most_operations = 3
+
+    def dataset(self) -> GraphDataset:
+        """Of nodes with distinct features.
+
+        Where a CPU rounds dense products of more rows otherwise, a maximum of nodes that are equal but for
+        rounding takes one or the other of them, and with it other gradients.
+        """
+        dataset = graph_dataset(metric="accuracy")
+        noise = torch.rand(dataset.x.shape, generator=torch.Generator().manual_seed(0))
+        return replace(dataset, x=dataset.x + noise)
+
+    def data(self, name: str = "gin", dataset: GraphDataset | None = None, **options: Any) -> GraphData:
+        options = {"batch_size": 8, "values": MODELS[name].for_task("graph").values, **options}
+        return GraphData(dataset or self.dataset(), preprocess=UNCACHED, **options)
+
+    def module(
+        self, data: GraphData, name: str = "gin", kind: type[GraphPredictor] = GraphPredictor, **options: Any
+    ) -> GraphPredictor:
+        torch.manual_seed(0)
+        sizes = {"hidden_channels": 16, "out_channels": data.dataset.num_classes}
+        model = MODELS[name].for_task("graph").build(data.dataset.num_features, **sizes, **options)
+        return kind(model.to(data.device), data.dataset, PLAIN, 1000)
+
+    def drawn(self, name: str, precision: str) -> None:
+        """Draws nothing."""
+
+    def on_gpu(self, data: GraphData, drawn: None) -> list[tuple[Callable[[], None], Callable[[], Any]]]:
+        """What loads and makes the batches of the full size."""
+        steps = [step for step in steps_of(data, 6) if step.single().y.numel() == 8]
+        return [(step.load, step.static) for step in steps]
+
+
+class Samples:
+    """Batches of 16 of 100 nodes; the last one of an epoch is smaller, and validations are not captured."""
+
+    task, epochs, default = "node", 3, "graphsage"
+    counts: ClassVar = {"first": 1, "recorded": 1, "replayed": 3 * 6 - 1}
+    fails_at = 1
+    no_room: ClassVar = {
+        "sampled._DEVIATIONS": 0, "sampled._MORE": 0, "sampled._MULTIPLE": 4, "sampled._LOOKED_AT": 2,
+    }  # fmt: skip
+    #: Offsets, columns, maps and nodes, weights; the sizes; the nodes to train on.
+    copies: ClassVar = ["aten._foreach_copy_.default"] * 4 + ["aten.copy_.default"] * 2
+    most_operations = 12
+
+    def data(
+        self, name: str = "graphsage", dataset: NodeDataset | None = None,
+        sampler: dict[str, Any] | None = None, **options: Any,
+    ) -> FullGraphData:  # fmt: skip
+        config = SamplerConfig(**{"name": "neighbor", "fanouts": [5, 4], "batch_size": 16, **(sampler or {})})
+        options = {"values": MODELS[name].values, **options}
+        return FullGraphData(dataset or toy_task(300), preprocess=UNCACHED, sampler=config, **options)
+
+    def module(
+        self, data: FullGraphData, name: str = "graphsage", kind: type[NodeClassifier] = NodeClassifier,
+        **options: Any,
+    ) -> NodeClassifier:  # fmt: skip
+        torch.manual_seed(0)
+        sizes = {"out_channels": data.dataset.num_classes, "hidden_channels": 16}
+        model = MODELS[name].build(data.dataset.num_features, **{"dropout": 0.0, **sizes, **options})
+        return kind(model.to(data.device), data.dataset, PLAIN, 1000)
+
+    def drawn(self, name: str, precision: str) -> list[Any]:
+        """What is drawn on the CPU: the stand-in for a GPU draws nothing."""
+        return [step.load.args[0] for step in steps_of(self.data(name, precision=precision), 4)]
+
+    def on_gpu(self, data: FullGraphData, drawn: list[Any]) -> list[tuple[Any, Any]]:
+        samples, own = [one.blocks for one in drawn], data._samples
+        assert own is not None
+        bounds = bounds_of(samples, own._sampler.num_nodes, own._sampler.most_edges)
+        blocks = StaticBlocks(own._sampler, bounds, samples[0][0])
+        static = StaticBatch(blocks, 16, own._store, own._y, data)
+        return [(partial(static.load, one), static.batch) for one in drawn]
+
+
+Kind = Graphs | Samples
+GRAPHS, SAMPLES = Graphs(), Samples()
+GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
+SAMPLING = [
+    name for name, model in MODELS.items()
+    if "node" in model.tasks
+    and hasattr(model.build(8, out_channels=3, hidden_channels=8), "num_convolutions")
+]  # fmt: skip
+EACH = [(GRAPHS, name) for name in GRAPH_MODELS] + [(SAMPLES, name) for name in SAMPLING]
+of_each_model = pytest.mark.parametrize(("kind", "name"), EACH, ids=lambda v: getattr(v, "task", v))
+of_each_kind = pytest.mark.parametrize("kind", [GRAPHS, SAMPLES], ids=["graph", "node"])
+
+
+def steps_of(data: Any, count: int) -> list[StepInput]:
+    """The inputs of steps; those that have buffers are loaded one by one, since they share them."""
+    return list(itertools.islice(data.batch_source().steps, count))
+
+
+def static_batch(step: StepInput) -> Any:
+    step.load()
+    return step.static()
+
+
+# The parts.
+
+
+def test_a_bound_is_rarely_exceeded() -> None:
+    sizes = torch.randint(1, 60, (1000,), generator=torch.Generator().manual_seed(0))
+    bound = bound_of(sizes, 100)
+    sums = torch.stack([sizes[torch.randperm(1000)[:100]].sum() for _ in range(300)])
+    assert int(sums.max()) <= bound < 1.4 * float(sums.double().mean())
+    assert bound_of(sizes, 1000) == int(sizes.sum())
+    assert bound_of(torch.tensor([3, 5, 9]), 2) == 14
+    assert bound_of(torch.tensor([7]), 1) == 7
+
+
+def block(rows: int, cols: int, nnz: int) -> BlockArrays:
+    csr = Csr(torch.zeros(rows + 1, dtype=torch.int64), torch.zeros(nnz, dtype=torch.int32), cols)
+    return BlockArrays(torch.zeros(rows), torch.zeros(cols), csr, csr, torch.zeros(nnz))
+
+
+def test_bounds_are_hardly_exceeded_and_grow_from_layer_to_layer() -> None:
+    draw = torch.Generator().manual_seed(0)
+
+    def sample() -> list[BlockArrays]:
+        middle = int(torch.normal(3000.0, 100.0, (), generator=draw))
+        outer = int(torch.normal(9000.0, 200.0, (), generator=draw))
+        return [block(middle, outer, 4 * outer), block(100, middle, 2 * middle)]
+
+    bounds = bounds_of([sample() for _ in range(16)], 50_000, [(1000, 9), (1000, 9)])
+    assert bounds[1].rows == 128
+    assert bounds[0].rows == bounds[1].cols
+    assert 3200 < bounds[1].cols < 3700
+    assert 9400 < bounds[0].cols < 10_500
+    taken = [
+        all(bound.takes(block) for bound, block in zip(bounds, sample(), strict=True)) for _ in range(200)
+    ]
+    assert sum(taken) >= 198
+
+
+def test_bounds_are_no_larger_than_what_can_be_drawn() -> None:
+    samples = [[block(60, 500, 90), block(5, 60, 10)], [block(90, 600, 120), block(5, 90, 20)]]
+    bounds = bounds_of(samples, 620, [(2, 620), (3, 620)])
+    assert [(bound.rows, bound.cols, bound.nnz) for bound in bounds] == [(192, 640, 256), (64, 192, 64)]
+    # A graph of 7 nodes: each block has more columns than rows all the same.
+    (one, two) = bounds_of([[block(7, 7, 14), block(7, 7, 14)]], 7, [(2, 2), (2, 2)])
+    assert (two.rows, two.cols, one.rows, one.cols) == (64, 128, 128, 192)
+
+
+def padding_of(count: int, rows: int, device: str = "cpu") -> Padding:
+    return Padding.of(torch.tensor(count, device=device), rows)
+
+
+@pytest.mark.parametrize("pool", ["sum", "mean", "max"])
+@pytest.mark.parametrize("sizes", [[3, 100, 0, 64, 33, 1], [32], [1, 1, 1]])
+def test_pooling_leaves_padding_out(device: str, pool: str, sizes: list[int]) -> None:
+    torch.manual_seed(0)
+    ptr = torch.tensor([0, *sizes], device=device).cumsum(0)
+    count = sum(sizes)
+    x = torch.randn(count + 50, 4, device=device, requires_grad=True)
+    own = x.detach()[:count].clone().requires_grad_()
+    want = pool_graphs(own, ptr, pool)
+    weights = torch.randn_like(want)
+    (want * weights).sum().backward()
+    with padded(padding_of(count, count + 50, device)):
+        found = pool_graphs(x, ptr, pool)
+    (found * weights).sum().backward()
+    torch.testing.assert_close(found, want)
+    torch.testing.assert_close(x.grad[:count], own.grad)
+    assert not x.grad[count:].any()
+
+
+@pytest.mark.parametrize("options", [{}, {"eps": 1e-2, "affine": False, "momentum": None}], ids=str)
+def test_batch_norm_leaves_padding_out(device: str, options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    norm = torch.nn.BatchNorm1d(5, **options).to(device)
+    own = copy.deepcopy(norm)
+    for count in (20, 33, 7):
+        x = 3 * torch.randn(40, 5, device=device) + 10
+        alone = x[:count].clone().requires_grad_()
+        x.requires_grad_()
+        want = own(alone)
+        with ignoring_padding(norm, padding_of(count, 40, device)):
+            found = norm(x)
+        grad = torch.randn_like(found)
+        grad[count:] = 0
+        want.backward(grad[:count])
+        found.backward(grad)
+        torch.testing.assert_close(found[:count], want, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(x.grad[:count], alone.grad, rtol=1e-4, atol=1e-5)
+        assert not x.grad[count:].any()
+    torch.testing.assert_close(norm.state_dict(), own.state_dict())
+    for a, b in zip(norm.parameters(), own.parameters(), strict=True):
+        torch.testing.assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-4)
+    assert "forward" not in vars(norm)
+    with ignoring_padding(norm.eval(), padding_of(7, 40, device)):
+        torch.testing.assert_close(norm(x), own.eval()(x))
+
+
+def test_second_derivatives_of_padded_batch_norm_are_refused() -> None:
+    x, norm = torch.randn(40, 5, requires_grad=True), torch.nn.BatchNorm1d(5)
+    with ignoring_padding(norm, padding_of(20, 40)):
+        y = norm(x)
+    (slope,) = torch.autograd.grad(y[:20].square().sum(), x, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        slope.sum().backward()
+
+
+def same_products(ours: Any, alone: Any, device: str) -> None:
+    """Products, weights and indices of an operand in static buffers, and of one without padding."""
+    for a, b in ((ours, alone), (ours.T, alone.T)):
+        rows, cols = b.shape
+        x = torch.randn(a.shape[1], 5, device=device)
+        y = a @ x
+        torch.testing.assert_close(y[:rows], b @ x[:cols], rtol=1e-5, atol=1e-5)
+        assert not y[rows:].any()
+        weights = torch.randn(a.nnz, device=device)
+        nonzeros = b.nnz
+        assert torch.equal(a.transpose_values(weights)[:nonzeros], b.transpose_values(weights[:nonzeros]))
+    assert torch.equal(ours.indices()[:, : alone.nnz], alone.indices())
+
+
+@pytest.mark.parametrize("values", [None, "gcn", "mean"])
+def test_batches_of_graphs_are_the_batches(device: str, values: str | None) -> None:
+    steps = steps_of(GRAPHS.data(values=values, device=device), 6)
+    assert [step.buffers is None for step in steps] == [False] * 6
+    assert len({step.buffers for step in steps}) == 2, "one for batches of 8 graphs, one for those of 4"
+    assert steps[0].buffers is steps[4].buffers
+    addresses = set()
+    for step in steps:
+        want, found = step.single(), static_batch(step)
+        nodes = want.x.shape[0]
+        assert int(found.padding.count) == nodes < found.x.shape[0]
+        assert torch.equal(found.x[:nodes], want.x)
+        assert not found.x[nodes:].any()
+        assert torch.equal(found.graph_ptr, want.graph_ptr)
+        assert torch.equal(found.y, want.y)
+        same_products(found.adj, want.adj, device)
+        assert bool((found.adj.indices()[0, want.adj.nnz :] == found.x.shape[0] - 1).all())
+        if len(found.y) == 8:
+            addresses.add((found.adj.kernels.csr.indptr.data_ptr(), found.graph_ptr.data_ptr()))
+    assert len(addresses) == 1
+
+
+CASES: dict[str, dict[str, Any]] = {
+    "sum": {"values": None},
+    "mean": {"values": "mean"},
+    "gcn": {"values": "gcn"},
+    "mean of repeats": {"values": "mean", "sampler": {"replace": True}},
+    "all neighbours": {"values": "mean", "sampler": {"fanouts": [-1, 3]}},
+    "labor": {"values": "gcn", "sampler": {"method": "labor"}},
+    "three layers, fp16": {"values": "gcn", "precision": "fp16", "sampler": {"fanouts": [3, 3, 3]}},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_samples_in_buffers_are_the_samples(device: str, case: str) -> None:
+    steps = steps_of(SAMPLES.data(device=device, **CASES[case]), 9)
+    # 100 nodes to train on: six batches of 16 and one of 4, which is launched by itself.
+    assert [step.buffers is None for step in steps] == [False] * 6 + [True] + [False] * 2
+    assert len({step.buffers for step in steps}) == 2
+    addresses = set()
+    for step in steps:
+        if step.buffers is None:
+            continue
+        want, found = step.single(), static_batch(step)
+        assert torch.equal(found.y, want.y)
+        nodes = want.x.shape[0]
+        assert torch.equal(found.x[:nodes], want.x)
+        counts = [nodes, *(adj.shape[0] for adj in want.adj)]
+        assert [int(padding.count) for padding in found.paddings] == counts
+        rows = [found.x.shape[0], *(adj.shape[0] for adj in found.adj)]
+        assert [padding.rows for padding in found.paddings] == rows
+        for ours, alone in zip(found.adj, want.adj, strict=True):
+            same_products(ours, alone, device)
+        addresses.add(tuple(adj.kernels.csr.indptr.data_ptr() for adj in found.adj))
+    assert len(addresses) == 1
+
+
+def test_the_next_sample_leaves_nothing_of_the_one_before() -> None:
+    """A small sample after a large one."""
+    data = SAMPLES.data("gat", sampler={"fanouts": [4, 4], "method": "labor"})
+    large, small = sorted(
+        (step for step in steps_of(data, 6) if step.buffers), key=lambda step: -step.single().adj[0].nnz
+    )[::5]
+    alone = [tensor.clone() for tensor in results(static_batch(small))]
+    static_batch(large)
+    again = results(static_batch(small))
+    assert small.single().adj[0].nnz < large.single().adj[0].nnz
+    for before, after in zip(alone, again, strict=True):
+        assert torch.equal(before, after)
+
+
+def results(batch: NodeBatch) -> list[torch.Tensor]:
+    found = []
+    for adj in batch.adj:
+        found += [adj @ torch.ones(adj.shape[1], 3), adj.T @ torch.ones(adj.shape[0], 3)]
+        found.append(adj.transpose_values(torch.arange(adj.nnz).float()))
+    return found
+
+
+# Steps.
+
+
+def same_steps(
+    kind: Kind, data: Any, name: str, options: dict[str, Any], rounding: float = 1e-5,
+    gradients: float = 1e-4, count: int = 6,
+) -> None:  # fmt: skip
+    """Losses, gradients and running statistics, of one batch after another of different sizes."""
+    modules = [kind.module(data, name, **options) for _ in range(2)]
+    for step in steps_of(data, count):
+        assert step.buffers is not None
+        losses = []
+        for module, batch in zip(modules, (step.single(), static_batch(step)), strict=True):
+            module.zero_grad()
+            with numerics(data.precision, data.device):
+                losses.append(module.training_step(batch))
+            losses[-1].backward()
+        torch.testing.assert_close(losses[1], losses[0], rtol=rounding, atol=0.1 * rounding)
+        pairs = list(zip(*(module.parameters() for module in modules), strict=True))
+        # A bias before batch norm has a gradient of 0, which is rounding alone.
+        largest = max(float(want.grad.abs().max()) for want, _ in pairs if want.grad is not None)
+        for want, found in pairs:
+            assert (want.grad is None) == (found.grad is None)
+            if want.grad is not None:
+                torch.testing.assert_close(
+                    found.grad, want.grad, rtol=gradients, atol=10 * rounding * largest
+                )
+        states = [module.state_dict() for module in modules]
+        torch.testing.assert_close(states[1], states[0], rtol=rounding, atol=rounding)
+
+
+OPTIONS: dict[str, dict[str, Any]] = {
+    "batch norm, sum": {"norm": "batch", "pool": "sum"},
+    "layer norm, mean": {"norm": "layer", "pool": "mean", "residual": True},
+    "no norm, max": {"norm": "none", "pool": "max"},
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@of_each_model
+def test_a_static_step_is_a_step(device: str, kind: Kind, name: str, options: str) -> None:
+    data, given = kind.data(name, device=device), {"dropout": 0.0, **OPTIONS[options]}
+    if kind is GRAPHS:
+        same_steps(kind, data, name, given, gradients=1e-3, count=4)
+    else:
+        del given["pool"]
+        same_steps(kind, data, name, given)
+
+
+@pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
+@pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
+def test_a_static_step_is_a_step_in_other_precisions(device: str, name: str, precision: str) -> None:
+    """On the CPU sparse products round their operands, which padding changes in nothing.
+
+    Dense products of more rows are rounded otherwise on some CPUs: then an operand here and there is rounded
+    to the other side.
+    """
+    rounding = 1e-4 if device == "cpu" else 2e-2
+    data = SAMPLES.data(name, device=device, precision=precision)
+    same_steps(SAMPLES, data, name, {"norm": "batch"}, rounding, 10 * rounding)
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "micro_f1", "mae"])
+def test_targets_of_every_kind(metric: str) -> None:
+    dataset = toy_task(300, metric="micro_f1" if metric == "micro_f1" else "accuracy")
+    if metric == "mae":
+        dataset = replace(dataset, y=dataset.x[:, :3].contiguous(), metric="mae")
+    same_steps(SAMPLES, SAMPLES.data(dataset=dataset), "graphsage", {})
+
+
+def test_edge_weights_and_features_elsewhere() -> None:
+    dataset = toy_task(300)
+    weights = torch.rand(dataset.graph.nnz, generator=torch.Generator().manual_seed(1)) + 0.5
+    weighted = replace(dataset, graph=replace(dataset.graph, values=weights))
+    for name in ("graphsage", "gcn"):
+        same_steps(SAMPLES, SAMPLES.data(name, weighted, sampler={"features": "host"}), name, {})
+
+
+def test_dropped_scores_are_those_of_a_step() -> None:
+    """GIN drops scores of graphs, of which there are as many with padding."""
+    data = GRAPHS.data()
+    module = GRAPHS.module(data, dropout=0.5)
+    for step in steps_of(data, 2):
+        losses = []
+        for batch in (step.single(), static_batch(step)):
+            torch.manual_seed(5)
+            losses.append(float(module.training_step(batch).detach()))
+        assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+# Runs.
+
+
+@pytest.fixture
+def in_chunks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
+    """Runs on the CPU go in chunks, by stand-ins that call what a graph would replay, and are returned."""
+    return run_in_chunks(monkeypatch, lambda module, data: data.capture_obstacle(module))
+
+
+def run(
+    kind: Kind, name: str | None = None, epochs: int | None = None, options: dict[str, Any] | None = None,
+    **given: Any,
+) -> tuple[FitResult, Any]:  # fmt: skip
+    own = {key: given.pop(key) for key in ("folder", "resume", "curves") if key in given}
+    settings = {key: given.pop(key) for key in ("capture",) if key in given}
+    data = kind.data(name or kind.default, **given)
+    module = kind.module(data, name or kind.default, **(options or {"norm": "layer", "dropout": 0.0}))
+    config = TrainerConfig(max_epochs=epochs or kind.epochs, progress=False, logger="none", **settings)
+    return fit(module, data, config, **own), module
+
+
+def learnt(module: Any) -> dict[str, torch.Tensor]:
+    """The state without biases of keys, which add the same to all scores of a row and change no weight.
+
+    Their gradients are rounding errors alone, of which Adam makes steps as large as any.
+    """
+    state = dict(module.state_dict())
+    for name in [name for name in state if name.endswith("in_proj_bias")]:
+        queries, _, values = state.pop(name).chunk(3)
+        state |= {f"{name}, queries": queries, f"{name}, values": values}
+    return state
+
+
+def close(a: Any, b: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
+    torch.testing.assert_close(learnt(a), learnt(b), rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [(GRAPHS, name) for name in ("gin", "gcn", "gat")]
+    + [(SAMPLES, name) for name in ("graphsage", "gcn", "gat")],
+    ids=lambda value: getattr(value, "task", value),
+)
+def test_a_run_in_chunks_is_a_run(kind: Kind, name: str, in_chunks: list[PlainRecorder]) -> None:
+    single, of_single = run(kind, name, capture="off")
+    chunks, of_chunks = run(kind, name)
+    _, of_again = run(kind, name)
+    assert (single.capture, chunks.capture) == ("off", "on")
+    close(of_single, of_chunks)
+    assert chunks.epochs == single.epochs == kind.epochs
+    torch.testing.assert_close(of_again.state_dict(), of_chunks.state_dict(), rtol=0.0, atol=0.0)
+    assert in_chunks[0].counts == kind.counts
+    assert not any(thread.name == "gnnsparse-prefetch" for thread in threading.enumerate())
+
+
+def test_losses_with_batch_norm(in_chunks: list[PlainRecorder]) -> None:
+    """Not the weights: the gradient of a bias before batch norm is rounding, to which Adam gives any sign."""
+    curves = []
+    for capture in ("off", "auto"):
+        curves.append(Curves())
+        run(GRAPHS, options={"norm": "batch", "dropout": 0.0}, capture=capture, curves=curves[-1], epochs=3)
+    single, chunks = (torch.tensor(curve.loss[1]) for curve in curves)
+    assert single.numel() == 9
+    torch.testing.assert_close(chunks, single, rtol=1e-3, atol=1e-4)
+
+
+@of_each_kind
+def test_a_run_in_chunks_is_resumed_within_its_steps(
+    kind: Kind, tmp_path: Path, in_chunks: list[PlainRecorder]
+) -> None:
+    options = {"norm": "batch", "dropout": 0.3} if kind is SAMPLES else None
+    _, whole = run(kind, epochs=6, options=options)
+    run(kind, epochs=3, folder=tmp_path / "first", options=options)
+    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    _, resumed = run(kind, epochs=6, resume=last, options=options)
+    close(whole, resumed, *((0.0, 0.0) if kind is SAMPLES else (1e-5, 1e-6)))
+
+
+@of_each_kind
+def test_a_batch_without_room_is_launched_by_itself(
+    kind: Kind, in_chunks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    _, of_single = run(kind, capture="off")
+    for name, value in kind.no_room.items():
+        monkeypatch.setattr(f"gnnsparse.train.{name}", value)
+    with caplog.at_level(logging.INFO, "gnnsparse.train"):
+        chunks, of_chunks = run(kind)
+    assert chunks.capture == "on"
+    close(of_single, of_chunks)
+    assert 0 < in_chunks[0].counts["replayed"] < kind.counts["replayed"]
+    assert len([line for line in caplog.messages if "larger than most" in line]) == 1
+
+
+@of_each_kind
+def test_a_failed_capture_goes_on_without_padding(
+    kind: Kind, in_chunks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, of_single = run(kind, capture="off")
+    monkeypatch.setattr(PlainRecorder, "fails_at", kind.fails_at)
+    chunks, of_chunks = run(kind)
+    assert "operation not permitted" in chunks.capture
+    close(of_single, of_chunks)
+
+
+@pytest.mark.parametrize("options", [{"sampler": {"prefetch": 0}}, {"sampler": {"features": "host"}}])
+def test_how_batches_are_made_changes_nothing(
+    options: dict[str, Any], in_chunks: list[PlainRecorder]
+) -> None:
+    _, one = run(SAMPLES)
+    _, other = run(SAMPLES, **options)
+    close(one, other, 0.0, 0.0)
+
+
+class OwnGraphStep(GraphPredictor):
+    def training_step(self, batch: Any) -> torch.Tensor:
+        return super().training_step(batch) * 2
+
+
+class OwnStep(NodeClassifier):
+    def training_step(self, batch: Any) -> torch.Tensor:
+        return super().training_step(batch) * 2
+
+
+class OwnOutputs(NodeClassifier):
+    def outputs(self, batch: Any) -> torch.Tensor:
+        return super().outputs(batch) - super().outputs(batch).mean(0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "own"),
+    [(GRAPHS, "gin", {OwnGraphStep: "training_step"}),
+     (SAMPLES, "gcn", {OwnStep: "training_step", OwnOutputs: "outputs"})],
+    ids=["graph", "node"],
+)  # fmt: skip
+def test_what_forbids_static_batches(
+    kind: Kind, name: str, own: dict[Any, str], in_chunks: list[PlainRecorder]
+) -> None:
+    data = kind.data(name)
+    assert data.capture_obstacle(kind.module(data, name)) is None
+    for module_type, method in own.items():
+        known = module_type.__base__.__name__
+        says = data.capture_obstacle(kind.module(data, name, module_type))
+        assert says == f"{module_type.__name__}.{method} is not that of {known}, which knows padding"
+    module = kind.module(data, name)
+    module.model.ignores_padding = False
+    says = f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
+    assert data.capture_obstacle(module) == says
+    assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
+    assert in_chunks == []
+    quantized = kind.data(name, precision="int8")
+    says = "in int8 features are scaled by all rows, those of padding included"
+    assert quantized.capture_obstacle(kind.module(quantized, name)) == says
+    assert "CUDA graphs need a GPU" in str(obstacle(kind.module(data, name), data))
+
+
+def test_models_that_take_samples_ignore_padding() -> None:
+    assert all(MODELS[name].build(8, out_channels=3, hidden_channels=8).ignores_padding for name in SAMPLING)
+
+
+# What the host does in a step on a GPU.
+
+
+class Operations(TorchDispatchMode):
+    """Notes the operations of torch in a `with` block."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+#: What the host would wait for a GPU in, and a capture forbids.
+WAITS = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "repeat_interleave.Tensor", "equal.")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@of_each_model
+def test_every_step_is_the_same_work_and_never_waits(
+    kind: Kind, name: str, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The graph of a step does what its capture has done: the same operations, on the same arrays."""
+    # They read numbers on a CPU alone.
+    monkeypatch.setattr("gnnsparse.nn.functional._check_offsets", lambda *_: None)
+    drawn: Any = kind.drawn(name, precision)
+    recording, done, launched = RecordingPath(), [], []
+    with use(recording):
+        data: Any = kind.data(name, precision=precision)
+        module: Any = kind.module(data, name, norm="batch", **({"train_eps": True} if name == "gin" else {}))
+        for load, batch in kind.on_gpu(data, drawn):
+            before = len(recording.calls)
+            load()
+            with Operations() as operations:
+                module.training_step(batch()).backward()
+            done.append(operations.names)
+            launched.append(recording.names()[before:])
+            module.zero_grad()
+    assert len(done) == 4
+    assert done[1] == done[2] == done[3]
+    assert launched[1] == launched[2] == launched[3]
+    assert launched[1]
+    assert [found for found in done[1] if any(name in found for name in WAITS)] == []
+
+
+@of_each_kind
+def test_the_host_loads_a_batch_by_few_operations(kind: Kind) -> None:
+    """Beside the replay of the graph it is all that a captured step needs."""
+    step = steps_of(kind.data(), 1)[0]
+    with Operations() as operations:
+        step.load()
+    assert [name for name in operations.names if "copy" in name] == kind.copies
+    assert len(operations.names) <= kind.most_operations
+
+
+# On a GPU.
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", PRECISIONS)
+@of_each_model
+def test_captured_as_launched_one_by_one(kind: Kind, name: str, precision: str) -> None:
+    options = {"device": "cuda", "precision": precision, "epochs": 2 * kind.epochs}
+    single, of_single = run(kind, name, capture="off", **options)
+    captured, of_captured = run(kind, name, capture="on", **options)
+    assert (single.capture, captured.capture) == ("off", "on")
+    tolerance = 1e-3 if precision == "fp32" else 0.1
+    close(of_single, of_captured, tolerance, tolerance)
+    _, again = run(kind, name, capture="on", **options)
+    torch.testing.assert_close(again.state_dict(), of_captured.state_dict(), rtol=0.0, atol=0.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("kind", "name", "sampler"),
+    [(GRAPHS, name, None) for name in GRAPH_MODELS]
+    + [(SAMPLES, "graphsage", {"features": features, "prefetch": prefetch, "fanouts": [5, 4, 3]})
+       for features in ("device", "pinned", "host") for prefetch in (0, 2)],
+    ids=str,
+)  # fmt: skip
+def test_a_captured_run_with_dropout_repeats_itself(
+    kind: Kind, name: str, sampler: dict[str, Any] | None
+) -> None:
+    options = {"dropout": 0.5, "norm": "batch", **({} if sampler is None else {"num_layers": 3})}
+    given = {} if sampler is None else {"sampler": sampler}
+    runs = [run(kind, name, capture="on", device="cuda", options=options, **given) for _ in range(2)]
+    assert [result.capture for result, _ in runs] == ["on", "on"]
+    close(runs[0][1], runs[1][1], 0.0, 0.0)
+
+
+@pytest.mark.gpu
+def test_a_captured_run_is_resumed(tmp_path: Path) -> None:
+    options = {"options": {"norm": "batch", "dropout": 0.3}, "device": "cuda", "capture": "on"}
+    _, whole = run(SAMPLES, epochs=6, **options)
+    run(SAMPLES, epochs=3, folder=tmp_path / "first", **options)
+    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    _, resumed = run(SAMPLES, epochs=6, resume=last, **options)
+    close(whole, resumed, 1e-5, 1e-6)
