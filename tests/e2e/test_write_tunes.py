@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples import write_tunes
-from tests.multihead import assert_near
+from tests.sparsified import assert_near
 
 SMALL = ["--hidden=32", "--layers=1", "--steps=120", "--lr=0.01", "--notes=20"]
 

@@ -15,20 +15,23 @@ from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
 from gnnsparse.nn.attention_edges import MOST_MASKS, _cached_masks, pattern_of_mask
 from gnnsparse.testing import with_gradients
-from tests.multihead import (
+from tests.sparsified import (
     BATCH,
+    HEADS,
     KEYS,
     LENGTH,
+    WIDTH,
     WINDOW,
     additive,
+    allowed,
     assert_near,
+    assert_same,
     blocked,
     flat,
     padding,
     pair,
     tokens,
 )
-from tests.sparsified import HEADS, WIDTH, allowed, assert_same
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

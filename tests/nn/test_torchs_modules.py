@@ -13,8 +13,22 @@ import torch
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer
-from tests.multihead import BATCH, KEYS, LENGTH, WINDOW, additive, assert_near, blocked, padding, pair, tokens
-from tests.sparsified import HEADS, WIDTH, allowed, assert_same
+from tests.sparsified import (
+    BATCH,
+    HEADS,
+    KEYS,
+    LENGTH,
+    WIDTH,
+    WINDOW,
+    additive,
+    allowed,
+    assert_near,
+    assert_same,
+    blocked,
+    padding,
+    pair,
+    tokens,
+)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])

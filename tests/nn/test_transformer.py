@@ -15,8 +15,7 @@ from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import ROUNDING, reference_layers
-
-LENGTH, BATCH, WIDTH, HEADS = 11, 3, 16, 4
+from tests.sparsified import BATCH, HEADS, LENGTH, WIDTH, additive, allowed, blocked, padding, pair
 
 
 def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
@@ -25,11 +24,6 @@ def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
 
 def everything(rows: int = LENGTH, cols: int = LENGTH) -> SparseOperand:
     return operand(masks.full(rows, cols))
-
-
-def blocked(graph: SparseGraph) -> torch.Tensor:
-    """torch's mask for a pattern: True where attention is not allowed."""
-    return torch.from_numpy(graph.to_scipy().toarray() == 0)
 
 
 def same_parameters(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
@@ -53,10 +47,7 @@ def assert_same(ours: Any, theirs: Any, inputs: list[torch.Tensor]) -> None:
 @pytest.mark.parametrize("batch", [None, BATCH])
 @pytest.mark.parametrize("fused", [True, False])
 def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, fused: bool) -> None:
-    options = {"bias": bias, "batch_first": batch_first}
-    ours = SparseAttention(WIDTH, HEADS, fused=fused, **options)
-    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, **options)
-    same_parameters(ours, theirs)
+    ours, theirs = pair(pattern=None, own={"fused": fused}, bias=bias, batch_first=batch_first)
 
     def tokens(length: int) -> torch.Tensor:
         sizes = [length] if batch is None else [batch, length] if batch_first else [length, batch]
@@ -80,10 +71,8 @@ def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, f
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_over_a_pattern_is_masked_attention(causal: bool) -> None:
     graph = masks.union(masks.window(LENGTH, 2), masks.random(LENGTH, 3, seed=0))
-    ours = SparseAttention(WIDTH, HEADS, batch_first=True)
-    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-    same_parameters(ours, theirs)
-    mask = blocked(masks.intersection(graph, masks.causal(LENGTH)) if causal else graph)
+    ours, theirs = pair(pattern=None)
+    mask = ~allowed(masks.intersection(graph, masks.causal(LENGTH)) if causal else graph)
     a = operand(graph, reorder="degree")
     assert_same(
         (lambda x: ours(x, x, x, a, None, causal), ours),
@@ -126,13 +115,10 @@ def encoders(layers: int = 2, **options: Any) -> tuple[TransformerEncoder, torch
 def test_padding(norm_first: bool, kind: str) -> None:
     """Each sequence its own padded keys; torch leaves padded queries what they are too."""
     ours, theirs = encoders(norm_first=norm_first)
-    graph = masks.window(LENGTH, 3)
-    lengths = torch.tensor([LENGTH, 9, 8])  # every window keeps a key: torch gives NaN without any
-    padding = torch.arange(LENGTH) >= lengths[:, None]
-    infinite = torch.zeros(padding.shape).masked_fill(padding, float("-inf"))
-    mask = padding if kind == "bool" else infinite
-    pattern_mask = torch.zeros(LENGTH, LENGTH).masked_fill(blocked(graph), float("-inf"))
-    a = operand(graph)
+    padded, pattern_mask = padding(), additive(blocked())
+    infinite = additive(padded)
+    mask = padded if kind == "bool" else infinite
+    a = operand(masks.window(LENGTH, 3))
     assert_same(
         (lambda x: ours(x, a, mask), ours),
         (lambda x: theirs(x, pattern_mask.to(x), infinite.to(x)), theirs),
@@ -140,34 +126,22 @@ def test_padding(norm_first: bool, kind: str) -> None:
     )
 
 
-def test_the_encoder_hands_padding_to_every_layer() -> None:
+def test_what_padding_does_in_an_encoder() -> None:
+    """Every layer gets it, what is padded does not matter, and a sequence of padding alone gives no NaN."""
     ours, _ = encoders()
-    a, padding = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padding[:, -2:] = True
-    x = torch.randn(BATCH, LENGTH, WIDTH)
+    a, padded = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padded[:, -4:] = True
+    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
     want = x
     for layer in ours.layers:
-        want = layer(want, a, padding)
-    assert torch.equal(ours(x, a, padding), ours.norm(want))
-    assert not torch.equal(ours(x, a, padding), ours(x, a))
-
-
-def test_what_is_padded_does_not_matter() -> None:
-    ours, _ = encoders()
-    a, padding = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padding[:, -4:] = True
-    x = torch.randn(BATCH, LENGTH, WIDTH)
-    other = x.clone()
-    other[padding] = torch.randn(int(padding.sum()), WIDTH)
-    assert torch.equal(ours(x, a, padding)[:, :-4], ours(other, a, padding)[:, :-4])
-
-
-def test_a_sequence_of_padding_alone_gives_no_nan() -> None:
-    ours, _ = encoders()
-    a, padding = operand(masks.window(LENGTH, 2)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padding[0] = True
-    x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
-    y = ours(x, a, padding)
+        want = layer(want, a, padded)
+    assert torch.equal(ours(x, a, padded), ours.norm(want))
+    assert not torch.equal(ours(x, a, padded), ours(x, a))
+    other = x.detach().clone()
+    other[padded] = torch.randn(int(padded.sum()), WIDTH)
+    assert torch.equal(ours(x, a, padded)[:, :-4], ours(other, a, padded)[:, :-4])
+    padded[0] = True
+    y = ours(x, a, padded)
     y.square().sum().backward()
     assert torch.isfinite(y).all()
     assert torch.isfinite(x.grad).all()
@@ -176,12 +150,12 @@ def test_a_sequence_of_padding_alone_gives_no_nan() -> None:
 
 def test_edge_bias() -> None:
     a = operand(masks.random(LENGTH, 4, seed=1), reorder="degree")
-    padding = torch.rand(BATCH, LENGTH) < 0.3
-    bias = edge_bias(a, padding)
+    padded = torch.rand(BATCH, LENGTH) < 0.3
+    bias = edge_bias(a, padded)
     assert bias.shape == (BATCH, 1, a.nnz)
-    assert torch.equal(bias[:, 0] == float("-inf"), padding[:, a.indices()[1]])
-    assert torch.equal(bias[:, 0] == 0, ~padding[:, a.indices()[1]])
-    assert edge_bias(a, padding[0]).shape == (1, a.nnz)
+    assert torch.equal(bias[:, 0] == float("-inf"), padded[:, a.indices()[1]])
+    assert torch.equal(bias[:, 0] == 0, ~padded[:, a.indices()[1]])
+    assert edge_bias(a, padded[0]).shape == (1, a.nnz)
 
 
 def test_a_learnable_bias_gets_its_gradient() -> None:
@@ -246,10 +220,10 @@ def test_copies_and_pickles() -> None:
 def test_compiles_without_graph_breaks() -> None:
     ours, _ = encoders(1)
     a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
-    padding = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padding[:, -1] = True
+    padded = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
+    padded[:, -1] = True
     compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x, a, padding), ours(x, a, padding))
+    assert torch.equal(compiled(x, a, padded), ours(x, a, padded))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
@@ -284,13 +258,13 @@ X = torch.zeros(BATCH, LENGTH, WIDTH)
         (lambda: SparseAttention(8, 2)(X, X, X, masks.window(4, 1)), "pattern: got SparseGraph; accepted: a"),
         (
             lambda: SparseAttention(WIDTH, 2, batch_first=True)(X, X, X, everything(5)),
-            "query: has shape (3, 11, 16); accepted: (length, 16) or (batch, length, 16), length 5 here",
+            "query: has shape (3, 12, 16); accepted: (length, 16) or (batch, length, 16), length 5 here",
         ),
         (
             lambda: SparseAttention(WIDTH, 2, batch_first=True)(X, X[:2], X[:2], everything()),
             "key: the batches differ: [(3,), (2,), (2,)]",
         ),
-        (lambda: edge_bias(everything(), X), "key_padding_mask: has shape (3, 11, 16); accepted: a tensor"),
+        (lambda: edge_bias(everything(), X), "key_padding_mask: has shape (3, 12, 16); accepted: a tensor"),
         (lambda: edge_bias(everything(), X[..., 0].long()), "key_padding_mask: got a tensor of dtype torch."),
         (
             lambda: TransformerEncoderLayer(8, 2, activation="swish"),
