@@ -1,4 +1,4 @@
-"""Layers, each with its variants in one file, whose `__all__` can be imported from this package."""
+"""Layers. Each kind has a file of its own, as one of yours would, and is found by its `__all__`."""
 
 import torch
 
@@ -39,7 +39,7 @@ __all__ = [
 
 
 def find_layers() -> None:
-    """Imports every file in this folder, and adds its layers to this package.
+    """Import every file in this folder, and add its layers to this package.
 
     Raises:
         ValueError: two files define layers with one name.

@@ -1,4 +1,4 @@
-"""The propagation layer of the attention-based graph neural network (AGNN)."""
+"""The propagation layer of the attention-based graph neural network (AGNN), found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def padding_bias(pattern: SparseOperand, mask: torch.Tensor, batch: torch.Size) 
     """Make the bias of a padding mask, as `edge_bias` does, for a batch of this size, or for no batch."""
     bias = edge_bias(pattern, mask)
     if mask.dim() == 2 and mask.shape[:1] not in (batch, (1,) if batch else ()):
-        shapes = " or ".join(str((*lead, mask.shape[1])) for lead in dict.fromkeys([(), tuple(batch)]))
+        shapes = " or ".join(str((*sizes, mask.shape[1])) for sizes in dict.fromkeys([(), tuple(batch)]))
         bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {shapes}, a row a sequence")
     return bias
 
@@ -245,12 +245,12 @@ def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> t
         weights = weights.mean(-2)
     if given.weights != "sparse":
         return dense_weights(operand, weights)
-    lead = weights.shape[:-1]
+    sizes = weights.shape[:-1]
     edges = operand.indices()
-    places = [torch.arange(size, device=weights.device) for size in lead]
-    each = torch.cartesian_prod(*places).reshape(-1, len(lead)).T if lead else edges.new_zeros(0, 1)
+    places = [torch.arange(size, device=weights.device) for size in sizes]
+    each = torch.cartesian_prod(*places).reshape(-1, len(sizes)).T if sizes else edges.new_zeros(0, 1)
     index = torch.cat([each.repeat_interleave(operand.nnz, dim=1), edges.repeat(1, each.shape[1])])
-    shape = (*lead, *operand.shape)
+    shape = (*sizes, *operand.shape)
     return torch.sparse_coo_tensor(index, weights.flatten(), shape, check_invariants=False).coalesce()
 
 
@@ -286,23 +286,23 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
         mask: [L, S] or [any, L, S], bool, True for pairs that are blocked; or floating-point, -inf for those.
         precision: precision of the operand.
     """
-    plain = unwrapped("attn_mask", mask)
+    dense = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_eager())
     with outside():
-        fingerprint = Fingerprint(plain if plain.device.type == "cpu" else mask)
+        fingerprint = Fingerprint(dense if dense.device.type == "cpu" else mask)
     options = precision, can_change
     with _lock:
         for place, (other, its_options, found) in enumerate(_cached_masks):
             if its_options == options and other.equals(fingerprint):
                 _cached_masks.append(_cached_masks.pop(place))
                 return found
-        if path().takes(plain.device) and path().is_capturing():
+        if path().takes(dense.device) and path().is_capturing():
             raise RuntimeError(
                 "the pattern of attn_mask is not prepared yet: run the model once before capturing a CUDA "
                 "graph, with the same tensor"
             )
         with outside():
-            made = _made(plain, precision, can_change)
+            made = _made(dense, precision, can_change)
         _cached_masks[:] = [entry for entry in _cached_masks if not entry[0].is_gone][1 - MOST_MASKS :]
         _cached_masks.append((fingerprint, options, made))
         return made

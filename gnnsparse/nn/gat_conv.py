@@ -1,4 +1,4 @@
-"""The layers of the graph attention networks GAT and GATv2."""
+"""The layers of the graph attention networks GAT and GATv2, found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

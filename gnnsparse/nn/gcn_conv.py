@@ -1,4 +1,4 @@
-"""The layer of Kipf and Welling's graph convolutional network."""
+"""The layer of Kipf and Welling's graph convolutional network, found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 
@@ -162,19 +162,19 @@ class GCNConv(GraphLayer):
             )
         if not self.normalize:
             return
-        plain = "GCNConv(..., normalize=False) to use its own weights"
+        instead = "GCNConv(..., normalize=False) to use its own weights"
         if operand.normalization != "gcn":
             has = f"values={operand.normalization!r}" if operand.normalization else "weights of its own"
-            accepted = f"values='gcn', an edge_index, or {plain}"
+            accepted = f"values='gcn', an edge_index, or {instead}"
             bad_value("adj", f"an operand prepared with {has}; accepted: {accepted}")
         if not self.add_self_loops:
             bad_value(
                 "add_self_loops",
-                f"got False with an operand that has them; accepted: an edge_index, or {plain}",
+                f"got False with an operand that has them; accepted: an edge_index, or {instead}",
             )
         if operand.added_loops != self._loop_weight:
             has = f"the operand was prepared with self_loop_weight={operand.added_loops}"
-            bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {plain}")
+            bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {instead}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

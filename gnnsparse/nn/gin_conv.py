@@ -1,4 +1,4 @@
-"""The layer of the graph isomorphism network (GIN)."""
+"""The layer of the graph isomorphism network (GIN), found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

@@ -63,13 +63,13 @@ class KeyValueCache:
         self._keys: torch.Tensor | None = None
         self._values: torch.Tensor | None = None
         # Positions are kept on the CPU, one row for all sequences as long as their lengths are the same.
-        self._seen = torch.zeros(1, dtype=torch.int64, device="cpu")
+        self._counts = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._held = torch.full((1, 0), -1, dtype=torch.int64, device="cpu")
 
     @property
     def lengths(self) -> torch.Tensor:
         """Number of tokens that each sequence has had, int64 [batch] on the CPU; [1] before the first."""
-        return self._seen.expand(self._batch()).clone()
+        return self._counts.expand(self._batch()).clone()
 
     @property
     def kept(self) -> list[list[int]]:
@@ -120,12 +120,12 @@ class KeyValueCache:
         """
         self._check(q, k, v)
         new = self._read_lengths(lengths, q.shape[0], q.shape[2])
-        total = int((self._seen + new).max())
+        total = int((self._counts + new).max())
         if self._most is not None and total > self._most:
             bad_value("k", f"makes {total} tokens of a sequence; accepted: {self._most}, max_length")
         if self._keys is None:
             self._keys, self._values = (x.new_zeros(*x.shape[:2], 0, x.shape[3]) for x in (k, v))
-        if not bool(self._seen.any()) and q.shape[2] > 1 and q.dtype in PRECISIONS:
+        if not bool(self._counts.any()) and q.shape[2] > 1 and q.dtype in PRECISIONS:
             return self._first(q, k, v, scale, new)
         parts = []
         for begin in range(0, q.shape[2], _CHUNK):
@@ -152,8 +152,8 @@ class KeyValueCache:
             bad_value("sequences", f"got {index.tolist()}; accepted: 0 to {batch - 1}")
         places = index.to(self._keys.device)
         self._keys, self._values = self._keys[places], self._values[places]
-        if self._seen.numel() > 1:
-            self._seen, self._held = self._seen[index], self._held[index]
+        if self._counts.numel() > 1:
+            self._counts, self._held = self._counts[index], self._held[index]
 
     def _check(self, q: Any, k: Any, v: Any) -> None:
         for name, x in (("q", q), ("k", k), ("v", v)):
@@ -184,9 +184,9 @@ class KeyValueCache:
         new = _integers("lengths", lengths)
         if new.shape != (batch,) or (batch and not 0 <= int(new.min()) <= int(new.max()) <= count):
             bad_value("lengths", f"got {new.tolist()}; accepted: {batch} integers from 0 to {count}")
-        if self._seen.numel() == 1 and bool((new == count).all()):
+        if self._counts.numel() == 1 and bool((new == count).all()):
             return new[:1] if batch else torch.full((1,), count, dtype=torch.int64, device="cpu")
-        self._seen = self._seen.expand(batch).clone()
+        self._counts = self._counts.expand(batch).clone()
         self._held = self._held.expand(batch, -1).clone()
         return new
 
@@ -197,8 +197,8 @@ class KeyValueCache:
         groups = q.shape[1] // k.shape[1]
         grouped = (q, k, v) if groups == 1 else (q.unflatten(1, (-1, groups)), k.unsqueeze(2), v.unsqueeze(2))
         out = attention(self._operand(q), *grouped, scale=scale)
-        position = torch.arange(q.shape[2], device="cpu").expand(self._seen.numel(), -1)
-        self._seen = self._seen + new
+        position = torch.arange(q.shape[2], device="cpu").expand(self._counts.numel(), -1)
+        self._counts = self._counts + new
         needed = (position < new[:, None]) & (self._rule.last(position) >= new[:, None])
         self._insert(k, v, position, needed)
         return out if groups == 1 else out.flatten(1, 2)
@@ -215,13 +215,13 @@ class KeyValueCache:
     ) -> torch.Tensor:
         """Compute a few tokens that follow earlier ones."""
         step = torch.arange(q.shape[2], device="cpu")
-        position = self._seen[:, None] + step
+        position = self._counts[:, None] + step
         self._insert(k, v, position, (step < new[:, None]).expand_as(position))
-        self._seen = self._seen + new
+        self._counts = self._counts + new
         key, query = self._held[:, None, :], position[:, :, None]
         allowed = (key >= 0) & (key <= query) & self._rule.attends(query, key)
         out = self._dense(q, allowed, scale)
-        self._held[self._rule.last(self._held) < self._seen[:, None]] = -1
+        self._held[self._rule.last(self._held) < self._counts[:, None]] = -1
         return out
 
     def _insert(self, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, real: torch.Tensor) -> None:
@@ -242,7 +242,7 @@ class KeyValueCache:
         self._held[row, slot] = position[row, token]
         row, token, slot = (x.to(k.device) for x in (row, token, slot))
         for store, x in ((self._keys, k), (self._values, v)):
-            if self._seen.numel() == 1:
+            if self._counts.numel() == 1:
                 store.index_copy_(2, slot, x.index_select(2, token))
             else:
                 store[row, :, slot] = x[row, :, token]

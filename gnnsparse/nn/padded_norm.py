@@ -38,13 +38,13 @@ def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Itera
         if isinstance(part, torch.nn.BatchNorm1d) and not getattr(part, "takes_padding", False)
     ]
     own = [vars(norm).get("forward") for norm in norms]
-    kept = _Statistics()
+    statistics = _Statistics()
     try:
         for norm in norms:
-            vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, kept)
+            vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, statistics)
         with padded(*known):
             yield
-        kept.keep()
+        statistics.move()
     finally:
         for norm, forward in zip(norms, own, strict=True):
             vars(norm).pop("forward", None)
@@ -63,11 +63,11 @@ class _Statistics:
     ) -> None:
         """Note the mean and the variance of the input of a layer over its nodes."""
         if any(norm is other for other, *_ in self._found):
-            self.keep()  # a layer that is called once more moves them again
+            self.move()  # a layer that is called once more moves them again
         self._found.append((norm, mean, variance, padding))
 
     @torch.no_grad()
-    def keep(self) -> None:
+    def move(self) -> None:
         """Move the running statistics towards those that were noted, as torch does."""
         found, self._found = self._found, []
         if not found:
@@ -84,13 +84,13 @@ class _Statistics:
                 for pair in ((norm.running_mean, mean), (norm.running_var, variance))
                 if norm.momentum == momentum
             ]
-            kept, new = [list(part) for part in zip(*pairs, strict=True)]
+            statistics, new = [list(part) for part in zip(*pairs, strict=True)]
             if momentum is not None:
-                torch._foreach_lerp_(kept, new, momentum)
+                torch._foreach_lerp_(statistics, new, momentum)
                 continue
-            shares = [1 / norm.num_batches_tracked.float() for norm in norms if norm.momentum is None]
-            for index, (old, now) in enumerate(zip(kept, new, strict=True)):
-                old.lerp_(now, shares[index // 2])
+            weights = [1 / norm.num_batches_tracked.float() for norm in norms if norm.momentum is None]
+            for index, (old, now) in enumerate(zip(statistics, new, strict=True)):
+                old.lerp_(now, weights[index // 2])
 
 
 def _unbiased(
@@ -108,7 +108,9 @@ def _unbiased(
     return [unbiased[at] for at in range(len(found))]
 
 
-def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, kept: _Statistics, x: torch.Tensor) -> torch.Tensor:
+def _normalize(
+    norm: torch.nn.BatchNorm1d, forward: Any, statistics: _Statistics, x: torch.Tensor
+) -> torch.Tensor:
     """Compute a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
     padding = current_padding(x.shape[0])
     if (not norm.training and norm.running_mean is not None) or padding is None:
@@ -117,7 +119,7 @@ def _normalize(norm: torch.nn.BatchNorm1d, forward: Any, kept: _Statistics, x: t
     y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
     if norm.training and norm.running_mean is not None:
-        kept.add(norm, mean, variance, padding)
+        statistics.add(norm, mean, variance, padding)
     return y
 
 

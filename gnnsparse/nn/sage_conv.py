@@ -1,4 +1,4 @@
-"""The layers of GraphSAGE, and of the graph neural networks of Morris et al."""
+"""The layers of GraphSAGE and of Morris et al., found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A linear layer with a sparse weight matrix."""
+"""A linear layer with a sparse weight matrix, found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Transformer encoder with attention over a sparse pattern, with the interface of torch's encoder."""
+"""The Transformer encoder over a pattern, with the interface of torch's, found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 

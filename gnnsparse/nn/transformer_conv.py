@@ -1,4 +1,4 @@
-"""The layer of the graph Transformer of Shi et al. (UniMP)."""
+"""The layer of the graph Transformer of Shi et al. (UniMP), found by `gnnsparse.nn`."""
 
 from __future__ import annotations
 
