@@ -20,7 +20,9 @@ class AGNN(BlockModel):
     Without normalisation and residuals it is the network of Thekumparampil et al. (2018) in the form of PyG's
     example: beta of the first AGNNConv stays 1, and those of the others are learned.
 
-    Args: those of UniformStack but input_dropout, and
+    The other arguments are those of UniformStack, without input_dropout.
+
+    Args:
         norm: normalisation after each AGNNConv: "none", "batch" or "layer".
         residual: whether the input of each AGNNConv is added to its output.
     """

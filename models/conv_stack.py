@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import ClassVar
 
 import torch
@@ -25,7 +25,7 @@ class ConvStack(BlockModel):
     """
 
     takes_targets: ClassVar[bool] = True
-    activation = staticmethod(F.relu)
+    activation: ClassVar[Callable[..., torch.Tensor]] = staticmethod(F.relu)
     input_dropout = True
 
     def _add_layers(self, convs: Iterable[torch.nn.Module], norm: str, hidden_channels: int) -> None:

@@ -32,7 +32,9 @@ class Exphormer(GlobalModel):
     The pattern is made once for a graph, and kept. There are no positional encodings: those that are wanted
     belong into the features.
 
-    Args: those of GPS but attention, and
+    The other arguments are those of GPS, without attention.
+
+    Args:
         degree: neighbours of a node in the expander; fewer if there are not as many others.
         virtual_nodes: number of virtual nodes, 0 or more.
     """

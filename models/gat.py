@@ -23,7 +23,9 @@ class GAT(ConvStack):
     With two layers and without normalisation and residuals it is the network of Velickovic et al. (2018,
     section 3.3), with dropout of the input of each layer and of the attention weights.
 
-    Args: those of UniformStack but input_dropout, and
+    The other arguments are those of UniformStack, without input_dropout.
+
+    Args:
         hidden_channels: features between layers, those of all heads together.
         heads: number of heads of the hidden layers, a divisor of hidden_channels.
         out_heads: number of heads of the last layer, whose outputs are averaged.

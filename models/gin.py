@@ -19,7 +19,9 @@ class GIN(BlockModel):
     normalisation and ReLU once more. Where they classify graphs by a sum over nodes, a linear layer
     classifies each node.
 
-    Args: those of UniformStack but input_dropout, and
+    The other arguments are those of UniformStack, without input_dropout.
+
+    Args:
         norm: normalisation after each linear layer but the last: "none", "batch" or "layer".
         residual: whether the input of a GINConv is added to its output, if the shapes are equal.
         train_eps: whether the weight of a node's own features is learned.

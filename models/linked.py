@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse import SparseOperand
 from gnnsparse.errors import bad_value, check_integer
-from models.conv_stack import ConvStack
+from models.conv_stack import UniformStack
 from models.gcn import GCN
 from models.graphsage import GraphSAGE
 from models.registry import options_like, register_variant
@@ -63,7 +63,7 @@ class Linked(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
-    encoder_class: type[ConvStack]
+    encoder_class: type[UniformStack]
 
     def __init__(
         self,

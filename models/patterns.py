@@ -24,7 +24,7 @@ ALL_PAIRS_UP_TO = 1024
 EDGE_TYPES = ("self", "graph", "expander", "from virtual", "to virtual")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Pattern:
     """What a node attends to.
 

@@ -112,6 +112,7 @@ class GATConv(_GatLayer):
     lin: torch.nn.Linear | None
     lin_src: torch.nn.Linear | None
     lin_dst: torch.nn.Linear | None
+    att_edge: torch.Tensor
 
     def __init__(
         self,
@@ -247,7 +248,9 @@ class GATv2Conv(_GatLayer):
     `res.weight` [y, in]; `bias` [y], where y is heads * out, or out. If there are features of edges, W_e e
     is stored, [edges, heads * out].
 
-    Args: those of GATConv, and
+    The other arguments are those of GATConv.
+
+    Args:
         bias: whether b and the biases of `lin_l` and `lin_r` are learned; False: there are none.
         share_weights: whether W_r is W_l.
 

@@ -53,7 +53,11 @@ class _Propagated(torch.autograd.Function):
         return grad_x, grad_weight, grad.sum(0) if of_bias else None, None
 
 
-_apply: Callable[..., torch.Tensor] = direct(_Propagated)
+#: A (x W^T) + b in training: of x [nodes, in_features] of which `can_propagate` is true, a weight, a bias or
+#: None, and an operand A. It is one step of autograd in place of four: a step of training on a small graph
+#: takes the host longer than the GPU, and each operation that autograd records takes several microseconds
+#: (notes/log.md, "Small matrices").
+propagated_linear: Callable[..., torch.Tensor] = direct(_Propagated)
 
 
 def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
@@ -83,23 +87,6 @@ def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bo
         and x.device == weight.device
         and not torch._C._is_any_autocast_enabled()
     )
-
-
-def propagated_linear(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, operand: SparseOperand
-) -> torch.Tensor:
-    """Compute A (x W^T) + b in training, in one step of autograd in place of four.
-
-    A step of training on a small graph takes the host longer than the GPU, and each operation that autograd
-    records takes several microseconds (notes/log.md, "Small matrices").
-
-    Args:
-        x: [nodes, in_features], of which `can_propagate` is true.
-        weight: [out_features, in_features].
-        bias: [out_features]; None: there is none.
-        operand: A [nodes, nodes].
-    """
-    return _apply(x, weight, bias, operand)
 
 
 #: Activations, and functions that compute them in place.

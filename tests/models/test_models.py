@@ -20,13 +20,7 @@ from gnnsparse import masks
 from gnnsparse.nn import GCNConv, GINConv
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
-from gnnsparse.testing import (
-    assert_accurate,
-    assert_all_accurate,
-    in_float64,
-    measure_errors,
-    with_gradients,
-)
+from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, measure_errors, with_gradients
 from gnnsparse.train import (
     FullGraphData,
     NodeClassifier,
@@ -35,19 +29,7 @@ from gnnsparse.train import (
     TrainerConfig,
     fit,
 )
-from models import (
-    AGNN,
-    GAT,
-    GCN,
-    GIN,
-    GPS,
-    MODELS,
-    Exphormer,
-    GATv2,
-    GraphSAGE,
-    GraphTransformer,
-    Transformer,
-)
+from models import AGNN, GAT, GCN, GIN, GPS, MODELS, Exphormer, GATv2, GraphTransformer, Transformer
 from models.patterns import ALL_PAIRS_UP_TO, EDGE_TYPES, AllNodes, Interactions, Pattern, pattern_of
 from models.transformer import sinusoids
 from tests.configs import composed
@@ -55,17 +37,7 @@ from tests.helpers import ROUNDING, dense_matrix, reference_layers
 from tests.tasks import toy_task
 
 NODES, LENGTH = 20, 14
-KINDS: dict[str, Any] = {
-    "gcn": GCN,
-    "agnn": AGNN,
-    "graph_transformer": GraphTransformer,
-    "gat": GAT,
-    "gatv2": GATv2,
-    "graphsage": GraphSAGE,
-    "gin": GIN,
-    "gps": GPS,
-    "exphormer": Exphormer,
-}
+KINDS: dict[str, Any] = {name: model.build for name, model in MODELS.items() if model.task == "node"}
 #: The models with an option `conv`, and the layer of each of its values.
 GLOBAL, CONVS = ("gps", "exphormer"), {"gcn": GCNConv, "gin": GINConv}
 #: Each model of nodes, those with an option `conv` with each value.
@@ -572,8 +544,8 @@ def test_bad_graphs(name: str, adj: Any, message: str) -> None:
         (GAT, {"heads": 3}, "heads: got 3; accepted: a divisor of hidden_channels, 8"),
         (GATv2, {"out_heads": 0}, "out_heads: got 0"),
         (GAT, {"residual": 1}, "residual: got int"),
-        (GraphSAGE, {"num_layers": 0}, "num_layers: got 0"),
-        (GraphSAGE, {"norm": "group"}, "norm: got 'group'; accepted: none, batch, layer"),
+        (KINDS["graphsage"], {"num_layers": 0}, "num_layers: got 0"),
+        (KINDS["graphsage"], {"norm": "group"}, "norm: got 'group'; accepted: none, batch, layer"),
         (GIN, {"hidden_channels": 0}, "hidden_channels: got 0"),
         (GIN, {"train_eps": 1}, "train_eps: got int"),
         (GPS, {"heads": 3}, "heads: got 3; accepted: a divisor of hidden_channels, 8"),

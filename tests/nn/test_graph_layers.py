@@ -262,6 +262,11 @@ def test_a_number_starts_where_it_was(make: Any, name: str, start: float, learne
     assert number.tolist() == [start]
 
 
+def test_repr_of_agnn() -> None:
+    """PyG's says nothing of its options; those of the other layers are compared with PyG's."""
+    assert repr(AGNNConv(requires_grad=False)) == "AGNNConv(requires_grad=False)"
+
+
 @OF_KIND
 def test_an_edge_index_is_prepared_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
