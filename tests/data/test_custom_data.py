@@ -16,7 +16,7 @@ import torch
 from gnnsparse import SparseGraph
 from gnnsparse.data import NodeDataset, load_custom, load_dataset
 from tests.data_folder import data_file, requires_data
-from tests.dgl_graphs import dgl_or_skip
+from tests.interop.dgl_graphs import dgl_or_skip
 from tests.own_graphs import (
     NAMES,
     NODES,

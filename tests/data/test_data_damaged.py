@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
 from gnnsparse.plan.gpu_records.record import RecordError, load_record, records, save_record
-from tests.raw_files import NODES, write_raw
+from tests.data.raw_files import NODES, write_raw
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
 

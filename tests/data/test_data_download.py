@@ -25,7 +25,7 @@ import pytest
 
 from gnnsparse.data import DatasetUnavailableError, data_folder, load_dataset
 from gnnsparse.data.sources import SOURCES, import_downloader
-from tests.raw_files import (
+from tests.data.raw_files import (
     EDGES,
     FEATURES,
     LABELS,

@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset
 from gnnsparse.data.sources import SOURCES, import_downloader
-from tests.raw_files import (
+from tests.data.raw_files import (
     FEATURES,
     LABELS,
     NODES,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from examples import write_tunes
-from tests.sparsified import assert_near
+from tests.nn.sparsified import assert_near
 
 SMALL = ["--hidden=32", "--layers=1", "--steps=120", "--lr=0.01", "--notes=20"]
 

@@ -12,7 +12,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.formats import FormatSpec
 from gnnsparse.formats.convert import convert
-from tests.native_calls import GRAPH, NNZ, attached, attached_panels, blocked, ints, longs
+from tests.native.native_calls import GRAPH, NNZ, attached, attached_panels, blocked, ints, longs
 
 
 def spmm(**changed: Any) -> torch.Tensor:

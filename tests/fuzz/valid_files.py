@@ -17,9 +17,9 @@ import scipy.sparse as sp
 from gnnsparse.bench.fit_measure import read_cases, write_cases
 from gnnsparse.data import load_dataset, load_matrix, load_sequences
 from gnnsparse.plan.gpu_records.record import load_record, records, save_record
+from tests.data.raw_files import write_raw
 from tests.data_folder import data_folder as published_folder
 from tests.fuzz.common import Draw
-from tests.raw_files import write_raw
 
 _REAL_BYTES = 150_000
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.interop.dgl import accelerate, from_dgl, graphs, import_dgl
-from tests.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
+from tests.interop.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 
 dgl = dgl_or_skip()
 import dgl.function as fn  # noqa: E402

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from gnnsparse.interop.dgl import accelerate, report, restore
 from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
-from tests.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 from tests.helpers import ROUNDING
+from tests.interop.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 
 dgl = dgl_or_skip()
 import dgl.nn.pytorch as dnn  # noqa: E402

@@ -23,7 +23,7 @@ from torch_geometric.utils import k_hop_subgraph
 
 from gnnsparse.interop.pyg import PygSampler
 from gnnsparse.sampling import NeighborSampler
-from tests.samplers import WAYS, sampler
+from tests.sampling.samplers import WAYS, sampler
 
 
 def multigraph(nodes: int, edges: int, seed: int) -> Data:

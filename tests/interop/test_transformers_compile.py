@@ -8,7 +8,7 @@ import torch
 from gnnsparse import masks
 from gnnsparse.interop.transformers import sparsify
 from gnnsparse.patterns.operands import MOST_OPERANDS
-from tests.sparsified import HEADS, WIDTH, allowed, assert_same, twins
+from tests.nn.sparsified import HEADS, WIDTH, allowed, assert_same, twins
 
 pytestmark = [
     pytest.mark.slow,

@@ -19,7 +19,7 @@ from gnnsparse import masks
 from gnnsparse.interop.transformers import report, restore, sparsify
 from gnnsparse.testing import assert_accurate
 from tests.helpers import ROUNDING
-from tests.sparsified import allowed, assert_same, masked_attention, twins
+from tests.nn.sparsified import allowed, assert_same, masked_attention, twins
 
 transformers = pytest.importorskip(
     "transformers", reason="transformers is not installed: pip install 'gnnsparse[transformers]'"

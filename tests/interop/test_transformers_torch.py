@@ -16,7 +16,7 @@ import torch
 from gnnsparse import masks
 from gnnsparse.interop.transformers import report, restore, sparsify
 from gnnsparse.testing import assert_all_accurate
-from tests.sparsified import HEADS, WIDTH, allowed, assert_same, twins
+from tests.nn.sparsified import HEADS, WIDTH, allowed, assert_same, twins
 
 LENGTH, KEYS, BATCH = 12, 9, 3
 

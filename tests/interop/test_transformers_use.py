@@ -22,7 +22,7 @@ from gnnsparse import SparseGraph, masks
 from gnnsparse.interop.transformers import Report, report, restore, sparsify
 from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
 from gnnsparse.patterns.operands import MOST_OPERANDS, Patterns
-from tests.sparsified import HEADS, WIDTH, allowed
+from tests.nn.sparsified import HEADS, WIDTH, allowed
 
 LENGTH, BATCH = 12, 3
 WINDOW = {"name": "window", "radius": 3}

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from gnnsparse import _native
-from tests.native_calls import (
+from tests.native.native_calls import (
     CSR,
     GOOD,
     HUGE,

@@ -20,7 +20,7 @@ from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import graph_of, make_pattern, read_own_pattern
 from gnnsparse.patterns.rules import ENDLESS, Rows, rule_of
 from gnnsparse.testing import assert_accurate
-from tests.sparsified import BATCH, HEADS, WIDTH, allowed, assert_near
+from tests.nn.sparsified import BATCH, HEADS, WIDTH, allowed, assert_near
 
 LENGTH = 40
 SINKS = [{"name": "sliding_window", "radius": 5}, {"name": "global_tokens", "tokens": 3}]

@@ -21,7 +21,7 @@ from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoder
 from gnnsparse.patterns.operands import MOST_OPERANDS, shared_patterns
 from gnnsparse.patterns.read import NAMES, read_own_pattern
 from gnnsparse.testing import assert_all_accurate, with_gradients
-from tests.sparsified import BATCH, HEADS, LENGTH, WIDTH, WINDOW, allowed, assert_near, pair, tokens
+from tests.nn.sparsified import BATCH, HEADS, LENGTH, WIDTH, WINDOW, allowed, assert_near, pair, tokens
 from tests.together import run_together
 
 #: Options with which each name makes a pattern of LENGTH tokens.

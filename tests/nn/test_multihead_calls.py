@@ -15,7 +15,7 @@ from gnnsparse import masks
 from gnnsparse.nn import SparseAttention
 from gnnsparse.nn.attention_edges import MOST_MASKS, _cached_masks, pattern_of_mask
 from gnnsparse.testing import with_gradients
-from tests.sparsified import (
+from tests.nn.sparsified import (
     BATCH,
     HEADS,
     KEYS,

@@ -13,7 +13,7 @@ import torch
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.nn import TransformerEncoder, TransformerEncoderLayer
-from tests.sparsified import (
+from tests.nn.sparsified import (
     BATCH,
     HEADS,
     KEYS,

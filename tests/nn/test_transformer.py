@@ -15,7 +15,7 @@ from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import ROUNDING, reference_layers
-from tests.sparsified import BATCH, HEADS, LENGTH, WIDTH, additive, allowed, blocked, padding, pair
+from tests.nn.sparsified import BATCH, HEADS, LENGTH, WIDTH, additive, allowed, blocked, padding, pair
 
 
 def operand(graph: SparseGraph, **options: Any) -> SparseOperand:

@@ -24,7 +24,7 @@ from tests.helpers import (
     product_scale,
 )
 from tests.ops.attention_oracle import exact, make_case, plain, run
-from tests.reductions import compare, on_grid
+from tests.ops.reductions import compare, on_grid
 
 
 @pytest.fixture(params=["portable", "avx2", "avx512"])

@@ -17,9 +17,9 @@ from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
 from tests.ops.attention_oracle import exact, exact_scores, log_sum_exp, make_case
+from tests.ops.quantized import EIGHT_BITS
 from tests.ops.test_attention import OPTIONS
 from tests.ops.test_quantized_attention import FLOOR, check, stored_case
-from tests.quantized import EIGHT_BITS
 
 PRECISIONS = tuple(EIGHT_BITS)
 KERNEL = "cuda_attention_quantized"

@@ -20,7 +20,7 @@ from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS, ROUNDING, make, plain_product, product_scale
 from tests.ops.conftest import Place
-from tests.reductions import compare, on_grid
+from tests.ops.reductions import compare, on_grid
 
 #: Heads and features of each.
 SHAPES = ((1, 1), (1, 40), (2, 8), (3, 5), (16, 1), (4, 7), (8, 16), (2, 47), (17, 3), (1, 128), (4, 128))

@@ -14,8 +14,8 @@ from gnnsparse.plan import AttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.helpers import make
 from tests.ops.attention_oracle import Case, exact, make_case, plain, run
+from tests.ops.quantized import EIGHT_BITS, rounding_bound, stored
 from tests.ops.test_attention import OPTIONS
-from tests.quantized import EIGHT_BITS, rounding_bound, stored
 
 PRECISIONS = tuple(EIGHT_BITS)
 

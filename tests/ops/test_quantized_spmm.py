@@ -18,7 +18,7 @@ from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, product_scale
 from tests.ops.conftest import Place
-from tests.quantized import EIGHT_BITS, rounding_bound, stored
+from tests.ops.quantized import EIGHT_BITS, rounding_bound, stored
 
 # torch warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")

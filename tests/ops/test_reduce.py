@@ -15,7 +15,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from tests.helpers import FREE_FORMATS, PRECISIONS, has_precision, make
 from tests.ops.conftest import Place
-from tests.reductions import compare, on_grid
+from tests.ops.reductions import compare, on_grid
 
 REDUCTIONS = ("mean", "max", "min")
 

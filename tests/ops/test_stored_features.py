@@ -15,7 +15,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
-from tests.quantized import EIGHT_BITS, rounding_bound
+from tests.ops.quantized import EIGHT_BITS, rounding_bound
 
 PRECISIONS = tuple(EIGHT_BITS)
 

@@ -16,7 +16,7 @@ from gnnsparse.sampling.draws import Numbering
 from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.samplers import WAYS, sampler
+from tests.sampling.samplers import WAYS, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:

@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.sampling.draws import Rule
-from tests.native_calls import CSR, HUGE, NNZ, ints, longs
+from tests.native.native_calls import CSR, HUGE, NNZ, ints, longs
 
 ROWS = 6
 TARGETS = torch.tensor([0, 3, 5], dtype=torch.int32)

@@ -18,7 +18,7 @@ from gnnsparse.sampling import METHODS, Block, NeighborSampler
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
 from models import MODELS
 from tests.helpers import reference_layers
-from tests.samplers import WAYS, sampler
+from tests.sampling.samplers import WAYS, sampler
 from tests.together import run_together
 
 
