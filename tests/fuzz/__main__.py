@@ -30,7 +30,6 @@ def generator(name: str) -> worker.Generator:
 
 
 def replay_corpus(generators: dict[str, worker.Generator], folder: Path) -> Counts:
-    """Runs the cases of these generators that once failed."""
     total = Counts()
     for path in sorted(folder.glob("*.json")):
         entry = json.loads(path.read_text())
@@ -43,7 +42,6 @@ def replay_corpus(generators: dict[str, worker.Generator], folder: Path) -> Coun
 
 
 def save(failure: Failure, folder: Path) -> Path:
-    """Writes a failure to the corpus."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{failure.generator}-{failure.seed}-{failure.case}.json"
     path.write_text(json.dumps(failure.__dict__, indent=1) + "\n")
@@ -71,7 +69,6 @@ def run_jobs(name: str, seed: int, seconds: float | None, count: int | None, job
 
 
 def show(failures: list[Failure]) -> None:
-    """Prints one failure of each kind, and how often there was one."""
     by_kind: dict[str, list[Failure]] = {}
     for failure in failures:
         by_kind.setdefault(failure.signature, []).append(failure)
@@ -83,7 +80,6 @@ def show(failures: list[Failure]) -> None:
 
 
 def main() -> int:
-    """The command; returns 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--seconds", type=float, help="for all generators together (default: 60)")
     parser.add_argument("--count", type=int, help="calls, or files, of each generator, in place of a time")

@@ -37,8 +37,6 @@ _SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
 
 @dataclass(frozen=True)
 class _Config:
-    """What is prepared."""
-
     size: tuple[int, int]
     weighted: bool
     options: tuple[tuple[str, Any], ...]
@@ -160,7 +158,6 @@ def _folder() -> Iterator[_Folder]:
 
 
 def _look(folder: Path, action: str) -> None:
-    """Runs a command of `gnnsparse cache` and forgets what it prints."""
     with contextlib.redirect_stdout(io.StringIO()):
         main(["cache", action, "--dir", str(folder)])
 
@@ -190,7 +187,6 @@ def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, do
 
 
 def damage(trial: Trial) -> None:
-    """Damages one file of a cache, and prepares its graph."""
     config = trial.draw.choice(_configs())
     _, content, name = _reference(config)
     with _folder() as folder:
@@ -208,7 +204,6 @@ def damage(trial: Trial) -> None:
 
 
 def _child(work: Callable[[], None]) -> int:
-    """Runs a function in a forked process until that is killed; returns its number."""
     pid = os.fork()
     if pid == 0:
         code = 1
@@ -239,7 +234,6 @@ def _work_on(folder: Path, configs: list[_Config], clears: bool) -> None:
 
 
 def kill(trial: Trial) -> None:
-    """Kills processes at a random moment while they prepare graphs, and uses their cache folder."""
     configs = [trial.draw.choice(_configs()) for _ in range(trial.draw.integer(1, 3))]
     for config in configs:
         _reference(config)
@@ -278,7 +272,6 @@ def _case(trial: Trial) -> None:
 
 @contextlib.contextmanager
 def _warm() -> Iterator[None]:
-    """Makes what every forked process needs."""
     torch.set_num_threads(1)
     for config in _configs():
         _reference(config)

@@ -14,6 +14,7 @@ import torch
 from gnnsparse.formats.packing import read_records
 from gnnsparse.runtime.cache_files import opened, write_file
 from tests.fuzz.common import Draw
+from tests.fuzz.mutations import mutate_bytes
 
 #: Arrays whose content is known to be right by the checksum alone.
 _VALUES = ("values", "row_scale", "col_scale", "residual_values", "edge_map", "zero_ptr", "zero_cols")
@@ -55,26 +56,7 @@ def damage_file(path: Path, other: bytes, draw: Draw) -> Damaged:
 
 
 def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
-    data = bytearray(path.read_bytes())
-    at = draw.below(len(data))
-    size = 1 << draw.below(13)
-    kind = draw.choice(("flip", "cut", "zero", "ones", "drop", "insert", "repeat", "other"))
-    if kind == "flip":
-        for _ in range(draw.integer(1, 4)):
-            data[draw.below(len(data))] ^= 1 << draw.below(8)
-    elif kind == "cut":
-        del data[at:]
-    elif kind in ("zero", "ones"):
-        data[at : at + size] = bytes([0 if kind == "zero" else 255]) * len(data[at : at + size])
-    elif kind == "drop":
-        del data[at : at + size]
-    elif kind == "insert":
-        data[at:at] = bytes(size)
-    elif kind == "repeat":
-        data += data[at : at + size]
-    else:
-        data[at : at + size] = other[at : at + size]
-    return _rewritten(path, bytes(data), f"{kind} of bytes at {at}")
+    return _rewritten(path, mutate_bytes(draw, path.read_bytes()), "other bytes")
 
 
 def _header(path: Path, other: bytes, draw: Draw) -> Damaged:
@@ -134,7 +116,6 @@ def _swap(array: torch.Tensor, draw: Draw) -> torch.Tensor:
 
 
 def _random(array: torch.Tensor, draw: Draw) -> torch.Tensor:
-    """Makes all elements random; values stay in the range of every precision."""
     limit = 100 if array.dtype.is_floating_point else draw.choice((2, 8, max(1, array.numel()), 2**30))
     generator = torch.Generator().manual_seed(draw.seed())
     return torch.randint(0, limit, array.shape, generator=generator).to(array.dtype)
@@ -212,7 +193,6 @@ def _craft(path: Path, other: bytes, draw: Draw) -> Damaged:
 
 
 def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
-    """Changes the plain values, and computes the checksums anew."""
     tensors, metadata = _read(path)
     target, where = metadata, ""
     name = draw.choice(sorted(target))

@@ -74,7 +74,6 @@ class Counts:
     kinds: Counter[str] = field(default_factory=Counter)
 
     def add(self, other: Counts) -> None:
-        """Adds the counts of another run."""
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
@@ -104,7 +103,6 @@ class Draw:
         return value
 
     def integer(self, low: int, high: int) -> int:
-        """An integer from `low` to `high`."""
         return low + self.below(high - low + 1)
 
     def choice(self, options: Sequence[T]) -> T:
@@ -116,18 +114,14 @@ class Draw:
         return self.below(1000) >= 1000 * (1 - share)
 
     def seed(self) -> int:
-        """The seed of another generator of random numbers."""
         return self.below(2**31)
 
     def shuffled(self, items: Sequence[T]) -> list[T]:
-        """The items in another order."""
         left = list(items)
         return [left.pop(self.below(len(left))) for _ in items]
 
 
 class FailedCallError(Exception):
-    """Ends a case: a call did what it must not do."""
-
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
         self.kind = kind

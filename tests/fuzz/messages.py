@@ -85,7 +85,6 @@ EFFECTS = [
 
 
 def written(trial: Trial) -> str:
-    """The source of a layer."""
     draw = trial.draw
 
     def value() -> str:
@@ -162,7 +161,6 @@ class Side:
 
 
 def same(want: Any, got: Any) -> bool:
-    """Whether two results of `called` agree."""
     if isinstance(want, type) or isinstance(got, type):
         return want is got
     pairs = zip(want, got, strict=True)

@@ -54,14 +54,14 @@ def _one(draw: Draw, name: str, content: bytes) -> bytes:
         structured = [_text, _text]
     elif ".csv" not in name and "." in name:
         structured = [_pickle]
-    kind = draw.choice([*structured, _bytes])
+    kind = draw.choice([*structured, mutate_bytes])
     try:
         return kind(draw, content)
     except Exception:  # an earlier mutation has left nothing that has this structure
-        return _bytes(draw, content)
+        return mutate_bytes(draw, content)
 
 
-def _bytes(draw: Draw, content: bytes) -> bytes:
+def mutate_bytes(draw: Draw, content: bytes) -> bytes:
     """Flips bits, overwrites, cuts, repeats, removes or inserts bytes."""
     data, kind = bytearray(content), draw.below(7)
     at = draw.below(len(content) + 1)
@@ -85,7 +85,7 @@ def _bytes(draw: Draw, content: bytes) -> bytes:
         if form == "<d":
             packed = struct.pack(form, draw.choice(_REALS))
         else:
-            packed = (draw.choice(_INTEGERS) % 2 ** (8 * size)).to_bytes(size, "little")
+            packed = (draw.choice(_INTEGERS) % 2 ** (8 * size)).tomutate_bytes(size, "little")
         data[at : at + size] = packed
     return bytes(data)
 
@@ -96,7 +96,7 @@ def _text(draw: Draw, content: bytes) -> bytes:
     if kind < 3:
         found = list(re.finditer(rb"[-+\w.]+", content))
         if not found:
-            return _bytes(draw, content)
+            return mutate_bytes(draw, content)
         # Half of the time in the first lines, which say how large everything is.
         match = found[draw.below(min(len(found), 12) if draw.chance(0.5) else len(found))]
         return content[: match.start()] + draw.choice(NUMBERS).encode() + content[match.end() :]
@@ -139,7 +139,7 @@ def _safetensors(draw: Draw, content: bytes) -> bytes:
     (size,) = struct.unpack("<Q", content[:8])
     head, body = json.loads(content[8 : 8 + size]), content[8 + size :]
     if draw.chance(0.5):
-        return content[: 8 + size] + _bytes(draw, body)
+        return content[: 8 + size] + mutate_bytes(draw, body)
     text = _text(draw, json.dumps(head).encode())
     return struct.pack("<Q", len(text)) + text + body
 
@@ -189,7 +189,7 @@ def _archive(draw: Draw, content: bytes) -> bytes:
     if draw.chance(0.1):
         del members[name]
     else:
-        members[name] = _npy(draw, members[name]) if draw.chance(0.8) else _bytes(draw, members[name])
+        members[name] = _npy(draw, members[name]) if draw.chance(0.8) else mutate_bytes(draw, members[name])
     return _zipped(list(members.items()), draw.choice([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]))
 
 

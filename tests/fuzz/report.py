@@ -30,7 +30,6 @@ def results_of(seed: int, jobs: int, found: dict[str, tuple[Counts, float]]) -> 
 
 
 def store(path: Path, results: dict[str, Any]) -> None:
-    """Writes results to a JSON file, and keeps those of generators that did not run."""
     write_json(path, {**(json.loads(path.read_text()) if path.exists() else {}), **results})
 
 
@@ -59,7 +58,6 @@ def table(content: dict[str, Any]) -> str:
 
 
 def updated(page: str, content: dict[str, Any]) -> str:
-    """The page with the table of these counts."""
     pattern = re.compile(r"(<!-- table fuzz -->\n).*?(<!-- end -->)", re.DOTALL)
     return pattern.sub(lambda found: f"{found[1]}{table(content)}\n{found[2]}", page)
 

@@ -53,7 +53,6 @@ Columns = list[tuple[str, list[str]]]
 
 
 def draw_tables(draw: Draw, folder: Path) -> Written:
-    """Writes edges and nodes into a folder."""
     made = Written(options={"directed": True})
     count = draw.integer(4, 9)
     numbered = draw.chance(0.4)
@@ -106,7 +105,6 @@ def _nodes(draw: Draw, made: Written, pairs: list[tuple[int, int]]) -> tuple[Col
 
 
 def _row_numbers(draw: Draw, count: int) -> list[str]:
-    """Returns an index of rows, which may have been sorted, with numbers that are no ids."""
     numbers = [str(1000 + number) for number in range(count)]
     return draw.shuffled(numbers) if draw.chance(0.5) else numbers
 

@@ -31,6 +31,7 @@ from models import MODELS
 from tests.configs import composed
 from tests.fuzz import worker
 from tests.fuzz.common import Counts, Draw, Trial
+from tests.fuzz.mutations import mutate_bytes
 from tests.tasks import toy_sequences, toy_task
 
 #: Small data sets for both tasks, of which a run takes a tenth of a second.
@@ -67,7 +68,6 @@ VARIED: dict[str, Sequence[Any]] = {
 
 
 def offer() -> None:
-    """Registers the data sets of the cases."""
     if GRAPH not in CATALOG:
         register_dataset(GRAPH, task="node")(lambda: toy_task(30))
         register_dataset(SEQUENCES, task="sequence")(lambda: toy_sequences(8, (12, 6, 6)))
@@ -86,7 +86,6 @@ def refused_by_hydra(error: Exception) -> bool:
 
 @functools.cache
 def base(model: str, data: str) -> DictConfig:
-    """The options of a model and a data set, without those of the command line."""
     return composed(f"model={model}", f"dataset={data}")
 
 
@@ -111,7 +110,6 @@ def options(trial: Trial, small: bool) -> DictConfig:
 
 
 def keys(cfg: DictConfig) -> list[str]:
-    """All options, groups included."""
     content: Any = OmegaConf.to_container(cfg, resolve=False)
     groups = {name: value for name, value in content.items() if isinstance(value, dict)}
     return [*map(str, content), *(f"{group}.{name}" for group, value in groups.items() for name in value)]
@@ -139,7 +137,6 @@ def option_case(trial: Trial) -> None:
 
 
 def checked(cfg: DictConfig) -> Any:
-    """What train.py does before it loads data."""
     train.check_quickly(cfg)
     settings = train.read_settings(cfg)
     from gnnsparse.train.tasks import TASKS
@@ -188,7 +185,6 @@ def sandbox(trial: Trial) -> Iterator[Path]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files of a folder."""
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
@@ -219,7 +215,6 @@ def carried_out(cfg: DictConfig, folder: Path) -> dict[str, torch.Tensor]:
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
-    """Whether weights are equal, bit for bit."""
     return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -250,7 +245,6 @@ def run_case(trial: Trial) -> None:
 
 @functools.cache
 def finished() -> tuple[bytes, DictConfig, dict[str, torch.Tensor]]:
-    """A checkpoint after one epoch, options of a second one, and the weights after that."""
     offer()
     with tempfile.TemporaryDirectory() as place:
         cfg = options(Trial(Draw("", []), Counts()), small=True)
@@ -272,19 +266,10 @@ class Payload:
         return os.mkdir, (self.target,)
 
 
-def flip(draw: Draw, content: bytes, target: str) -> bytes:
-    """Other bits, anywhere or in the pickle, which is at the beginning."""
-    damaged = bytearray(content)
+def other_bytes(draw: Draw, content: bytes, target: str) -> bytes:
+    """Damage anywhere, or in the pickle, which is at the beginning."""
     reach = len(content) if draw.chance(0.5) else min(len(content), 6000)
-    for _ in range(draw.integer(1, 4)):
-        damaged[draw.below(reach)] ^= 1 << draw.below(8)
-    return bytes(damaged)
-
-
-def cut(draw: Draw, content: bytes, target: str) -> bytes:
-    """A part, or a part and something else."""
-    kept = content[: draw.below(len(content))]
-    return kept + bytes(draw.below(256) for _ in range(draw.below(20))) if draw.chance(0.3) else kept
+    return mutate_bytes(draw, content[:reach]) + content[reach:]
 
 
 def edit(draw: Draw, content: bytes, target: str) -> bytes:
@@ -343,7 +328,7 @@ def crafted(draw: Draw, content: bytes, target: str) -> bytes:
     return buffer.getvalue()
 
 
-DAMAGE: list[Callable[[Draw, bytes, str], bytes]] = [edit, flip, cut, crafted]
+DAMAGE: list[Callable[[Draw, bytes, str], bytes]] = [edit, other_bytes, other_bytes, crafted]
 
 
 def checkpoint_case(trial: Trial) -> None:
@@ -404,7 +389,6 @@ def folder_case(trial: Trial) -> None:
 
 
 def lay(path: Path, kind: str) -> None:
-    """Makes what may be in the way."""
     if kind == "file":
         path.write_text(f"{path.name} of before\n")
     elif kind == "folder":

@@ -195,7 +195,6 @@ def write_planetoid(
 
 
 def raw_files(draw: Draw, folder: Path) -> Subject:
-    """The files of a large data set, in small."""
     name = draw.choice(["reddit", "flickr", "yelp", "ogbn_arxiv", "ogbn_products"])
     write_raw(name, folder)
     return _data_set(name, folder)
@@ -219,7 +218,6 @@ def stored_sequences(draw: Draw, folder: Path) -> Subject:
 
 
 def texts(draw: Draw, folder: Path) -> Subject:
-    """A folder of texts in two classes, of which any bytes are valid."""
     files = [folder / "texts" / kind / f"{i}.txt" for kind in ("good", "bad") for i in range(5)]
     for number, file in enumerate(files):
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -235,7 +233,6 @@ def gpu_record(draw: Draw, folder: Path) -> Subject:
 
 
 def fit_cases(draw: Draw, folder: Path) -> Subject:
-    """The measured cases that a record is fitted to."""
     path = folder / "cases.json"
     write_cases(path, records()[0], [], {"date": "2026-01-01"})
     return Subject("read_cases", [path], lambda: read_cases(path))

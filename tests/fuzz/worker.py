@@ -15,6 +15,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from tests.fuzz.common import Case, Counts, Draw, FailedCallError, Failure, Trial
@@ -77,17 +78,9 @@ class _Shared:
         self.words[2] = begin + len(line)
 
     def failure(self, name: str, seed: int, kind: str, message: str) -> Failure:
-        """The failure of the case that was run last."""
         choices = self.words[_HEAD : _HEAD + len(self)].tolist()
         calls = self.text[: self.words[2]].decode(errors="replace").splitlines()
         return Failure(name, kind, message, seed, self.case, choices, calls)
-
-
-class _Calls:
-    """The calls of a trial, noted in shared memory."""
-
-    def __init__(self, shared: _Shared) -> None:
-        self.append = shared.note
 
 
 @dataclass(frozen=True)
@@ -187,7 +180,7 @@ class Generator:
         shared.begin(case)
         try:
             draw = Draw(f"{self.name}/{seed}/{case}", choices, shared)
-            self.case(Trial(draw, counts, _Calls(shared)))
+            self.case(Trial(draw, counts, SimpleNamespace(append=shared.note)))
             counts.cases += 1
         except FailedCallError as error:
             counts.failures.append(shared.failure(self.name, seed, error.kind, str(error)))
@@ -218,7 +211,6 @@ class Generator:
 
 
 def _child(work: Iterator[None], counts: Counts, pipe: int, limits: Limits) -> None:
-    """The forked process: runs cases, sends its counts, and ends without the parent's exit handlers."""
     code = 1
     try:
         faulthandler.disable()
@@ -239,7 +231,6 @@ def _child(work: Iterator[None], counts: Counts, pipe: int, limits: Limits) -> N
 
 
 def _pages(process: int | str, which: int) -> int:
-    """Pages of memory of a process: all that it has addresses of (0), or those in use (1)."""
     try:
         return int(Path(f"/proc/{process}/statm").read_text().split()[which])
     except (OSError, IndexError):  # it has ended

@@ -11,12 +11,10 @@ import torch
 
 from tests.fuzz import worker
 from tests.fuzz.api import env as tools
-from tests.fuzz.api import layers, operands, products
+from tests.fuzz.api import operands, products
 from tests.fuzz.api.env import Env
 from tests.fuzz.api.junk import junk
-from tests.fuzz.api.native import native
 from tests.fuzz.api.operands import draw_env
-from tests.fuzz.api.registered import registered
 from tests.fuzz.common import Trial
 
 # What is otherwise imported when it is first needed, in every process that runs cases.
@@ -29,7 +27,6 @@ _STEPS: tuple[tuple[Callable[[Trial, Env, bool], None], int], ...] = (
     (products.spmm, 12), (products.sddmm, 5), (products.heads, 4), (products.edge_softmax, 4),
     (products.attention, 2), (products.weights_of_attention, 1), (products.special_values, 1),
     (products.transforms, 1), (operands.orders, 3), (operands.reports, 2), (operands.copies, 3),
-    (layers.operand_in_layers, 1),
 )  # fmt: skip
 _CHOICES = tuple(step for step, weight in _STEPS for _ in range(weight))
 
@@ -50,10 +47,7 @@ def operand(trial: Trial) -> None:
         trial.mode = tools.MODES[""]
 
 
-_CASES: tuple[tuple[Callable[[Trial], None], int], ...] = (
-    (operand, 20), (junk, 10), (registered, 4), (native, 3), (operands.graph, 3),
-    (layers.graph_layer, 6),
-)  # fmt: skip
+_CASES: tuple[tuple[Callable[[Trial], None], int], ...] = ((operand, 20), (junk, 10), (operands.graph, 3))
 _ALL = tuple(case for case, weight in _CASES for _ in range(weight))
 
 

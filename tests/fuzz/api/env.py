@@ -42,7 +42,6 @@ class Env:
         return self.a.precision.value
 
     def transposed(self) -> Env:
-        """The transpose, with its own order of nonzeros."""
         row, col = self.a.T.indices()
         return Env(self.a.T, self.dense.T, row, col, self.name + ".T")
 
@@ -62,7 +61,6 @@ class Env:
 
 
 def draw_dense(draw: Draw, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
-    """A random dense argument of a random dtype and in random memory."""
     dtype = dtype or draw.choice(FLOATS)
     x = torch.randn(shape, generator=torch.Generator().manual_seed(draw.seed()))
     if len(shape) == 2 and draw.chance(0.1):
@@ -84,7 +82,6 @@ def check_close(
     floor: float,
     scale: torch.Tensor | None = None,
 ) -> None:
-    """Judges a result by the accuracy rule of gnnsparse.testing."""
     trial.check(got.shape == exact.shape, f"{what}: shape {tuple(got.shape)}, not {tuple(exact.shape)}")
     if got.numel() == 0:
         return

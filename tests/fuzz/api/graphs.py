@@ -50,7 +50,6 @@ class Truth:
         return flat.view(self.rows, self.cols)
 
     def pattern(self) -> torch.Tensor:
-        """Where nonzeros are stored, bool [rows, cols]."""
         return self.spread(torch.ones(self.edges, dtype=torch.float64)) > 0
 
 
@@ -115,7 +114,6 @@ def draw_truth(draw: Draw, square: bool = False) -> Truth:
 
 
 def draw_strided(draw: Draw, tensor: torch.Tensor) -> torch.Tensor:
-    """An equal tensor that may lie in memory in another way."""
     kind = draw.choice(("plain", "step", "offset", "turned", "neg", "imag", "plain", "frozen"))
     if kind in ("step", "offset") and tensor.dim():
         size = tensor.shape[-1]
@@ -251,7 +249,6 @@ def _sparse_graph(draw: Draw, truth: Truth) -> Form:
 
 
 def draw_form(draw: Draw, square: bool = False) -> Form:
-    """A random matrix in a random form."""
     truth = draw_truth(draw, square)
     make = draw.choice((_edge_index, _csr, _sparse_graph, _scipy, _torch_sparse))
     return make(draw, truth)

@@ -81,7 +81,6 @@ def number(draw: Draw) -> Any:
 
 
 def _or_junk(draw: Draw, *usual: Any) -> Any:
-    """A usual value, or something else in one of four cases."""
     return anything(draw) if draw.chance(0.25) else draw.choice(usual)
 
 
@@ -301,7 +300,6 @@ def _rest(draw: Draw) -> Call:
 
 
 def junk(trial: Trial) -> None:
-    """A few calls with senseless arguments."""
     for _ in range(trial.draw.integer(1, 8)):
         make = trial.draw.choice(
             (_operation, _prepare, _graph, _mask, _layer, _torchs_call, _operation, _rest)

@@ -91,7 +91,6 @@ def _order_options(draw: Draw, order: str) -> dict[str, Any]:
 
 
 def _cached(trial: Trial, label: str, graph: Any, options: dict[str, Any], a: Any) -> None:
-    """A cache gives what no cache gives: when it is filled, and when it is read."""
     x, z = torch.randn(a.shape[1], 3), torch.ones(a.shape[0], 2)
     with tempfile.TemporaryDirectory() as folder:
         for hit in (False, True):
@@ -139,7 +138,6 @@ def orders(trial: Trial, env: Env, grads: bool) -> None:
 
 
 def reports(trial: Trial, env: Env, grads: bool) -> None:
-    """Plans, statistics and texts of any operand can be had."""
     draw, a = trial.draw, env.a
     width = draw.choice((1, 2, 8, 64, 128, 1000))
     op = draw.choice(("spmm", "sddmm", "attention", "attention_grad"))
@@ -155,7 +153,6 @@ def reports(trial: Trial, env: Env, grads: bool) -> None:
 
 
 def copies(trial: Trial, env: Env, grads: bool) -> None:
-    """Copies of an operand compute the same bit for bit."""
     a = env.a
     x = torch.randn(a.shape[1], 4, generator=torch.Generator().manual_seed(trial.draw.seed()))
     kind = trial.draw.choice(("pickle", "deepcopy", "copy", "to", "cpu", "T.T"))
@@ -174,7 +171,6 @@ def copies(trial: Trial, env: Env, grads: bool) -> None:
 
 
 def graph(trial: Trial) -> None:
-    """A graph by a constructor, its properties, and a reordering of it."""
     draw = trial.draw
     form = draw_form(draw)
     label = f"construct {form.name} {form.truth.rows}x{form.truth.cols}"
