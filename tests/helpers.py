@@ -100,16 +100,16 @@ def reference_layers() -> Iterator[None]:
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in (
-            "aggregation.spmm",
-            "gcn_conv.spmm",
-            "gin_conv.spmm",
-            "sparse_linear.spmm",
-            "agnn_conv.attention",
-            "sparse_attention.attention",
-            "edges.graph_attention",
+            "nn.aggregation.spmm",
+            "nn.gcn_conv.spmm",
+            "nn.gin_conv.spmm",
+            "nn.sparse_linear.spmm",
+            "nn.agnn_conv.attention",
+            "patterns.operands.attention",
+            "nn.edges.graph_attention",
         ):
             operation = getattr(gnnsparse, name.rpartition(".")[2])
-            patch.setattr(f"gnnsparse.nn.{name}", functools.partial(operation, impl="reference"))
+            patch.setattr(f"gnnsparse.{name}", functools.partial(operation, impl="reference"))
         # A layer in one step of autograd computes its gradient by kernels.
         patch.setattr("gnnsparse.nn.gcn_conv.can_propagate", lambda *_: False)
         yield

@@ -20,7 +20,7 @@ from gnnsparse.nn.attention_edges import (
 )
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
-from gnnsparse.ops import attention
+from gnnsparse.patterns.operands import attend
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -305,24 +305,10 @@ class SparseAttention(torch.nn.Module):
         self, edges: AttentionEdges, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         """Compute the output, [..., L, E], and if needed the weights, [..., heads, nnz]."""
-        groups, bias = self.num_heads // self.num_kv_heads, edges.bias
-        if groups > 1:  # several heads of queries share a head of keys, to which leading sizes are broadcast
-            q, k, v = q.unflatten(-3, (-1, groups)), k.unsqueeze(-3), v.unsqueeze(-3)
-            if bias is not None and bias.dim() > 1:
-                shared = bias.shape[-2] != self.num_heads
-                bias = bias.unsqueeze(-2) if shared else bias.unflatten(-2, (-1, groups))
-        done = attention(
-            edges.operand, q, k, v,
-            bias=bias,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=edges.is_causal,
-            return_weights=need_weights,
-            fused=self.fused,
+        out, weights = attend(
+            edges.operand, q, k, v, need_weights, bias=edges.bias, is_causal=edges.is_causal,
+            dropout_p=self.dropout if self.training else 0.0, fused=self.fused,
         )  # fmt: skip
-        out, weights = done if need_weights else (done, None)
-        if groups > 1:
-            out = out.flatten(-4, -3)
-            weights = None if weights is None else weights.flatten(-3, -2)
         return self.out_proj(out.transpose(-3, -2).flatten(-2)), weights
 
     def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:

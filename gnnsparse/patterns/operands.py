@@ -363,15 +363,28 @@ def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor
 
 
 def attend(
-    operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-    dropout_p: float, scale: float | None, need_weights: bool,
+    operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool, *,
+    bias: torch.Tensor | None, **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """Compute attention over the pattern; the arguments are those of `gnnsparse.attention`.
+    """Compute attention over a pattern, where several heads of queries may share a head of keys and values.
+
+    Args:
+        operand, q, k, v, bias: the arguments of `gnnsparse.attention`, with sizes of heads.
+        need_weights: whether the weights are returned.
+        options: its other arguments.
 
     Returns:
-        [..., L, Dv], and with `need_weights` the weights after dropout, [..., nnz].
+        [..., heads, L, Dv], and with `need_weights` the weights after dropout, [..., heads, nnz].
     """
-    done = attention(
-        operand, q, k, v, scale=scale, bias=bias, dropout_p=dropout_p, return_weights=need_weights
-    )
-    return done if need_weights else (done, None)
+    heads, groups = q.shape[-3], q.shape[-3] // k.shape[-3]
+    if groups > 1:  # leading sizes are broadcast
+        q, k, v = q.unflatten(-3, (-1, groups)), k.unsqueeze(-3), v.unsqueeze(-3)
+        if bias is not None and bias.dim() > 1:
+            shared = bias.shape[-2] != heads
+            bias = bias.unsqueeze(-2) if shared else bias.unflatten(-2, (-1, groups))
+    done = attention(operand, q, k, v, bias=bias, return_weights=need_weights, **options)
+    out, weights = done if need_weights else (done, None)
+    if groups > 1:
+        out = out.flatten(-4, -3)
+        weights = None if weights is None else weights.flatten(-3, -2)
+    return out, weights

@@ -211,7 +211,9 @@ def _attention(
         with_pairs=of_pairs or need_weights,
     )  # fmt: skip
     bias = _bias(operand, attention_mask)
-    out, weights = _grouped(operand, query, key, value, bias, dropout, scaling, need_weights)
+    out, weights = attend(
+        operand, query, key, value, need_weights, bias=bias, dropout_p=dropout, scale=scaling
+    )
     out = out.transpose(1, 2).contiguous()
     return out, None if weights is None else dense_weights(operand, weights)
 
@@ -226,21 +228,6 @@ def _bias(operand: SparseOperand, mask: torch.Tensor | None) -> torch.Tensor | N
         wanted = f"(batch, keys), or (batch, heads or 1, {operand.shape[0]}, {operand.shape[1]})"
         bad_value("attention_mask", f"has shape {tuple(mask.shape)}; accepted: {wanted}")
     return pair_terms(operand, "attention_mask", mask, blocks=False)
-
-
-def _grouped(
-    operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None,
-    dropout_p: float, scale: float | None, need_weights: bool,
-) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """Compute attention where several heads of queries share a head of keys and values."""
-    heads, groups = q.shape[1], k.shape[1]
-    if heads == groups:
-        return attend(operand, q, k, v, bias, dropout_p, scale, need_weights)
-    q, k, v = q.unflatten(1, (groups, -1)), k.unsqueeze(2), v.unsqueeze(2)
-    if bias is not None:
-        bias = bias.unsqueeze(1) if bias.shape[1] == 1 else bias.unflatten(1, (groups, -1))
-    out, weights = attend(operand, q, k, v, bias, dropout_p, scale, need_weights)
-    return out.flatten(1, 2), None if weights is None else weights.flatten(1, 2)
 
 
 def _dense(
