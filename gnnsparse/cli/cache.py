@@ -52,8 +52,9 @@ def _list_cache(folder: str | None) -> int:
 
 
 def _verify_cache(folder: str | None) -> int:
-    console, damaged = Console(), 0
-    for entry, problem in GraphCache(folder).verify(check_cached):
+    console, cache, damaged = Console(), GraphCache(folder), 0
+    for entry in cache.entries():
+        problem = cache.problem_of(entry, check_cached)
         damaged += problem is not None
         console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"{damaged} damaged", highlight=False)

@@ -230,21 +230,21 @@ def _with_values(
         count = target.slots * spec.window if spec.encoding == "dense" else packed
         if spec.encoding == "dense":  # by its sign a zero of the matrix differs from one that fills a block
             values = values.masked_fill(values == 0, -0.0)
-        placed = torch.zeros(count, dtype=values.dtype, device=values.device)
+        filled = torch.zeros(count, dtype=values.dtype, device=values.device)
         inside = value_index >= 0
-        placed[value_index[inside]] = values[inside]
-        arrays["values"] = placed
+        filled[value_index[inside]] = values[inside]
+        arrays["values"] = filled
     if spec.zero_index and value_index is not None:
         arrays["zero_ptr"], arrays["zero_cols"] = _zero_index(target, csr, value_index)
     if residual is not None:
-        kept, picked = csr.select_rows(residual.long())
-        lengths = kept.degrees
+        outside, picked = csr.select_rows(residual.long())
+        lengths = outside.degrees
         # Every row has room for the nonzeros of the longest one, and so needs no offset.
-        width = int(lengths.max()) if kept.rows else 0
+        width = int(lengths.max()) if outside.rows else 0
         real = torch.arange(width, device=csr.device) < lengths[:, None]
         arrays["residual_rows"] = residual
         arrays["residual_cols"] = torch.full(real.shape, -1, dtype=torch.int32, device=csr.device)
-        arrays["residual_cols"][real] = kept.indices
+        arrays["residual_cols"][real] = outside.indices
         if values is not None:
             arrays["residual_values"] = torch.zeros(real.shape, dtype=values.dtype, device=csr.device)
             arrays["residual_values"][real] = values[picked]

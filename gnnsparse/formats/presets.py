@@ -86,11 +86,6 @@ def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -
     return replace(spec, block=4, brick=4) if precision.storage.itemsize == 4 else spec
 
 
-def _depth_of_blocks(policy: WindowPolicy, precision: Precision) -> WindowPolicy:
-    """The mma is as deep as a block has columns: m16n8k8 in fp16, m16n8k4 in tf32."""
-    return replace(policy, k=4 if precision.storage.itemsize == 4 else 8)
-
-
 # No padding: the last block is narrower. Windows of 16 rows are for comparison, with `swapped` or without.
 register_preset(
     FormatSpec("me-bcrs", window=8, panel=8, block=8, brick=8, encoding="dense"),
@@ -101,13 +96,9 @@ register_preset(
     added=_ADDED,
     paper_bytes=lambda matrix: _vector_bytes(matrix, offsets=matrix.panels),
     policy=WindowPolicy(x_load="coalesced", shuffle=False),
-    adapt_policy=_depth_of_blocks,
+    # The mma is as deep as a block has columns: m16n8k8 in fp16, m16n8k4 in tf32.
+    adapt_policy=lambda policy, precision: replace(policy, k=4 if precision.storage.itemsize == 4 else 8),
 )
-
-
-def _vector_length(density: float) -> int:
-    """Vectors of 16 rows from a density of 0.1 on (SSpMM, sections V-B and VI-F)."""
-    return 16 if density >= 0.1 else 8
 
 
 # The values of each vector are contiguous.
@@ -115,7 +106,7 @@ register_preset(
     FormatSpec("cvse", window=8, panel=8, block=1, brick=1, encoding="dense", pad=16),
     source="SSpMM, section V-A",
     panels={8: 8, 16: 16},
-    choose_panel=_vector_length,
+    choose_panel=lambda density: 16 if density >= 0.1 else 8,  # SSpMM, sections V-B and VI-F
     precisions=_HALF,
     added=_ADDED,
     paper_bytes=lambda matrix: _vector_bytes(matrix, offsets=matrix.panels + 1),

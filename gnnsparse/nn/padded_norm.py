@@ -142,9 +142,9 @@ class _BatchNorm(torch.autograd.Function):
     ) -> Any:
         wide = x.float()
         # Not products with a vector, which libraries divide among the few features alone.
-        mean = (wide * padding.share).sum(0)
+        mean = (wide * padding.mean_weights).sum(0)
         centered = wide - mean
-        variance = centered.square().mul_(padding.share).sum(0)
+        variance = centered.square().mul_(padding.mean_weights).sum(0)
         inverse = (variance + eps).rsqrt_()
         factor = inverse if weight is None else inverse * weight
         y = centered * factor if bias is None else torch.addcmul(bias, centered, factor)

@@ -27,10 +27,10 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.runtime.cache_files import (
     DamagedError,
     NotOursError,
-    Opened,
+    OpenFile,
     file_kind,
     may_remove,
-    opened,
+    open_file,
     write_file,
 )
 
@@ -115,15 +115,6 @@ def _name(find: Callable[[int], Any], number: int) -> str:
         return str(number)
 
 
-def _read_folder(folder: Any) -> Path:
-    if not isinstance(folder, (str, os.PathLike)):
-        bad_type("cache", folder, "True, False or a folder")
-    path = os.fsdecode(folder)
-    if not path or "\0" in path:
-        bad_value("cache", f"got {path!r}; accepted: True, False or a folder")
-    return Path(path)
-
-
 class GraphCache:
     """A folder of prepared graphs.
 
@@ -143,7 +134,15 @@ class GraphCache:
         max_bytes: int | None = None,
         what: str = "the prepared graph",
     ) -> None:
-        self.folder = _default_folder() if folder is None else _read_folder(folder)
+        if folder is None:
+            self.folder = _default_folder()
+        elif isinstance(folder, (str, os.PathLike)):
+            path = os.fsdecode(folder)
+            if not path or "\0" in path:
+                bad_value("cache", f"got {path!r}; accepted: True, False or a folder")
+            self.folder = Path(path)
+        else:
+            bad_type("cache", folder, "True, False or a folder")
         self.max_bytes = _size_cap() if max_bytes is None else max_bytes
         self._what = what
         self._told: set[str] = set()
@@ -245,7 +244,7 @@ class GraphCache:
         """
         path = self.path(key)
         try:
-            with opened(path) as file:
+            with open_file(path) as file:
                 try:
                     found = unpack(*_read(file, key))
                 except (DamagedError, ValueError) as problem:
@@ -263,17 +262,19 @@ class GraphCache:
             os.utime(path, follow_symlinks=False)  # last use, for the size cap
         return found
 
-    def _set_aside(self, path: Path, file: Opened, problem: str) -> None:
+    def _set_aside(self, path: Path, file: OpenFile, problem: str) -> None:
         """Renames a damaged file, unless it was replaced since it was opened, and says so."""
         kept = self.folder / f"{path.stem}-{uuid.uuid4().hex}.damaged"
         where = ""
         with contextlib.suppress(OSError, NotOursError):
-            if not may_remove(path) and self._is_full_of_damaged():
+            # Files without the mark are never removed: only a few of them are set aside.
+            damaged = [old for old, _ in self._files("damaged")]
+            if not may_remove(path) and sum(not may_remove(old) for old in damaged) >= _MOST_DAMAGED:
                 self._leave_alone(
                     path, f"the cache file {path} is damaged ({problem}) and carries no mark of it"
                 )
                 return
-            with opened(path) as now:
+            with open_file(path) as now:
                 same = now.identity == file.identity
             if same:
                 os.rename(path, kept)
@@ -281,10 +282,6 @@ class GraphCache:
         self._warn(f"the cache file {path} is damaged ({problem}); it is rebuilt{where}")
         for old, _ in self._files("damaged")[_MOST_DAMAGED:]:
             self._remove(old)
-
-    def _is_full_of_damaged(self) -> bool:
-        """Returns whether no more files without the mark, which are never removed, are set aside."""
-        return sum(not may_remove(path) for path, _ in self._files("damaged")) >= _MOST_DAMAGED
 
     def _leave_alone(self, path: Path, problem: str) -> None:
         """Warns once that something is in the place of a file and stays there; `store` keeps away from it."""
@@ -333,27 +330,18 @@ class GraphCache:
         found = []
         for path, status in self._files("entry"):
             metadata = None
-            with contextlib.suppress(DamagedError, NotOursError, OSError), opened(path) as file:
+            with contextlib.suppress(DamagedError, NotOursError, OSError), open_file(path) as file:
                 metadata = file.metadata()
             found.append(CacheEntry(path.stem, path, status.st_size, status.st_mtime, metadata))
         return found
 
-    def verify(self, check: Check = lambda *_: None) -> Iterator[tuple[CacheEntry, str | None]]:
-        """Reads every file and verifies its checksums. Damaged files stay where they are.
-
-        Args:
-            check: is called with tensors and metadata, and raises ValueError if they are not valid.
-
-        Yields:
-            Each entry, with what is wrong with it, or None.
-        """
-        for entry in self.entries():
-            yield entry, self.problem_of(entry, check)
-
     def problem_of(self, entry: CacheEntry, check: Check) -> str | None:
-        """Reads a file as `verify` does, and returns what is wrong with it, or None."""
+        """Reads a file, verifies its checksums, and returns what is wrong with it, or None.
+
+        `check` is called with tensors and metadata, and raises ValueError if they are not valid.
+        """
         try:
-            with opened(entry.path) as file:
+            with open_file(entry.path) as file:
                 check(*_read(file, entry.key))
         except (DamagedError, NotOursError, ValueError, OSError, MemoryError) as error:
             return str(error)
@@ -405,7 +393,7 @@ class GraphCache:
         self._remove_leftovers(held=keep)
 
 
-def _read(file: Opened, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _read(file: OpenFile, key: str) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     tensors, metadata = file.read()
     if metadata.pop("key", None) != key:
         raise DamagedError("it was stored under another name")

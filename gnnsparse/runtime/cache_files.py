@@ -24,7 +24,7 @@ import torch
 from gnnsparse.errors import check_memory
 from gnnsparse.runtime.hashing import digest, fingerprint, raw_bytes
 
-__all__ = ["DamagedError", "NotOursError", "Opened", "file_kind", "may_remove", "opened", "write_file"]
+__all__ = ["DamagedError", "NotOursError", "OpenFile", "file_kind", "may_remove", "open_file", "write_file"]
 
 _MARK = "gnnsparse-cache"
 _HEAD_BYTES = 1 << 16
@@ -68,7 +68,7 @@ def may_remove(path: Path) -> bool:
     if file_kind(path.name) is None:
         return False
     try:
-        with opened(path) as file:
+        with open_file(path) as file:
             return file.size == 0 or file.is_marked()
     except (OSError, NotOursError, DamagedError):
         return False
@@ -86,20 +86,20 @@ def _require_regular(path: Path, mode: int) -> None:
 
 
 @contextlib.contextmanager
-def opened(path: Path) -> Iterator[Opened]:
+def open_file(path: Path) -> Iterator[OpenFile]:
     """Opens a file for reading, without waiting, as opening a pipe would; raises NotOursError or OSError."""
     _require_regular(path, os.lstat(path).st_mode)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
         status = os.fstat(descriptor)
         _require_regular(path, status.st_mode)
-        yield Opened(descriptor, status.st_size, (status.st_dev, status.st_ino))
+        yield OpenFile(descriptor, status.st_size, (status.st_dev, status.st_ino))
     finally:
         os.close(descriptor)
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenFile:
     """An open file.
 
     Attributes:

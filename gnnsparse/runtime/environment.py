@@ -118,7 +118,7 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
     """Show what a logger says at the level INFO by `show`, inside a `with` block, and nowhere else."""
     log, handler = logging.getLogger(name), logging.Handler()
-    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign, assignment, return-value]
+    handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign, assignment]
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -163,9 +163,9 @@ class Memo:
             return [value for value in self._values.values() if isinstance(value, kind)]
 
     def holds(self, value: Any) -> bool:
-        """Returns whether this very object is kept."""
+        """Returns whether this very object is one of the values."""
         with self.lock:
-            return any(kept is value for kept in self._values.values())
+            return any(known is value for known in self._values.values())
 
     def all_values(self) -> list[Any]:
         """Returns all values made so far."""
@@ -235,8 +235,8 @@ class Launchable:
 class DispatchCache(dict[Any, Any]):
     """Bound calls by the form of the arguments that have passed all checks.
 
-    A call is only taken if it is still kept. Another thread may have replaced its plan since it was bound.
-    Calls that have a native launch, a `Launchable`, are collected in functions of X besides.
+    A call is only taken if the memo still has it: another thread may have replaced its plan since it was
+    bound. Calls that have a native launch, a `Launchable`, are collected in functions of X besides.
 
     Attributes:
         repeats: whether a call is likely to come again, so that making a launch for it pays: a sample or a
@@ -246,16 +246,16 @@ class DispatchCache(dict[Any, Any]):
             never changed, but replaced, so that threads need no lock.
     """
 
-    def __init__(self, kept: Memo) -> None:
+    def __init__(self, memo: Memo) -> None:
         super().__init__()
-        self._kept = kept
-        self.repeats = not kept.one_stream
+        self._memo = memo
+        self.repeats = not memo.one_stream
         self._launches: tuple[list[Any], list[Any]] = [], []
         self.multiply: tuple[Multiplier, Multiplier] = _NONE
 
     def __setitem__(self, form: Any, call: Any) -> None:
-        with self._kept.lock:
-            if not self._kept.holds(call):
+        with self._memo.lock:
+            if not self._memo.holds(call):
                 return
             super().__setitem__(form, call)
             if isinstance(call, Launchable) and call.launch is not None and not ranges_are_on():
@@ -274,7 +274,7 @@ class DispatchCache(dict[Any, Any]):
 
     def clear(self) -> None:
         """Forgets all calls."""
-        with self._kept.lock:
+        with self._memo.lock:
             super().clear()
             self._launches = [], []
             self.multiply = _NONE

@@ -23,15 +23,10 @@ _VARIABLE = "GNNSPARSE_NVTX"
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
-def _read_setting() -> bool:
-    """Reads the environment variable; raises ValueError if it is neither 0 nor 1."""
-    text = os.environ.get(_VARIABLE, "0")
-    if text not in ("", "0", "1"):
-        raise ValueError(f"{_VARIABLE}: got {text!r}; accepted: 0 or 1")
-    return text == "1"
-
-
-_on = _read_setting()
+_setting = os.environ.get(_VARIABLE, "0")
+if _setting not in ("", "0", "1"):
+    raise ValueError(f"{_VARIABLE}: got {_setting!r}; accepted: 0 or 1")
+_on = _setting == "1"
 
 
 def ranges_are_on() -> bool:

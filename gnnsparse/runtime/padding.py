@@ -49,7 +49,7 @@ class Padding:
         return self.real.float()
 
     @cached_property
-    def share(self) -> torch.Tensor:
+    def mean_weights(self) -> torch.Tensor:
         """1 / count for nodes and 0 for padding, float32 [rows, 1]."""
         return self.mask / self.count
 

@@ -78,11 +78,11 @@ class StepProfile:
         """Returns a sentence on what binds the step; "" on a CPU, or if the wall time is unknown."""
         if self.device != "cuda" or not self.wall_ms:
             return ""
-        share = self.gpu_busy_ms / self.wall_ms
-        if share >= _BUSY:
-            return f"The GPU is busy for {share:.0%} of a step: kernels bind it."
+        fraction = self.gpu_busy_ms / self.wall_ms
+        if fraction >= _BUSY:
+            return f"The GPU is busy for {fraction:.0%} of a step: kernels bind it."
         return (
-            f"The GPU is busy for {share:.0%} of a step and waits for the host for the rest: capture the "
+            f"The GPU is busy for {fraction:.0%} of a step and waits for the host for the rest: capture the "
             "step in a CUDA graph (gnnsparse.runtime.timing.capture), or give it larger batches."
         )
 

@@ -166,18 +166,13 @@ def _cuda_samples(call: Callable[[], object], repeats: int, before: Callable[[],
 
 
 def _graph_samples(call: Callable[[], object], repeats: int, warmup: int) -> list[float]:
-    calls = _calls_of_a_graph(call)
+    once = min(_cuda_samples(call, 3, lambda: None))
+    calls = min(_GRAPH_CALLS, max(1, round(_GRAPH_MS / max(once, 1e-6))))
     replay = capture(call, calls)
     # No wait between warm-up and repeats, so that the GPU is busy while the next replay is launched.
     for _ in range(max(warmup, 1)):
         replay()
     return [ms / calls for ms in _cuda_samples(replay, repeats, lambda: None)]
-
-
-def _calls_of_a_graph(call: Callable[[], object]) -> int:
-    """Returns how many calls fill a CUDA graph."""
-    once = min(_cuda_samples(call, 3, lambda: None))
-    return min(_GRAPH_CALLS, max(1, round(_GRAPH_MS / max(once, 1e-6))))
 
 
 def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], object]) -> list[float]:

@@ -182,7 +182,8 @@ def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, do
             again = config.prepare(folder.path)
         trial.check(again.cache_hit and not more, f"not rebuilt after {done.what}: {more}")
         trial.check(_equal(_outputs(again), expected), f"wrong results when rebuilt after {done.what}")
-        problem = {entry.path: text for entry, text in GraphCache(folder.path).verify(check_file)}[path]
+        cache = GraphCache(folder.path)
+        problem = {entry.path: cache.problem_of(entry, check_file) for entry in cache.entries()}[path]
         trial.check(problem is None, f"`verify` finds fault with the new file: {problem}")
 
 

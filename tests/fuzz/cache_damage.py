@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from gnnsparse.formats.packing import read_records
-from gnnsparse.runtime.cache_files import opened, write_file
+from gnnsparse.runtime.cache_files import open_file, write_file
 from tests.fuzz.common import Draw
 from tests.fuzz.mutations import mutate_bytes
 
@@ -85,7 +85,7 @@ def _rewritten(path: Path, data: bytes, what: str) -> Damaged:
 
 
 def _read(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read()
 
 

@@ -13,7 +13,7 @@ import torch
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
-from gnnsparse.runtime.cache_files import opened, write_file
+from gnnsparse.runtime.cache_files import open_file, write_file
 from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
 from tests.helpers import short_rows
@@ -40,7 +40,7 @@ def the_file(folder: Path) -> Path:
 
 
 def read(path: Path) -> tuple[Tensors, dict[str, Any]]:
-    with opened(path) as file:
+    with open_file(path) as file:
         return file.read()
 
 

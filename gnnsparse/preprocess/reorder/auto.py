@@ -90,7 +90,7 @@ def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Fou
         seconds = time.perf_counter() - start
         counts = _count(csr, order, heights, width)
         tried[name] = _report(seconds, counts, heights)
-        share = float((counts[0].double() / own[0].clamp(min=1)).mean())
-        if share < least and bool((counts <= own).all()):
-            chosen, best, least = name, order, share
+        fraction = float((counts[0].double() / own[0].clamp(min=1)).mean())
+        if fraction < least and bool((counts <= own).all()):
+            chosen, best, least = name, order, fraction
     return Found(best, {"chosen": chosen, "tried": tried})
