@@ -206,29 +206,22 @@ METHODS: Registry[Method] = Registry("reorder")
 REORDERINGS = Names(METHODS, "none")
 
 
-def register_reordering(
-    name: str,
-    *,
-    options: Mapping[str, Option] | None = None,
-    square: bool = False,
-    symmetric: bool = False,
-    package: str | None = None,
-    empty: bool = False,
-    undirected: bool = False,
-    most_nnz: int | None = None,
-) -> Callable[[OrderFunction], OrderFunction]:
-    """Registers the decorated function as a reordering; the arguments are the attributes of Method.
+def register_reordering(name: str, **attributes: Any) -> Callable[[OrderFunction], OrderFunction]:
+    """Registers the decorated function as a reordering.
 
     The name of the function stands for `Method.order` afterwards: whoever calls it gets the checks as well.
 
+    Args:
+        name: the name that users give.
+        attributes: further attributes of Method.
+
     Raises:
+        TypeError: Method has no such attribute.
         ValueError: the name is taken, or the options are not the function's parameters after the matrix.
     """
 
-    def keep(function: OrderFunction) -> OrderFunction:
-        method = Method(
-            name, function, options or {}, square, symmetric, package, empty, undirected, most_nnz
-        )
+    def register(function: OrderFunction) -> OrderFunction:
+        method = Method(name, function, **attributes)
         METHODS.register(name, method)
 
         @functools.wraps(function)
@@ -237,7 +230,7 @@ def register_reordering(
 
         return cast(OrderFunction, checked)
 
-    return keep
+    return register
 
 
 @dataclass(frozen=True, eq=False)
