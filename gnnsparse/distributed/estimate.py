@@ -12,9 +12,9 @@ import importlib.resources
 import itertools
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -146,7 +146,15 @@ def random_facts(nodes: int, nonzeros: int, gpus: int) -> ShardFacts:
     others = nodes * (1 - 1 / gpus)
     halo = round(others * -math.expm1(-outside / others)) if others else 0
     counts = (round(own),) * gpus, (round(outside),) * gpus, (halo,) * gpus
-    return ShardFacts(0, starts, *counts, nonzeros, "contiguous", "gcn", 1.0, True, False)
+    return _facts(starts, *counts, nonzeros)
+
+
+def _facts(
+    starts: tuple[int, ...], nnz: Iterable[int], outside: Iterable[int], halo: Iterable[int], edges: int,
+    method: str = "contiguous",
+) -> ShardFacts:  # fmt: skip
+    counts = tuple(nnz), tuple(outside), tuple(halo)
+    return ShardFacts(0, starts, *counts, edges, method, "gcn", 1.0, True, False)
 
 
 def _rates(load: Workload, width: int, gpus: int, gpu: GpuRecord, machines: Machines) -> Rates:
@@ -184,12 +192,6 @@ def estimate(load: Workload, facts: ShardFacts, gpu: GpuRecord, machines: Machin
 
     A layer multiplies by the matrix on the side of its linear layer that is narrower, once forward and once
     backward. Time that other ranks' features take behind a product is not counted twice.
-
-    Args:
-        load: the model and the graph.
-        facts: counts of the graph's division among the GPUs.
-        gpu: the record of a GPU.
-        machines: rates of the network.
     """
     size, rows = load.precision.storage.itemsize, facts.most_rows
     flops, copy = machines.matmul[load.precision.value] * 1e12, gpu.memory.dram_tbs * 1e12
@@ -212,15 +214,12 @@ def estimate(load: Workload, facts: ShardFacts, gpu: GpuRecord, machines: Machin
 def _nbytes(load: Workload, facts: ShardFacts, way: str, parameters: int) -> float:
     size, rows, widest = load.precision.storage.itemsize, facts.most_rows, max(load.widths[1:])
     nonzeros = sum(facts.nnz) if way == "features" else max(facts.nnz)
-    others = {"halo": max(facts.halo), "gather": facts.nodes, "features": facts.nodes / facts.ranks}.get(
-        way, 0
-    )
+    received = {"halo": max(facts.halo), "gather": facts.nodes, "features": facts.nodes / facts.ranks}
+    others = received.get(way, 0)
     activations = rows * (load.features + _KEPT * sum(load.widths[1:])) * size
     logits = 2 * 4 * rows * load.classes
-    return (
-        activations + logits + _NONZERO_BYTES * nonzeros + 2 * others * widest * size
-        + _PARAMETER_BYTES * parameters
-    )  # fmt: skip
+    stored = _NONZERO_BYTES * nonzeros + _PARAMETER_BYTES * parameters
+    return activations + logits + stored + 2 * others * widest * size
 
 
 #: Panels whose distinct columns are counted; of more than these a sample is taken.
@@ -261,11 +260,7 @@ class StreamedCounts:
         return (self._nonzeros_before(row) + row + self._nonzeros_before(row + 1) + row + 1) / 2
 
     def even_ranges(self, parts: int) -> tuple[int, ...]:
-        """Cut the rows, in their order, into ranges of about equal work, as `balanced_ranges` does.
-
-        Returns:
-            The first row of each range, and the number of rows at the end.
-        """
+        """Split the rows, in their order, into ranges of about equal work, as `balanced_ranges` does."""
         rows = self._csr.rows
         work = self.nonzeros + rows
         cuts = (
@@ -290,20 +285,13 @@ class StreamedCounts:
             outside.append(elsewhere)
             halo.append(int(np.count_nonzero(touched)))
             touched[:] = False
-        return ShardFacts(
-            0, starts, tuple(nnz), tuple(outside), tuple(halo), self.nonzeros, "contiguous", "gcn", 1.0, True,
-            False,
-        )  # fmt: skip
+        return _facts(starts, nnz, outside, halo, self.nonzeros)
 
     def gathers(self, height: int) -> tuple[int, int, int]:
-        """Estimate the rows of features that a product reads, the distinct columns of panels.
-
-        Args:
-            height: rows of a panel.
+        """Estimate the rows of features that a product reads, the distinct columns of panels of a height.
 
         Returns:
-            The number of rows; of how many panels it was counted, evenly spaced; and how many there are. If
-            both are equal, the number of rows is exact.
+            The number of rows; of how many panels it was counted, evenly spaced; and how many there are.
         """
         rows = self._csr.rows
         panels = -(-rows // height)
@@ -368,7 +356,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--precision", choices=_PRECISIONS, default="fp16", metavar="NAME",
         help=f"{', '.join(_PRECISIONS)}; default: fp16",
     )  # fmt: skip
-    parser.add_argument("--gpu", metavar="NAME", help="the record of a GPU; default: NVIDIA H200")
+    default = "NVIDIA H200"
+    parser.add_argument(
+        "--gpu", default=default, metavar="NAME", help=f"the record of a GPU; default: {default}"
+    )
     parser.add_argument("--link-gbs", type=_speed, metavar="GB/S", help="received from GPUs of one machine")
     parser.add_argument("--network-gbs", type=_speed, metavar="GB/S", help="received from other machines")
     parser.add_argument("--machine-gpus", type=_count, metavar="N", help="GPUs of a machine; default: 8")
@@ -376,26 +367,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 #: Height of the panels whose distinct columns are the rows that a product reads.
 _PANEL = 32
-_DEFAULT_GPU = "NVIDIA H200"
-
-
-def _record(name: str | None) -> GpuRecord:
-    known = {record.name: record for record in records()}
-    if (name or _DEFAULT_GPU) not in known:
-        bad_value("--gpu", f"got {name!r}; accepted: {', '.join(known)}")
-    return known[name or _DEFAULT_GPU]
 
 
 def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
     """Count what a division of a graph makes travel, without making the shards."""
     nnz, outside, halo = zip(*cut_sizes(csr, partition), strict=True)
-    return ShardFacts(
-        0, partition.starts, nnz, outside, halo, csr.nnz, partition.method, "gcn", 1.0, True, False
-    )
+    return _facts(partition.starts, nnz, outside, halo, csr.nnz, partition.method)
 
 
-@dataclass(frozen=True)
-class _Subject:
+class _Subject(NamedTuple):
     """What is estimated: the model and its graph, counts of a division among GPUs, and a remark on these."""
 
     load: Workload
@@ -466,7 +446,10 @@ def run_plan_cluster(options: argparse.Namespace) -> int:
     given = (options.nodes is not None) + (options.edges is not None)
     if given == 1 or (options.dataset is not None) + (options.graph is not None) + (given == 2) != 1:
         bad_value("DATASET", "accepted: a data set, or --nodes and --edges, or --graph in its place")
-    gpu = _record(options.gpu)
+    known = {record.name: record for record in records()}
+    if options.gpu not in known:
+        bad_value("--gpu", f"got {options.gpu!r}; accepted: {', '.join(known)}")
+    gpu = known[options.gpu]
     rates = {name: getattr(options, name) for name in ("link_gbs", "network_gbs", "machine_gpus")}
     machines = replace(default_machines(), **{name: rate for name, rate in rates.items() if rate is not None})
     read = (

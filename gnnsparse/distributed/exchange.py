@@ -19,7 +19,7 @@ from gnnsparse.distributed.shard import Shard, ShardFacts
 
 __all__ = [
     "FeatureExchange", "GatherExchange", "HaloExchange", "Pending", "exchange_rows", "extend",
-    "gather_ranks", "multiply", "shared_sum", "sum_over_ranks", "total_of",
+    "gather_ranks", "shared_sum", "sum_over_ranks", "total_of",
 ]  # fmt: skip
 
 #: torch 2.13 gave the function another name.
@@ -270,25 +270,6 @@ def _in_order(parts: torch.Tensor) -> torch.Tensor:
     for part in parts[1:]:
         total += part
     return total
-
-
-class _Product(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, matrix: Any) -> torch.Tensor:
-        ctx.matrix = matrix
-        found: torch.Tensor = matrix.multiply(x)
-        return found
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        return ctx.matrix.multiply_transposed(grad.contiguous()), None
-
-
-def multiply(matrix: Any, x: torch.Tensor) -> torch.Tensor:
-    """Multiply by a matrix whose rows are divided among ranks, a RowOperations. Differentiable once."""
-    found: torch.Tensor = _Product.apply(x, matrix)
-    return found
 
 
 class _Extend(torch.autograd.Function):

@@ -5,21 +5,16 @@ It stands alone because it computes on shards that exist; api.py divides graphs 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
+from torch.autograd.function import once_differentiable
 
 from gnnsparse.distributed.cost import Choice, slices_of
-from gnnsparse.distributed.exchange import (
-    FeatureExchange,
-    GatherExchange,
-    HaloExchange,
-    extend,
-    multiply,
-)
+from gnnsparse.distributed.exchange import FeatureExchange, GatherExchange, HaloExchange, extend
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
@@ -37,7 +32,7 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble
 
-__all__ = ["FeatureOperations", "Layout", "RowOperations", "RowProduct", "global_columns", "refuse_plan"]
+__all__ = ["FeatureOperations", "RowOperations", "RowProduct", "global_columns"]
 
 
 def global_columns(shard: Shard) -> torch.Tensor:
@@ -55,54 +50,6 @@ def _gathered_columns(shard: Shard) -> torch.Tensor:
     owner = torch.searchsorted(starts, nodes, right=True) - 1
     owner = owner.clamp(max=facts.ranks - 1)
     return owner * facts.most_rows + (nodes - starts[owner])
-
-
-@dataclass(frozen=True, eq=False)
-class Layout:
-    """How the columns of a shard are laid out on a rank.
-
-    Attributes:
-        shard: the shard.
-        gathered: False: own columns and then those of the halo; True: those of a GatherExchange.
-        precision, format, device: of the operands; the format may be "auto".
-    """
-
-    shard: Shard
-    gathered: bool
-    precision: Precision
-    format: str
-    device: torch.device
-
-    def operand(self, which: str, *, transposes: bool) -> SparseOperand:
-        """Make an operand of the rows.
-
-        Args:
-            which: "own": of the own columns, [rows, rows]; "others": of other ranks' columns, [rows, halo],
-                or [rows, columns of the gather]; "whole": of all columns.
-            transposes: whether its transpose is needed, which takes as much time and memory as it does.
-        """
-        shard, rows, indices = self.shard, self.shard.facts.rows, self.shard.csr.indices
-        csr, values, scale = shard.csr, shard.values, shard.col_scale
-        if which != "whole":
-            columns = slice(0, rows) if which == "own" else slice(rows, None)
-            csr, values = _columns_of(shard, indices < rows if which == "own" else indices >= rows, columns)
-            scale = None if scale is None else scale[columns]
-        if self.gathered and which != "own":
-            place = _gathered_columns(shard)[0 if which == "whole" else rows :]
-            count = shard.facts.ranks * shard.facts.most_rows
-            index = place[csr.indices.long()].int()
-            # Places ascend with the nodes, so that columns of others ascend in each row as before.
-            csr, order = coo_to_csr(csr.row_index().int(), index, csr.rows, count)
-            if values is not None:
-                values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
-            scale = None if scale is None else scale.new_zeros(count).index_copy_(0, place, scale)
-        with outside():  # operands outlive the call
-            scales = (None if one is None else one.to(self.device) for one in (shard.row_scale, scale))
-            weights = Weighted(SparseGraph(csr, values).to(self.device), *scales)
-            auto = self.format == "auto"
-            recipe = Recipe(format="csr" if auto else self.format, precision=self.precision)
-            prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
-            return SparseOperand.on(replace(prepared, auto_format=auto), self.device)
 
 
 def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
@@ -132,22 +79,61 @@ class RowProduct:
     then; their product is added to the first one. Results have the same bits in every run.
 
     Args:
-        layout: the matrices of the rank.
-        exchange: fetches features.
-        choice: whether products are split, and in how many chunks features travel.
+        shard: the rows.
+        choice: how ranks share products, "halo" or "gather", and in how many chunks features travel.
+        precision, format, device: of the operands; the format may be "auto".
+        group: the ranks.
     """
 
-    def __init__(self, layout: Layout, exchange: HaloExchange | GatherExchange, choice: Choice) -> None:
-        self.layout, self.exchange, self._choice = layout, exchange, choice
+    def __init__(
+        self, shard: Shard, choice: Choice, precision: Precision, format: str, device: torch.device,
+        group: dist.ProcessGroup | None,
+    ) -> None:  # fmt: skip
+        self._shard, self._choice, self._device = shard, choice, device
+        self._precision, self._format = precision, format
+        self.gathered = choice.way == "gather"
+        self.exchange = (
+            GatherExchange(shard.facts, group) if self.gathered else HaloExchange(shard, device, group)
+        )
         self._made: dict[str, SparseOperand] = {}
-        storage = layout.precision.storage
-        # Features travel as the products round them anyway.
-        self.wire = storage if storage.itemsize < 4 else None
+        # Features travel as the products round them anyway; None: as they are.
+        self.wire = precision.storage if precision.storage.itemsize < 4 else None
+
+    def operand(self, which: str, *, transposes: bool) -> SparseOperand:
+        """Make an operand of the rows.
+
+        Args:
+            which: "own": of the own columns, [rows, rows]; "others": of other ranks' columns, [rows, halo],
+                or [rows, columns of the gather]; "whole": of all columns.
+            transposes: whether its transpose is needed, which takes as much time and memory as it does.
+        """
+        shard, rows, indices = self._shard, self._shard.facts.rows, self._shard.csr.indices
+        csr, values, scale = shard.csr, shard.values, shard.col_scale
+        if which != "whole":
+            columns = slice(0, rows) if which == "own" else slice(rows, None)
+            csr, values = _columns_of(shard, indices < rows if which == "own" else indices >= rows, columns)
+            scale = None if scale is None else scale[columns]
+        if self.gathered and which != "own":
+            place = _gathered_columns(shard)[0 if which == "whole" else rows :]
+            count = shard.facts.ranks * shard.facts.most_rows
+            index = place[csr.indices.long()].int()
+            # Places ascend with the nodes, so that columns of others ascend in each row as before.
+            csr, order = coo_to_csr(csr.row_index().int(), index, csr.rows, count)
+            if values is not None:
+                values = values.new_empty(csr.nnz).index_copy_(0, order.long(), values)
+            scale = None if scale is None else scale.new_zeros(count).index_copy_(0, place, scale)
+        with outside():  # operands outlive the call
+            scales = (None if one is None else one.to(self._device) for one in (shard.row_scale, scale))
+            weights = Weighted(SparseGraph(csr, values).to(self._device), *scales)
+            auto = self._format == "auto"
+            recipe = Recipe(format="csr" if auto else self._format, precision=self._precision)
+            prepared = prepare_weighted(weights, recipe) if transposes else _one_sided(weights, recipe)
+            return SparseOperand.on(replace(prepared, auto_format=auto), self._device)
 
     def _operand(self, which: str) -> SparseOperand:
-        """Return an operand of the layout without its transpose, made when first needed."""
+        """Return an operand without its transpose, made when first needed."""
         if which not in self._made:
-            self._made[which] = self.layout.operand(which, transposes=False)
+            self._made[which] = self.operand(which, transposes=False)
         return self._made[which]
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +142,7 @@ class RowProduct:
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
         begin = self.exchange.start if self._choice.split else self.exchange.start_whole
         pending = [begin(_in_vectors(x[:, part], dtype), dtype) for part in parts]
-        y, split = x.new_empty(self.layout.shard.facts.rows, width), self._choice.split
+        y, split = x.new_empty(self._shard.facts.rows, width), self._choice.split
         if split:
             spmm_into(self._operand("own"), x, y)
         operand = self._operand("others" if split else "whole")
@@ -173,61 +159,53 @@ def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.nn.functional.pad(x, (0, rest)) if rest and x.is_cuda else x
 
 
-def refuse_plan(plan: Any) -> None:
+def _refuse_plan(plan: Any) -> None:
     """Raise a ValueError if a plan is given: each rank has operands of its own, with plans of their own."""
     if plan is not None:
         bad_value("plan", "goes with an operand of one process; accepted with several: None")
 
 
-class RowOperations:
-    """The operations of gnnsparse on the rows of one rank.
+class _Product(torch.autograd.Function):
+    """The product of a matrix; the gradient is that of the own rows of its transpose.
 
-    Args:
-        shard: the rows.
-        choice: how ranks share products, "halo" or "gather".
-        precision, format, device: of the operands.
-        group: the ranks.
+    Nothing that was computed has to travel back and be added up.
     """
 
-    def __init__(
-        self, shard: Shard, choice: Choice, precision: Precision, format: str, device: torch.device,
-        group: dist.ProcessGroup | None,
-    ) -> None:  # fmt: skip
-        self.device, self._gathered = device, choice.way == "gather"
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, matrix: RowProduct, transposed: RowProduct) -> torch.Tensor:
+        ctx.transposed = transposed
+        return matrix.multiply(x)
 
-        def product(of: Shard) -> RowProduct:
-            exchange = GatherExchange(of.facts, group) if self._gathered else HaloExchange(of, device, group)
-            return RowProduct(Layout(of, self._gathered, precision, format, device), exchange, choice)
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return ctx.transposed.multiply(grad.contiguous()), None, None
 
-        self._product = product(shard)
-        self._transposed = self._product if shard.transposed is None else product(shard.transposed)
+
+class RowOperations:
+    """The operations of gnnsparse on the rows of one rank; the arguments are those of RowProduct."""
+
+    def __init__(self, shard: Shard, *how: Any) -> None:
+        self._product = self._transposed = RowProduct(shard, *how)
+        if shard.transposed is not None:
+            self._transposed = RowProduct(shard.transposed, *how)
 
     @cached_property
     def whole(self) -> SparseOperand:
         """The operand of all columns, whose order edge values are in."""
-        return self._product.layout.operand("whole", transposes=True)
-
-    def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the own rows of A x."""
-        return self._product.multiply(x)
-
-    def multiply_transposed(self, grad: torch.Tensor) -> torch.Tensor:
-        """Return the own rows of A^T grad, which are a product of the own rows of A^T as those of A are.
-
-        Nothing that was computed has to travel back and be added up.
-        """
-        return self._transposed.multiply(grad)
+        return self._product.operand("whole", transposes=True)
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
-        return extend(x, self._product.exchange, has_own=self._gathered, wire=self._product.wire)
+        of = self._product
+        return extend(x, of.exchange, has_own=of.gathered, wire=of.wire)
 
     def _extended_along(self, a: SparseOperand, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
         """Extend keys and values in one exchange along their dimension of nodes, after checking it."""
         rows = a.shape[1]
         accepted = f"({rows}, ..)" if dim == 0 else f"(.., {rows}, any)"
         for name, x in (("k", k), ("v", v)):
-            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.device)
+            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=a.device)
             if x.dim() < 2 or x.shape[dim] != rows:
                 bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted} for this A")
         first = [x.movedim(dim, 0) for x in (k, v)]
@@ -249,17 +227,16 @@ class RowOperations:
         plan: Any,
     ) -> torch.Tensor:
         """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
-        refuse_plan(plan)
+        _refuse_plan(plan)
         if values is not None or reduce != "sum" or impl == "reference":
             extended = self.extended(x)
             return spmm(self.whole, extended, values, reduce=reduce, impl=impl)
-        if x.dim() == 3:
-            return multiply(self, x.flatten(1)).unflatten(1, x.shape[1:])
-        return multiply(self, x)
+        y: torch.Tensor = _Product.apply(x.flatten(1), self._product, self._transposed)
+        return y.unflatten(1, x.shape[1:]) if x.dim() == 3 else y
 
     def sddmm(self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
         """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
-        refuse_plan(plan)
+        _refuse_plan(plan)
         k = check_features("k", k, a, a.shape[1], impl)
         return sddmm(self.whole, q, self.extended(k), impl=impl)
 
@@ -271,7 +248,7 @@ class RowOperations:
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
         """Compute attention of the own nodes; `gnnsparse.attention` documents the arguments."""
-        refuse_plan(options.pop("plan"))
+        _refuse_plan(options.pop("plan"))
         _refuse_causal(options)
         k, v = self._extended_along(a, -2, k, v)
         return attention(self.whole, q, k, v, **options)
@@ -292,7 +269,7 @@ class RowOperations:
         mask = options["key_padding_mask"]
         if mask is not None:
             shape = (a.shape[1],)
-            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=self.device, shape=shape)
+            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=a.device, shape=shape)
             options["key_padding_mask"] = self.extended(mask.float()).bool()
         return graph_attention(self.whole, q, k, v, **options)
 
@@ -328,7 +305,7 @@ class FeatureOperations:
         plan: Any,
     ) -> torch.Tensor:
         """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
-        refuse_plan(plan)
+        _refuse_plan(plan)
         if values is not None:
             self._refuse("values")
         if x.dim() == 3:
@@ -350,7 +327,7 @@ class FeatureOperations:
         self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
         """Compute attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""
-        refuse_plan(options.pop("plan"))
+        _refuse_plan(options.pop("plan"))
         self._check_terms(options, ("bias",))
         if not all(isinstance(x, torch.Tensor) and x.dim() == 3 for x in (q, k, v)):
             bad_value("q", f"has no heads to divide among {self._ranks} ranks; accepted: {_INSTEAD}")

@@ -135,7 +135,7 @@ def test_a_graph_on_disk_is_planned_without_being_read_into_memory(
     monkeypatch.setattr("gnnsparse.distributed.estimate._PANELS", 100)
     folder = generate_graph("papers100m_like", tmp_path / "g", 0.0002).folder
     # Of what copies a matrix, or needs arrays of its nonzeros, nothing may be called.
-    for name in ("add_self_loops", "row_index", "transpose", "select_rows", "community_order", "to"):
+    for name in ("add_self_loops", "row_index", "transpose", "select_rows", "to"):
         monkeypatch.setattr(Csr, name, None)
     words = ["plan-cluster", "--graph", str(folder), "--features", "128", "--classes", "172"]
     assert main([*words, "--gpus", "1", "4"]) == 0
