@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_tensor
-from gnnsparse.ops import attention
+from gnnsparse.ops.attention.api import attention
 from gnnsparse.patterns.operands import SharedPatterns, shared_patterns
 from gnnsparse.patterns.read import read_own_pattern
 from gnnsparse.patterns.rules import Rows, rule_of

@@ -12,7 +12,7 @@ import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.formats.csr import Csr
-from gnnsparse.ops import attention
+from gnnsparse.ops.attention.api import attention
 from gnnsparse.patterns.read import Named, United, graph_of, make_pattern, text_of
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare

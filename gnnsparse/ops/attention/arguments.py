@@ -64,10 +64,9 @@ class AttentionCall:
 
 
 def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """Broadcast `x` [..., n, d] to the leading sizes `lead`, and fold these to [B, H, n, d].
+    """Broadcast `x` [..., n, d] to the leading sizes `lead`, and fold all but the last: [B, H, n, d].
 
-    H is the last of the leading sizes, B the product of the others. The result is a view, unless more than
-    two leading dimensions have strides that can't be folded.
+    The result is a view, unless more than two leading dimensions have strides that can't be folded.
     """
     if x.shape[:-2] != lead:
         x = x.expand(*lead, *x.shape[-2:])
@@ -75,10 +74,7 @@ def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
 
 
 def to_edges(values: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """Fold edge values [..., nnz] to [B or 1, H or 1, nnz], for the leading sizes `lead` of q.
-
-    Sizes of 1 are not expanded, unless they are folded into one dimension with others.
-    """
+    """Fold edge values [..., nnz] to [B or 1, H or 1, nnz]; only sizes of 1 folded with others expand."""
     own = (1,) * (len(lead) + 1 - values.dim()) + tuple(values.shape)
     values = values.view(own) if len(own) != values.dim() else values
     if len(lead) > 2:
@@ -157,10 +153,7 @@ class Result(NamedTuple):
     stats: torch.Tensor
 
     def times(self, grad_out: torch.Tensor, grad_mapped: torch.Tensor | None) -> torch.Tensor:
-        """Multiply the results with their gradients and add up over features: float32 [L, H].
-
-        It is the sum over a row's edges of weight * its gradient through the results.
-        """
+        """Compute the sum over a row's edges of weight * its gradient through the results: float32 [L, H]."""
         total = (grad_out.float() * self.out.float()).sum(-1)
         if grad_mapped is not None and self.mapped is not None:
             total += (grad_mapped.float() * self.mapped.float()).sum(-1)
@@ -210,10 +203,10 @@ class GraphCall(NamedTuple):
         return self[2:-1]
 
     def rounded(self) -> GraphCall:
-        """Return the call with its tensors as the CPU's kernels read them.
+        """Return the call with its tensors as the CPU's kernels read them, with contiguous rows.
 
         Operands of products are rounded to the precision. Biases, `att`, and with additive scores all but the
-        values are in float32. Rows are contiguous.
+        values are in float32.
         """
         a, precision = self.arrays, self.operand.precision
         scored = Precision.FP32 if self.score == "additive" else precision
@@ -251,7 +244,7 @@ def rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def padded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Allocate the shape of `x` [.., width], with rows whose memory is padded with zeros to whole vectors."""
+    """Allocate the shape of `x` [.., width], with rows that zeros pad to whole vectors."""
     width, per_vector = x.shape[-1], VECTOR_BYTES // dtype.itemsize
     packed = x.new_empty(*x.shape[:-1], -(-width // per_vector) * per_vector, dtype=dtype)
     if width % per_vector:
@@ -260,10 +253,7 @@ def padded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return `x` [.., width] in `dtype`, each row contiguous and aligned to VECTOR_BYTES.
-
-    If that takes a copy, its rows are padded.
-    """
+    """Return `x` [.., width] in `dtype`, each row contiguous and aligned; if that takes a copy, padded."""
     per_vector = VECTOR_BYTES // dtype.itemsize
     steps = [x.stride(i) for i in range(x.dim() - 1) if x.shape[i] > 1]
     is_whole = x.dtype == dtype and x.shape[-1] % per_vector == 0 and x.stride(-1) == 1
@@ -291,10 +281,7 @@ def heads_argument(x: torch.Tensor | None) -> _native.Heads:
 
 
 def nodes_argument(x: torch.Tensor | None, heads: int) -> _native.Heads:
-    """Return [rows, H or 1, width] with contiguous rows, numbers [rows, H or 1], or None as an argument.
-
-    What has one head is shared by all of them.
-    """
+    """Return [rows, H or 1, width] with contiguous rows, numbers [rows, H or 1], or None as an argument."""
     return _NO_HEADS if x is None else _native.Heads.of_rows(x, heads)
 
 

@@ -26,11 +26,7 @@ def _multiply(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]
 def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Words:
     """Compute ten rounds of Philox.
 
-    Args:
-        counter, key: int64 tensors of 32-bit words in [0, 2^32), broadcast against each other.
-
-    Returns:
-        Four int64 tensors of words in [0, 2^32), of the shape that counter and key are broadcast to.
+    Words are int64 tensors in [0, 2^32); counter and key are broadcast against each other.
     """
     c0, c1, c2, c3 = counter
     k0, k1 = key
@@ -53,16 +49,12 @@ def dropout_threshold(p: float) -> int:
 
 
 def keeps(seed: torch.Tensor, index: torch.Tensor, head: int, p: float) -> torch.Tensor:
-    """Compute which edges of one head dropout keeps.
+    """Compute which edges dropout with probability `p` leaves, bool [edges].
 
     Args:
         seed: int64 [1], the key.
         index: (row, column) of each edge, int64 [2, edges].
         head: index of the head among those of all batch entries.
-        p: probability with which an edge is dropped, in [0, 1).
-
-    Returns:
-        bool [edges], True for edges that are kept.
     """
     key = (seed & _WORD, (seed >> 32) & _WORD)
     zero = torch.zeros_like(seed)

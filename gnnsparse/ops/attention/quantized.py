@@ -44,10 +44,7 @@ def _from_rows(rows: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Return `x` rounded to 8 bits and back, float16 if it is float16 and otherwise float32.
-
-    It has the memory order of `x`, so that a gradient which is made like it has it too.
-    """
+    """Return `x` rounded to 8 bits and back in its memory order, float16 if it is, otherwise float32."""
     own = _own(x)
     dtype = torch.float16 if x.dtype == torch.float16 else torch.float32
     back = empty_heads(own, x.shape[3], dtype)

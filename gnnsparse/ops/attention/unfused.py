@@ -115,8 +115,8 @@ def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor
 def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
     """Return the statistics of each row's softmax as the kernels of the device have them, float32 [rows, 2].
 
-    They are the largest score and its weight. This takes no sum whose order could vary, so every run gives
-    equal bits. Kernels of a GPU compute powers of two, and lower exponents by whole numbers.
+    They are the largest score and its weight, which take no sum whose order could vary. Kernels of a GPU
+    compute powers of two, and lower exponents by whole numbers.
     """
 
     def largest(x: torch.Tensor) -> torch.Tensor:
