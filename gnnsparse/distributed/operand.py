@@ -12,19 +12,24 @@ from gnnsparse.distributed.shard import ShardFacts
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = ["DistributedOperand"]
 
 
-class _OfOneProcess:
-    """Stands for an attribute that the operand of a single process has and that of several can't have."""
+def _refuse(*_: Any) -> NoReturn:
+    bad_value("A", "is divided among ranks, and this takes all of it; accepted: one of a single process")
 
-    def __get__(self, operand: Any, kind: Any) -> Any:
-        if operand is None:
-            return self
-        bad_value("A", "is divided among ranks, and this takes all of it; accepted: one of a single process")
+
+class _Known:
+    """What a SparseOperand reads of its arrays, of one that is divided; all else is refused."""
+
+    def __init__(self, **known: Any) -> None:
+        self.__dict__.update(known)
+
+    __getattr__ = _refuse
 
 
 class DistributedOperand(SparseOperand):
@@ -55,34 +60,30 @@ class DistributedOperand(SparseOperand):
     """
 
     def __init__(
-        self,
-        facts: ShardFacts,
-        nodes: torch.Tensor,
-        operations: RowOperations | FeatureOperations,
-        precision: Precision,
-        device: torch.device,
-        choice: Choice,
-        *,
-        cache_hit: bool,
-    ) -> None:
+        self, facts: ShardFacts, nodes: torch.Tensor, operations: RowOperations | FeatureOperations,
+        precision: Precision, device: torch.device, choice: Choice, *, cache_hit: bool,
+    ) -> None:  # fmt: skip
         self.facts, self.nodes, self.operations, self.choice = facts, nodes, operations, choice
-        self._precision, self._device, self._cache_hit = precision, device, cache_hit
+        self._prepared: Any = _Known(
+            precision=precision, device=device, normalization=facts.normalization, cache_hit=cache_hit,
+            added_loops=facts.added_loops, has_self_loops=facts.has_self_loops, report={"edges": facts.edges},
+        )  # fmt: skip
 
     def explain(self) -> str:
         """Return how ranks share products, and why; one line for each reason."""
         facts = self.facts
+        counts = enumerate(zip(facts.starts, facts.starts[1:], facts.nnz, facts.halo, strict=False))
         sizes = ", ".join(
-            f"rank {rank}: {facts.starts[rank + 1] - facts.starts[rank]} nodes, {facts.nnz[rank]} nonzeros, "
-            f"halo {facts.halo[rank]}"
-            for rank in range(facts.ranks)
+            f"rank {rank}: {end - start} nodes, {nnz} nonzeros, halo {halo}"
+            for rank, (start, end, nnz, halo) in counts
         )
         return f"{self.choice}\nnodes divided by {facts.method}: {sizes}"
 
-    # What follows replaces what a SparseOperand knows from its arrays; its other methods read these.
+    # What follows replaces what a SparseOperand reads of its arrays; its other methods read these.
 
-    _prepared: Any = _OfOneProcess()
-    _kernels: Any = _OfOneProcess()
-    _handle: Any = _OfOneProcess()
+    prepared: Any = property(_refuse)
+    _kernels: Any = property(_refuse)
+    _handle: Any = property(_refuse)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -96,49 +97,19 @@ class DistributedOperand(SparseOperand):
         return sum(facts.nnz) if self.choice.way == "features" else facts.nnz[facts.rank]
 
     @property
-    def precision(self) -> Precision:
-        """Arithmetic of the products."""
-        return self._precision
-
-    @property
-    def normalization(self) -> str | None:
-        """The weights that were computed, "gcn" or "mean"; None: they were given, or are 1 each."""
-        return self.facts.normalization
-
-    @property
-    def added_loops(self) -> float | None:
-        """Weight of the self-loops that were added to nodes without one; None: none were added."""
-        return self.facts.added_loops
-
-    @property
-    def has_self_loops(self) -> bool:
-        """Whether every node of the graph has a self-loop."""
-        return self.facts.has_self_loops
-
-    @property
     def merges_edges(self) -> bool:
         """Whether repeated edges of the graph were merged into one nonzero."""
         return self.facts.merged
 
     @property
-    def cache_hit(self) -> bool:
-        """Whether this rank's rows were read from the cache."""
-        return self._cache_hit
-
-    @property
-    def device(self) -> torch.device:
-        """The device of the features."""
-        return self._device
-
-    @property
-    def num_edges(self) -> int:
-        """Number of edges of the whole graph, repeats included."""
-        return self.facts.edges
-
-    @property
     def kernels(self) -> KernelCache:
         """What kernels derive from the operand that operations on edges run on."""
         return self.operations.whole.kernels
+
+    @property
+    def memo(self) -> Memo:
+        """What was made for the operand that operations on edges run on."""
+        return self.kernels.memo
 
     def indices(self) -> torch.Tensor:
         """Return (row, column) of each nonzero of the operand that operations on edges run on, int64."""
@@ -153,7 +124,7 @@ class DistributedOperand(SparseOperand):
         bad_value("A.T", "is not divided among the ranks; accepted: an operand of one process")
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """Return this object for its own device, and raises a ValueError for another one."""
+        """Return this object for its own device, and raise a ValueError for another one."""
         if torch.device(device) not in (self.device, torch.device(self.device.type)):
             bad_value("device", f"got {device}; accepted: {self.device}, which `distribute` was given")
         return self
