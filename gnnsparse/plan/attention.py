@@ -149,13 +149,6 @@ class AttentionKernel(Kernel):
         reason = f"panels of {TALL_ROWS} rows gather hardly more than panels of {SCORE_ROWS}"
         return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
-    def variants(self, problem: AttentionProblem) -> list[Plan]:  # type: ignore[override]
-        """Return the default and the plans of all heights that have a kernel."""
-        plans: list[Plan] = [self.default(problem), self._short(problem)]
-        if may_be_tall(problem):
-            plans.append(AttentionPlan(TALL_ROWS, _tall_limit(problem), True))
-        return plans
-
     def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
         """Raise ValueError if the problem or the plan's height has no fused kernel."""
         super().check(problem, plan)
@@ -190,10 +183,6 @@ class AttentionGradKernel(AttentionKernel):
         columns = super().default(_transposed(problem))
         heads, why = self._fused_heads(problem, rows)
         return AttentionGradPlan(rows, columns, heads, reasons=(why,))
-
-    def variants(self, problem: AttentionProblem) -> list[Plan]:  # type: ignore[override]
-        """Return the default plan alone."""
-        return [self.default(problem)]
 
     def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
         """Raise ValueError if there is no kernel for a pass of the plan."""

@@ -15,9 +15,9 @@ from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "Arrays", "AttentionCall", "Grads", "GraphCall", "Needs", "Result", "contiguous_edges", "edges_argument",
-    "empty_grads", "empty_heads", "four_dimensions", "grads_argument", "heads_argument", "native_attention",
-    "native_graph_attention", "nodes_argument", "of_all_heads", "padded", "result_argument", "rounded",
-    "to_edges", "to_heads", "vectorized",
+    "empty_grads", "empty_heads", "four_dimensions", "grads_argument", "graph_grads_argument",
+    "heads_argument", "native_attention", "native_graph_attention", "nodes_argument", "of_all_heads",
+    "padded", "result_argument", "rounded", "to_edges", "to_heads", "vectorized",
 ]  # fmt: skip
 
 # The arguments of attention: tensors [B, H, rows, features].
@@ -319,6 +319,17 @@ def native_graph_attention(call: GraphCall) -> _native.GraphAttention:
         nodes(a.mapped_q), _SCORE_CODES[call.score], call.scale, call.negative_slope, call.clamp,
         call.normalize, call.is_causal, call.dropout_p, call.seed, call.operand.precision.code,
     )  # fmt: skip
+
+
+def graph_grads_argument(
+    heads: int, edges: torch.Tensor, **tensors: torch.Tensor | None
+) -> _native.GraphAttentionGrads:
+    """Return what a pass over rows stores of edges, and tensors [n, heads or 1, ..] by their native names."""
+    grads = _native.GraphAttentionGrads()
+    grads.edges = nodes_argument(edges, edges.shape[1])
+    for name, x in tensors.items():
+        setattr(grads, name, nodes_argument(x, heads))
+    return grads
 
 
 def result_argument(result: Result) -> _native.GraphAttentionResult:

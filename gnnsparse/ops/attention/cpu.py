@@ -18,10 +18,10 @@ from gnnsparse.ops.attention.arguments import (
     empty_grads,
     empty_heads,
     grads_argument,
+    graph_grads_argument,
     heads_argument,
     native_attention,
     native_graph_attention,
-    nodes_argument,
     of_all_heads,
     result_argument,
     rounded,
@@ -112,9 +112,8 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     call = call.rounded()
     rows, width = result.out.shape[0], result.out.shape[2]
     # The pass over rows gives the weights beside gradients, which are those of nothing here.
-    grads = _native.GraphAttentionGrads()
-    grads.out = nodes_argument(call.arrays.v.new_zeros(1, 1, width).expand(rows, heads, width), heads)
-    grads.edges = nodes_argument(edges, heads)
+    zeros = call.arrays.v.new_zeros(1, 1, width).expand(rows, heads, width)
+    grads = graph_grads_argument(heads, edges, out=zeros)
     _native.cpu_graph_attention_rows(
         native_graph_attention(call), kernels.csr.view, kernels.row_ids, result_argument(result), grads,
         torch.get_num_threads(),
@@ -182,16 +181,11 @@ def graph_backward(
     grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
     ready = call.rounded()
     problem = native_graph_attention(ready)
-    grads = _native.GraphAttentionGrads()
-    given = {
-        "out": rounded(grad_out, operand.precision),
-        "mapped": grad_mapped,
-        "weights": None if grad_weights is None else grad_weights.float(),
-        "edges": edges,
-        **{name: x for name, x in new._asdict().items() if name != "mapped"},
-    }
-    for name, x in given.items():
-        setattr(grads, name, nodes_argument(x, heads))
+    grads = graph_grads_argument(
+        heads, edges, **{**new._asdict(), "mapped": grad_mapped},
+        out=rounded(grad_out, operand.precision),
+        weights=None if grad_weights is None else grad_weights.float(),
+    )  # fmt: skip
     kernels = operand.kernels
     _native.cpu_graph_attention_rows(
         problem, kernels.csr.view, kernels.row_ids, result_argument(result), grads, threads

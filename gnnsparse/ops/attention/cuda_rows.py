@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 
 from gnnsparse import _native
@@ -16,6 +14,7 @@ from gnnsparse.ops.attention.arguments import (
     Needs,
     Result,
     empty_heads,
+    graph_grads_argument,
     native_graph_attention,
     nodes_argument,
     of_all_heads,
@@ -109,33 +108,21 @@ def _takes_tiles(call: GraphCall, forward: bool) -> bool:
     return tiles_are_faster(_rates(call.operand.kernels), call.heads, at_once, width, forward)
 
 
-@dataclass(frozen=True, eq=False)
-class _Rows:
-    """The rows of an orientation, shared out among warps.
-
-    Attributes:
-        argument: the rows as a native argument.
-        items: number of warps that take some.
-    """
-
-    argument: _native.GraphRows
-    items: int
-
-    @classmethod
-    def of(cls, kernels: KernelCache, call: GraphCall, tiles: bool) -> _Rows:
-        a, csr, rates = call.arrays, kernels.csr, _rates(kernels)
-        limit = kernels.row_limit(rates.row_limit)
-        work = kernels.row_work(limit)
-        multiprocessors = describe_device(csr.device).multiprocessors
-        per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles)
-        widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
-        floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
-        partial = None
-        if work.partials > 0:
-            size = work.partials * call.heads * floats
-            partial = torch.empty(size, dtype=torch.float32, device=csr.device)
-        rows = _native.GraphRows(csr.view, kernels.row_ids, work.view, limit, per_warp, partial, tiles)
-        return cls(rows, work.items.shape[0] + -(-csr.rows // per_warp))
+def _rows(kernels: KernelCache, call: GraphCall, tiles: bool) -> tuple[_native.GraphRows, int]:
+    """Return the rows of an orientation as a native argument, and the number of warps that take some."""
+    a, csr, rates = call.arrays, kernels.csr, _rates(kernels)
+    limit = kernels.row_limit(rates.row_limit)
+    work = kernels.row_work(limit)
+    multiprocessors = describe_device(csr.device).multiprocessors
+    per_warp = rows_per_warp(rates, csr.rows, csr.nnz, multiprocessors, tiles)
+    widths = 1 if call.score == "additive" else a.q.shape[2], a.v.shape[2]
+    floats = _native.graph_partial_floats(*widths, 0 if a.mapped is None else a.mapped.shape[1])
+    partial = None
+    if work.partials > 0:
+        size = work.partials * call.heads * floats
+        partial = torch.empty(size, dtype=torch.float32, device=csr.device)
+    rows = _native.GraphRows(csr.view, kernels.row_ids, work.view, limit, per_warp, partial, tiles)
+    return rows, work.items.shape[0] + -(-csr.rows // per_warp)
 
 
 def graph_forward(call: GraphCall) -> Result:
@@ -152,9 +139,9 @@ def graph_forward(call: GraphCall) -> Result:
     kernels, gpu, tiles = call.operand.kernels, path(), _takes_tiles(call, True)
     with gpu.current(v.device):
         call = _laid_out(call)
-        of = _Rows.of(kernels, call, tiles)
+        work, _ = _rows(kernels, call, tiles)
         gpu.native.cuda_graph_attention(
-            native_graph_attention(call), of.argument, result_argument(result), kernels.streams.current()
+            native_graph_attention(call), work, result_argument(result), kernels.streams.current()
         )
     return result
 
@@ -210,14 +197,6 @@ class _Backward:
         edges: torch.Tensor = v.new_empty(blocks, self.call.operand.nnz, _native.GRAPH_TILE_NUMBERS)
         return edges.transpose(0, 1)
 
-    def _grads(self, edges: torch.Tensor, **tensors: torch.Tensor | None) -> _native.GraphAttentionGrads:
-        """Return tensors [n, H or 1, ..] by their names as a native argument."""
-        grads = _native.GraphAttentionGrads()
-        grads.edges = nodes_argument(edges, edges.shape[1])
-        for name, x in tensors.items():
-            setattr(grads, name, nodes_argument(x, self.call.heads))
-        return grads
-
     def rows(self, result: Result, **given: torch.Tensor | None) -> tuple[torch.Tensor, Arrays]:
         """Run the pass over rows: what it stores of the edges, and gradients but of k, v and mapped.
 
@@ -228,11 +207,11 @@ class _Backward:
                 weight * its gradient, float32 [L, H]; None: that of the results.
         """
         call, a = self.call, self.call.arrays
-        of = _Rows.of(call.operand.kernels, call, self.tiles)
+        work, items = _rows(call.operand.kernels, call, self.tiles)
         edges, additive = self._edges(), call.score == "additive"
         found = Arrays(
             self._like("q"), None, None,
-            self._numbers(of.items, a.att.shape[1]) if a.att is not None and self.needs["att"] else None,
+            self._numbers(items, a.att.shape[1]) if a.att is not None and self.needs["att"] else None,
             self._numbers(call.operand.nnz, 1)[..., 0] if self.needs["bias"] else None,
             None if additive else self._like("features"), self._like("gate"), None, self._like("mapped_q"),
         )  # fmt: skip
@@ -240,7 +219,8 @@ class _Backward:
             name: getattr(found, name) for name in ("q", "att", "bias", "features", "gate", "mapped_q")
         }
         path().native.cuda_graph_attention_rows(
-            self._problem, of.argument, result_argument(result), self._grads(edges, **given, **written),
+            self._problem, work, result_argument(result),
+            graph_grads_argument(call.heads, edges, **given, **written),
             call.operand.kernels.streams.current(),
         )  # fmt: skip
         if additive and self.needs["features"]:
@@ -252,8 +232,8 @@ class _Backward:
         operand, found = self.call.operand, {name: self._like(name) for name in ("k", "v")}
         if found["k"] is not None or found["v"] is not None:
             path().native.cuda_graph_attention_columns(
-                self._problem, _Rows.of(operand.T.kernels, self.call, self.tiles).argument,
-                self._grads(edges, out=grad, **found), operand.transpose_map,
+                self._problem, _rows(operand.T.kernels, self.call, self.tiles)[0],
+                graph_grads_argument(self.call.heads, edges, out=grad, **found), operand.transpose_map,
                 operand.kernels.streams.current(),
             )  # fmt: skip
         return found
@@ -264,13 +244,10 @@ class _Backward:
         if mapped is None or not self.needs["mapped"]:
             return None
         found = mapped.new_empty(mapped.shape)
-        grads = self._grads(edges, mapped=grad_mapped)
+        grads = graph_grads_argument(self.call.heads, edges, mapped=grad_mapped)
         grads.of_mapped = nodes_argument(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
-            self._problem,
-            _Rows.of(kernels, self.call, tiles=False).argument,
-            grads,
-            kernels.streams.current(),
+            self._problem, _rows(kernels, self.call, tiles=False)[0], grads, kernels.streams.current()
         )
         return found
 
