@@ -1,4 +1,7 @@
-"""Effects of 16 bits beside rounded operands: sums in float16, small gradients, and overflow."""
+"""Effects of 16 bits beside rounded operands: sums in float16, small gradients, and overflow.
+
+It stands alone because each experiment yields rows that are tested against known truths, without the command.
+"""
 
 from __future__ import annotations
 

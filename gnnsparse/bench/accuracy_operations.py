@@ -335,10 +335,10 @@ def judge(
     unequal = int((actual.isfinite() != plain.isfinite()).sum())
     some = bool(finite.any())
     measure = functools.partial(torch.masked_select, mask=finite)
-    kept, right, terms = measure(actual), measure(exact), measure(sizes)
+    measured, right, terms = measure(actual), measure(exact), measure(sizes)
     # Two roundings are always allowed, as in gnnsparse.bench.workload.
     floor = max(torch.finfo(actual.dtype).eps, 1e-6, truncation)
-    errors = measure_errors(kept, measure(plain), right, floor=floor, scale=terms)
+    errors = measure_errors(measured, measure(plain), right, floor=floor, scale=terms)
     scale = float(terms.norm()) or 1.0
     problem = "" if errors.ok else f"error {max(errors.actual):.1e}, accepted {max(errors.allowed):.1e}"
     if unequal:
@@ -346,8 +346,8 @@ def judge(
     return {
         "error": errors.actual[0] if some else None,
         "largest": errors.actual[1] if some else None,
-        "elements": _most_elements(kept, right) if some else None,
-        "of_terms": float((kept.double() - right).norm()) / scale if some else None,
+        "elements": _most_elements(measured, right) if some else None,
+        "of_terms": float((measured.double() - right).norm()) / scale if some else None,
         "plain": errors.plain[0] if some else None,
         "allowed": errors.allowed[0] if some else None,
         "lost": float(((actual == 0) & (exact != 0)).double().mean()) if actual.numel() else 0.0,

@@ -3,6 +3,7 @@
 torch calls cuSPARSE's default algorithm and allocates a buffer in every call, so its times are not the best
 that the library can do. The functions are those of NVIDIA's "cuSPARSE Library", chapter "Generic APIs".
 They are called through ctypes in the library that torch has loaded, so that no other package is needed.
+It stands alone because it is a binding, which is tested with a stand-in for the library.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class _Call:
             raise UnavailableError(f"{csr.nnz} nonzeros do not fit into int32 offsets")
         self.library, self.work, self.values = load_library(), work, values
         self.indptr, self.indices = csr.indptr.int(), csr.indices.contiguous()
-        self._kept: list[torch.Tensor] = []
+        self._tensors: list[torch.Tensor] = []
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         # Not when the process ends: CUDA may have ended by then, and its memory goes with the process.
         weakref.finalize(self, _destroy, self.library, self._made).atexit = False
@@ -114,7 +115,7 @@ class _Call:
 
     def dense(self, x: torch.Tensor) -> ctypes.c_void_p:
         """Make the descriptor of a contiguous matrix, which is kept."""
-        self._kept.append(x)
+        self._tensors.append(x)
         sizes = (ctypes.c_int64(size) for size in (*x.shape, x.shape[1]))
         return self._make(
             "cusparseCreateDnMat", "cusparseDestroyDnMat", *sizes, _at(x), _TYPES[x.dtype], _BY_ROW

@@ -24,7 +24,6 @@ from gnnsparse.bench.candidates import (
     release,
     same_run,
 )
-from gnnsparse.bench.counters import Run, count, find_ncu
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.noise import spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
@@ -40,13 +39,13 @@ from gnnsparse.bench.workload import (
     make_subject,
     poisoned_call,
 )
-from gnnsparse.formats import PRESETS, BlockedMatrix, WindowPolicy
+from gnnsparse.formats import PRESETS
 from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.gpu_records import records
 from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, VECTOR_BYTES, WINDOW_K_TILE, path
+from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, path
 from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from gnnsparse.sparse.graph import SparseGraph
@@ -54,8 +53,8 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "SKIPPED", "TALL", "Bench", "ModelledCounts", "Settings", "details", "floor_measured",
-    "floor_model", "format_plans", "has_tall", "modelled_counts", "prepare_subject", "rates_of",
+    "SKIPPED", "TALL", "Bench", "Settings", "details", "floor_measured",
+    "floor_model", "format_plans", "has_tall", "prepare_subject", "rates_of",
     "tall_plans",
 ]  # fmt: skip
 
@@ -123,25 +122,6 @@ def _whole_vectors(x: torch.Tensor) -> torch.Tensor:
 
 #: Rows of the windows that are measured for comparison where a preset has them (FlashSparse, figure 1).
 TALL = 16
-#: Bytes of a sector, the least that is read of L2 or DRAM.
-_SECTOR_BYTES = 32
-
-
-@dataclass(frozen=True)
-class ModelledCounts:
-    """What an SpMM of the window kernel does, counted from the format's arrays and the plan, not measured.
-
-    Attributes:
-        mma: mma instructions of all warps.
-        x_loads: load instructions of all warps for rows of X, or copies to shared memory.
-        x_sectors: sectors of 32 bytes that those ask for (the transactions of FlashSparse, section 3.3).
-        gathered_bytes: bytes of X that are multiplied, one row for each column slot.
-    """
-
-    mma: int
-    x_loads: int
-    x_sectors: int
-    gathered_bytes: int
 
 
 def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[str, Plan]:
@@ -195,50 +175,12 @@ def has_tall(name: str) -> bool:
     return preset.spec.window == 8 and preset.spec.encoding == "dense" and TALL in preset.panels
 
 
-def modelled_counts(
-    blocked: BlockedMatrix, policy: WindowPolicy, precision: Precision, width: int
-) -> ModelledCounts:
-    """Count instructions and sectors of an SpMM by a policy.
-
-    Args:
-        blocked: the prepared format.
-        policy: the policy.
-        precision: arithmetic of the product.
-        width: columns of X.
-    """
-    per_vector = VECTOR_BYTES // precision.storage.itemsize
-    tiles = -(-width // (8 * per_vector))
-    spec, slots = blocked.spec, blocked.panel_ptr.diff()
-    windows = spec.panel // spec.window
-    depth = policy.depth(precision)
-    steps = windows * int(((slots + depth - 1) // depth).sum())
-    k_tiles = windows * int(((slots + WINDOW_K_TILE - 1) // WINDOW_K_TILE).sum())
-    per_step = per_vector // 2 * (spec.window // 8) if policy.swapped else per_vector
-    # Elements that a lane loads at once; 4 column slots of a K tile are a lane's.
-    at_once = {"vector": per_vector, "coalesced": 2, "plain": 1}[policy.x_load]
-    loads = 4 * per_vector // at_once
-    bytes_of_row = 8 * at_once * precision.storage.itemsize  # that one instruction asks of each row
-    sectors = per_vector // at_once * -(-bytes_of_row // _SECTOR_BYTES)
-    all_slots = windows * blocked.slots
-    return ModelledCounts(
-        mma=steps * per_step * tiles,
-        x_loads=k_tiles * loads * tiles,
-        x_sectors=all_slots * sectors * tiles,
-        gathered_bytes=all_slots * width * precision.storage.itemsize,
-    )
-
-
-def details(a: SparseOperand, plan: Plan, op: str, width: int) -> Row:
-    """Return what the row of a format has beside a kernel's: its name, policy and modelled counts."""
+def details(a: SparseOperand, plan: Plan, op: str) -> Row:
+    """Return what the row of a format has beside a kernel's: its name and its policy."""
     blocked = a.kernels.blocked
     found: Row = {"format": None if blocked is None else blocked.spec.name}
-    if blocked is None or op != "spmm" or not isinstance(plan, WindowPlan):
-        return found
-    if packed_kernel(blocked.spec):  # other kernels, which the model does not describe
-        return {**found, "policy": asdict(plan.policy)}
-    found["policy"] = asdict(plan.policy)
-    if blocked.spec.encoding == "dense":  # kernels of packed values leave out bricks without a nonzero
-        found["modelled"] = asdict(modelled_counts(blocked, plan.policy, a.precision, width))
+    if blocked is not None and op == "spmm" and isinstance(plan, WindowPlan):
+        found["policy"] = asdict(plan.policy)
     return found
 
 
@@ -271,7 +213,6 @@ class Settings:
         reorder: row order of this package's operands; peers get the matrix in its own order.
         formats: published formats that are measured beside the kernels, by the policies of their papers.
         ablate: whether each switch of a format's policy is measured changed, one at a time.
-        profile: whether sectors and instructions of SpMM in the formats are read from the GPU's counters.
     """
 
     matrices: tuple[MatrixSpec, ...]
@@ -288,7 +229,6 @@ class Settings:
     reorder: str = "none"
     formats: tuple[str, ...] = ()
     ablate: bool = False
-    profile: bool = False
 
 
 @dataclass
@@ -297,12 +237,10 @@ class Bench(Session):
 
     Attributes:
         commits: the commits of a run that this one goes on with.
-        profiler_problem: why the GPU's counters were asked for and not read; "" if they were.
     """
 
     who = "name"
     commits: list[str] = field(default_factory=list)
-    profiler_problem: str = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -327,7 +265,7 @@ class Bench(Session):
         for op in self.settings.ops:
             # SDDMM ignores the weights.
             for kind in self.settings.values if op == "spmm" else ("none",):
-                self._run_subject(spec, graph, op, kind)
+                self._run_subject(spec.name, graph, op, kind)
         del graph
         release()
         self.noise.read()
@@ -343,10 +281,10 @@ class Bench(Session):
             self._skip({**case, "ours": True}, first_line(error), failed=not isinstance(error, ValueError))
             return None
 
-    def _run_subject(self, spec: MatrixSpec, graph: SparseGraph, op: str, kind: str) -> None:
-        case = {"graph": spec.name, "op": op, "values": kind}
+    def _run_subject(self, name: str, graph: SparseGraph, op: str, kind: str) -> None:
+        case = {"graph": name, "op": op, "values": kind}
         # GCN's weights are of square matrices.
-        sample = self._attempt(lambda: Sample.of(make_subject(spec.name, graph, kind)), case)
+        sample = self._attempt(lambda: Sample.of(make_subject(name, graph, kind)), case)
         if sample is None:
             return
         subject, reorder = sample.subject, self.settings.reorder
@@ -365,10 +303,10 @@ class Bench(Session):
             del made
             release()
             for format in self.settings.formats:
-                self._run_format(format, spec, precision, op, sample)
+                self._run_format(format, precision, op, sample)
                 release()
 
-    def _run_format(self, name: str, spec: MatrixSpec, precision: Precision, op: str, sample: Sample) -> None:
+    def _run_format(self, name: str, precision: Precision, op: str, sample: Sample) -> None:
         """Measure a published format, and with `ablate` each switch of its policy and windows of 16 rows."""
         subject, reorder = sample.subject, self.settings.reorder
         case = {
@@ -389,31 +327,14 @@ class Bench(Session):
                 except (UnavailableError, ValueError) as error:
                     self._skip({**case, "width": width, "ours": True}, first_line(error))
                     continue
-                rows = []
                 for label, plan in plans.items():
                     row = self._add(
                         label, reference, True, partial(self._ours, label, plan, a, prepare_ms, reference)
                     )
                     if row is not None:
-                        row.update(details(a, plan, op, width))
-                        rows.append((row, plan))
-                if self.settings.profile and op == "spmm":
-                    self._profile(rows, Run(
-                        spec, subject.kind, precision.value, width, reorder, name, panel,
-                        tuple(plan for _, plan in rows),
-                    ))  # fmt: skip
+                        row.update(details(a, plan, op))
             del a, made
             release()
-
-    def _profile(self, rows: list[tuple[Row, Plan]], run: Run) -> None:
-        """Add to the rows what ncu counts of their plans, or set why it can't as `profiler_problem`."""
-        try:
-            counts = count(run, find_ncu())
-        except UnavailableError as error:
-            self.profiler_problem = first_line(error)
-            return
-        for (row, _), counted in zip(rows, counts, strict=True):
-            row["counted"] = counted
 
     def _run_peers(self, work: Workload, sample: Sample, measured: set[tuple[str, Precision, int]]) -> None:
         references = {work.precision: Reference(work, sample)}

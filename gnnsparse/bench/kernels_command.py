@@ -135,8 +135,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     switches = {
         "--ablate": "measure each switch of a format's policy changed, one at a time, and windows of 16 "
         "rows; needs --format and an NVIDIA GPU",
-        "--profile": "read sectors and instructions of SpMM in the formats from the GPU's counters, by ncu; "
-        "needs --format and an NVIDIA GPU",
         "--resume": "keep what the file of --out has, and measure the matrices that it lacks; it must be of "
         "the same machine, versions and options",
     }
@@ -185,11 +183,10 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
     if options.resume and options.out is None:
         fail("argument --resume: needs --out, the file to go on with")
-    for name, why in (("ablate", "policies change nothing"), ("profile", "there are no such counters")):
-        if getattr(options, name) and not options.formats:
-            fail(f"argument --{name}: needs --format, the formats whose policies run")
-        if getattr(options, name) and options.device != "cuda":
-            fail(f"argument --{name}: needs an NVIDIA GPU; on the CPU {why}")
+    if options.ablate and not options.formats:
+        fail("argument --ablate: needs --format, the formats whose policies run")
+    if options.ablate and options.device != "cuda":
+        fail("argument --ablate: needs an NVIDIA GPU; on the CPU policies change nothing")
     groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
     return Settings(**{
         **{name: value for name, value in vars(options).items() if name in _SETTINGS},

@@ -25,7 +25,7 @@ from gnnsparse.bench.session import (
 )
 from gnnsparse.precision import Precision
 
-__all__ = ["add_ratios", "as_json", "lost_cases", "means_of_auto", "print_report", "weight_pairs"]
+__all__ = ["add_ratios", "as_json", "lost_cases", "means_of_auto", "print_report"]
 
 
 def _case(row: Row) -> tuple[Any, ...]:
@@ -180,44 +180,17 @@ def _table(op: str, rows: list[Row]) -> Table:
     return table
 
 
-def weight_pairs(rows: list[Row]) -> list[tuple[Row, Row]]:
-    """Return the right rows of `auto` with weights of rank 1 ("gcn"), each with that of stored ones."""
-    right = {_in_precision(r): r for r in rows if r["kernel"] == "auto" and r["ok"] and r["op"] == "spmm"}
-    pairs = ((r, right.get(_in_precision({**r, "values": "random"}))) for r in right.values())
-    return [(r, stored) for r, stored in pairs if r["values"] == "gcn" and stored is not None]
-
-
 def _ablation_table(rows: list[Row]) -> Table:
-    """Rows of formats: the time beside that of the paper's policy, modelled counts, and a profiler's."""
-    title = "policies of formats: time, modelled counts and a profiler's, in millions"
-    modelled = ("mma", "loads of X", "sectors of X", "gathered, GB")
-    numbers = ("ms", "x its policy", "x baseline", *modelled, "DRAM sectors", "L2 sectors", "instructions")
-    table = new_table(title, ("matrix", "values", "N", "precision", "format and change"), numbers)
+    """Rows of formats: the time beside that of the paper's policy, and of the baseline."""
+    texts = ("matrix", "values", "N", "precision", "format and change")
+    table = new_table("policies of formats", texts, ("ms", "x its policy", "x baseline"))
     own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
     for r in rows:
-        counts, ms = r.get("modelled"), own.get((*_in_precision(r), r["format"]))
-        millions = [f"{counts[name] / 1e6:.2f}" for name in ("mma", "x_loads", "x_sectors")] if counts else []
-        counted = [f"{number / 1e6:.2f}" for number in r.get("counted", {}).values()]
+        ms = own.get((*_in_precision(r), r["format"]))
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"], r["kernel"], f"{r['ms']:.3f}",
-            "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]), *(millions or [""] * 3),
-            f"{counts['gathered_bytes'] / 1e9:.2f}" if counts else "", *counted,
+            "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]),
         )  # fmt: skip
-    return table
-
-
-def _weights_table(pairs: list[tuple[Row, Row]]) -> Table:
-    each = ("of floor", "x baseline")
-    numbers = ("rank 1, ms", *each, "stored, ms", *each, "stored / rank 1")
-    table = new_table("auto: weights of rank 1 beside stored ones", ("matrix", "N", "precision"), numbers)
-    for rank1, stored in pairs:
-        cells = [
-            cell
-            for r in (rank1, stored)
-            for cell in (f"{r['ms']:.3f}", _number(r["of_floor"]), _number(r["over_baseline"]))
-        ]
-        about = escape(rank1["graph"]), str(rank1["width"]), rank1["precision"]
-        table.add_row(*about, *cells, f"{stored['ms'] / rank1['ms']:.2f}")
     return table
 
 
@@ -246,12 +219,8 @@ def print_report(bench: Bench, console: Console) -> None:
         if rows:
             console.print(_table(op, rows))
             say(f"baseline of {op}: {_baseline_names(rows)}")
-    if pairs := weight_pairs(bench.rows):
-        console.print(_weights_table(pairs))
     if formats := [row for row in bench.rows if row.get("format")]:
         console.print(_ablation_table(formats))
-        if bench.profiler_problem or not bench.settings.profile:
-            say(f"no profiler: {bench.profiler_problem or 'ask for it with --profile'}")
     for row in bench.rows:
         if not row["ok"]:
             say(f"WRONG: {row['kernel']}, {_where(row)}: {row['problem']}")

@@ -1,4 +1,7 @@
-"""Who runs a model: this package, torch with a dense matrix, and PyG."""
+"""Who runs a model: this package, torch with a dense matrix, and PyG.
+
+It stands alone because it measures nothing: what a backend computes is checked without a clock.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,11 @@ _SDPA = {
 
 @dataclass(frozen=True, eq=False)
 class Backend:
-    """A way to run a task.
+    """What runs a task.
 
     Attributes:
         name: its name, one of BACKENDS.
-        variant: which of several ways it is, such as the kernel of dense attention; "" if there is one.
+        variant: which of several variants it is, such as the kernel of dense attention; "" if there is one.
         module: the model on the task's device, with the task's weights in the storage dtype.
         prepare: makes the adjacency that the model is called with; this is the preprocessing.
         dense: for the transformer: whether all pairs attend, so that it computes something else.

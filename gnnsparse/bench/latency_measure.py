@@ -1,4 +1,7 @@
-"""The measurement of `gnnsparse bench latency`: single calls, backends on tasks, and all combinations."""
+"""The measurement of `gnnsparse bench latency`: single calls, backends on tasks, and all combinations.
+
+It stands alone because a process of its own runs it for compiled peers, without options and reports.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from gnnsparse.bench.candidates import UnavailableError, first_line, release
@@ -38,7 +42,7 @@ from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = [
     "LEAST_CALLS", "Latency", "LatencyBench", "Measured", "collect", "gpu_time", "matmul_precision",
-    "measure_backend", "measure_isolated", "percentile", "throughput", "wait_for", "warm_up",
+    "measure_backend", "measure_isolated", "throughput", "wait_for", "warm_up",
 ]  # fmt: skip
 
 #: The fewest calls of a measurement, however slow they are.
@@ -53,16 +57,6 @@ _OFFLINE_SECONDS, _OFFLINE_CALLS = 0.3, 500
 _GPU_CALLS, _HEAD_START = 20, 2.0
 #: Most milliseconds that the GPU is held back.
 _MOST_HELD_MS = 20.0
-
-
-def percentile(samples: list[float], fraction: float) -> float:
-    """Return the smallest sample that at least `fraction` of the samples do not exceed (the nearest rank).
-
-    Args:
-        samples: one or more numbers.
-        fraction: in (0, 1].
-    """
-    return sorted(samples)[max(math.ceil(fraction * len(samples)), 1) - 1]
 
 
 @dataclass(frozen=True)
@@ -87,9 +81,10 @@ class Latency:
     @classmethod
     def of(cls, samples: list[float]) -> Latency:
         """Compute the statistics of one or more samples, in milliseconds."""
-        p25, p50, p75, p90, p99 = (percentile(samples, fraction) for fraction in (0.25, 0.5, 0.75, 0.9, 0.99))
-        mean = statistics.fmean(samples)
-        spread = spread_of(p25, p50, p75)
+        # By the nearest rank: the smallest sample that so many of the samples do not exceed.
+        ranks = np.quantile(samples, (0.25, 0.5, 0.75, 0.9, 0.99), method="inverted_cdf")
+        p25, p50, p75, p90, p99 = ranks.tolist()
+        mean, spread = statistics.fmean(samples), spread_of(p25, p50, p75)
         return cls(p50, p90, p99, max(samples), min(samples), mean, len(samples), spread)
 
 

@@ -101,9 +101,9 @@ def _number(parameter: str, value: str) -> float:
 
 def unique_names(specs: Iterable[MatrixSpec]) -> list[MatrixSpec]:
     """Remove repeated specs, and appends numbers to the names of different ones that have equal names."""
-    seen: dict[str, int] = {}
+    counts: dict[str, int] = {}
     named = []
     for spec in dict.fromkeys(specs):
-        count = seen[spec.name] = seen.get(spec.name, 0) + 1
+        count = counts[spec.name] = counts.get(spec.name, 0) + 1
         named.append(spec if count == 1 else replace(spec, name=f"{spec.name}#{count}"))
     return named

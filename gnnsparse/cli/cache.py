@@ -1,4 +1,7 @@
-"""The command `gnnsparse cache`: it lists, checks and removes prepared graphs and generated data."""
+"""The command `gnnsparse cache`: it lists, checks and removes prepared graphs and generated data.
+
+It stands alone as a command; `doctor` checks the files as it does.
+"""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 Each case runs an operation with its gradients on a small matrix with long, short and empty rows. It is right
 if the rule of `gnnsparse.testing` holds: an error of at most twice that of plain torch in the same precision,
 measured against float64. Two runs have to be equal bit for bit.
+It stands alone because it tests kernels, and knows nothing of findings and advice.
 """
 
 from __future__ import annotations

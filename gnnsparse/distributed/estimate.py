@@ -35,7 +35,7 @@ from gnnsparse.runtime.serialization import from_plain
 
 __all__ = [
     "DESCRIPTION", "Estimate", "Machines", "StreamedCounts", "Workload", "add_arguments",
-    "default_machines", "estimate", "random_facts", "run_plan_cluster",
+    "default_machines", "estimate", "random_facts", "run",
 ]  # fmt: skip
 
 #: Bytes on a GPU for each nonzero of an operand: indices of the rows and of the transpose, the map between
@@ -437,7 +437,7 @@ def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimat
     return table
 
 
-def run_plan_cluster(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Print the estimates for all numbers of GPUs, and return the exit status 0.
 
     Raises:

@@ -31,7 +31,7 @@ from gnnsparse.train.trained import ModelRecipe
 
 __all__ = [
     "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "match_features", "predict_dataset",
-    "predict_run", "run_predict", "write_predictions",
+    "predict_run", "run", "write_predictions",
 ]  # fmt: skip
 
 DESCRIPTION = """\
@@ -303,7 +303,7 @@ def _harmless(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
-def run_predict(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int:
     """Writes predictions to a file, says how many, and returns the exit status 0.
 
     Raises:

@@ -9,7 +9,7 @@ import torch
 
 from gnnsparse.bench import latency_measure as measure
 from gnnsparse.bench.latency_command import add_ratios, break_even, lost_cases
-from gnnsparse.bench.latency_measure import Latency, collect, percentile, warm_up
+from gnnsparse.bench.latency_measure import Latency, collect, warm_up
 from tests.bench.runs import latency_row as row
 
 CPU = torch.device("cpu")
@@ -17,9 +17,10 @@ CPU = torch.device("cpu")
 
 def test_percentiles_are_by_the_nearest_rank() -> None:
     samples = [float(n) for n in range(200, 0, -1)]
-    assert [percentile(samples, share) for share in (0.5, 0.9, 0.99, 1.0)] == [100.0, 180.0, 198.0, 200.0]
-    assert percentile([3.0], 0.5) == percentile([3.0], 0.99) == 3.0
-    assert percentile([1.0, 2.0], 0.5) == 1.0
+    found = Latency.of(samples)
+    assert (found.p50, found.p90, found.p99, found.max) == (100.0, 180.0, 198.0, 200.0)
+    assert (found.spread, Latency.of([3.0]).p50, Latency.of([3.0]).p99) == ((150.0 - 50.0) / 100.0, 3.0, 3.0)
+    assert Latency.of([1.0, 2.0]).p50 == 1.0
     found = Latency.of([4.0, 1.0, 2.0, 3.0])
     assert found == Latency(p50=2.0, p90=4.0, p99=4.0, max=4.0, min=1.0, mean=2.5, calls=4, spread=1.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import resource
 import subprocess
 import sys
@@ -35,14 +36,6 @@ def started(*words: str) -> tuple[str, float]:
     return done.stdout, after.ru_utime - before.ru_utime + after.ru_stime - before.ru_stime
 
 
-@pytest.mark.parametrize("words", [("cache", "--help"), ("bench", "--help"), ("graph", "--help")])
-def test_help_of_what_needs_no_library(words: tuple[str, ...]) -> None:
-    printed, seconds = started(*words)
-    assert printed.startswith(f"usage: gnnsparse {words[0]} ")
-    assert printed.splitlines()[-1] == "[]"
-    assert seconds < SOON
-
-
 def test_a_folder_that_is_not_there_is_found_missing_at_once(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom gnnsparse_cli import main\n"
@@ -54,16 +47,20 @@ def test_a_folder_that_is_not_there_is_found_missing_at_once(tmp_path: Path) -> 
     assert "there is no folder" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("--help",), ("-h",), ("--version",)])
-def test_it_says_what_it_is_without_torch(words: tuple[str, ...]) -> None:
-    printed, seconds = started(*words)
+@pytest.mark.parametrize(
+    "words", ["--help", "-h", "--version", "cache --help", "bench --help", "graph --help"]
+)
+def test_it_says_what_it_is_without_torch(words: str) -> None:
+    printed, seconds = started(*words.split())
     *lines, imported = printed.splitlines()
     assert imported == "[]"
     assert seconds < SOON
-    if words == ("--version",):
+    if words == "--version":
         assert lines == [f"gnnsparse {gnnsparse.__version__}"]
-    else:
+    elif words in ("--help", "-h"):
         assert all(f"    {name}" in printed for name in gnnsparse_cli.COMMANDS)
+    else:
+        assert printed.startswith(f"usage: gnnsparse {words.partition(' ')[0]} ")
 
 
 def test_the_command_is_installed_with_it() -> None:
@@ -111,8 +108,8 @@ def test_every_command_has_options_and_a_line_of_help(name: str, capsys: pytest.
 
 def test_the_table_of_commands_is_whole() -> None:
     assert set(cli._COMMANDS) == {*(set(gnnsparse_cli.COMMANDS) - set(gnnsparse_cli.SUBJECTS)), *SUBJECTS}
-    for places in cli._COMMANDS.values():
-        assert all(callable(cli._load(place)[1]) for place in places)
+    for module in map(importlib.import_module, cli._COMMANDS.values()):
+        assert callable(module.run)
 
 
 def test_the_cache_of_a_folder_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -86,10 +86,10 @@ def test_every_operation_has_a_range(device: str) -> None:
     assert {f"gnnsparse.{name}" for name in names} <= set(done.stdout.split())
 
 
-@pytest.mark.slow
-def test_without_ranges_there_are_none_in_a_trace() -> None:
-    done = python(EVERY_RANGE.replace("DEVICE", "cpu"), GNNSPARSE_NVTX="0")
-    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+@pytest.mark.skipif(nvtx.ranges_are_on(), reason="ranges are on")
+def test_without_ranges_there_are_none_in_a_trace(capsys: pytest.CaptureFixture[str]) -> None:
+    exec(EVERY_RANGE.replace("DEVICE", "cpu"), {})
+    assert capsys.readouterr().out.strip() == ""
 
 
 @pytest.mark.slow
@@ -213,18 +213,31 @@ def test_the_tables_have_host_and_gpu_times(tmp_path: Path) -> None:
 # The command
 
 
+def profiled(model: str, trace: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
+    """The names of the events of a profiled model."""
+    options = ["--matrix", "arxiv_like:scale=0.01", "--width", "8", "--features", "8", "--layers", "2"]
+    words = ["profile", "--model", model, *options, "--device", "cpu", "--steps", "2", "--out", str(trace)]
+    assert main(words) == 0
+    assert "ms a step" in capfd.readouterr().out
+    return {event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]}
+
+
 @pytest.mark.slow
+def test_a_profile_has_ranges(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    names = profiled("gcn", tmp_path / "trace.json", capfd)
+    assert any(name.startswith("gnnsparse.") for name in names)
+
+
+@pytest.fixture
+def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command takes ranges for on, and starts no process in which they are."""
+    monkeypatch.setattr("gnnsparse.cli.profile.ranges_are_on", lambda: True)
+
+
+@pytest.mark.usefixtures("ranges")
 @pytest.mark.parametrize("model", list(MODELS))
 def test_every_model_is_profiled(model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    options = ["--matrix", "arxiv_like:scale=0.01", "--width", "8", "--features", "8", "--layers", "2"]
-    trace = tmp_path / "trace.json"
-    assert (
-        main(["profile", "--model", model, *options, "--device", "cpu", "--steps", "2", "--out", str(trace)])
-        == 0
-    )
-    assert "ms a step" in capfd.readouterr().out
-    names = {event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]}
-    assert any(name.startswith("gnnsparse.") for name in names)
+    assert any(name.startswith("aten::") for name in profiled(model, tmp_path / "trace.json", capfd))
 
 
 CALLABLE = """
@@ -238,7 +251,7 @@ def fail():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ranges")
 def test_a_function_of_a_file_is_profiled(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(CALLABLE)
     call, out = f"{tmp_path}/mine.py:step", str(tmp_path / "t.json")
@@ -246,7 +259,7 @@ def test_a_function_of_a_file_is_profiled(tmp_path: Path, capfd: pytest.CaptureF
     assert "aten::mm" in capfd.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.usefixtures("ranges")
 @pytest.mark.parametrize(
     ("call", "problem"),
     [
@@ -265,7 +278,9 @@ def test_what_is_no_function_is_refused(
 ) -> None:
     (tmp_path / "mine.py").write_text(CALLABLE)
     monkeypatch.chdir(tmp_path)
-    assert main(["profile", "--call", call, "--device", "cpu"]) == 2
+    with pytest.raises(SystemExit) as ended:
+        main(["profile", "--call", call, "--device", "cpu"])
+    assert ended.value.code == 2
     error = capfd.readouterr().err
     assert problem in error
     assert len(error.splitlines()) == 1

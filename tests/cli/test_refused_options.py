@@ -40,7 +40,6 @@ REFUSED = [
     ("bench kernels --device cpu --timing graph", "--timing", "needs an NVIDIA GPU"),
     ("bench kernels --device cpu --timing fast", "--timing", "graph"),
     ("bench kernels --device cpu --ablate", "--ablate", "needs --format"),
-    ("bench kernels --device cpu --profile", "--profile", "needs --format"),
     ("bench kernels --device cpu --format cvse --ablate", "--ablate", "needs an NVIDIA GPU"),
     ("bench kernels --device cpu --format csr", "--format", "invalid choice: 'csr'"),
     ("bench kernels --unknown", "--unknown", ""),
