@@ -124,16 +124,7 @@ class GraphConv(_Aggregating):
     of PyG's GraphConv, and outputs agree with it. Nodes without neighbours have the reduction 0. Of equal
     neighbours the first gets the gradient of a maximum, where PyG divides it among them.
 
-    Args:
-        in_channels: features of a node in x, or a pair: of a source and of a target.
-        out_channels: features of a node in y.
-        aggr: how the features of neighbours are reduced: "add" or "sum", "mean", "max", "min".
-        bias: whether b is learned; False: there is none.
-        precision: the argument of GCNConv.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The arguments and errors are those of SAGEConv.
     """
 
     def __init__(

@@ -150,19 +150,8 @@ class TransformerEncoderLayer(torch.nn.Module):
     def decode(self, src: torch.Tensor, cache: KeyValueCache, *, lengths: Any = None) -> torch.Tensor:
         """Compute the output for tokens that follow those in a cache, and add them to it.
 
-        The numbers are those of the whole sequence with `is_causal=True`. Without gradients and dropout.
-
-        Args:
-            src: [batch, n, d_model] with batch_first, or [n, batch, d_model] without.
-            cache: what `make_cache` returned, for the same sequences.
-            lengths: the argument of KeyValueCache.attend: how many of the n tokens each sequence has.
-
-        Returns:
-            A tensor of the shape of src.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: a shape does not go with the layer or the cache, or the layer would use dropout.
+        The numbers are those of the whole sequence with `is_causal=True`. Arguments, result and errors are
+        those of SparseAttention.decode.
         """
         with torch.no_grad():
             return self._blocks(src, lambda x: self.self_attn.decode(x, cache, lengths=lengths))

@@ -27,20 +27,14 @@ class TransformerConv(EdgeAttention):
     `lin_edge.weight` [heads * out, edge_dim]; with `beta` `lin_beta.weight` [1, 3 y]. W_e e is never stored
     for the edges: W_e is applied to sums of e instead.
 
+    The other arguments are those of GATConv.
+
     Args:
-        in_channels: features of a node in x, or a pair: of a source and of a target.
-        out_channels: features of a head.
-        heads: number of heads.
-        concat: whether y holds the outputs of all heads; False: their mean.
         beta: whether a learned gate b weighs both terms, y_i = b W_skip x_i + (1 - b) m_i, where m_i is the
             sum and b = sigmoid(w . [m_i, W_skip x_i, m_i - W_skip x_i]). As in PyG, it does nothing without
             `root_weight`.
-        dropout: probability with which training drops a weight p_ij, in [0, 1). Repeats of an edge are
-            dropped together.
-        edge_dim: features of an edge; None: there are none.
         bias: whether the linear maps have biases.
         root_weight: whether there is the term W_skip x_i; its parameters exist in either case, as in PyG.
-        precision: the argument of GCNConv.
 
     Raises:
         TypeError: an argument is of another type.
