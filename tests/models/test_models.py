@@ -21,20 +21,13 @@ from gnnsparse.nn import GCNConv, GINConv
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, measure_errors, with_gradients
-from gnnsparse.train import (
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    TrainerConfig,
-    fit,
-)
+from gnnsparse.train import TrainerConfig, fit
 from models import AGNN, GAT, GCN, GIN, GPS, MODELS, Exphormer, GATv2, GraphTransformer, Transformer
 from models.patterns import ALL_PAIRS_UP_TO, EDGE_TYPES, AllNodes, Interactions, Pattern, pattern_of
 from models.transformer import sinusoids
 from tests.configs import composed
 from tests.helpers import ROUNDING, dense_matrix, reference_layers
-from tests.tasks import toy_task
+from tests.tasks import classifier, prepared, toy_task
 
 NODES, LENGTH = 20, 14
 KINDS: dict[str, Any] = {name: model.build for name, model in MODELS.items() if model.task == "node"}
@@ -118,11 +111,8 @@ def test_dropout_in_training_alone(name: str) -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_small_task_is_learned(name: str, options: dict[str, Any], precision: str) -> None:
     task = toy_task()
-    torch.manual_seed(0)
-    model = KINDS[name](task.num_features, 16, task.num_classes, dropout=0.2, **options)
-    values = MODELS[name].values_with(options)
-    data = FullGraphData(task, values=values, precision=precision, preprocess=PreprocessConfig(cache=False))
-    module = NodeClassifier(model, task, OptimizerConfig(lr=0.01), 30)
+    module = classifier(task, 30, model=KINDS[name], options={"dropout": 0.2, **options}, lr=0.01)
+    data = prepared(task, values=MODELS[name].values_with(options), precision=precision)
     before = module.training_step(data.batch).item()
     result = fit(module, data, TrainerConfig(max_epochs=30, progress=False))
     assert module.training_step(data.batch).item() < 0.7 * before
