@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import pickle
@@ -217,20 +216,6 @@ def test_bad_arrays_of_scipys_archives_are_named(
         load_matrix(tmp_path / "m.npz")
 
 
-@pytest.mark.parametrize("name", ["m.mtx", "m.smtx.gz", "m.npz"])
-def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path, name: str) -> None:
-    os.mkfifo(tmp_path / name)
-    with pytest.raises(ValueError, match="is a pipe, a device or a socket; accepted: a regular file"):
-        load_matrix(tmp_path / name)
-
-
-@pytest.mark.parametrize("text", [f"{10**12}, 4, 3\n0 2\n1\n", f"3, 4, {10**12}\n0 2 2 3\n1 3 0\n"])
-def test_smtx_files_can_not_promise_what_they_do_not_hold(tmp_path: Path, text: str) -> None:
-    (tmp_path / "m.smtx").write_text(text)
-    with pytest.raises(ValueError, match=r"m\.smtx: line 1: "):
-        load_matrix(tmp_path / "m.smtx")
-
-
 @pytest.mark.parametrize(
     ("name", "file", "content", "problem"),
     [
@@ -358,8 +343,3 @@ def test_reading_imports_neither_pyg_nor_ogb(tmp_path: Path) -> None:
         "assert not {'torch_geometric', 'ogb'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
-
-
-def test_archives_are_read_from_files_alone() -> None:
-    with pytest.raises(TypeError, match="path: got BytesIO"):
-        load_matrix(io.BytesIO())  # type: ignore[arg-type]

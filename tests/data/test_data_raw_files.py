@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -30,7 +32,7 @@ def test_large_sets_are_read_from_their_raw_files(
 ) -> None:
     root = tmp_path / "given"
     write_raw(name, root)
-    before = sorted((str(path), path.lstat().st_mtime_ns) for path in root.rglob("*"))
+    before = listing(root)
     for _ in range(2):
         data = load_dataset(name, root=root)
         assert (data.graph.to_scipy().toarray() == expected_graph()).all()
@@ -44,7 +46,7 @@ def test_large_sets_are_read_from_their_raw_files(
         assert data.num_classes == 4
         for mask, nodes in zip((data.train_mask, data.val_mask, data.test_mask), PARTS.values(), strict=True):
             assert mask.nonzero().flatten().tolist() == nodes
-    assert sorted((str(path), path.lstat().st_mtime_ns) for path in root.rglob("*")) == before
+    assert listing(root) == before
     assert capsys.readouterr().out == "", "progress belongs on stderr"
 
 
@@ -58,6 +60,65 @@ def test_ogb_is_imported_without_its_question_for_a_newer_release() -> None:
     import_downloader(SOURCES["ogbn_arxiv"])
     assert sys.modules.get("outdated", "absent") == "absent"
     assert "ogb" in sys.modules
+
+
+def listing(folder: Path) -> list[tuple[str, int, int]]:
+    status = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
+    return sorted((str(path), entry.st_size, entry.st_mtime_ns) for path, entry in status.items())
+
+
+def stored(cache: Path) -> dict[Path, int]:
+    return {path: path.stat().st_mtime_ns for path in cache.rglob("arrays.safetensors")}
+
+
+def test_a_read_only_copy_is_enough_and_is_read_once(tmp_path: Path, dataset_cache: Path) -> None:
+    root = tmp_path / "given"
+    write_raw("flickr", root)
+    for path in (*root.rglob("*"), root):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = listing(root)
+    first = load_dataset("flickr", root=root)
+    made = stored(dataset_cache)
+    second = load_dataset("flickr", root=root / "raw")
+    assert len(made) == 1
+    assert stored(dataset_cache) == made
+    assert listing(root) == before
+    assert first.graph.fingerprint == second.graph.fingerprint
+    assert torch.equal(first.x, second.x)
+    for path in (root, *root.rglob("*")):
+        path.chmod(0o755)
+
+
+def test_what_changed_was_damaged_or_left_by_a_killed_process_is_made_anew(
+    tmp_path: Path, dataset_cache: Path
+) -> None:
+    write_raw("flickr", tmp_path)
+    whole = load_dataset("flickr", root=tmp_path)
+    (made,) = stored(dataset_cache)
+    content = made.read_bytes()
+    made.write_bytes(content[: len(content) // 2])
+    assert torch.equal(load_dataset("flickr", root=tmp_path).x, whole.x)
+    assert made.read_bytes() == content
+    made.parent.rename(made.parent.with_name(made.parent.name + ".part"))
+    assert torch.equal(load_dataset("flickr", root=tmp_path).x, whole.x)
+    assert not list(dataset_cache.rglob("*.part"))
+    np.save(tmp_path / "raw" / "feats.npy", np.zeros((NODES, 5)))
+    assert load_dataset("flickr", root=tmp_path).num_features == 5
+
+
+def test_processes_may_load_at_once(tmp_path: Path) -> None:
+    write_raw("ogbn_arxiv", tmp_path)
+    code = (
+        "import sys; from gnnsparse.data import load_dataset, sources; save = sources.save_raw; "
+        "sources.save_raw = lambda *given: (print('stored', file=sys.stderr), save(*given)); "
+        "print(load_dataset('ogbn_arxiv', root=sys.argv[1]).graph.fingerprint)"
+    )
+    command, pipe = [sys.executable, "-c", code, str(tmp_path)], subprocess.PIPE
+    processes = [subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) for _ in range(2)]
+    outputs = [process.communicate(timeout=120) for process in processes]
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert outputs[0][0] == outputs[1][0]
+    assert sum(error.count("stored") for _, error in outputs) == 1, "one of them does the work"
 
 
 def test_files_of_another_set_are_refused(tmp_path: Path) -> None:
@@ -77,16 +138,21 @@ def test_a_wrong_root_names_files_and_folders(name: str, tmp_path: Path) -> None
     assert not (tmp_path / "nothing").exists()
 
 
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    write_raw("flickr", tmp_path)
+    (tmp_path / "raw" / "role.json").unlink()
+    with pytest.raises(DatasetUnavailableError, match=r"root: .*flickr.*raw lacks role\.json$"):
+        load_dataset("flickr", root=tmp_path)
+
+
 def test_roots_of_wrong_types_are_refused() -> None:
     with pytest.raises(TypeError, match="root: got int"):
         load_dataset("cora", root=3)  # type: ignore[arg-type]
 
 
-def test_malformed_files_are_told_and_stay(tmp_path: Path) -> None:
+def test_malformed_files_stay_as_they_are(tmp_path: Path) -> None:
     write_raw("reddit", tmp_path)
     (tmp_path / "raw" / "reddit_graph.npz").write_text("no archive")
     with pytest.raises(DatasetUnavailableError, match=r"reddit: the raw files in .*raw can't be read"):
         load_dataset("reddit", root=tmp_path)
     assert (tmp_path / "raw" / "reddit_graph.npz").read_text() == "no archive"
-    write_raw("flickr", tmp_path / "other")
-    assert load_dataset("flickr", root=tmp_path / "other").num_nodes == NODES
