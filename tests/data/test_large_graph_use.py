@@ -26,7 +26,7 @@ from gnnsparse.data import (
     open_graph,
 )
 from gnnsparse.data.generators import BLOCK_MODELS
-from gnnsparse.sampling import FeatureStore, NeighborSampler
+from gnnsparse.sampling import NeighborSampler
 from gnnsparse.testing import assert_accurate
 from tests.large import LEAST, assert_same, random_edges
 
@@ -119,14 +119,13 @@ def test_a_part_is_drawn_without_the_parts_before_it(monkeypatch: pytest.MonkeyP
         assert torch.equal(part, wanted if taken else wanted[:, :0])
 
 
-def test_a_stream_of_edges_is_built_as_any_iterable(tmp_path: Path) -> None:
-    stream = edges_like("dd_like", 0.02)
-    build_graph(stream, tmp_path / "g", stream.num_nodes, symmetric=True, memory=LEAST)
-    generate_graph("dd_like", tmp_path / "h", 0.02)
-    assert_same(open_graph(tmp_path / "g"), open_graph(tmp_path / "h"))
+def test_the_graph_is_that_of_the_stream(tmp_path: Path) -> None:
+    stream, told = edges_like("dd_like", 0.02), []
+    generate_graph("dd_like", tmp_path / "g", 0.02, progress=lambda *done: told.append(done))
     both = torch.cat([edge for chunk in stream for edge in (chunk, chunk.flip(0))], dim=1)
     wanted = SparseGraph.from_edge_index(both, stream.num_nodes)
     assert_same(open_graph(tmp_path / "g"), SparseGraph(wanted.csr))
+    assert {total for what, _, total in told if what == "distribute"} == {stream.num_edges}
 
 
 @pytest.mark.parametrize(
@@ -199,15 +198,6 @@ def test_weights_of_a_graph_without_loops_are_those_that_normalisation_gives(sto
     x = torch.randn(len(blocks[0].sources), 4)
     # A loop that is there has weight 1, as one that is added: all weights are equal.
     assert torch.equal(blocks[0].adj @ x, blocks[1].adj @ x)
-
-
-def test_features_come_from_a_file_beside_the_graph(stored: SparseGraph, tmp_path: Path) -> None:
-    x = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.float16, (stored.num_rows, 16))
-    x[:] = np.random.default_rng(0).standard_normal(x.shape)
-    x.flush()
-    sample = NeighborSampler(stored, [4, 4], values="mean").sample(torch.arange(20))
-    store = FeatureStore(tmp_path / "x.npy", "host")
-    assert torch.equal(store.gather(sample.nodes), torch.from_numpy(np.array(x))[sample.nodes])
 
 
 MEASURE = """
