@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,23 @@ def tensors(**more: Any) -> dict[str, Any]:
         name: torch.as_tensor(value) if isinstance(value, (np.ndarray, torch.Tensor)) else value
         for name, value in found.items()
     }
+
+
+def write_npz(folder: Path, **more: Any) -> Path:
+    """An archive of the arrays, of which None leaves one out."""
+    content = {name: value for name, value in {**arrays(), **more}.items() if value is not None}
+    np.savez(folder / "graph.npz", **content)
+    return folder / "graph.npz"
+
+
+class Evil:
+    """Its pickle makes a folder when it is read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = str(folder)
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
 
 
 def write_tables(folder: Path, ending: str = ".csv", *, split: bool = True, years: bool = False) -> Path:

@@ -19,10 +19,12 @@ from hypothesis import strategies as st
 from gnnsparse.data import NodeDataset, load_custom
 from tests.own_graphs import (
     NODES,
+    Evil,
     arrays,
     tensors,
     write_graphml,
     write_mtx,
+    write_npz,
     write_ogb,
     write_table,
     write_tables,
@@ -30,12 +32,6 @@ from tests.own_graphs import (
 
 SMALL_EDGES = {"source": ["a", "b", "c", "d"], "target": ["b", "c", "d", "a"]}
 SMALL_NODES = {"id": ["a", "b", "c", "d"], "f": [0, 1, 2, 3], "label": ["x", "x", "y", "y"]}
-
-
-def npz(folder: Path, **more: Any) -> Path:
-    content = {name: value for name, value in {**arrays(), **more}.items() if value is not None}
-    np.savez(folder / "graph.npz", **content)
-    return folder / "graph.npz"
 
 
 def tables(folder: Path, edges: dict[str, Any] | None = None, nodes: dict[str, Any] | None = None) -> Path:
@@ -88,7 +84,7 @@ def changed(name: str, at: Any, value: Any) -> np.ndarray:
 )  # fmt: skip
 def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        load_custom(npz(tmp_path, **more))
+        load_custom(write_npz(tmp_path, **more))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +115,7 @@ def test_wrong_arrays(more: dict[str, Any], message: str, tmp_path: Path) -> Non
 )  # fmt: skip
 def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) -> None:
     with pytest.raises((ValueError, TypeError), match=message):
-        load_custom(npz(tmp_path), **options)
+        load_custom(write_npz(tmp_path), **options)
 
 
 @pytest.mark.parametrize(
@@ -224,19 +220,9 @@ def test_a_folder_of_ogb_that_is_not_whole(tmp_path: Path) -> None:
         load_custom(folder)
 
 
-class Evil:
-    """Its pickle calls a function when it is read."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.folder,)
-
-
 def test_no_file_runs_code(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
-    evil = Evil(str(marker))
+    evil = Evil(marker)
     for content in ({**tensors(), "extra": evil}, {**tensors(), "x": evil}, evil):
         torch.save(content, tmp_path / "graph.pt")
         with pytest.raises(
@@ -252,29 +238,25 @@ def test_no_file_runs_code(tmp_path: Path) -> None:
     assert not marker.exists()
 
 
-def saved_with(folder: Path, pid_count: int = 6, **arguments: Any) -> Path:
-    """A file of torch.save whose tensor x is described by other numbers."""
-    torch.save({**tensors(), "x": torch.zeros(NODES, 3)}, folder / "graph.pt")
+def saved_with(folder: Path, **arguments: Any) -> Path:
+    """A file of torch.save whose tensor, of the storage "0" of 180 floats, is described by other numbers."""
+    torch.save({"x": torch.zeros(NODES, 3)}, folder / "graph.pt")
     with zipfile.ZipFile(folder / "graph.pt") as archive:
         parts = {name: archive.read(name) for name in archive.namelist()}
-    made = {"offset": 0, "size": (NODES, 3), "stride": (3, 1), **arguments}
+    made = {"offset": 0, "size": (NODES, 3), "stride": (3, 1), "key": "0", "count": 3 * NODES, **arguments}
 
     class Tensor:
         def __reduce__(self) -> Any:
-            storage = Storage()
-            return torch._utils._rebuild_tensor_v2, (
-                storage, made["offset"], made["size"], made["stride"], False, {},
-            )  # fmt: skip
+            shape = made["offset"], made["size"], made["stride"]
+            return torch._utils._rebuild_tensor_v2, (Storage(), *shape, False, {})
 
     class Storage:
         pass
 
     class Pickler(pickle.Pickler):
         def persistent_id(self, found: Any) -> Any:
-            key = made.get("key", "2")
-            if isinstance(found, Storage):
-                return ("storage", torch.FloatStorage, key, "cpu", made.get("count", 3 * NODES))
-            return None
+            storage = ("storage", torch.FloatStorage, made["key"], "cpu", made["count"])
+            return storage if isinstance(found, Storage) else None
 
     stream = io.BytesIO()
     Pickler(stream, protocol=2).dump({"x": Tensor(), "edge_index": Tensor()})
@@ -304,18 +286,8 @@ def saved_with(folder: Path, pid_count: int = 6, **arguments: Any) -> Path:
 def test_tensors_that_their_bytes_do_not_hold(
     arguments: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    key = {} if "key" in arguments else {"key": storage_of_x(tmp_path)}
     with pytest.raises((ValueError, MemoryError), match=message):
-        load_custom(saved_with(tmp_path, **key, **arguments))
-
-
-def storage_of_x(folder: Path) -> str:
-    """The key of the storage of 180 floats."""
-    path = folder / "graph.pt"
-    torch.save({**tensors(), "x": torch.zeros(NODES, 3)}, path)
-    with zipfile.ZipFile(path) as archive:
-        sizes = {info.filename: info.file_size for info in archive.infolist()}
-    return next(name.rpartition("/")[2] for name, size in sizes.items() if size == 720 and "/data/" in name)
+        load_custom(saved_with(tmp_path, **arguments))
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -329,7 +301,7 @@ def test_other_numbers_of_graphs(count: int, tmp_path: Path) -> None:
 
 WRITERS: dict[str, Callable[[Path], Path]] = {
     "pt": lambda folder: (torch.save(tensors(), folder / "graph.pt"), folder / "graph.pt")[1],
-    "npz": npz,
+    "npz": write_npz,
     "csv": lambda folder: write_tables(folder / "tables"),
     "mtx": lambda folder: write_mtx(folder / "graph.mtx"),
     "graphml": lambda folder: write_graphml(folder / "graph.graphml"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import os
 import pickle
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,9 @@ import pytest
 import scipy.sparse as sp
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset
+from tests.own_graphs import Evil
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
-
-
-class Evil:
-    """Runs a function when it is unpickled."""
-
-    def __init__(self, trace: Path) -> None:
-        self.trace = trace
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.trace),)
 
 
 def write_planetoid(folder: Path, protocol: int = 2, **changed: Any) -> None:
