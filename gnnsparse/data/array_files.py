@@ -64,10 +64,6 @@ class Arrays:
 
         Returns:
             The array, in the byte order of this machine, contiguous and writable.
-
-        Raises:
-            ValueError: there is no such array, it is damaged, or of another type or shape.
-            MemoryError: it does not fit into memory.
         """
         member = self._members.get(name)
         if member is None:

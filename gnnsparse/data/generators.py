@@ -237,11 +237,7 @@ GENERATED_GRAPHS = Names(BLOCK_MODELS, where=lambda model: model.nnz <= _MOST_IN
 
 
 def register_block_model(name: str, model: BlockModel) -> None:
-    """Register the parameters of a graph under a name.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Register the parameters of a graph under a name."""
     BLOCK_MODELS.register(name, model)
 
 

@@ -201,14 +201,8 @@ class PaddedBlocks:
 
     All sizes are bounds: nodes behind those of the blocks have no edges, and nonzeros behind those of the
     blocks belong to no row. `assemble` writes the arrays of the blocks in `chosen` by operations whose sizes
-    do not depend on them, so that a CUDA graph can hold it.
-
-    Args:
-        source: the arrays of all blocks.
-        blocks: number of blocks.
-        nodes: number of rows, more than any batch has nodes.
-        edges: number of nonzeros, as many as any batch has or more.
-        plans: plans of the operand and of its transpose.
+    do not depend on them, so that a CUDA graph can hold it. `nodes` is more than any batch has, and `edges`
+    as many or more; `plans` are those of the operand and of its transpose.
 
     Attributes:
         chosen: int64 [blocks + 1], the numbers of the blocks, and that of the empty block behind all.
@@ -216,9 +210,6 @@ class PaddedBlocks:
         graph_ptr: int64 [blocks + 1], the first node of each block, and the number of nodes.
         rows: int64 [nodes], the row of each node in the whole operand; of padding the number of its rows.
         padding: which rows are nodes of the blocks. `assemble` replaces it.
-
-    Raises:
-        ValueError: a size is out of range.
     """
 
     rows: torch.Tensor

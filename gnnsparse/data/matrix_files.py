@@ -63,11 +63,6 @@ def read_mtx(path: Path) -> Coordinates:
     Returns:
         All elements: those of symmetric storage on both sides of the diagonal. The zeros of an array are left
         out, and those of coordinates are kept.
-
-    Raises:
-        ValueError: the file is damaged, an element is out of range, or its numbers are complex.
-        MemoryError: the matrix does not fit into memory.
-        OSError: the file can't be read.
     """
     with open_text(path) as (file, size), reading(path):
         head = _read_head(file, size)

@@ -318,11 +318,7 @@ _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
 
 
 def register_published(source: Source) -> None:
-    """Register a published data set.
-
-    Raises:
-        ValueError: its name is taken.
-    """
+    """Register a published data set."""
     register_dataset(source.name, task="node", splits=source.splits)(partial(load_published, source.name))
     SOURCES[source.name] = source
 

@@ -61,11 +61,6 @@ class RawNodes:
         y: int64 [N], a class of each node below N; or float32 [N, labels] of 0 and 1.
         train_masks, val_masks, test_masks: bool [splits, N], without overlap in each split; None: the files
             have no split.
-
-    Raises:
-        TypeError: an attribute is of another type or dtype.
-        ValueError: shapes do not agree, a node or a class is out of range, a feature is not finite, or a node
-            is in two parts of a split.
     """
 
     edges: torch.Tensor
@@ -176,11 +171,7 @@ SOURCES: dict[str, Source] = {}
 
 
 def import_downloader(source: Source) -> Any:
-    """Import the class that downloads the raw files of a data set below a root, its first argument.
-
-    Raises:
-        ImportError: PyG or OGB is not installed.
-    """
+    """Import the class that downloads the raw files of a data set below a root, its first argument."""
     datasets = import_optional("torch_geometric.datasets", source.name)
     return _ogb_downloader(source) if source.downloader == "ogb" else getattr(datasets, source.downloader)
 
@@ -272,11 +263,6 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
 
     Returns:
         What the files hold, checked. The caller owns it.
-
-    Raises:
-        DatasetUnavailableError: the files are not there, or can't be downloaded or read, or are malformed.
-        MemoryError: what the files hold does not fit into memory.
-        ImportError: the package that downloads them is not installed.
     """
     raw = raw_folder(source, root, download)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
@@ -404,11 +390,7 @@ def _probe(site: str) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the file lock of a folder in the data folder inside a `with` block; creates the parent folder.
-
-    Raises:
-        DatasetUnavailableError: the data folder can't be written.
-    """
+    """Hold the file lock of a folder in the data folder inside a `with` block; creates the parent folder."""
     import filelock
 
     try:

@@ -281,17 +281,17 @@ def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> Block
     transposed twice has ascending columns in every row, without any comparison.
     """
     drawn, sources = layer.drawn, layer.sources
-    weights = graph.weigh(layer.targets, drawn)
+    values, row_scale = graph.weigh(layer.targets, drawn)
     transposed, first = Csr(drawn.indptr, layer.numbers, sources.numel()).transpose()
     csr, second = transposed.transpose()
-    values, edge_ids = weights.values, None
+    edge_ids = None
     if values is not None or keep_edge_ids:
         order = first.long()[second.long()]
         values = None if values is None else values[order]
         edge_ids = graph.edge_ids(drawn.edges[order]) if keep_edge_ids else None
     index = inverse(second)
     return BlockArrays(
-        layer.targets, sources, csr, transposed, index, values, weights.row_scale, edge_ids, layer.longest
+        layer.targets, sources, csr, transposed, index, values, row_scale, edge_ids, layer.longest
     )
 
 

@@ -266,9 +266,6 @@ def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tens
 
     Returns:
         int64 [count, 2], a source and a target each; two different nodes if the matrix is square.
-
-    Raises:
-        ValueError: 256 draws found no pair without an edge.
     """
     device = csr.device
     pairs = torch.empty(count, 2, dtype=torch.int64, device=device)

@@ -13,20 +13,12 @@ from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.sampling.draws import Drawn, running_sums
 from gnnsparse.sparse.graph import SparseGraph, merge_values, value_tensor
 
-__all__ = ["Neighbourhood", "Weights"]
+__all__ = ["Neighbourhood"]
 
 
-@dataclass(frozen=True, eq=False)
-class Weights:
-    """The weights of a block's edges: of each edge, or by row; factors that are None are 1.
-
-    Attributes:
-        values: float32 [nnz], in the order in which edges were drawn, or None.
-        row_scale: float32 [rows], or None.
-    """
-
-    values: torch.Tensor | None = None
-    row_scale: torch.Tensor | None = None
+#: The weights of a block's edges: float32 [nnz], in the order in which edges were drawn, and factors of the
+#: rows, float32 [rows]; None: 1 each.
+Weights = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,19 +108,19 @@ class Neighbourhood:
         is that over all neighbours in expectation; the self-loop keeps its own.
         """
         if self.normalization == "gcn":
-            return Weights(self._gcn_weights(targets, drawn))
+            return self._gcn_weights(targets, drawn), None
         values = None if self.values is None else self.values[drawn.edges]
         if drawn.copies is not None:
             values = drawn.copies if values is None else values * drawn.copies
         if self.normalization is None:
-            return Weights(values)
+            return values, None
         counts = drawn.indptr.diff()
         if values is None:
             # Whatever an empty row has is multiplied by a sum of nothing.
-            return Weights(row_scale=counts.clamp_(min=1).reciprocal().float())
+            return None, counts.clamp_(min=1).reciprocal().float()
         sums = _row_sums(values, counts)
         factor = torch.where(sums == 0, 0.0, 1.0 / sums)
-        return Weights((values.double() * _by_edge(factor, counts, values)).float())
+        return (values.double() * _by_edge(factor, counts, values)).float(), None
 
     def _gcn_weights(self, targets: torch.Tensor, drawn: Drawn) -> torch.Tensor:
         assert self.loops is not None

@@ -51,7 +51,35 @@ def prefetch(batches: Iterable[_T], depth: int = 2, device: torch.device | str =
 def _ahead(batches: Iterable[_T], depth: int, device: torch.device) -> Iterator[_T]:
     ready: queue.Queue[Any] = queue.Queue(depth)
     stopped = threading.Event()
-    worker = _Worker(batches, ready, stopped, device)
+    # What batches are made of may still be on its way on the stream of the caller.
+    begin = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
+
+    def put(item: Any) -> bool:
+        """Put an item into the queue when there is room; False if nobody wants it any more."""
+        while not stopped.is_set():
+            with contextlib.suppress(queue.Full):
+                ready.put(item, timeout=0.05)
+                return True
+        return False
+
+    def work() -> None:
+        """Put (batch, event or None, None) for each batch, (None, None, error) for an error, and _END."""
+        try:
+            stream = None
+            if begin is not None:
+                stream = torch.cuda.Stream(device)
+                stream.wait_event(begin)
+            with contextlib.nullcontext() if stream is None else torch.cuda.stream(stream):
+                for batch in batches:
+                    event = None if stream is None else stream.record_event()
+                    if not put((batch, event, None)):
+                        return
+        except BaseException as problem:  # the caller raises it
+            put((None, None, problem))
+        else:
+            put(_END)
+
+    worker = threading.Thread(target=work, name="gnnsparse-prefetch", daemon=True)
     worker.start()
     try:
         while (made := ready.get()) is not _END:
@@ -69,50 +97,3 @@ def _ahead(batches: Iterable[_T], depth: int, device: torch.device) -> Iterator[
             while True:  # the thread may wait for room
                 ready.get_nowait()
         worker.join()
-
-
-class _Worker(threading.Thread):
-    """The thread that takes batches from an iterable and puts them into a queue."""
-
-    def __init__(
-        self,
-        batches: Iterable[Any],
-        ready: queue.Queue[Any],
-        stopped: threading.Event,
-        device: torch.device,
-    ) -> None:
-        super().__init__(name="gnnsparse-prefetch", daemon=True)
-        self._batches, self._ready, self._stopped, self._device = batches, ready, stopped, device
-        # What batches are made of may still be on its way on the stream of the caller.
-        self._begin = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
-
-    def run(self) -> None:
-        """Put (batch, event or None, None) for each batch, (None, None, error) for an error, and _END."""
-        try:
-            with self._stream() as stream:
-                for batch in self._batches:
-                    event = None if stream is None else stream.record_event()
-                    if not self._put((batch, event, None)):
-                        return
-        except BaseException as problem:  # the caller raises it
-            self._put((None, None, problem))
-        else:
-            self._put(_END)
-
-    @contextlib.contextmanager
-    def _stream(self) -> Iterator[Any]:
-        if self._begin is None:
-            yield None
-            return
-        stream = torch.cuda.Stream(self._device)
-        stream.wait_event(self._begin)
-        with torch.cuda.stream(stream):
-            yield stream
-
-    def _put(self, item: Any) -> bool:
-        """Put an item into the queue when there is room; False if nobody wants it any more."""
-        while not self._stopped.is_set():
-            with contextlib.suppress(queue.Full):
-                self._ready.put(item, timeout=0.05)
-                return True
-        return False

@@ -58,9 +58,6 @@ class Content:
         directed: whether an edge stands for one direction, unless the user says otherwise.
         named: whether each value of `y` is the name of a class; otherwise integers are numbers of classes.
         uses: for each table that was read a line that says what its columns are used for.
-
-    Raises:
-        ValueError: an array is not that of N nodes; the message names it.
     """
 
     nodes: int
@@ -429,13 +426,7 @@ class BuildOptions:
 
 
 def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset:
-    """Make a data set of a file's content.
-
-    Raises:
-        ValueError: something that the options ask for is not in the file, or what it holds can't be trained
-            on; the message begins with the option or the array.
-        MemoryError: the data set does not fit into memory.
-    """
+    """Make a data set of a file's content."""
     classes: Any = options.classes
     labels = _read_labels(content, options.label_kind, classes)
     graph = _graph(content, options.directed)

@@ -57,11 +57,6 @@ def read_archive(path: Path, _: FileOptions | None = None) -> Content:
             Other arrays: x [N, F] (or gnn-benchmark's attr_indptr and so on), y, edge_weight or data,
             train_mask, val_mask and test_mask (bool [N] or [N, splits]) or train_idx, val_idx and test_idx,
             num_nodes, and ids, texts [N].
-
-    Raises:
-        ValueError: the file is damaged, or an array is missing, of another type or shape, or out of range.
-        MemoryError: what it holds does not fit into memory.
-        OSError: it can't be opened.
     """
     with open_npz(path) as arrays:
         edges, weights, nodes = _edges(arrays)
@@ -193,13 +188,6 @@ def read_saved(path: Path, _: FileOptions | None = None) -> Content:
     Args:
         path: a file of a Data, of a list or tuple with one graph, of what an InMemoryDataset saves as its
             processed file, or of a dict of tensors; or the folder of the processed file.
-
-    Raises:
-        ValueError: the file is damaged or of another kind, names other classes than PyG's Data, or holds no
-            graph, or several.
-        MemoryError: what it holds does not fit into memory.
-        ImportError: it holds a Data, and PyG is not installed.
-        OSError: it can't be opened.
     """
     if path.is_dir():
         path = next((path / name for name in SAVED if (path / name).is_file()), path / SAVED[0])
@@ -285,9 +273,6 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     Args:
         attributes: edge_index, and x, y, edge_weight, num_nodes, train_mask, val_mask, test_mask and columns
             of the nodes, if there are such; anything else is left out.
-
-    Raises:
-        ValueError: a tensor is missing, of another type or shape.
     """
     arrays = {}
     for name, (kinds, accepted) in _ATTRIBUTES.items():
@@ -355,11 +340,6 @@ def read_matrix(path: Path, options: FileOptions) -> Content:
         options: `labels` is the name of the file of labels in the same folder, a label in each line, an empty
             one where there is none; None: the name of the matrix with the ending .labels, .labels.txt,
             _labels.txt or .y.txt, if there is such a file.
-
-    Raises:
-        ValueError: a file is damaged, the matrix is not square, or there are more or fewer labels than nodes.
-        MemoryError: the matrix does not fit into memory.
-        OSError: a file can't be read.
     """
     found = read_mtx(path)
     rows, cols = found.shape
@@ -406,14 +386,6 @@ def read_graphml(path: Path, options: FileOptions) -> Content:
         options: `label` is the attribute of a node that is its label (None: label or y, if there is one),
             `weight` that of an edge (None: weight, if edges have it), and `feature_columns` those of nodes
             that are features (None: all numbers but the label).
-
-    Raises:
-        TypeError: the label is a list of attributes.
-        ValueError: the file is damaged, there is no such attribute, or it is no number, or is missing at a
-            node or an edge, where it has to be a number everywhere.
-        MemoryError: the graph does not fit into memory.
-        ImportError: NetworkX is not installed.
-        OSError: the file can't be read.
     """
     if options.label is not None and not isinstance(options.label, str):
         bad_type("label", options.label, "the name of one attribute of a GraphML file")
@@ -506,11 +478,6 @@ def read_ogb_folder(folder: Path, _: FileOptions | None = None) -> Content:
 
     Args:
         folder: the folder with raw/, and split/, whose masks are read if there is one split.
-
-    Raises:
-        ValueError: a file is missing, damaged, or has other sizes than the others.
-        MemoryError: the tables do not fit into memory.
-        OSError: a file can't be read.
     """
 
     def table(name: str, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
@@ -573,11 +540,6 @@ def read_dgl(path: Path, _: FileOptions | None = None) -> Content:
 
     Args:
         path: the file, with one graph of one kind of nodes; features are "feat", labels "label", weights "w".
-
-    Raises:
-        ValueError: the file can't be read, or holds several graphs or kinds of nodes.
-        ImportError: DGL is not installed.
-        OSError: the file can't be opened.
     """
     if importlib.util.find_spec("dgl") is None:
         raise ImportError(f"{path.name} needs dgl, which is not installed: docs/howto/dgl-model.md says how")

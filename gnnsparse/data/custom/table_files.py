@@ -161,12 +161,6 @@ def read_table(path: Path) -> Table:
     Args:
         path: a file with one of ENDINGS: a text in UTF-8 with a row in each line, separated by commas, or by
             tabs in `.tsv`; or a Parquet file.
-
-    Raises:
-        ValueError: the file is damaged, or rows have different numbers of values.
-        MemoryError: the table does not fit into memory.
-        ImportError: pandas, or for Parquet files pyarrow, is not installed.
-        OSError: the file can't be read.
     """
     is_parquet = path.name.endswith(".parquet")
     with (

@@ -46,13 +46,6 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     Args:
         path: the folder of both tables, or the file of the edges, beside which that of the nodes may lie.
         options: the names of the files, and what their columns mean.
-
-    Raises:
-        ValueError: a file is damaged, a column is missing or could be several things, a node has two rows, an
-            edge ends at no node, or what should be a number is none.
-        MemoryError: a table does not fit into memory.
-        ImportError: pandas, or for Parquet files pyarrow, is not installed.
-        OSError: a file can't be read.
     """
     folder, edges = path, path
     if path.is_dir():
@@ -165,11 +158,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, str | None], str]:
-    """Decide which columns of a table of edges are sources, targets and weights; return a line for the log.
-
-    Raises:
-        ValueError: it can't be decided; the message names the option.
-    """
+    """Decide which columns of a table of edges are sources, targets and weights; return a line to log."""
     given = {name for name in (options.source, options.target, options.weight) if name is not None}
     numbers = [name for name in table.row_numbers() if name not in given]
     _refuse_unnamed(table, "edges", {*given, *numbers})
@@ -355,11 +344,7 @@ def _nodes(
 def _feature_columns(
     table: Table, options: FileOptions, labels: list[str], taken: set[str | None]
 ) -> tuple[list[str], list[str], list[str]]:
-    """Return the columns of the features, those of row numbers, and those that are not used.
-
-    Raises:
-        ValueError: there is no such column, or one that nobody chose is likely to be something else.
-    """
+    """Return the columns of the features, those of row numbers, and those that are not used."""
     rest = [name for name in table.names if name not in taken]
     if not options.has_features:
         return [], [], rest

@@ -88,12 +88,7 @@ class Edges:
             number += 1
 
     def parts(self, size: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Yield the sources and targets of all edges in parts of at most `size`, whatever the chunks.
-
-        Raises:
-            TypeError: a chunk is of another type or dtype.
-            ValueError: a chunk has another shape, or an index is out of range.
-        """
+        """Yield the sources and targets of all edges in parts of at most `size`, whatever the chunks."""
         for name, chunk in self._named():
             for first in range(0, chunk.shape[1], size):
                 part = chunk[:, first : first + size]
