@@ -13,7 +13,7 @@ from gnnsparse.runtime.functorch import materialised
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "FLOATS", "IMPLS", "check_dense", "check_edges", "check_features", "check_fits", "check_operand",
+    "FLOATS", "IMPLS", "check_edges", "check_features", "check_fits", "check_operand",
     "require_kernels", "resolve_impl",
 ]  # fmt: skip
 
@@ -65,26 +65,21 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
     return (*FLOATS, torch.float64) if impl == "reference" else FLOATS
 
 
-def check_dense(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """Returns `x` if it is a matrix [rows, any], on the operand's device and of a dtype that `impl` takes.
+def check_features(
+    name: str, x: Any, operand: SparseOperand, rows: int, impl: str, heads: bool = True
+) -> torch.Tensor:
+    """Returns `x` if it is [rows, any], on the operand's device and of a dtype that `impl` takes.
 
-    Its numbers are in its memory: negative views are computed.
+    Features in heads, [rows, heads, any], are accepted unless `heads` is False. Negative views are computed.
 
     Raises:
         TypeError, ValueError: it is something else.
         MemoryError: it is too wide for this machine.
     """
-    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None))
-    check_fits(name, x, operand)
-    return materialised(x)
-
-
-def check_features(name: str, x: Any, operand: SparseOperand, rows: int, impl: str) -> torch.Tensor:
-    """As `check_dense`, of a matrix [rows, any] or of features in heads, [rows, heads, any]."""
-    if not isinstance(x, torch.Tensor) or x.dim() != 3:
-        return check_dense(name, x, operand, rows, impl)
-    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=(rows, None, None))
-    check_fits(name, x.movedim(1, 0), operand)
+    by_head = heads and isinstance(x, torch.Tensor) and x.dim() == 3
+    shape = (rows, None, None) if by_head else (rows, None)
+    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=shape)
+    check_fits(name, x.movedim(1, 0) if by_head else x, operand)
     return materialised(x)
 
 
@@ -112,15 +107,7 @@ def check_edges(
 ) -> torch.Tensor:
     """Returns `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
 
-    Their numbers are in their memory: negative views are computed.
-
-    Args:
-        name: the argument's name.
-        values: the argument.
-        operand: the operand.
-        impl: the implementation.
-        heads: [nnz, heads] is accepted too; None: it is not.
-        any_heads: [nnz, any] is accepted too.
+    With `heads`, [nnz, heads] is accepted too, and [nnz, any] with `any_heads`. Negative views are computed.
     """
     by_head = (any_heads or heads is not None) and isinstance(values, torch.Tensor) and values.dim() == 2
     shape = (operand.nnz, heads) if by_head else (operand.nnz,)

@@ -109,16 +109,9 @@ def aligned_values(values: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def partial_sums(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
-    """Allocates the workspace for partial sums of rows that are divided among several items of a work list.
+    """Allocates uninitialised float32 memory for `count` partial results of `rows` rows each.
 
-    Args:
-        count: number of partial results.
-        rows: rows of a partial result.
-        width: columns of the result.
-        device: a GPU.
-
-    Returns:
-        Uninitialised float32 memory, with rows padded as the kernels expect it; None if `count` is 0.
+    Rows are padded as the kernels expect it. None if `count` is 0.
     """
     if count == 0:
         return None

@@ -150,12 +150,10 @@ def operand_at(place: int | SparseOperand) -> SparseOperand:
 def native_or_composed(
     tensors: tuple[torch.Tensor | None, ...], native: Callable[[], Any], composed: Callable[[], Any]
 ) -> Any:
-    """Computes a gradient whose kernel has no gradient of its own.
+    """Computes a gradient of `tensors` whose kernel has no gradient of its own.
 
-    Args:
-        tensors: what the gradient is computed of.
-        native: computes it by the kernel, or by the operator that stands for it while it is traced.
-        composed: computes it in operations that have gradients, for second derivatives and in transforms.
+    By the kernel, or the operator that stands for it while it is traced; for second derivatives and in
+    transforms by operations that have gradients.
     """
     traced = not is_plain(*tensors)
     return native() if traced or (is_eager() and not needs_grad(*tensors)) else composed()

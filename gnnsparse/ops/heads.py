@@ -124,27 +124,17 @@ def _multiply(
 def spmm(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor, mean: bool, plan: Plan | None = None
 ) -> torch.Tensor:
-    """Computes the SpMM of x [k, heads, d] with edge values [nnz, heads], into [m, heads, d].
-
-    Args:
-        kernels: cache of the orientation that is multiplied.
-        x, values: the operands.
-        mean: whether a row's sum is divided by its number of nonzeros.
-        plan: a plan of the csr kernel to run by; None: a default one.
-    """
+    """Computes the SpMM of x [k, heads, d] with edge values [nnz, heads], into [m, heads, d]."""
     return _multiply(kernels, x, values, None, kernels.row_factors(False, mean), plan)
 
 
 def spmm_max_grad(
     kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of x from that of `spmm_max`.
+    """Computes the gradient of x from that of `spmm_max`, [m, n] or [m, heads, d].
 
-    Args:
-        kernels: cache of the transpose.
-        grad: gradient of the results, [m, n] or [m, heads, d].
-        argmax: the columns that `spmm_max` has returned, of the shape of `grad`.
-        values: edge values in the order of the transpose; None: A's weights.
+    `kernels` are those of the transpose, edge values in its order, and argmax the columns that `spmm_max` has
+    returned, of the shape of `grad`.
     """
     return _multiply(kernels, grad, values, argmax.contiguous(), None, None)
 
@@ -153,14 +143,7 @@ def spmm_max(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, largest: bool,
     plan: Plan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Computes the largest or smallest product of each row and feature.
-
-    Args:
-        kernels: cache of the orientation that is multiplied.
-        x: [k, n], or [k, heads, d].
-        values: [nnz], or [nnz, heads]; None: A's weights.
-        largest: True for the maximum, False for the minimum.
-        plan: a plan of the csr kernel to run by; None: a default one.
+    """Computes the largest or smallest product of each row and feature; values None are A's weights.
 
     Returns:
         The results [m, ...], 0 for rows without nonzeros, and the columns of the nonzeros that gave them,
@@ -197,18 +180,10 @@ def sddmm(
     kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, argmax: torch.Tensor | None = None,
     plan: Plan | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Computes the dot products of rows of q and k at the nonzeros, in each head.
+    """Computes the dot products of rows of q and k at the nonzeros, in each head: [nnz] or [nnz, heads].
 
-    Args:
-        kernels: cache of the operand.
-        q, k: [m, n] and [k, n], or [m, heads, d] and [k, heads, d].
-        argmax: the columns that `spmm_max` has returned, of the shape of q: a feature counts at the nonzero
-            that gave it. None: every feature counts.
-        plan: a plan of the csr kernel to run by, whose `lanes` are those of a head and whose `row_lanes` are
-            those of a nonzero; None: a default one.
-
-    Returns:
-        [nnz], or [nnz, heads], in the dtype of q.
+    With the columns that `spmm_max` has returned as `argmax`, of the shape of q, a feature counts only at the
+    nonzero that gave it. The `lanes` of a plan are those of a head, its `row_lanes` those of a nonzero.
     """
     shape, precision = _Shape.of(q), kernels.precision
     out = q.new_empty(kernels.csr.nnz, *q.shape[1:-1])

@@ -39,12 +39,7 @@ def spmm_max(
 ) -> torch.Tensor:
     """Computes the largest or smallest product of each row and feature, recorded by autograd.
 
-    Args:
-        a: the operand.
-        x: [k, n], or [k, heads, d] with edge values [nnz, heads].
-        values: [nnz] or [nnz, heads]; None: A's weights.
-        largest: True for the maximum, False for the minimum.
-        plan: a plan of the csr kernel; None: a default one.
+    x is [k, n], or [k, heads, d] with edge values [nnz, heads]; values None are A's weights.
     """
     a.kernels.require("reduce", "a max" if largest else "a min", None)
     bind = lambda: partial(heads.spmm_max, a.kernels, largest=largest, plan=plan)  # noqa: E731

@@ -19,7 +19,7 @@ from gnnsparse.runtime.device import describe_device, path
 
 __all__ = [
     "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "exact_rounded", "fake_quantized",
-    "largest_number", "quantize", "store", "store_heads",
+    "quantize", "store", "store_heads",
 ]  # fmt: skip
 
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
@@ -50,11 +50,6 @@ class StoredX:
     numbers: torch.Tensor
     scale: torch.Tensor
     number_type: int
-
-
-def largest_number(precision: Precision) -> float:
-    """Returns the largest number of a precision of 8 bits: 127, or 448 of e4m3."""
-    return _LARGEST[precision]
 
 
 def store(
@@ -136,7 +131,7 @@ def quantize(
     """
     scaled = x.float() if weights is None else x.float() * weights[:, None]
     peak = torch.cat([scaled.abs(), scaled.new_zeros(1, x.shape[1])]).amax(0)
-    used, largest = peak.clamp(min=LEAST_PEAK), largest_number(precision)
+    used, largest = peak.clamp(min=LEAST_PEAK), _LARGEST[precision]
     finite = peak.isfinite()
     # `largest / used` would be the product with a reciprocal that is rounded already.
     inverse = torch.where(finite, torch.full_like(used, largest) / used, 0.0)

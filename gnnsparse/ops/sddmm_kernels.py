@@ -22,13 +22,7 @@ __all__ = ["bind_sddmm"]
 def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> SddmmCall:
     """Returns a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
 
-    Without heads the operand keeps it.
-
-    Args:
-        kernels: cache of the operand.
-        q: [m, d], or [m, heads, d].
-        plan: the plan to run by on a GPU; None: the operand's own. On a CPU the operand's format says which
-            kernel runs.
+    `plan` is for a GPU; None: the operand's own. On a CPU the operand's format says which kernel runs.
 
     Raises:
         ValueError: `plan` is no plan of SDDMM.

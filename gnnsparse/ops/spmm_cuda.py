@@ -40,15 +40,7 @@ def bind(
 ) -> SpmmCall:
     """Returns a function that runs SpMM: (x, edge values or None[, y]) -> y. `kernels` keeps it.
 
-    Args:
-        kernels: cache of the orientation that is multiplied.
-        product: the columns of X, and whether values are given in the call.
-        dtype: dtype of X and y.
-        plan: the plan to run by; None: the operand's own.
-        mean: whether a row's sum is divided by its number of nonzeros.
-
-    Raises:
-        ValueError: `plan` can't run for this operand.
+    X and y have `dtype`. Raises ValueError if `plan` can't run for this operand.
     """
     width = product.width
 

@@ -35,8 +35,8 @@ def bind_spmm(
         kernels: cache of the orientation that is multiplied.
         x: [k, n], or [k, heads, d] with values for each head.
         values: [nnz], [nnz, heads] or None.
-        plan: the plan to run by on a GPU; None: the operand's own. On a CPU the operand's format says which
-            kernel runs.
+        plan: the plan to run by on a GPU; None: the operand's own. On a CPU the format says which kernel
+            runs.
         mean: whether a row's sum is divided by its number of nonzeros.
         seed: seed by which an X of 8 bits is rounded stochastically; None: to nearest.
     """
@@ -70,15 +70,12 @@ def _by_head(
 
 @ranged("spmm")
 def spmm_into(a: SparseOperand, x: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> None:
-    """Computes A x into memory that the caller has, rounded to the dtype of `out`. Without gradients.
-
-    The caller has checked the arguments.
+    """Computes A x into memory that the caller has, rounded to the dtype of `out`, without gradients.
 
     Args:
         a: an operand of one process, of shape [m, k].
         x: [k, n], float32, float16 or bfloat16, on the operand's device.
-        out: [m, n], float32, float16 or bfloat16; its rows may lie apart, as some columns of a matrix, but
-            not the elements of a row.
+        out: [m, n], float32, float16 or bfloat16; its rows may lie apart, but not the elements of a row.
         add: whether the rounded product is added to what `out` has. Kernels that can't do it write it
             elsewhere, and another one adds it; the bits are the same.
     """

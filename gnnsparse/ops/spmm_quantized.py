@@ -15,7 +15,7 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
 from gnnsparse.ops import heads, spmm_cuda
-from gnnsparse.ops.arguments import check_dense, check_operand, resolve_impl
+from gnnsparse.ops.arguments import check_features, check_operand, resolve_impl
 from gnnsparse.ops.dense import on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
 from gnnsparse.plan import PanelPlan, Plan
@@ -258,7 +258,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
     if not is_eager():
         bad_value("x", "a transform of torch.func or torch.compile is active; accepted: a call outside of it")
     kind = resolve_impl("auto", A)
-    x = check_dense("x", x, A, A.shape[1], kind)
+    x = check_features("x", x, A, A.shape[1], kind, heads=False)
     if x.requires_grad and torch.is_grad_enabled():
         bad_value("x", "requires a gradient, which stored features do not pass on; accepted: x.detach()")
     weights = A.kernels.given_col_scale

@@ -33,14 +33,8 @@ _SECONDS = 0.5
 def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
     """Returns the fastest candidate plan for a product, measured unless the store has it.
 
-    Args:
-        kernels: the cache of the orientation that is multiplied.
-        product: an SpMM or SDDMM of a width.
-        store: where measured plans are stored.
-        direction: the name of the orientation in stored plans: "A", or "T" for its transpose.
-
-    Returns:
-        The plan, whose reasons report the measured times.
+    The reasons of the plan report the measured times. In stored plans `direction` is the name of the
+    orientation: "A", or "T" for its transpose.
 
     Raises:
         RuntimeError: the native module has no kernels for the operand's device.

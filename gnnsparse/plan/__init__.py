@@ -12,7 +12,6 @@ from gnnsparse.plan.choose import (
     candidates,
     choose_plan,
     forced_plan,
-    has_panels,
     kernel_of,
     plan_from_plain,
 )
@@ -44,7 +43,6 @@ __all__ = [
     "choose_plan",
     "describe_device",
     "forced_plan",
-    "has_panels",
     "kernel_of",
     "plan_from_plain",
 ]

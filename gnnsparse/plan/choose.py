@@ -15,7 +15,7 @@ from gnnsparse.plan.window import BLOCKED, WINDOW
 from gnnsparse.runtime.serialization import from_plain
 
 __all__ = [
-    "KERNELS", "candidates", "choose_plan", "forced_plan", "has_panels", "kernel_of",
+    "KERNELS", "candidates", "choose_plan", "forced_plan", "kernel_of",
     "plan_from_plain",
 ]  # fmt: skip
 
@@ -55,11 +55,6 @@ def forced_plan(problem: Problem, name: str) -> Plan | None:
     """Returns the default plan of the kernel called `name`; None if it can't run the problem."""
     named = [kernel for kernel in KERNELS[problem.op] if kernel.name == name and kernel.can_run(problem)]
     return named[0].default(problem) if named else None
-
-
-def has_panels(problem: Problem, height: int) -> bool:
-    """Returns whether the panel kernel can run a problem with panels of `height` rows."""
-    return height in PANELS and bool(PANELS[height].can_run(problem))
 
 
 def _record_reason(problem: Problem) -> tuple[str, ...]:

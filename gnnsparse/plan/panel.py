@@ -105,10 +105,8 @@ def reads_lines(problem: Problem, reads: float) -> bool:
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
     """Returns the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
 
-    Args:
-        mean_tiles: K tiles of the mean panel.
-        share: K tiles that each warp would get if all warps of the GPU had an equal share.
-        at_least: the least limit in a large matrix.
+    That is from the mean panel's K tiles, but at most four times the equal `share` of each warp of the GPU,
+    and `at_least` so many in a large matrix.
     """
     return max(6, min(max(at_least, int(1.3 * mean_tiles)), int(4 * share)))
 

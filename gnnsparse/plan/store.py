@@ -64,13 +64,7 @@ class PlanStore:
         return store
 
     def key(self, problem: Problem, direction: str, device: torch.device) -> str:
-        """Returns the key of a plan: a hash of graph, problem, device name and library version.
-
-        Args:
-            problem: the problem.
-            direction: "A", or "T" for the transpose.
-            device: the device that plans are measured on.
-        """
+        """Returns the key of a plan: a hash of graph, problem, orientation, device and version."""
         import gnnsparse
 
         parts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))

@@ -189,20 +189,6 @@ def test_infinity_stays_with_the_nonzeros_of_its_column(name: str) -> None:
     torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
 
 
-@pytest.mark.parametrize("name", EXCLUSIVE)
-def test_threads_change_no_bit(name: str) -> None:
-    a = make(random_graph(900, 400, 0.03, hubs=3), "cpu", format=name, precision=precision_for(name))
-    x, before = torch.randn(400, 24), torch.get_num_threads()
-    torch.set_num_threads(1)
-    one = a @ x
-    try:
-        for count in (2, 5):
-            torch.set_num_threads(count)
-            assert torch.equal(a @ x, one)
-    finally:
-        torch.set_num_threads(before)
-
-
 # Edge values, SDDMM and attention
 
 

@@ -24,70 +24,50 @@ def a(device: str) -> SparseOperand:
 
 def arguments(name: str, a: SparseOperand) -> dict[str, Any]:
     """Arguments that the operator takes."""
-    device = a.device
-
-    def of(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, device=device)
-
-    edges = of(a.nnz)
-    if name in ("spmm", "spmm with values"):
-        return {"x": of(COLS, WIDTH), "values": None if name == "spmm" else edges, "operand": a.handle}
-    if name == "sddmm":
-        return {"q": of(ROWS, WIDTH), "k": of(COLS, WIDTH), "operand": a.handle}
-    if name == "edge_softmax":
-        return {"scores": edges, "operand": a.handle}
-    if name == "edge_softmax_grad":
-        return {"weights": edges.softmax(0), "grad": edges, "operand": a.handle}
-    if name == "transpose_values":
-        return {"values": edges, "operand": a.handle}
-    if name in HEADS:
-        return arguments_of_heads(name.split()[0], a)
-    given = {
-        "q": of(2, 3, ROWS, WIDTH), "k": of(2, 3, COLS, WIDTH), "v": of(2, 3, COLS, 5),
-        "bias": of(1, 3, a.nnz), "seed": torch.tensor([7], device=device), "operand": a.handle,
-        "scale": 0.5, "dropout_p": 0.25, "is_causal": False,
-    }  # fmt: skip
-    if name == "attention_grad":
-        out, stats = OPS.attention(**given)
-        given |= {"out": out, "stats": stats, "grad": torch.ones_like(out), "needs": [True] * 4}
-    return given
-
-
-def arguments_of_heads(name: str, a: SparseOperand) -> dict[str, Any]:
-    """Arguments of the operators that take rows with heads, and of the maximum."""
 
     def of(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=a.device)
 
-    q, k, edges = of(ROWS, 3, WIDTH), of(COLS, 3, WIDTH), of(a.nnz, 3)
+    edges, q, k, by_head = of(a.nnz), of(ROWS, 3, WIDTH), of(COLS, 3, WIDTH), of(a.nnz, 3)
     argmax = torch.zeros(q.shape, dtype=torch.int32, device=a.device)
-    operand = {"operand": a.handle}
+    attention = {
+        "q": of(2, 3, ROWS, WIDTH), "k": of(2, 3, COLS, WIDTH), "v": of(2, 3, COLS, 5),
+        "bias": of(1, 3, a.nnz), "seed": torch.tensor([7], device=a.device), "operand": a.handle,
+        "scale": 0.5, "dropout_p": 0.25, "is_causal": False,
+    }  # fmt: skip
+    if name == "attention_grad":
+        out, stats = OPS.attention(**attention)
+        attention |= {"out": out, "stats": stats, "grad": torch.ones_like(out), "needs": [True] * 4}
     given: dict[str, dict[str, Any]] = {
-        "spmm": {"x": k, "values": edges, "mean": True},
-        "spmm_max": {"x": k, "values": edges, "largest": True},
-        "spmm_max_grad": {"grad": q, "argmax": argmax, "values": edges},
-        "spmm_max_values_grad": {"grad": q, "x": k, "argmax": argmax},
-        "divide_by_counts": {"x": q},
-        "sddmm": {"q": q, "k": k},
+        "spmm": {"x": of(COLS, WIDTH), "values": None},
+        "spmm with values": {"x": of(COLS, WIDTH), "values": edges},
+        "sddmm": {"q": of(ROWS, WIDTH), "k": of(COLS, WIDTH)},
         "edge_softmax": {"scores": edges},
         "edge_softmax_grad": {"weights": edges.softmax(0), "grad": edges},
+        "transpose_values": {"values": edges},
+        "attention": attention,
+        "attention_grad": attention,
+        "spmm of heads": {"x": k, "values": by_head, "mean": True},
+        "spmm_max of heads": {"x": k, "values": by_head, "largest": True},
+        "spmm_max_grad of heads": {"grad": q, "argmax": argmax, "values": by_head},
+        "spmm_max_values_grad of heads": {"grad": q, "x": k, "argmax": argmax},
+        "divide_by_counts of heads": {"x": q},
+        "sddmm of heads": {"q": q, "k": k},
+        "edge_softmax of heads": {"scores": by_head},
+        "edge_softmax_grad of heads": {"weights": by_head.softmax(0), "grad": by_head},
     }
-    return given[name] | operand
+    return given[name] | {"operand": a.handle}
 
 
 def call(name: str, given: dict[str, Any]) -> Any:
     return getattr(OPS, name.split()[0])(**given)
 
 
-#: Operators that are called with heads.
-HEADS = [
-    "spmm of heads", "spmm_max of heads", "spmm_max_grad of heads",
-    "spmm_max_values_grad of heads", "divide_by_counts of heads", "sddmm of heads",
-    "edge_softmax of heads", "edge_softmax_grad of heads",
-]  # fmt: skip
 NAMES = [
     "spmm", "spmm with values", "sddmm", "edge_softmax", "edge_softmax_grad", "transpose_values", "attention",
-    "attention_grad", *HEADS,
+    "attention_grad", "spmm of heads", "spmm_max of heads", "spmm_max_grad of heads",
+    "spmm_max_values_grad of heads", "divide_by_counts of heads", "sddmm of heads", "edge_softmax of heads",
+    "edge_softmax_grad of heads",
 ]  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import gnnsparse
 from gnnsparse import _native
 from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
 from gnnsparse.formats.convert import convert
+from gnnsparse.formats.policy import RECORD_POLICY, TILE_POLICY, WindowPolicy
 from gnnsparse.plan import Plan
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision, dense_view
@@ -35,6 +36,8 @@ CASES = [
     for p in LOW
     if name.startswith("packed") or has_precision(name, p)
 ]
+#: The formats that have kernels of their own (test_packed_spmm.py).
+PACKED = [("hrpb", 16, "tf32"), ("hrpb", 32, "tf32"), *(("rs-tile", None, p) for p in LOW)]
 #: Shapes and densities: of cvse both window heights, of packed-8x8 rows that are kept out of the windows.
 SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1, 1, 1.0)]
 
@@ -144,20 +147,24 @@ def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None
     rows=st.integers(1, 70),
     cols=st.integers(1, 100),
     density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    case=st.sampled_from(CASES),
+    case=st.sampled_from([*CASES, *PACKED]),
     width=st.integers(1, 80),
     limit=st.integers(1, 4),
+    threshold=st.integers(0, 8),
     seed=st.integers(0, 2**20),
 )
 def test_property(
-    copyless: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str],
-    width: int, limit: int, seed: int,
+    native: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str],
+    width: int, limit: int, threshold: int, seed: int,
 ) -> None:  # fmt: skip
-    graph = random_graph(rows, cols, density, seed=seed)
     name, panel, precision = case
-    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
+    graph = random_graph(rows, cols, density, seed=seed)
+    options = {"threshold": threshold} if name == "rs-tile" else None
+    a = make(graph, "cpu", precision=precision, format=name, panel=panel, format_options=options)
     x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
-    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=Plan("window", tile_limit=limit))
+    policy = {"hrpb": RECORD_POLICY, "rs-tile": TILE_POLICY}.get(name, WindowPolicy())
+    plan = Plan("window", tile_limit=limit, policy=policy)
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
 
 
 def test_what_the_kernel_does_not_take_is_refused(built: ModuleType) -> None:

@@ -125,15 +125,6 @@ def test_a_converted_x_and_partial_sums_share_memory(path: RunningPath, plan: st
         assert torch.equal(launch_of(a)(x), want)
 
 
-def test_results_of_inference_are_inference_tensors(path: RunningPath) -> None:
-    a = operand()
-    x = ready(a, 7)
-    with torch.inference_mode():
-        y = launch_of(a)(x)
-    assert y.is_inference()
-    assert not launch_of(a)(x).is_inference()
-
-
 def test_a_policy_is_launched_too(path: RunningPath) -> None:
     a = make(random_graph(60, 60, 0.2), "cpu", precision="fp16", format="me-bcrs")
     policy = WindowPolicy(swapped=True, stage_a="single", stage_x=False)
@@ -239,27 +230,33 @@ def test_more_forms_than_are_looked_through(path: RunningPath) -> None:
         assert torch.equal(launch_of(a)(x), gnnsparse.spmm(a, x, plan=a.plan(width)))
 
 
+class Streams(RunningPath):
+    """A GPU whose number, and whose current stream in each thread, a test sets."""
+
+    def __init__(self, module: ModuleType) -> None:
+        super().__init__(module)
+        self.own, self.current_index, self.switched = threading.local(), 0, 0
+
+    def queue(self, device: torch.device) -> Any:
+        return lambda: self.current_index, 0, lambda: self.own.stream
+
+    def stream(self, device: torch.device) -> int:
+        return self.own.stream
+
+    def current(self, device: torch.device) -> AbstractContextManager[None]:
+        self.switched += 1
+        return super().current(device)
+
+
 def test_streams_and_gpus_are_those_of_the_call(late: ModuleType) -> None:
-    class Path(RunningPath):
-        current_index, switched, handle = 0, 0, 5
-
-        def queue(self, device: torch.device) -> Any:
-            return lambda: self.current_index, 0, lambda: self.handle
-
-        def stream(self, device: torch.device) -> int:
-            return self.handle
-
-        def current(self, device: torch.device) -> AbstractContextManager[None]:
-            self.switched += 1
-            return super().current(device)
-
-    running = Path(late)
+    running = Streams(late)
+    running.own.stream = 5
     with gnnsparse.runtime.device.use(running):
         a = operand()
         x = ready(a)
-        running.switched, running.handle = 0, 9
+        running.switched, running.own.stream = 0, 9
         y = a @ x
-        running.handle = 0  # the default stream
+        running.own.stream = 0  # the default stream
         assert torch.equal(a @ x, y)
         assert running.switched == 0
         assert a.kernels.streams._used == {5, 9, 0}
@@ -513,17 +510,7 @@ def test_an_operand_that_was_used_is_freed_without_the_collector(path: RunningPa
 
 def test_each_thread_launches_on_its_own_stream(late: ModuleType) -> None:
     """Two threads call by turns, so that the stream changes between any two calls of the launch."""
-
-    class Path(RunningPath):
-        own = threading.local()
-
-        def queue(self, device: torch.device) -> Any:
-            return lambda: 0, 0, lambda: self.own.stream
-
-        def stream(self, device: torch.device) -> int:
-            return self.own.stream
-
-    running = Path(late)
+    running = Streams(late)
     with gnnsparse.runtime.device.use(running):
         running.own.stream = 3
         a = operand("fp32")

@@ -8,8 +8,6 @@ from itertools import product
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import WindowPolicy, format_spec
@@ -129,28 +127,6 @@ def test_weights_and_orders(where: str, name: str, precision: str, weights: str,
     check(a, dense_matrix(graph, weights), x, plan=plan)
     ones = make(graph, where, precision=precision, format=name, reorder="degree")
     check(ones, dense_matrix(graph, "mean"), x, plan=plan, reduce="mean")
-
-
-@given(
-    rows=st.integers(1, 70), cols=st.integers(1, 100), density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    case=st.sampled_from(
-        [("hrpb", 16, "tf32"), ("hrpb", 32, "tf32"), *(("rs-tile", None, p) for p in TILE_PRECISIONS)]
-    ),
-    width=st.integers(1, 80), limit=st.integers(1, 4), threshold=st.integers(0, 8),
-    seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_property(
-    native: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str], width: int,
-    limit: int, threshold: int, seed: int,
-) -> None:  # fmt: skip
-    name, panel, precision = case
-    graph = random_graph(rows, cols, density, seed=seed)
-    options = {"threshold": threshold} if name == "rs-tile" else None
-    a = make(graph, "cpu", precision=precision, format=name, panel=panel, format_options=options)
-    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
-    policy = RECORD_POLICY if name == "hrpb" else TILE_POLICY
-    plan = WindowPlan(tile_limit=limit, policy=policy)
-    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
 
 
 @pytest.mark.parametrize(("name", "precision"), [("hrpb", "tf32"), ("rs-tile", "fp16")])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -207,21 +210,25 @@ def test_empty_ones(device: str, precision: str, shape: tuple[int, int, int]) ->
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("case", ["own", "values", "heads"])
-def test_gradients_are_those_of_sixteen_bits(device: str, precision: str, reduce: str, case: str) -> None:
+def test_products_are_those_of_the_reference_and_gradients_those_of_sixteen_bits(
+    device: str, precision: str, reduce: str, case: str
+) -> None:
+    """The specification in plain torch quantises X alike: products differ by rounding."""
     graph = random_graph(50, 30, 0.1, hubs=1, empty_rows=0.1)
     a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
     shape = {"own": (), "values": (a.nnz,), "heads": (a.nnz, 3)}[case]
     x = torch.randn(30, 3, 8, device=device) if case == "heads" else torch.randn(30, 24, device=device)
     tensors = [x, torch.randn(shape, device=device)] if shape else [x]
     probe = torch.randn(50, *x.shape[1:], device=device)
+    wanted = gnnsparse.spmm(a, *tensors, reduce=reduce, impl="reference")
+    assert_accurate(gnnsparse.spmm(a, *tensors, reduce=reduce), wanted, wanted.double(), floor=4e-6)
 
     def gradients(operand: gnnsparse.SparseOperand) -> tuple[torch.Tensor, ...]:
         inputs = [t.clone().requires_grad_() for t in tensors]
         y = gnnsparse.spmm(operand, *inputs, reduce=reduce)
         return torch.autograd.grad((y * probe).sum(), inputs)
 
-    for found, wanted in zip(gradients(a), gradients(half), strict=True):
-        assert torch.equal(found, wanted)
+    assert all(map(torch.equal, gradients(a), gradients(half)))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -234,40 +241,6 @@ def test_gradients_against_float64(device: str, precision: str) -> None:
     exact = with_gradients(lambda x: dense @ x, [x.double()])
     assert_accurate(results[1], plain[1], exact[1], floor=2**-9)
     assert_accurate(results[0], plain[0], exact[0], floor=2**-9)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
-@pytest.mark.parametrize("case", ["own", "values", "heads"])
-def test_is_what_the_reference_computes(device: str, precision: str, reduce: str, case: str) -> None:
-    """The specification in plain torch quantises X alike: products and gradients differ by rounding."""
-    graph = random_graph(50, 30, 0.1, hubs=1, empty_rows=0.1)
-    a = make(graph, device, precision=precision)
-    shape = {"own": (), "values": (a.nnz,), "heads": (a.nnz, 3)}[case]
-    x = torch.randn(30, 3, 8, device=device) if case == "heads" else torch.randn(30, 24, device=device)
-    tensors = [x, torch.randn(shape, device=device)] if shape else [x]
-
-    def run(*tensors: torch.Tensor, impl: str = "auto") -> torch.Tensor:
-        return gnnsparse.spmm(a, *tensors, reduce=reduce, impl=impl)
-
-    found = run(*tensors)
-    wanted = run(*tensors, impl="reference")
-    assert_accurate(found, wanted, wanted.double(), floor=4e-6)
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_runs_repeat_bit_for_bit(device: str, precision: str) -> None:
-    graph = random_graph(300, 300, 0.05, hubs=3)
-    a = make(graph, device, precision=precision)
-    x = torch.randn(300, 96, device=device)
-    first = gnnsparse.spmm(a, x)
-    for threads in (1, 3):
-        before = torch.get_num_threads()
-        torch.set_num_threads(threads)
-        try:
-            assert torch.equal(gnnsparse.spmm(a, x), first)
-        finally:
-            torch.set_num_threads(before)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -428,6 +401,113 @@ def test_fake_quantized_passes_gradients() -> None:
     y = fake_quantized(x, Precision.INT8)
     assert_all_accurate([y], [y], [x.double()], floor=1e-2)
     assert torch.equal(torch.autograd.grad((y * probe).sum(), x)[0], probe)
+
+
+# Features that are stored once.
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("weights", ["stored", None, "gcn"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [0, 7, 64])
+def test_products_of_stored_features_are_those_of_x(
+    device: str, precision: str, weights: str | None, dtype: torch.dtype, width: int
+) -> None:
+    graph = random_graph(60, 60, 0.1, weighted=weights == "stored", hubs=2)
+    a = make(graph, device, precision=precision, values=None if weights == "stored" else weights)
+    x = torch.randn(60, width, device=device).to(dtype)
+    for seed in (None, 3):
+        stored = gnnsparse.store_features(a, x, seed=seed)
+        assert (stored.shape, stored.dtype, stored.device) == (x.shape, dtype, x.device)
+        y = a @ stored
+        assert y.dtype == dtype
+        assert torch.equal(y, gnnsparse.spmm(a, x, seed=seed))
+        mean = gnnsparse.spmm(a, stored, reduce="mean", impl=torch.device(device).type)
+        assert torch.equal(mean, gnnsparse.spmm(a, x, reduce="mean", seed=seed))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("plan", [Plan("panel", height=32, tile_limit=2), Plan("csr"), None])
+def test_stored_features_on_the_path_of_a_gpu(native: RunningPath, precision: str, plan: Plan | None) -> None:
+    a = make(random_graph(60, 60, 0.1, weighted=False, hubs=2), "cpu", precision=precision, values="gcn")
+    x = torch.randn(60, 40)
+    stored = gnnsparse.store_features(a, x)
+    assert native.called == {"cuda_quantize"}
+    assert torch.equal(gnnsparse.spmm(a, stored, plan=plan), gnnsparse.spmm(a, x, plan=plan))
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_what_stored_features_say_of_themselves(device: str, precision: str) -> None:
+    a = make(random_graph(30, 30, 0.1, weighted=False), device, precision=precision, values="gcn")
+    x = torch.randn(30, 20)
+    stored = gnnsparse.store_features(a, x.to(device))
+    weights = a.kernels.given_col_scale
+    assert weights is not None
+    weighted = x * weights.cpu()[:, None]
+    error = (stored.dequantize().cpu() - x).double().abs() * weights.cpu().double()[:, None]
+    assert (error <= rounding_bound(weighted, precision) + 1e-6).all()
+    assert stored.nbytes == 30 * 32 + 4 * 32
+    assert f"30 x 20, {precision}" in repr(stored)
+    assert copy.deepcopy(stored) is stored
+    with pytest.raises(TypeError, match="store X again"):
+        pickle.dumps(stored)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_x_may_change_and_another_operand_may_multiply(device: str, precision: str) -> None:
+    a, b = (
+        make(random_graph(30, 30, 0.1, weighted=False, seed=s), device, precision=precision) for s in (1, 2)
+    )
+    x = torch.randn(30, 20, device=device)
+    stored, wanted = gnnsparse.store_features(a, x), [a @ x, b @ x]
+    x.zero_()
+    assert all(torch.equal(y, w) for y, w in zip((a @ stored, b @ stored), wanted, strict=True))
+
+
+X = torch.zeros(9, 4)
+BAD: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
+    "precision": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="fp16") @ s,
+                  ValueError, "A: is in fp16; accepted: an operand in int8 or fp8"),
+    "other bits": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="fp8") @ s,
+                   ValueError, "x: is stored in int8; accepted: fp8"),
+    "rows": (lambda a, s: make(random_graph(9, 5, 0.2), "cpu", precision="int8") @ s,
+             ValueError, r"x: has shape \(9, 4\); accepted: \(5, any\)"),
+    "weights": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="int8") @ s,
+                ValueError, "x: was stored with other column weights"),
+    "values": (lambda a, s: gnnsparse.spmm(a, s, torch.ones(a.nnz)), ValueError, "values: is given"),
+    "seed": (lambda a, s: gnnsparse.spmm(a, s, seed=1), ValueError, "seed: is given"),
+    "reduce": (lambda a, s: gnnsparse.spmm(a, s, reduce="max"), ValueError, "reduce: got 'max' with stored"),
+    "impl": (lambda a, s: gnnsparse.spmm(a, s, impl="reference"), ValueError, "impl: got 'reference'"),
+    "operand": (lambda a, s: X @ s, TypeError, "A: got a tensor"),
+    "store operand": (lambda a, s: gnnsparse.store_features(X, X), TypeError, "A: got a tensor"),  # type: ignore[arg-type]
+    "store precision": (lambda a, s: gnnsparse.store_features(make(random_graph(9, 9, 0.2), "cpu"), X),
+                        ValueError, "A: is in fp32; accepted: an operand in int8 or fp8"),
+    "store rows": (lambda a, s: gnnsparse.store_features(a, X[:5]), ValueError, "x: has shape"),
+    "store dtype": (lambda a, s: gnnsparse.store_features(a, X.double()), TypeError, "x: got"),
+    "store seed": (lambda a, s: gnnsparse.store_features(a, X, seed=-1), ValueError, "seed: got -1"),
+    "gradient": (lambda a, s: gnnsparse.store_features(a, X.clone().requires_grad_()),
+                 ValueError, r"x: requires a gradient.*accepted: x.detach\(\)"),
+    "vmap": (lambda a, s: torch.vmap(lambda x: gnnsparse.store_features(a, x))(torch.zeros(2, 9, 4)),
+             ValueError, "x: a transform"),
+    "product in vmap": (lambda a, s: torch.vmap(lambda x: (a @ s) + x)(torch.zeros(2, 9, 4)),
+                        TypeError, "x: got StoredFeatures; accepted: a tensor inside"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_what_stored_features_refuse(case: str) -> None:
+    a = make(random_graph(9, 9, 0.2, weighted=False), "cpu", precision="int8", values="gcn")
+    call, error, message = BAD[case]
+    with pytest.raises(error, match=message):
+        call(a, gnnsparse.store_features(a, X))
+
+
+def test_without_gradients_x_may_require_one() -> None:
+    a = make(random_graph(9, 9, 0.2), "cpu", precision="int8")
+    with torch.no_grad():
+        stored = gnnsparse.store_features(a, torch.randn(9, 4, requires_grad=True))
+    assert not (a @ stored).requires_grad
 
 
 # The CUDA sources, run on the CPU.

@@ -163,18 +163,6 @@ def test_vector(device: str) -> None:
         assert torch.equal(y, gnnsparse.spmm(a, x[:, None], reduce=reduce)[:, 0])
 
 
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_twenty_runs_are_bitwise_equal(device: str, reduce: str, precision: str) -> None:
-    a = make(random_graph(300, 300, 0.05, hubs=4), device, precision=precision)
-    inputs = [torch.randn(300, 60, device=device), torch.randn(a.nnz, device=device)]
-    run = partial(gnnsparse.spmm, a, reduce=reduce)
-    first = with_gradients(run, inputs)
-    for _ in range(20):
-        for got, want in zip(with_gradients(run, inputs), first, strict=True):
-            assert torch.equal(got, want)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 @pytest.mark.parametrize("reduce", REDUCTIONS)
 @pytest.mark.parametrize("values_of_heads", [False, True])

@@ -291,51 +291,6 @@ def test_matrices_without_nonzeros(device: str, shape: tuple[int, int], name: st
     assert (a.T @ torch.randn(shape[0], 0, device=device)).shape == (shape[1], 0)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_twenty_runs_are_bitwise_equal(device: str, precision: str) -> None:
-    graph = random_graph(300, 300, 0.05, hubs=4)
-    a = make(graph, device, precision=precision)
-    x = torch.randn(300, 96, device=device)
-    values = torch.randn(a.nnz, device=device)
-    first, first_values = a @ x, gnnsparse.spmm(a, x, values)
-    for _ in range(20):
-        assert torch.equal(a @ x, first)
-        assert torch.equal(gnnsparse.spmm(a, x, values), first_values)
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("rows", "density", "options"),
-    [
-        (3000, 0.01, {"hubs": 2}),
-        (20_000, 1e-5, {}),  # hardly a row has a nonzero
-        (1, 0.5, {}),
-        (500, 0.2, {"empty_rows": 0.9}),
-    ],
-)
-def test_number_of_threads_does_not_matter(rows: int, density: float, options: dict[str, Any]) -> None:
-    """Each row is computed once, whichever rows a thread takes at a time."""
-    graph = random_graph(rows, 3000, density, weighted=True, **options)
-    a = make(graph, "cpu")
-    x, q = torch.randn(3000, 40), torch.randn(rows, 40)
-    threads = torch.get_num_threads()
-
-    def results() -> list[torch.Tensor]:
-        scores = gnnsparse.sddmm(a, q, x)
-        return [a @ x, scores, gnnsparse.edge_softmax(a, scores)]
-
-    try:
-        torch.set_num_threads(1)
-        one = results()
-        for count in (2, 3, 16):
-            torch.set_num_threads(count)
-            assert all(torch.equal(b, c) for b, c in zip(results(), one, strict=True))
-    finally:
-        torch.set_num_threads(threads)
-    plain = gnnsparse.spmm(a, x, impl="reference")
-    assert_accurate(one[0], plain, dense_matrix(graph, None) @ x.double())
-
-
 @given(
     rows=st.integers(1, 70),
     cols=st.integers(1, 70),

@@ -1,9 +1,8 @@
-"""Transforms of torch.func, against the same transforms of dense formulas in float64."""
+"""Transforms of torch.func against the reference in float64, and that against differences."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -26,54 +25,21 @@ func = torch.func
 ROWS, COLS, WIDTH = 12, 9, 5
 
 
-@dataclass(frozen=True)
-class Dense:
-    """The operations on dense matrices, at the nonzeros of an operand."""
-
-    row: torch.Tensor
-    col: torch.Tensor
-    weights: torch.Tensor
-
-    def matrix(self, values: torch.Tensor) -> torch.Tensor:
-        return values.new_zeros(ROWS, COLS).index_put((self.row, self.col), values)
-
-    def spmm(self, x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-        return self.matrix(values) @ x
-
-    def own(self, x: torch.Tensor) -> torch.Tensor:
-        return self.matrix(self.weights.to(x)) @ x
-
-    def sddmm(self, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (q @ k.T)[self.row, self.col]
-
-    def _softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        low = scores.new_full((ROWS, COLS), -1e4)  # its exponential is 0, and so are its derivatives
-        return low.index_put((self.row, self.col), scores).softmax(-1)
-
-    def softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        return self._softmax(scores)[self.row, self.col]
-
-    def attention(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor
-    ) -> torch.Tensor:
-        weights = self.softmax(self.sddmm(q, k) / WIDTH**0.5 + bias)
-        return self.matrix(weights) @ v
-
-
-def cases(a: SparseOperand, dense: Dense, impl: str) -> dict[str, tuple[Function, Function, tuple[Any, ...]]]:
-    """Returns the operation, the dense formula and the shapes of the arguments, by name."""
+def cases(a: SparseOperand, impl: str) -> dict[str, tuple[Function, tuple[Any, ...]]]:
+    """Returns the operations with the shapes of their arguments, by name."""
     x, values, q = (COLS, WIDTH), (a.nnz,), (ROWS, WIDTH)
 
     def attention(fused: bool | None) -> Function:
         return lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, impl=impl, fused=fused)
 
     return {
-        "spmm": (lambda x, v: gnnsparse.spmm(a, x, v, impl=impl), dense.spmm, (x, values)),
-        "own": (lambda x: gnnsparse.spmm(a, x, impl=impl), dense.own, (x,)),
-        "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k, impl=impl), dense.sddmm, (q, x)),
-        "softmax": (lambda s: gnnsparse.edge_softmax(a, s, impl=impl), dense.softmax, (values,)),
-        "attention": (attention(None), dense.attention, (q, x, (COLS, 4), values)),
-        "unfused": (attention(False), dense.attention, (q, x, (COLS, 4), values)),
+        "spmm": (lambda x, v: gnnsparse.spmm(a, x, v, impl=impl), (x, values)),
+        "own": (lambda x: gnnsparse.spmm(a, x, impl=impl), (x,)),
+        "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k, impl=impl), (q, x)),
+        "softmax": (lambda s: gnnsparse.edge_softmax(a, s, impl=impl), (values,)),
+        "attention": (attention(None), (q, x, (COLS, 4), values)),
+        "unfused": (attention(False), (q, x, (COLS, 4), values)),
+        "max": (lambda x: gnnsparse.spmm(a, x, impl=impl, reduce="max"), (x,)),
     }
 
 
@@ -83,11 +49,6 @@ NAMES = ("spmm", "own", "sddmm", "softmax", "attention", "unfused")
 @pytest.fixture
 def operand(device: str) -> SparseOperand:
     return make(random_graph(ROWS, COLS, 0.3, seed=1), device)
-
-
-def dense_of(a: SparseOperand) -> Dense:
-    row, col = a.indices()
-    return Dense(row, col, a.kernels.explicit_values)
 
 
 def tensors(shapes: tuple[Any, ...], device: str, seed: int) -> Arguments:
@@ -142,27 +103,20 @@ TRANSFORMS: dict[str, Callable[[Function, Arguments], Any]] = {
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_an_operation_composes(operand: SparseOperand, device: str, name: str, transform: str) -> None:
-    dense = dense_of(operand)
-    f, formula, shapes = cases(operand, dense, "auto")[name]
+    f, shapes = cases(operand, "auto")[name]
+    reference, _ = cases(operand, "reference")[name]
     arguments, run = tensors(shapes, device, 3), TRANSFORMS[transform]
-    got, plain = (pytree.tree_leaves(run(g, arguments)) for g in (f, formula))
-    host = cases(operand, Dense(dense.row.cpu(), dense.col.cpu(), dense.weights.cpu()), "auto")[name][1]
-    exact = pytree.tree_leaves(run(host, tuple(t.cpu().double() for t in arguments)))
+    got, plain = (pytree.tree_leaves(run(g, arguments)) for g in (f, reference))
+    exact = pytree.tree_leaves(run(reference, tuple(t.double() for t in arguments)))
     assert [t.shape for t in got] == [t.shape for t in exact]
     # Derivatives of a cube add terms that cancel, in an order of their own: some roundings of float32.
     assert_all_accurate(got, plain, exact, floor=1e-5)
 
 
-def test_a_jacobian_without_rows() -> None:
-    """torch.func.jacrev calls the gradient's vmap with an empty batch."""
-    a = gnnsparse.prepare(torch.zeros(2, 0, dtype=torch.long), num_nodes=(3, 0), cache=False)
-    assert func.jacrev(lambda x: (a @ x).flatten())(torch.ones(3, 2)).shape == (0, 3, 2)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck_of_the_reference(operand: SparseOperand, device: str, name: str) -> None:
-    f, _, shapes = cases(operand, dense_of(operand), "reference")[name]
+    f, shapes = cases(operand, "reference")[name]
     arguments = [t.double().requires_grad_() for t in tensors(shapes, device, 5)]
     # On a GPU torch adds in any order.
     assert torch.autograd.gradcheck(f, arguments, nondet_tol=1e-12)
@@ -173,7 +127,7 @@ def test_gradcheck_of_the_reference(operand: SparseOperand, device: str, name: s
 @pytest.mark.filterwarnings("ignore:Input .* requires gradient and is not a double:UserWarning")
 def test_gradcheck_of_the_kernels(operand: SparseOperand, device: str, name: str) -> None:
     """A difference quotient of a bilinear function has no error but rounding, so float32 does."""
-    f, _, shapes = cases(operand, dense_of(operand), "auto")[name]
+    f, shapes = cases(operand, "auto")[name]
     arguments = [t.requires_grad_() for t in tensors(shapes, device, 5)]
     assert torch.autograd.gradcheck(f, arguments, eps=0.5, atol=1e-4, rtol=1e-4)
 
@@ -194,10 +148,7 @@ def test_forward_mode_and_batches_of_gradients_are_refused(
     operand: SparseOperand, device: str, name: str
 ) -> None:
     """They would be lost without a word, or read by a kernel as if they were one tensor."""
-    f, _, shapes = {
-        **cases(operand, dense_of(operand), "auto"),
-        "max": (lambda x: gnnsparse.spmm(operand, x, reduce="max"), None, ((COLS, WIDTH),)),
-    }[name]
+    f, shapes = cases(operand, "auto")[name]
     arguments = tensors(shapes, device, 3)
     tangent = pytest.raises(NotImplementedError, match=r"^gnnsparse\.\w+: got a tensor with a tangent")
     with tangent:
@@ -294,10 +245,8 @@ def test_graphs_that_vmap_maps_over_are_refused() -> None:
 
 def test_operators_refuse_a_tangent_instead_of_losing_it(operand: SparseOperand, device: str) -> None:
     x = torch.randn(COLS, WIDTH, device=device)
-    ops, refused = (
-        torch.ops.gnnsparse,
-        pytest.raises(NotImplementedError, match=r"^torch\.ops\.gnnsparse\.spmm: got"),
-    )
+    ops = torch.ops.gnnsparse
+    refused = pytest.raises(NotImplementedError, match=r"^torch\.ops\.gnnsparse\.spmm: got")
 
     def f(x: torch.Tensor) -> torch.Tensor:
         return ops.spmm(x, None, operand.handle)

@@ -39,10 +39,7 @@ BATCH = 8
 def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
     """Returns the microseconds of reading `size` bytes of random rows of X from L2.
 
-    Args:
-        memory: the record's rates.
-        size: bytes.
-        in_use: bytes of the part of X that running warps read from; the rate falls as it outgrows L2.
+    The rate falls as the part of X that running warps read from, `in_use` bytes, outgrows L2.
     """
     sizes, rates = zip(*memory.l2, strict=True)
     return size / np.interp(in_use, sizes, rates) / 1e6
@@ -83,16 +80,10 @@ class CsrLoad:
 def csr_us(
     load: CsrLoad, memory: MemoryRates, rates: CsrRates, arithmetic: str, grouped: bool, op: str
 ) -> Any:
-    """Returns the microseconds of the csr kernel.
+    """Returns the microseconds of the csr kernel in an arithmetic: "half", "tf32" or "fp32".
 
     They are the largest of three bounds: throughput, a pass over the dense operands, and the longest warp.
-
-    Args:
-        load: the load.
-        memory, rates: parts of the GPU's record.
-        arithmetic: "half", "tf32" or "fp32".
-        grouped: whether the plan puts short rows into groups.
-        op: "spmm" or "sddmm".
+    `grouped` says whether the plan puts short rows into groups.
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
@@ -107,15 +98,10 @@ def csr_us(
 
 
 def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -> Any:
-    """Returns the microseconds of the csr kernel by a plan that is `narrow`.
+    """Returns the microseconds of the csr kernel by a plan that is `narrow`, for an X of `width` columns.
 
     A nonzero costs a sector of X, and half of one more for each column after the first: measured on five
     graphs (notes/log.md).
-
-    Args:
-        load: the load.
-        memory, rates: parts of the GPU's record.
-        width: columns of X.
     """
     gathered = SECTOR_BYTES * (1 + width) / 2 * load.nnz
     return rates.start_us + gather_us(memory, gathered, load.in_use)
@@ -159,16 +145,12 @@ class PanelWork:
 
 @dataclass(frozen=True)
 class PanelLoad:
-    """The load of the panel kernel.
+    """The load of the panel kernel; fields that are not named here are those of the work.
 
     Attributes:
-        height: rows of a panel.
-        slots: number of column slots.
-        slices: slices of 128 bytes in a row of X.
         taken: slices that a warp computes one after the other.
         gathered: bytes of a row of X, which are read for each column slot.
-        value_bytes: bytes of stored values that are read for each column slot.
-        x_rows: rows of X.
+        value_bytes: bytes of stored values that are read for each column slot, for all slices.
         warps: number of warps.
         mean, longest: K tiles of the mean and of the longest part of a panel.
         cut_parts: number of parts of the panels that are cut.
@@ -192,13 +174,9 @@ class PanelLoad:
 
     @classmethod
     def of(cls, work: PanelWork, slices: int, tile_limit: int, prescale: float = 0.0) -> PanelLoad:
-        """Computes the load of a plan.
+        """Computes the load of warps that take `slices` slices, of parts of at most `tile_limit` K tiles.
 
-        Args:
-            work: the problem in panels.
-            slices: slices of X that a warp computes one after the other.
-            tile_limit: most K tiles of a part of a panel.
-            prescale: bytes of X if a pass before the product scales or rounds it, else 0.
+        `prescale` are the bytes of X if a pass before the product scales or rounds it, else 0.
         """
         count = cut_parts = longest = 0
         for tiles, times in work.panels:
@@ -217,16 +195,10 @@ class PanelLoad:
 def panel_us(
     load: PanelLoad, memory: MemoryRates, rates: PanelRates, row: PanelRow, variant: PanelVariant
 ) -> Any:
-    """Returns the microseconds of the panel kernel.
+    """Returns the microseconds of the panel kernel, by the costs of its height and arithmetic.
 
     There are three bounds: throughput, the longest warp, and further rounds of warps. Most matrices are near
     more than one of them, so their powers are added. A second kernel adds the partial sums of cut panels.
-
-    Args:
-        load: the load.
-        memory, rates: parts of the GPU's record.
-        row: the record's costs of the height of the panels.
-        variant: the record's costs of the arithmetic.
     """
     in_use = load.x_rows * SLICE_BYTES * (1 + rates.slice_in_use * (load.taken - 1))
     size = variant.gather * load.gathered + load.value_bytes
