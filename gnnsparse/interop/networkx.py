@@ -67,7 +67,6 @@ def _checked(weight: str, edge: tuple[Any, Any, Any]) -> float:
 
 
 def _numbers(graph: Any, nodelist: Any) -> dict[Any, int]:
-    """Returns the number of each node."""
     nodes = list(graph.nodes if nodelist is None else nodelist)
     number = {node: at for at, node in enumerate(nodes)}
     if len(number) != len(nodes):

@@ -135,7 +135,6 @@ def _weights(features: Any, name: Any, edges: int) -> torch.Tensor:
 
 
 def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:
-    """Return the triple of a relation that `etype` names."""
     relations = graph.canonical_etypes
     if etype is None:
         if len(relations) != 1:

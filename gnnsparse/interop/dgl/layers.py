@@ -58,9 +58,10 @@ class Held:
         return PRECISIONS[dtype] if self.precision is None else self.precision
 
 
-@dataclass(frozen=True, eq=False)
 class _Call:
-    """A layer's call whose arguments our kernels take.
+    """A layer's call whose arguments our kernels take; raises FallbackError for others.
+
+    A layer that does not need the features of targets gets those of sources in their place.
 
     Attributes:
         held: what the layer holds.
@@ -69,11 +70,30 @@ class _Call:
         is_pair: whether the caller gave both.
     """
 
-    held: Held
-    structure: Structure
-    sources: torch.Tensor
-    targets: torch.Tensor
-    is_pair: bool
+    def __init__(self, layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> None:
+        if "parametrizations" in layer._modules:
+            raise FallbackError("parameters that are computed (torch.nn.utils.parametrize)")
+        if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
+            raise FallbackError("a graph that has not one relation")
+        self.is_pair = isinstance(feat, tuple)
+        given: tuple[Any, ...] = feat if self.is_pair else (feat,)
+        if self.is_pair and len(given) != 2:
+            raise FallbackError("a tuple that is no pair of features")
+        for x in given:
+            if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
+                raise FallbackError("features that are no float32, float16 or bfloat16 tensors")
+            if x.dim() != 2 or x.device != graph.device:
+                raise FallbackError("features that are not [nodes, features] on the device of the graph")
+        self.held: Held = layer.__dict__[OPTIONS]
+        self.held.structure = self.structure = structure_of(graph)
+        self.sources = self.targets = given[0]
+        counts = self.sources.shape[0], self.count
+        if needs_targets:
+            of_block = graph.is_block and not self.is_pair
+            self.targets = self.sources[: self.count] if of_block else given[-1]
+            counts = self.sources.shape[0], self.targets.shape[0]
+        if counts != self.structure.size:
+            raise FallbackError("features of another number of nodes than the graph has")
 
     @property
     def count(self) -> int:
@@ -117,39 +137,10 @@ class _Call:
         return self.structure.adjacency(EdgeRecipe(False, self.held.precision_for(x)))
 
 
-def _call(layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> _Call:
-    """Check the arguments that all layers have; raise FallbackError unless our kernels take them.
-
-    A layer that does not need the features of targets gets those of sources in their place.
-    """
-    held: Held = layer.__dict__[OPTIONS]
-    if "parametrizations" in layer._modules:
-        raise FallbackError("parameters that are computed (torch.nn.utils.parametrize)")
-    if not is_dgl_graph(graph) or len(graph.canonical_etypes) != 1:
-        raise FallbackError("a graph that has not one relation")
-    is_pair = isinstance(feat, tuple)
-    given: tuple[Any, ...] = feat if is_pair else (feat,)
-    if is_pair and len(given) != 2:
-        raise FallbackError("a tuple that is no pair of features")
-    for x in given:
-        if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
-            raise FallbackError("features that are no float32, float16 or bfloat16 tensors")
-        if x.dim() != 2 or x.device != graph.device:
-            raise FallbackError("features that are not [nodes, features] on the device of the graph")
-    held.structure = structure = structure_of(graph)
-    sources = targets = given[0]
-    if needs_targets:
-        targets = given[1] if is_pair else sources[: structure.size[1]] if graph.is_block else sources
-    counts = sources.shape[0], targets.shape[0] if needs_targets else structure.size[1]
-    if counts != structure.size:
-        raise FallbackError("features of another number of nodes than the graph has")
-    return _Call(held, structure, sources, targets, is_pair)
-
-
 def _graph_conv(
     layer: Any, graph: Any, feat: Any, weight: Any = None, edge_weight: Any = None
 ) -> torch.Tensor:
-    call = _call(layer, graph, feat, needs_targets=False)
+    call = _Call(layer, graph, feat, needs_targets=False)
     call.check_targets(layer)
     if weight is not None and layer.weight is not None:
         raise FallbackError("two weights")
@@ -177,7 +168,7 @@ def _power(degrees: torch.Tensor, exponent: float, x: torch.Tensor) -> torch.Ten
 
 
 def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
-    call = _call(layer, graph, feat)
+    call = _Call(layer, graph, feat)
     kind = layer._aggre_type
     if kind == "gcn" and call.is_pair and call.sources.shape[1] != call.targets.shape[1]:
         raise FallbackError("features of sources and of targets that differ in number")
@@ -205,7 +196,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
 
 
 def _gin_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
-    call = _call(layer, graph, feat)
+    call = _Call(layer, graph, feat)
     neighbours = call.neighbours(layer._aggregator_type, edge_weight, call.sources)
     y = (1 + layer.eps) * call.targets + neighbours(call.sources)
     if layer.apply_func is not None:
@@ -214,7 +205,7 @@ def _gin_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> tor
 
 
 def _agnn_conv(layer: Any, graph: Any, feat: Any) -> torch.Tensor:
-    call = _call(layer, graph, feat)
+    call = _Call(layer, graph, feat)
     call.check_targets(layer)
     if call.sources.shape[1] != call.targets.shape[1]:
         raise FallbackError("features of sources and of targets that differ in number")
@@ -265,7 +256,7 @@ def _finished(layer: Any, y: torch.Tensor, targets: torch.Tensor) -> torch.Tenso
 
 
 def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
-    call = _call(layer, graph, feat)
+    call = _Call(layer, graph, feat)
     _check_attention(call, layer)
     if edge_weight is not None:
         raise FallbackError("weights of edges, by which DGL multiplies the weights of attention")
@@ -285,7 +276,7 @@ def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_at
 
 
 def _gatv2_conv(layer: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
-    call = _call(layer, graph, feat)
+    call = _Call(layer, graph, feat)
     _check_attention(call, layer)
     sources, targets = _dropped(layer, call)
     k = _heads(layer, layer.fc_src(sources))

@@ -136,7 +136,6 @@ def unsuitable_attention(layer: Any) -> str | None:
 
 
 def _linear_maps(layer: Any) -> dict[str, Any]:
-    """Return the linear layers of an attention layer, some of which get their sizes in the first call."""
     maps = {name: module for name, module in layer._modules.items() if name.startswith(("lin", "res"))}
     return {name: module for name, module in maps.items() if module is not None}
 

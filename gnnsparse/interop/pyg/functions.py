@@ -107,7 +107,6 @@ def product(src: Any, other: torch.Tensor, reduce: str = "sum") -> torch.Tensor:
 
 
 def _check(src: Any, other: Any, reduce: str) -> None:
-    """Raise FallbackError unless an operand can take a product's place."""
     if not is_sparse(src) or src.dim() != 2 or src.dense_dim() > 0:
         raise FallbackError(f"the adjacency is a {type(src).__name__}")
     if src.layout == torch.sparse_coo and not src.is_coalesced():
@@ -260,7 +259,6 @@ def _copy(method: types.FunctionType) -> Callable[..., Any] | None:
 
 
 def _names_of(code: types.CodeType) -> set[str]:
-    """Return the names that code uses, that of the functions in it included."""
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return set(code.co_names).union(*map(_names_of, inner))
 

@@ -423,12 +423,10 @@ class _Reader:
 
 
 def _has_type(value: Any) -> bool:
-    """Return whether it is known if a value is a tensor."""
     return type(value) is _Symbol or type(value) in _CONSTANTS
 
 
 def _compared(kind: type, left: Any, right: Any) -> bool:
-    """Return the result of comparing two constants, or of asking whether something is None."""
     if kind not in _COMPARISONS:
         raise _NotShown
     if kind in (ast.Is, ast.IsNot):
@@ -444,7 +442,6 @@ def _compared(kind: type, left: Any, right: Any) -> bool:
 
 
 def _method(of: _Symbol, name: str, values: list[Any]) -> Any:
-    """Return what a method of a tensor returns."""
     if name in ("mul", "multiply") and len(values) == 1:
         return _multiplied(of, values[0])
     if of.is_batch:

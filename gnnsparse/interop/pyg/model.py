@@ -267,16 +267,6 @@ def swap_back(layer: Any) -> None:
         layer.__dict__.pop("_gnnsparse", None)
 
 
-def outlook(layer: Any) -> str:
-    """Return what the calls of an accelerated layer run on: PyG if all so far did, and not for being few."""
-    state = layer._gnnsparse
-    if state.fallbacks and not state.runs_on and not state.is_waiting:
-        return "PyG"
-    if type(layer)._gnnsparse_kind is not None and unsuitable_attention(layer) is None:
-        return "graph_attention"
-    return "spmm"
-
-
 def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Settings:
     if precision is not None and precision != "auto":
         precision = Precision.parse(precision).value
@@ -355,7 +345,11 @@ def report(model: torch.nn.Module) -> Report:
     for name, module in model.named_modules():
         if is_accelerated(module):
             state = module._gnnsparse
-            runs_on, fallbacks = outlook(module), dict(state.fallbacks)
+            fallbacks, runs_on = dict(state.fallbacks), "spmm"
+            if fallbacks and not state.runs_on and not state.is_waiting:
+                runs_on = "PyG"
+            elif type(module)._gnnsparse_kind is not None and unsuitable_attention(module) is None:
+                runs_on = "graph_attention"
             why = max(fallbacks, key=fallbacks.__getitem__) if runs_on == "PyG" else ""
             rows.append(Row(name, type(module).__name__, runs_on, why, dict(state.runs_on), fallbacks))
         elif isinstance(module, MessagePassing):
@@ -364,46 +358,17 @@ def report(model: torch.nn.Module) -> Report:
     return Report(tuple(rows))
 
 
-class _Backend:
-    """The `backend` blocks that are active in the process."""
-
-    def __init__(self) -> None:
-        self.lock = ForkLock()
-        self.active: list[Settings] = []
-        self.swapped: weakref.WeakSet[Any] = weakref.WeakSet()
-
-    def enter(self, settings: Settings) -> None:
-        with self.lock:
-            self.active.append(settings)
-            if len(self.active) == 1:
-                MessagePassing.__call__ = _call
-
-    def leave(self, settings: Settings) -> None:
-        with self.lock:
-            self.active = [other for other in self.active if other is not settings]
-            for layer in list(self.swapped):
-                if self.active and is_accelerated(layer):
-                    layer._gnnsparse.settings = self.active[-1]
-                elif not self.active:
-                    swap_back(layer)
-            if not self.active:
-                self.swapped.clear()
-                del MessagePassing.__call__
-
-    def take(self, layer: Any) -> None:
-        """Accelerate a layer that is called, for as long as a block is active."""
-        with self.lock:
-            if self.active and not is_accelerated(layer) and swap(layer, self.active[-1]) is None:
-                self.swapped.add(layer)
-
-
-_backend = _Backend()
+#: What the `backend` blocks that are active were entered with, and the layers that they have accelerated.
+_active: list[Settings] = []
+_swapped: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _call(self: Any, *arguments: Any, **options: Any) -> Any:
     """Call a layer of PyG inside a `backend` block."""
     if not is_accelerated(self) and not torch.compiler.is_compiling():
-        _backend.take(self)
+        with _lock:
+            if _active and not is_accelerated(self) and swap(self, _active[-1]) is None:
+                _swapped.add(self)
     return torch.nn.Module.__call__(self, *arguments, **options)
 
 
@@ -423,8 +388,19 @@ def backend(
     settings = _read_settings(
         precision, reorder, cache, convert
     )  # an object of its own, told by its identity
-    _backend.enter(settings)
+    with _lock:
+        _active.append(settings)
+        MessagePassing.__call__ = _call
     try:
         yield
     finally:
-        _backend.leave(settings)
+        with _lock:
+            _active[:] = [other for other in _active if other is not settings]
+            for layer in list(_swapped):
+                if _active and is_accelerated(layer):
+                    layer._gnnsparse.settings = _active[-1]
+                elif not _active:
+                    swap_back(layer)
+            if not _active:
+                _swapped.clear()
+                del MessagePassing.__call__

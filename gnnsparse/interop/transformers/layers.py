@@ -142,7 +142,6 @@ class _Layer:
 
 
 def _layers(model: torch.nn.Module) -> list[_Layer]:
-    """Return the attention layers of a model in its order."""
     found = {}
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.MultiheadAttention):
