@@ -1,4 +1,4 @@
-"""Random runs of train.py: its options, its checkpoints when they are damaged, and its run folders."""
+"""Random runs of train.py: its options and command line, and runs that are resumed."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import functools
 import io
 import json
 import os
-import pickle
 import tempfile
 import traceback
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,14 +22,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 import train
 from gnnsparse.data import CATALOG, register_dataset
-from gnnsparse.train import RunFolder
-from gnnsparse.train.checkpoint import SUM, checkpoint_sum
-from gnnsparse.train.folders import make_new
 from models import MODELS
 from tests.configs import composed
 from tests.fuzz import worker
-from tests.fuzz.common import Counts, Draw, Trial
-from tests.fuzz.mutations import mutate_bytes
+from tests.fuzz.common import Trial
 from tests.tasks import toy_sequences, toy_task
 
 #: Small data sets for both tasks, of which a run takes a tenth of a second.
@@ -144,7 +138,7 @@ def checked(cfg: DictConfig) -> Any:
     task = TASKS[TASKS.check(train.task_name(cfg))]
     task.check(settings)
     for name in ("max_epochs", "batch_size", "val_every", "log_every"):
-        assert getattr(settings.trainer, name) == cfg.trainer[name], name
+        assert getattr(settings.trainer, name) == cfg.trainer.get(name, getattr(settings.trainer, name)), name
     assert (settings.seed, settings.precision) == (cfg.seed, cfg.precision)
     return train.identity_of(cfg, task, settings)
 
@@ -243,167 +237,9 @@ def run_case(trial: Trial) -> None:
         trial.check(same(whole, resumed), "a resumed run has other weights")
 
 
-@functools.cache
-def finished() -> tuple[bytes, DictConfig, dict[str, torch.Tensor]]:
-    offer()
-    with tempfile.TemporaryDirectory() as place:
-        cfg = options(Trial(Draw("", []), Counts()), small=True)
-        carried_out(cfg, Path(place, "run-1"))
-        last = Path(place, "run-1", "checkpoints", "last.ckpt")
-        OmegaConf.update(cfg, "trainer.max_epochs", 2)
-        OmegaConf.update(cfg, "resume", str(last))
-        weights = carried_out(cfg, Path(place, "run-2"))
-        return last.read_bytes(), cfg, weights
-
-
-class Payload:
-    """Makes a file when it is unpickled."""
-
-    def __init__(self, target: str) -> None:
-        self.target = target
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (self.target,)
-
-
-def other_bytes(draw: Draw, content: bytes, target: str) -> bytes:
-    """Damage anywhere, or in the pickle, which is at the beginning."""
-    reach = len(content) if draw.chance(0.5) else min(len(content), 6000)
-    return mutate_bytes(draw, content[:reach]) + content[reach:]
-
-
-def edit(draw: Draw, content: bytes, target: str) -> bytes:
-    """Other keys and values, written by torch; half of them with a checksum that is right."""
-    made = torch.load(io.BytesIO(content), weights_only=True)
-    for _ in range(draw.integer(1, 2)):
-        place, key = draw.choice(list(items(made)))
-        how = draw.choice(["remove", "replace", "shape", "value"])
-        tensor = place[key] if isinstance(place[key], torch.Tensor) else None
-        if how == "remove":
-            del place[key]
-        elif how == "shape" and tensor is not None:
-            last = tensor[:0] if tensor.dim() else tensor.bool()
-            place[key] = draw.choice([tensor[None], tensor.flatten(), tensor.double(), last])
-        elif how == "value" and tensor is not None and tensor.numel():
-            place[key] = tensor.clone()
-            place[key].view(-1)[draw.below(tensor.numel())] += 1
-        else:
-            values = [
-                None, "x", -1, 1.5, True, [], {}, (1,), 2**80, b"x", torch.zeros(2, 3),
-                torch.zeros(2).to_sparse(),
-            ]  # fmt: skip
-            place[key] = draw.choice(values)
-    if isinstance(made, dict) and draw.chance(0.5):
-        with contextlib.suppress(Exception):
-            made[SUM] = checkpoint_sum(made)
-    buffer = io.BytesIO()
-    torch.save(made, buffer)
-    return buffer.getvalue()
-
-
-def items(content: Any) -> Iterator[tuple[Any, Any]]:
-    """Each container of a checkpoint that can be changed, with each key."""
-    pairs = content.items() if isinstance(content, dict) else enumerate(content)
-    for key, value in list(pairs):
-        yield content, key
-        if isinstance(value, (dict, list)):
-            yield from items(value)
-
-
-def crafted(draw: Draw, content: bytes, target: str) -> bytes:
-    """A pickle that makes a folder, in one of the forms that torch reads."""
-    payload, buffer = Payload(target), io.BytesIO()
-    how = draw.below(4)
-    if how == 0:
-        return pickle.dumps(payload)
-    if how == 1:
-        torch.save({"state_dict": payload}, buffer, _use_new_zipfile_serialization=draw.chance(0.5))
-    elif how == 2:
-        torch.save({**torch.load(io.BytesIO(content), weights_only=True), "more": payload}, buffer)
-    else:
-        with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(buffer, "w") as made:
-            for item in old.infolist():
-                data = pickle.dumps(payload, 2) if item.filename.endswith("data.pkl") else old.read(item)
-                made.writestr(item, data)
-    return buffer.getvalue()
-
-
-DAMAGE: list[Callable[[Draw, bytes, str], bytes]] = [edit, other_bytes, other_bytes, crafted]
-
-
-def checkpoint_case(trial: Trial) -> None:
-    """A damaged checkpoint is refused, or the run ends as if it were whole; nothing is executed."""
-    content, base_cfg, weights = finished()
-    with sandbox(trial) as place:
-        damage = trial.draw.choice(DAMAGE)
-        target = place / "executed"
-        made = damage(trial.draw, content, str(target))
-        path = place / "run-damaged.ckpt"
-        path.write_bytes(made)
-        sealed = damage is edit
-        cfg = copy.deepcopy(base_cfg)
-        OmegaConf.update(cfg, "resume", str(path))
-        got = trial.attempt(f"resume after {damage.__name__}", lambda: carried_out(cfg, place / "run"))
-        trial.check(not target.exists(), "code in a checkpoint was executed")
-        if got is None:
-            trial.check(not (place / "run" / "run.lock").exists(), "a refused run keeps its folder")
-        elif not sealed:  # edited ones may have a right checksum, and other weights
-            trial.check(same(got, weights), "a damaged checkpoint was used")
-        trial.check(path.read_bytes() == made, "the checkpoint was changed")
-
-
-def folder_case(trial: Trial) -> None:
-    """Folders in any state: one run has each, refusals name it, and nothing that is there is lost."""
-    draw = trial.draw
-    with sandbox(trial) as place:
-        path = place / "run" / draw.choice(["", "a", "a/b"])
-        if draw.chance(0.8):
-            path.mkdir(parents=True)
-            names = "run.lock result.json checkpoints logs .hydra notes multirun.yaml"
-            for name in names.split():
-                if draw.chance(0.25):
-                    lay(path / name, draw.choice(["file", "folder", "link", "lost", "fifo"]))
-        elif draw.chance(0.3):
-            (place / "run").write_text("a file")
-        before = contents(place)
-        resume = draw.choice([None, path / "checkpoints" / "last.ckpt", place / "other" / "last.ckpt"])
-        found = trial.attempt(f"claim, resuming {resume}", lambda: RunFolder.claim(path, resume=resume))
-        after = contents(place)
-        mark = str((path / "run.lock").relative_to(place))
-        trial.check(
-            {n: c for n, c in after.items() if n != mark} == {n: c for n, c in before.items() if n != mark},
-            "a claim changed files",
-        )
-        trial.check(after.get(mark, b"").startswith(before.get(mark, b"")), "a claim changed a mark")
-        if found is None:
-            trial.check(after.get(mark) == before.get(mark), "a refused claim left a mark")
-            return
-        trial.refuse("claim again", lambda: RunFolder.claim(path))
-        trial.refuse("claim again, resuming", lambda: RunFolder.claim(path, resume=path / "last.ckpt"))
-        found.keep_earlier("result.json")
-        trial.check(len(contents(place)) == len(after), "a file was lost")
-        new = trial.call("a new folder", lambda: make_new(path))
-        trial.check(new != path and not any(new.iterdir()), "a new folder is not new")
-        found.release()
-        trial.check(mark in contents(place) or mark not in before, "a mark of another run was removed")
-
-
-def lay(path: Path, kind: str) -> None:
-    if kind == "file":
-        path.write_text(f"{path.name} of before\n")
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "fifo":
-        os.mkfifo(path)
-    else:
-        path.symlink_to(path.parent / ("nothing" if kind == "lost" else "."))
-
-
 #: The kinds of cases, each with how often it comes.
 CASES: dict[Callable[[Trial], None], int] = {
     option_case: 12,
-    checkpoint_case: 3,
-    folder_case: 3,
     command_case: 1,
     run_case: 1,
 }
@@ -412,7 +248,7 @@ _DECK = [kind for kind, share in CASES.items() for _ in range(share)]
 
 @contextlib.contextmanager
 def _warm() -> Iterator[None]:
-    finished()  # before the processes are forked
+    offer()  # before the processes are forked
     yield
 
 

@@ -33,7 +33,7 @@ def _problem_of(layer: torch.nn.MultiheadAttention) -> str:
     return ""
 
 
-class SparsifiedMultiheadAttention(SparseAttention, torch.nn.MultiheadAttention):
+class SparsifiedMultiheadAttention(SparseAttention, torch.nn.MultiheadAttention):  # type: ignore[misc]
     """A torch.nn.MultiheadAttention that attends by a pattern: what `sparsify` makes of one.
 
     The class of the layer is exchanged and nothing else, so that it has the same parameters and hooks.
