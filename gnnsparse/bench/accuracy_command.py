@@ -6,7 +6,6 @@ import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
@@ -22,8 +21,8 @@ from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 
 __all__ = [
-    "DESCRIPTION", "PARTS", "AccuracySettings", "add_arguments", "measure_parts", "print_report",
-    "problems", "run", "run_accuracy", "settings_of",
+    "DESCRIPTION", "PARTS", "AccuracySettings", "add_arguments", "print_report", "problems",
+    "run", "settings_of",
 ]  # fmt: skip
 
 
@@ -53,40 +52,6 @@ PARTS: dict[str, Callable[[AccuracySettings], Iterator[Row]]] = {
     "scaling": lambda s: scaling_rows(s.device, s.seed, s.precisions),
     "overflow": lambda s: overflow_rows(s.device, s.precisions),
 }
-
-
-def measure_parts(settings: AccuracySettings, say: Callable[[str], None] = lambda line: None) -> Row:
-    """Measure, and return the content of the JSON file.
-
-    Args:
-        settings: what to measure.
-        say: called with a line before each part.
-    """
-    content = {**describe_environment(settings.device), "settings": asdict(settings), "rounding": ROUNDING}
-    for part in settings.parts:
-        say(f"measuring {part}")
-        content[part] = list(PARTS[part](settings))
-    return content
-
-
-def run_accuracy(settings: AccuracySettings, out: Path | None = None, figure: Path | None = None) -> int:
-    """Measure, print the report, and write it to files.
-
-    Args:
-        settings: what to measure.
-        out: the JSON file to write; None: none.
-        figure: the figure to write; None: none.
-
-    Returns:
-        The exit status: 1 if a result is less exact than its precision promises, or a kernel failed.
-    """
-    content = measure_parts(settings, progress())
-    if out is not None:
-        write_json(out, content)
-    print_report(content, wide_console(160))
-    if figure is not None:
-        plot(accuracy_panels(content), figure)
-    return 1 if problems(content) else 0
 
 
 # The options of `gnnsparse bench accuracy`.
@@ -253,5 +218,19 @@ def print_report(content: Row, console: Console) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    return run_accuracy(settings_of(options), options.out, options.plot)
+    """Run the command with parsed options.
+
+    Returns:
+        The exit status: 1 if a result is less exact than its precision promises, or a kernel failed.
+    """
+    settings, say = settings_of(options), progress()
+    content = {**describe_environment(settings.device), "settings": asdict(settings), "rounding": ROUNDING}
+    for part in settings.parts:
+        say(f"measuring {part}")
+        content[part] = list(PARTS[part](settings))
+    if options.out is not None:
+        write_json(options.out, content)
+    print_report(content, wide_console(160))
+    if options.plot is not None:
+        plot(accuracy_panels(content), options.plot)
+    return 1 if problems(content) else 0

@@ -20,7 +20,7 @@ from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_
 from gnnsparse.runtime.device import describe_device
 from gnnsparse.runtime.environment import describe_environment
 
-__all__ = ["DESCRIPTION", "add_arguments", "file_of", "run", "run_fit"]
+__all__ = ["DESCRIPTION", "add_arguments", "file_of", "run"]
 
 DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as
@@ -44,21 +44,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--measured", type=Path, metavar="FILE.json",
         help="fit to what --keep wrote, in place of measuring; needs no GPU",
     )  # fmt: skip
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    if options.measured is None:
-        try:
-            device_option("cuda")
-        except argparse.ArgumentTypeError as error:
-            options.fail(f"{error}; accepted without one: --measured FILE.json")
-    elif options.matrix or options.keep:
-        options.fail("argument --measured: --matrix and --keep go with measuring")
-    elif not options.measured.is_file():
-        options.fail(f"argument --measured: there is no file {options.measured}")
-    more = tuple(spec for group in options.matrix or () for spec in group)
-    return run_fit(options.out, more, keep=options.keep, measured=options.measured)
 
 
 def file_of(gpu: GpuRecord) -> Path:
@@ -86,38 +71,36 @@ def _measured(
     return start, cases, {"from": nearest.name, **describe_environment(device)}
 
 
-def run_fit(
-    out: Path | None,
-    more: tuple[MatrixSpec, ...] = (),
-    *,
-    keep: Path | None = None,
-    measured: Path | None = None,
-) -> int:
+def run(options: argparse.Namespace) -> int:
     """Measure, fit, print how good the choices are, and write the record.
-
-    Args:
-        out: the file to write; None: `file_of` this GPU, a record which plans are then chosen by.
-        more: matrices to measure in addition to the suite's.
-        keep: a file to write the measurements to; None: none.
-        measured: a file of measurements to fit to, in place of measuring; None: this GPU is measured.
 
     Returns:
         The exit status: 1 if nothing could be measured.
 
     Raises:
-        ValueError: `measured` is no file of measurements.
+        ValueError: the file of --measured is none of measurements.
     """
+    if options.measured is None:
+        try:
+            device_option("cuda")
+        except argparse.ArgumentTypeError as error:
+            options.fail(f"{error}; accepted without one: --measured FILE.json")
+    elif options.matrix or options.keep:
+        options.fail("argument --measured: --matrix and --keep go with measuring")
+    elif not options.measured.is_file():
+        options.fail(f"argument --measured: there is no file {options.measured}")
+    more = tuple(spec for group in options.matrix or () for spec in group)
     tell, console = progress(), Console()
-    start, cases, about = read_cases(measured) if measured is not None else _measured(more, tell)
+    start, cases, about = read_cases(options.measured) if options.measured else _measured(more, tell)
     if not cases:
         tell("nothing could be measured")
         return 1
-    if keep is not None:
-        write_cases(keep, start, cases, about)
+    if options.keep is not None:
+        write_cases(options.keep, start, cases, about)
     tell(f"fitting {sum(len(case.times) for case in cases)} times of {len(cases)} cases")
     fit = fit_record(start, cases)
     found = {**about, "matrices": len({case.name for case in cases}), "quality": asdict(fit.after)}
-    file = out or file_of(start)
+    file = options.out or file_of(start)
     save_record(replace(fit.record, fitted=found), file)
     title = f"{fit.record.name}, from the numbers of {about.get('from')}"
     numbers = ("cases", "choices below 0.97", "worst", "mean", "error of times")

@@ -42,11 +42,8 @@ from gnnsparse.bench.workload import (
 from gnnsparse.formats import PRESETS
 from gnnsparse.formats.policy import packed_changes, packed_kernel, policy_changes
 from gnnsparse.plan import Plan, WindowPlan
-from gnnsparse.plan.gpu_records import records
-from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, path
-from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.kernel_cache import Product
@@ -54,33 +51,11 @@ from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
     "SKIPPED", "TALL", "Bench", "Settings", "details", "floor_measured",
-    "floor_model", "format_plans", "has_tall", "prepare_subject", "rates_of",
+    "format_plans", "has_tall", "prepare_subject",
     "tall_plans",
 ]  # fmt: skip
 
 _T = TypeVar("_T")
-
-
-def floor_model(work: Workload, gathered: int, rates: MemoryRates) -> float:
-    """Model the floor in milliseconds: the larger of the least traffic to DRAM and the gather through L2.
-
-    The model has no L1 cache: a kernel can be faster if neighbouring rows have common columns.
-
-    Args:
-        work: the workload.
-        gathered: number of rows of a dense operand that the kernel reads.
-        rates: the measured rates of the device's memory.
-    """
-    csr = work.subject.csr
-    dram = (csr.rows + csr.cols) * work.row_bytes + 4 * min(gathered, csr.nnz)
-    if work.op == "sddmm":
-        dram += csr.nnz * work.precision.storage.itemsize
-    return 1e-9 * max(dram / rates.dram_tbs, gathered * work.row_bytes / rates.gather_tbs)
-
-
-def rates_of(name: str) -> MemoryRates | None:
-    """Return the memory rates of the GPU called `name` by its record; None if it has no record."""
-    return next((record.memory for record in records() if record.name == name), None)
 
 
 def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bool = False) -> float | None:
@@ -244,7 +219,6 @@ class Bench(Session):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._rates = rates_of(device_name(self.settings.device))
         cold = self.settings.cache == "cold"
         self._before = cache_flusher(self.settings.device) if cold else lambda: None
 
@@ -442,9 +416,7 @@ class Bench(Session):
     def _measure(self, who: Candidate, reference: Reference, verdict: Verdict) -> Row:
         work, repeats = reference.work, self.settings.repeats
         timing = self._time(who, repeats)
-        model = None if self._rates is None else floor_model(work, who.gathered, self._rates)
-        measured = floor_measured(work, who, repeats, timing.method == "graph")
-        floor = model if measured is None else measured
+        floor = floor_measured(work, who, repeats, timing.method == "graph")
         subject = work.subject
         return {
             "graph": subject.name, "nodes": subject.csr.rows, "cols": subject.csr.cols,
@@ -459,7 +431,7 @@ class Bench(Session):
             "spread": spread_of(timing.lower_quartile, timing.median, timing.upper_quartile),
             "gflops": 2 * subject.csr.nnz * work.width / timing.median / 1e6,
             "gathered_gbs": who.gathered * work.row_bytes / timing.median / 1e6,
-            "floor_model_ms": model, "floor_measured_ms": measured,
+            "floor_measured_ms": floor,
             "of_floor": None if floor is None else floor / timing.median,
             **asdict(verdict),
         }  # fmt: skip

@@ -172,9 +172,9 @@ def _table(op: str, rows: list[Row]) -> Table:
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"],
             _kernel_name(r), f"{r['ms']:.3f}" + ("~" if r["spread"] > SPREAD_LIMIT else ""),
-            f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}", f"{r['gflops']:.0f}", _floor(r),
-            _number(r["of_floor"]), _number(r["over_baseline"]), _number(r["over_torch"]),
-            shown_error(r),
+            f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}", f"{r['gflops']:.0f}",
+            _number(r["floor_measured_ms"], 3), _number(r["of_floor"]), _number(r["over_baseline"]),
+            _number(r["over_torch"]), shown_error(r),
             style=None if r["ours"] else "dim",
         )  # fmt: skip
     return table
@@ -200,15 +200,8 @@ def _kernel_name(row: Row) -> str:
     return f"{row['kernel']} ({row['variant']})" if row["variant"] else row["kernel"]
 
 
-def _floor(row: Row) -> str:
-    measured, model = row["floor_measured_ms"], row["floor_model_ms"]
-    if measured is None:
-        return "" if model is None else f"{model:.3f} (model)"
-    return f"{measured:.3f}"
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
+def _number(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
 
 
 def print_report(bench: Bench, console: Console) -> None:

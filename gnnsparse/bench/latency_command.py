@@ -44,33 +44,8 @@ from gnnsparse.runtime.profiler import wide_console
 
 __all__ = [
     "DESCRIPTION", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases", "print_report",
-    "run", "run_latency", "settings_of",
+    "run", "settings_of",
 ]  # fmt: skip
-
-
-def run_latency(settings: LatencySettings, out: Path | None = None, figure: Path | None = None) -> int:
-    """Measure, print the report, and write it to files.
-
-    Args:
-        settings: what to measure.
-        out: the JSON file to write, after each task, because a run may be ended; None: none.
-        figure: the figure to write; None: none.
-
-    Returns:
-        The exit status: 1 if a result of this package is wrong or failed, or a data set could not be loaded.
-    """
-
-    def save(bench: LatencyBench) -> None:
-        if out is not None:
-            write_json(out, as_json(bench))
-
-    bench = LatencyBench(settings, progress(), save=save)
-    bench.run()
-    save(bench)
-    print_report(bench, wide_console(200))
-    if figure is not None:
-        plot(latency_panels(bench.rows), figure)
-    return bench.status
 
 
 # The options of `gnnsparse bench latency`, checked before anything is measured.
@@ -382,5 +357,16 @@ def _call_lines(bench: LatencyBench) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    return run_latency(settings_of(options, options.fail), options.out, options.plot)
+    """Measure, print the report, and write it to files.
+
+    Returns:
+        The exit status: 1 if a result of this package is wrong or failed, or a data set could not be loaded.
+    """
+    bench = LatencyBench(settings_of(options, options.fail), progress())
+    for _ in bench.run():
+        if options.out is not None:  # after each task, because a run may be ended
+            write_json(options.out, as_json(bench))
+    print_report(bench, wide_console(200))
+    if options.plot is not None:
+        plot(latency_panels(bench.rows), options.plot)
+    return bench.status

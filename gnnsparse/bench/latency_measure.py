@@ -443,26 +443,21 @@ def measure_isolated(
 # Every combination of what was asked for.
 
 
-@dataclass
 class LatencyBench(Session):
-    """A run of the benchmark; `rows` and `skipped` grow with each task.
-
-    Attributes:
-        save: called after each task.
-    """
+    """A run of the benchmark; `rows` and `skipped` grow with each task."""
 
     who = "backend"
-    save: Callable[[LatencyBench], None] = lambda bench: None
 
-    def run(self) -> None:
-        """Measure everything."""
+    def run(self) -> Iterator[None]:
+        """Measure everything; yields after each task, and at the end."""
         for task in self._tasks():
             batch = f", batch {task.batch}" if task.model == "transformer" else ""
             self.tell(f"{task.model}, {task.dataset}, {task.precision.value}{batch}")
             with matmul_precision(task.precision):
                 self.run_task(task)
             self.noise.read()
-            self.save(self)
+            yield
+        yield
 
     def _tasks(self) -> Iterator[Task]:
         settings = self.settings

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,7 @@ from gnnsparse.bench.render.views import (
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
 
-__all__ = ["DESCRIPTION", "add_arguments", "assemble", "run", "run_report"]
+__all__ = ["DESCRIPTION", "add_arguments", "assemble", "run"]
 
 #: Words in keys of rows by which a section is found; the first that fits.
 _WORDS = (
@@ -176,13 +175,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--markdown", type=file_option, metavar="FILE.md", help="the report in Markdown too")
 
 
-def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | None = None) -> int:
+def run(options: argparse.Namespace) -> int:
     """Read results, and write the report. Files that are no results are named on stderr and in the report.
-
-    Args:
-        paths: files and folders; empty: benchmarks/results.
-        out: the page; None: report.html, or none if `markdown` is given.
-        markdown: the file of the report in Markdown; None: none.
 
     Returns:
         The exit status: 1 if there is no result, and nothing was written.
@@ -193,9 +187,9 @@ def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | 
     """
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    if not paths and not DEFAULT_FOLDER.is_dir():
+    if not options.files and not DEFAULT_FOLDER.is_dir():
         bad_value("files", f"none is given, and there is no folder {DEFAULT_FOLDER}")
-    files, damaged = read_results(paths or [DEFAULT_FOLDER])
+    files, damaged = read_results(options.files or [DEFAULT_FOLDER])
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
     made = f"Made from {len(files)} files of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
     report = assemble(files, damaged, made)
@@ -204,18 +198,12 @@ def run_report(paths: Sequence[Path], out: Path | None = None, markdown: Path | 
     if not files:
         errors.print("gnnsparse report: there is no result; nothing is written")
         return 1
-    if out is None and markdown is None:
-        out = Path("report.html")
+    out = options.out or (None if options.markdown else Path("report.html"))
     if out is not None:
         write_text(out, as_html(report))
         console.print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
-    if markdown is not None:
-        write_text(markdown, as_markdown(report))
-        console.print(f"{markdown}")
+    if options.markdown is not None:
+        write_text(options.markdown, as_markdown(report))
+        console.print(f"{options.markdown}")
     console.print(losses_text(report.comparisons))
     return 0
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    return run_report(options.files, options.out, options.markdown)

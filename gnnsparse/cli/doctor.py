@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import platform
@@ -35,7 +36,7 @@ from gnnsparse.runtime.environment import commit_of, device_name
 __all__ = [
     "BROKEN", "DESCRIPTION", "LEVELS", "NOTE", "OK", "OPTIONAL_PACKAGES", "Finding", "Section",
     "add_arguments", "check_cache", "check_cpu", "check_gpu", "check_packages", "examine",
-    "fit_of_architectures", "run", "run_doctor",
+    "fit_of_architectures", "run",
 ]  # fmt: skip
 
 DESCRIPTION = """\
@@ -93,17 +94,13 @@ class Section:
     facts: dict[str, Any] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
-    def ok(self, text: str) -> None:
-        """Add the statement that something is well."""
-        self.findings.append(Finding(OK, text))
+    def add(self, level: str, text: str, advice: str = "") -> None:
+        """Add a statement, and what to do about it."""
+        self.findings.append(Finding(level, text, advice))
 
-    def note(self, text: str, advice: str = "") -> None:
-        """Add a statement about something that could be better, and how."""
-        self.findings.append(Finding(NOTE, text, advice))
-
-    def broken(self, text: str, advice: str = "") -> None:
-        """Add a statement about something that makes results wrong or runs fail, and what to do."""
-        self.findings.append(Finding(BROKEN, text, advice))
+    ok = functools.partialmethod(add, OK)
+    note = functools.partialmethod(add, NOTE)
+    broken = functools.partialmethod(add, BROKEN)
 
 
 # Checks of the packages that are installed, and of the cache of prepared graphs.
@@ -485,21 +482,13 @@ def examine(seconds: float = 10.0) -> list[Section]:
     return sections
 
 
-def run_doctor(*, as_json: bool = False, seconds: float = 10.0) -> int:
-    """Make all checks and print what they found.
-
-    Args:
-        as_json: prints one JSON object in place of text.
-        seconds: most seconds of the self-test; 0: none.
-
-    Returns:
-        The exit status: 1 if something is broken, else 0.
-    """
-    sections = examine(seconds)
+def run(options: argparse.Namespace) -> int:
+    """Make all checks, print what they found, and return the exit status: 1 if something is broken."""
+    sections = examine(options.seconds)
     findings = [finding for section in sections for finding in section.findings]
     broken = sum(finding.level == BROKEN for finding in findings)
     console = Console(soft_wrap=True, highlight=False)
-    if as_json:
+    if options.json:
         described = {
             section.name: {"facts": section.facts, "findings": [asdict(f) for f in section.findings]}
             for section in sections
@@ -517,8 +506,3 @@ def run_doctor(*, as_json: bool = False, seconds: float = 10.0) -> int:
     notes = sum(finding.level == NOTE for finding in findings)
     console.print(f"{broken} broken, {notes} notes")
     return 1 if broken else 0
-
-
-def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options, and return its exit status."""
-    return run_doctor(as_json=options.json, seconds=options.seconds)

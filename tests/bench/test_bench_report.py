@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import time
-import types
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
-from gnnsparse.bench.kernels import floor_model, rates_of
 from gnnsparse.bench.kernels_report import (
     add_ratios,
     lost_cases,
@@ -20,10 +17,8 @@ from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
 from gnnsparse.bench.session import no_losses
-from gnnsparse.bench.workload import Subject, Workload
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
-from gnnsparse.testing import random_graph
 from tests.bench.runs import row
 from tests.bench.test_bench import MTX
 
@@ -147,17 +142,6 @@ def test_a_noisy_machine_is_noticed() -> None:
     assert meter.summary([])["noisy"]
     meter.read()
     assert meter.readings[-1].repeats == 20
-
-
-def test_the_model_of_the_floor() -> None:
-    graph = random_graph(100, 100, 0.2, weighted=False)
-    work = Workload(Subject("g", "none", graph, graph.csr), "spmm", Precision.FP16, 64)
-    rates: Any = types.SimpleNamespace(dram_tbs=1e-3, gather_tbs=1e-3)
-    assert floor_model(work, graph.nnz, rates) == pytest.approx(1e3 * graph.nnz * 128 / 1e9)
-    slow: Any = types.SimpleNamespace(dram_tbs=1e-6, gather_tbs=1e-3)
-    assert floor_model(work, graph.nnz, slow) == pytest.approx(1e3 * (200 * 128 + 4 * graph.nnz) / 1e6)
-    assert rates_of("NVIDIA H200") is not None
-    assert rates_of("some processor") is None
 
 
 def test_timing() -> None:
