@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
-from gnnsparse.sampling import NeighborSampler
+from gnnsparse.sampling import NeighborSampler, Sample
+from gnnsparse.sampling.draws import Numbering
 
 #: Options of all ways to draw.
 WAYS: dict[str, dict[str, Any]] = {
@@ -27,3 +29,30 @@ def sampler(graph: Any, fanouts: list[int], *, way: str = "uniform", **options: 
         weights = torch.rand(count, generator=torch.Generator().manual_seed(7))
         weights[::3] = 0
     return NeighborSampler(graph, fanouts, weights=weights, **WAYS[way], **options)
+
+
+def assert_same(mine: Sample, theirs: Sample) -> None:
+    """The same nodes, edges and weights in both orientations, on whatever device."""
+    for one, two in zip(mine.blocks, theirs.blocks, strict=True):
+        assert torch.equal(one.sources.cpu(), two.sources.cpu())
+        assert torch.equal(one.edge_ids.cpu(), two.edge_ids.cpu())  # type: ignore[union-attr]
+        for side in ("forward", "backward"):
+            a, b = (getattr(block.adj.prepared, side) for block in (one, two))
+            assert torch.equal(a.csr.indptr.cpu(), b.csr.indptr.cpu())
+            assert torch.equal(a.csr.indices.cpu(), b.csr.indices.cpu())
+            values, others = a.own_values(), b.own_values()
+            assert (values is None and others is None) or torch.equal(values.cpu(), others.cpu())
+
+
+def check_numbers(numbering: Numbering, data: st.DataObject, nodes: int) -> None:
+    """Numbers are given in the order of first appearance, and places are free again after each call."""
+    targets = data.draw(st.lists(st.integers(0, nodes - 1), unique=True, max_size=20))
+    others = data.draw(st.lists(st.integers(0, nodes - 1), max_size=300))
+    want: dict[int, int] = {}
+    for node in targets + others:
+        want.setdefault(node, len(want))
+    as_tensor = [torch.tensor(x, dtype=torch.int32) for x in (targets, others)]
+    for _ in range(2):
+        sources, numbers = numbering.number(*as_tensor)
+        assert sources.tolist() == list(want)
+        assert numbers.tolist() == [want[node] for node in others]

@@ -16,7 +16,7 @@ from gnnsparse.sampling.draws import Numbering
 from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.sampling.samplers import WAYS, sampler
+from tests.sampling.samplers import WAYS, assert_same, check_numbers, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
@@ -29,20 +29,6 @@ def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
 
 def make(way: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
     return sampler(of, fanouts, way=way, seed=11, keep_edge_ids=True, **options)
-
-
-def assert_same(mine: Sample, theirs: Sample) -> None:
-    for one, two in zip(mine.blocks, theirs.blocks, strict=True):
-        assert torch.equal(one.sources, two.sources)
-        for a, b in (
-            (one.adj.prepared.forward, two.adj.prepared.forward),
-            (one.adj.prepared.backward, two.adj.prepared.backward),
-        ):
-            assert torch.equal(a.csr.indptr, b.csr.indptr)
-            assert torch.equal(a.csr.indices, b.csr.indices)
-            values, others = a.own_values(), b.own_values()
-            assert (values is None and others is None) or torch.equal(values, others)  # type: ignore[arg-type]
-        assert torch.equal(one.edge_ids, two.edge_ids)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -82,18 +68,8 @@ def test_subgraphs_of_repeated_edges_are_those_of_the_cpu(way: str, late: Any) -
 @settings(max_examples=15)
 @given(st.data())
 def test_numbers_are_given_in_the_order_of_first_appearance(late: Any, data: st.DataObject) -> None:
-    targets = data.draw(st.lists(st.integers(0, 40), unique=True, max_size=20))
-    nodes = data.draw(st.lists(st.integers(0, 40), max_size=300))
-    as_tensor = [torch.tensor(x, dtype=torch.int32) for x in (targets, nodes)]
-    want: dict[int, int] = {}
-    for node in targets + nodes:
-        want.setdefault(node, len(want))
     with emulated.running(late):
-        numbering = Numbering(41, torch.device("cpu"))
-        for _ in range(2):  # the places are free again
-            sources, numbers = numbering.number(*as_tensor)
-            assert sources.tolist() == list(want)
-            assert numbers.tolist() == [want[node] for node in nodes]
+        check_numbers(Numbering(41, torch.device("cpu")), data, 41)
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.sampling import METHODS, Block, NeighborSampler
+from gnnsparse.sampling.draws import Numbering
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
 from models import MODELS
 from tests.helpers import reference_layers
-from tests.sampling.samplers import WAYS, sampler
+from tests.sampling.samplers import WAYS, assert_same, check_numbers, sampler
 from tests.together import run_together
 
 
@@ -282,10 +283,7 @@ def test_every_number_of_threads_draws_the_same(way: str) -> None:
     finally:
         torch.set_num_threads(before)
     for other in found[1:]:
-        for one, two in zip(found[0].blocks, other.blocks, strict=True):
-            assert torch.equal(one.sources, two.sources)
-            assert torch.equal(one.adj.indices(), two.adj.indices())
-            assert torch.equal(one.edge_ids, two.edge_ids)  # type: ignore[arg-type]
+        assert_same(found[0], other)
 
 
 def test_threads_share_a_sampler() -> None:
@@ -305,26 +303,15 @@ def test_threads_share_a_sampler() -> None:
     assert torch.equal(copied.sample(seeds, 3).nodes, alone[3])
 
 
-@given(st.data())
-def test_numbers_are_given_in_the_order_of_first_appearance(data: st.DataObject) -> None:
-    targets = data.draw(st.lists(st.integers(0, 29), unique=True, max_size=10))
-    nodes = data.draw(st.lists(st.integers(0, 29), max_size=40))
-    from gnnsparse.sampling.draws import Numbering
-
-    want: dict[int, int] = {}
-    for node in targets + nodes:
-        want.setdefault(node, len(want))
-    numbering = Numbering(30, torch.device("cpu"))
-    as_tensor = [torch.tensor(x, dtype=torch.int32) for x in (targets, nodes)]
+@pytest.mark.parametrize("threads", [1, 4])
+@given(data=st.data())
+def test_numbers_are_given_in_the_order_of_first_appearance(threads: int, data: st.DataObject) -> None:
     before = torch.get_num_threads()
-    for threads in (1, 4):
-        torch.set_num_threads(threads)
-        try:
-            sources, numbers = numbering.number(*as_tensor)
-        finally:
-            torch.set_num_threads(before)
-        assert sources.tolist() == list(want)
-        assert numbers.tolist() == [want[node] for node in nodes]
+    torch.set_num_threads(threads)
+    try:
+        check_numbers(Numbering(30, torch.device("cpu")), data, 30)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_links_are_given_as_positions_among_the_seeds() -> None:
@@ -344,12 +331,6 @@ def test_links_are_given_as_positions_among_the_seeds() -> None:
     assert not torch.equal(other.seeds[other.negative], negative)
     assert made.sample_links(given_pairs, 0).negative.shape == (0, 2)
     assert made.sample_links(torch.empty(0, 2, dtype=torch.int64), 2).seeds.numel() == 0
-
-
-def test_a_graph_of_all_edges_has_no_negatives() -> None:
-    full = SparseGraph.from_edge_index((torch.ones(8, 8) - torch.eye(8)).nonzero().T.contiguous(), 8)
-    with pytest.raises(ValueError, match="graph: joins nearly all pairs"):
-        NeighborSampler(full, [2]).sample_links([[0, 1]])
 
 
 @pytest.mark.parametrize(
@@ -410,6 +391,9 @@ def test_wrong_links_are_refused() -> None:
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             made.sample_links(given_pairs, negatives)
+    full = SparseGraph.from_edge_index((torch.ones(8, 8) - torch.eye(8)).nonzero().T.contiguous(), 8)
+    with pytest.raises(ValueError, match="graph: joins nearly all pairs"):
+        NeighborSampler(full, [2]).sample_links([[0, 1]])
 
 
 @pytest.mark.gpu
@@ -426,11 +410,9 @@ def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None) -> None:
     seeds = torch.randperm(30_000)[:2000]
     for step in range(3):
         mine, theirs = on_cpu.sample(seeds, step), on_gpu.sample(seeds.cuda(), step)
+        assert_same(mine, theirs)
         x = torch.randn(mine.nodes.numel(), 8)
         for one, two in zip(mine.blocks, theirs.blocks, strict=True):
-            assert torch.equal(one.sources, two.sources.cpu())
-            assert torch.equal(one.adj.indices(), two.adj.indices().cpu())
-            assert torch.equal(one.edge_ids, two.edge_ids.cpu())  # type: ignore[union-attr, arg-type]
             torch.testing.assert_close((two.adj @ x.cuda()).cpu(), one.adj @ x)
             x = one.adj @ x
 
