@@ -85,7 +85,7 @@ def mutate_bytes(draw: Draw, content: bytes) -> bytes:
         if form == "<d":
             packed = struct.pack(form, draw.choice(_REALS))
         else:
-            packed = (draw.choice(_INTEGERS) % 2 ** (8 * size)).tomutate_bytes(size, "little")
+            packed = (draw.choice(_INTEGERS) % 2 ** (8 * size)).to_bytes(size, "little")
         data[at : at + size] = packed
     return bytes(data)
 
