@@ -23,7 +23,7 @@ __all__ = [
 
 
 def find_operations() -> None:
-    """Makes the operations of every folder importable from this package, and registers their operators.
+    """Make the operations of every folder importable from this package, and registers their operators.
 
     Raises:
         ValueError: two folders define an operation of one name.

@@ -26,7 +26,7 @@ _LARGE = 1 << 28
 
 
 def require_kernels(kind: str) -> None:
-    """Raises RuntimeError if the native module has no kernels for devices of type `kind`."""
+    """Raise RuntimeError if the native module has no kernels for devices of type `kind`."""
     if kind == "cuda" and not _native.has_cuda:
         raise RuntimeError(
             "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on, or "
@@ -35,7 +35,7 @@ def require_kernels(kind: str) -> None:
 
 
 def resolve_impl(impl: Any, operand: SparseOperand) -> str:
-    """Returns the implementation to use: "reference", or the type of the operand's device.
+    """Return the implementation to use: "reference", or the type of the operand's device.
 
     Raises:
         TypeError: `impl` is no string.
@@ -55,7 +55,7 @@ def resolve_impl(impl: Any, operand: SparseOperand) -> str:
 
 
 def check_operand(operand: Any) -> SparseOperand:
-    """Returns `operand` if it is a SparseOperand, else raises TypeError."""
+    """Return `operand` if it is a SparseOperand, else raises TypeError."""
     if not isinstance(operand, SparseOperand):
         bad_type("A", operand, "a SparseOperand, from gnnsparse.prepare")
     return operand
@@ -68,7 +68,7 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 def check_features(
     name: str, x: Any, operand: SparseOperand, rows: int, impl: str, heads: bool = True
 ) -> torch.Tensor:
-    """Returns `x` if it is [rows, any], on the operand's device and of a dtype that `impl` takes.
+    """Return `x` if it is [rows, any], on the operand's device and of a dtype that `impl` takes.
 
     Features in heads, [rows, heads, any], are accepted unless `heads` is False. Negative views are computed.
 
@@ -84,7 +84,7 @@ def check_features(
 
 
 def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
-    """Raises MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
+    """Raise MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
 
     A tensor that was expanded has that many elements without their memory; a kernel reads a copy.
     """
@@ -105,7 +105,7 @@ def check_edges(
     heads: int | None = None,
     any_heads: bool = False,
 ) -> torch.Tensor:
-    """Returns `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
+    """Return `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
 
     With `heads`, [nnz, heads] is accepted too, and [nnz, any] with `any_heads`. Negative views are computed.
     """

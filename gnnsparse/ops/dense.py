@@ -27,7 +27,7 @@ Loader = Callable[[torch.Tensor], _native.Dense]
 
 
 def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Returns a loader for the CPU: it rounds a matrix to the precision and makes its rows contiguous."""
+    """Return a loader for the CPU: it rounds a matrix to the precision and makes its rows contiguous."""
     dtype, rounds = precision.storage, precision is Precision.TF32
 
     def load(x: torch.Tensor) -> torch.Tensor:
@@ -78,7 +78,7 @@ class CudaLoader:
             self.padded, self.aligned = width, dtype.itemsize
 
     def __call__(self, x: torch.Tensor) -> _native.Dense:
-        """Returns the native handle of X, or of a copy."""
+        """Return the native handle of X, or of a copy."""
         dtype, aligned, gpu = self.dtype, self.aligned, path()
         row_stride, column_stride = x.stride()
         ready = (
@@ -98,18 +98,18 @@ class CudaLoader:
         return view
 
     def layout(self) -> Any:
-        """Returns what native code needs to do the same by itself."""
+        """Return what native code needs to do the same by itself."""
         return path().native.XLayout(self.padded, self.packed, self.aligned, self.scale, self.rounds)
 
 
 def aligned_values(values: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Returns edge values rounded to the storage dtype, contiguous and aligned to VECTOR_BYTES."""
+    """Return edge values rounded to the storage dtype, contiguous and aligned to VECTOR_BYTES."""
     values = round_operand(values, precision).contiguous()
     return values if values.data_ptr() % VECTOR_BYTES == 0 else values.clone()
 
 
 def partial_sums(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
-    """Allocates uninitialised float32 memory for `count` partial results of `rows` rows each.
+    """Allocate uninitialised float32 memory for `count` partial results of `rows` rows each.
 
     Rows are padded as the kernels expect it. None if `count` is 0.
     """
@@ -119,7 +119,7 @@ def partial_sums(count: int, rows: int, width: int, device: torch.device) -> tor
 
 
 def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Returns a function that calls `run` with `device` as the current GPU."""
+    """Return a function that calls `run` with `device` as the current GPU."""
 
     def call(*tensors: torch.Tensor | None) -> torch.Tensor:
         with path().current(device):

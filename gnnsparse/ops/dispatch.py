@@ -33,7 +33,7 @@ _library = torch.library.Library("gnnsparse", "DEF")
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
-    """Returns whether a native kernel can read the memory of all tensors now.
+    """Return whether a native kernel can read the memory of all tensors now.
 
     False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
     """
@@ -46,7 +46,7 @@ def is_plain(*tensors: torch.Tensor | None) -> bool:
 
 
 def needs_grad(*tensors: torch.Tensor | None) -> bool:
-    """Returns whether autograd records an operation on the tensors."""
+    """Return whether autograd records an operation on the tensors."""
     if torch.is_grad_enabled():
         for t in tensors:
             if t is not None and t.requires_grad:
@@ -55,7 +55,7 @@ def needs_grad(*tensors: torch.Tensor | None) -> bool:
 
 
 def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """Returns what checks of a dense tensor depend on.
+    """Return what checks of a dense tensor depend on.
 
     None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
     """
@@ -67,7 +67,7 @@ def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | N
 
 
 def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Returns a faster `function.apply`, which does not inspect the signature of `forward`.
+    """Return a faster `function.apply`, which does not inspect the signature of `forward`.
 
     torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
     torch.func need it: inside them call `function.apply`.
@@ -88,7 +88,7 @@ class Operation(torch.autograd.Function):
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
-        """Calls the operation for each entry of a batch, as torch.vmap's rule."""
+        """Call the operation for each entry of a batch, as torch.vmap's rule."""
         count, results = info.batch_size, []
         for at in range(max(count, 1)):
             # An entry of zeros stands for an empty batch, whose results have the shapes of its results.
@@ -103,7 +103,7 @@ class Operation(torch.autograd.Function):
 
     @classmethod
     def jvp(cls, ctx: Any, *tangents: Any) -> Any:
-        """Refuses forward-mode AD."""
+        """Refuse forward-mode AD."""
         raise NotImplementedError(
             f"gnnsparse.{cls.name}: got a tensor with a tangent of forward-mode AD; accepted: reverse mode, "
             "as of torch.autograd.grad, torch.func.grad and torch.func.vjp"
@@ -116,7 +116,7 @@ def call(
     options: tuple[Any, ...] = (), operator_options: tuple[Any, ...] = (),
     form: tuple[Any, ...] | None = None,
 ) -> Any:  # fmt: skip
-    """Runs an operation whose arguments have been checked, on the path that they need.
+    """Run an operation whose arguments have been checked, on the path that they need.
 
     Args:
         operation: its class.
@@ -143,14 +143,14 @@ def call(
 
 
 def operand_at(place: int | SparseOperand) -> SparseOperand:
-    """Returns the operand that an operation got: itself, or its handle, which operators get."""
+    """Return the operand that an operation got: itself, or its handle, which operators get."""
     return operand_of(place) if isinstance(place, int) else place
 
 
 def native_or_composed(
     tensors: tuple[torch.Tensor | None, ...], native: Callable[[], Any], composed: Callable[[], Any]
 ) -> Any:
-    """Computes a gradient of `tensors` whose kernel has no gradient of its own.
+    """Compute a gradient of `tensors` whose kernel has no gradient of its own.
 
     By the kernel, or the operator that stands for it while it is traced; for second derivatives and in
     transforms by operations that have gradients.
@@ -160,7 +160,7 @@ def native_or_composed(
 
 
 def refuse_batch(operation: str, grad: torch.Tensor) -> None:
-    """Raises NotImplementedError if a backward pass got a batch of gradients (torch's older vmap)."""
+    """Raise NotImplementedError if a backward pass got a batch of gradients (torch's older vmap)."""
     if is_batch_of_gradients(grad):
         raise NotImplementedError(
             f"gnnsparse.{operation}: got a batch of gradients (is_grads_batched); accepted: one at a time, "
@@ -169,7 +169,7 @@ def refuse_batch(operation: str, grad: torch.Tensor) -> None:
 
 
 def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
-    """Returns the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
+    """Return the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
 
     Raises:
         NotImplementedError: it is a batch of gradients.
@@ -195,7 +195,7 @@ class _StraightThrough(Operation):
 
 
 def straight_through(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-    """Returns `rounded(x)`; the gradient passes the rounding unchanged, as through a cast."""
+    """Return `rounded(x)`; the gradient passes the rounding unchanged, as through a cast."""
     result: torch.Tensor = _StraightThrough.apply(x, rounded)
     return result
 
@@ -210,7 +210,7 @@ def register(
     setup: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> None:
-    """Registers an operator for CPU and CUDA tensors.
+    """Register an operator for CPU and CUDA tensors.
 
     Args:
         schema: name and signature, as in "name(Tensor x, int operand) -> Tensor".
@@ -236,7 +236,7 @@ def register(
 
 
 def _refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
-    """Raises NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
+    """Raise NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
 
     That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
     lost, and the results be those of a constant.
@@ -263,7 +263,7 @@ def check_operator_tensor(
     shape: tuple[int | None, ...],
     dtypes: tuple[torch.dtype, ...] = FLOATS,
 ) -> None:
-    """Checks a tensor that an operator was called with, which may be called directly too.
+    """Check a tensor that an operator was called with, which may be called directly too.
 
     The public functions have checked their arguments before they call an operator, and eager calls call none.
     A tensor on the meta device, which has a shape alone, goes with an operand on every device.
@@ -277,7 +277,7 @@ def check_operator_tensor(
 
 
 def operand_of_product(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    """Returns an operator's operand, after checking x [k, n] or [k, heads, d], and values [nnz(, heads)]."""
+    """Return an operator's operand, after checking x [k, n] or [k, heads, d], and values [nnz(, heads)]."""
     operand = operand_at(handle)
     check_operator_tensor("x", x, operand, row_of_heads(x, operand.shape[1]))
     if values is not None:
@@ -287,7 +287,7 @@ def operand_of_product(x: torch.Tensor, values: torch.Tensor | None, handle: int
 
 
 def row_of_heads(x: torch.Tensor, rows: int) -> tuple[int | None, ...]:
-    """Returns the shape that an operator accepts of x: [rows, any], or [rows, heads, any]."""
+    """Return the shape that an operator accepts of x: [rows, any], or [rows, heads, any]."""
     return (rows, None, None) if x.dim() == 3 else (rows, None)
 
 
@@ -295,7 +295,7 @@ def row_of_heads(x: torch.Tensor, rows: int) -> tuple[int | None, ...]:
 
 
 def transpose_values(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
-    """Returns edge values [nnz, ...] in the order of the transpose, also of a tensor that is traced."""
+    """Return edge values [nnz, ...] in the order of the transpose, also of a tensor that is traced."""
     if is_plain(values):
         return operand.transpose_values(values)
     result: torch.Tensor = torch.ops.gnnsparse.transpose_values(values, operand.handle)
@@ -303,7 +303,7 @@ def transpose_values(operand: SparseOperand, values: torch.Tensor) -> torch.Tens
 
 
 def divide_by_counts(operand: SparseOperand, x: torch.Tensor) -> torch.Tensor:
-    """Divides the rows of x [m, ...] by the numbers of nonzeros of A's rows; empty rows stay as they are."""
+    """Divide the rows of x [m, ...] by the numbers of nonzeros of A's rows; empty rows stay as they are."""
     if not is_plain(x):
         result: torch.Tensor = torch.ops.gnnsparse.divide_by_counts(x, operand.handle)
         return result

@@ -124,14 +124,14 @@ def _multiply(
 def spmm(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor, mean: bool, plan: Plan | None = None
 ) -> torch.Tensor:
-    """Computes the SpMM of x [k, heads, d] with edge values [nnz, heads], into [m, heads, d]."""
+    """Compute the SpMM of x [k, heads, d] with edge values [nnz, heads], into [m, heads, d]."""
     return _multiply(kernels, x, values, None, kernels.row_factors(False, mean), plan)
 
 
 def spmm_max_grad(
     kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
-    """Computes the gradient of x from that of `spmm_max`, [m, n] or [m, heads, d].
+    """Compute the gradient of x from that of `spmm_max`, [m, n] or [m, heads, d].
 
     `kernels` are those of the transpose, edge values in its order, and argmax the columns that `spmm_max` has
     returned, of the shape of `grad`.
@@ -143,7 +143,7 @@ def spmm_max(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, largest: bool,
     plan: Plan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Computes the largest or smallest product of each row and feature; values None are A's weights.
+    """Compute the largest or smallest product of each row and feature; values None are A's weights.
 
     Returns:
         The results [m, ...], 0 for rows without nonzeros, and the columns of the nonzeros that gave them,
@@ -180,7 +180,7 @@ def sddmm(
     kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, argmax: torch.Tensor | None = None,
     plan: Plan | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """Computes the dot products of rows of q and k at the nonzeros, in each head: [nnz] or [nnz, heads].
+    """Compute the dot products of rows of q and k at the nonzeros, in each head: [nnz] or [nnz, heads].
 
     With the columns that `spmm_max` has returned as `argmax`, of the shape of q, a feature counts only at the
     nonzero that gave it. The `lanes` of a plan are those of a head, its `row_lanes` those of a nonzero.

@@ -37,7 +37,7 @@ __all__ = ["spmm_max"]
 def spmm_max(
     a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, largest: bool, plan: Plan | None
 ) -> torch.Tensor:
-    """Computes the largest or smallest product of each row and feature, recorded by autograd.
+    """Compute the largest or smallest product of each row and feature, recorded by autograd.
 
     x is [k, n], or [k, heads, d] with edge values [nnz, heads]; values None are A's weights.
     """
@@ -68,7 +68,7 @@ class _SpmmMax(Operation):
     @staticmethod
     @ranged("spmm_backward")
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
-        """Computes the gradients of x and of the values: sums of what each nonzero has given."""
+        """Compute the gradients of x and of the values: sums of what each nonzero has given."""
         saved = x, values, _ = alive(ctx.saved_tensors)
         grad = gradient("spmm", grad)
         native, composed = lambda: _grads(ctx, grad, *saved), lambda: _composed_grads(ctx, grad, *saved)
@@ -79,7 +79,7 @@ class _SpmmMax(Operation):
 def _grads(
     ctx: Any, grad: torch.Tensor, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-    """Computes the gradients by kernels, or by the operators that stand for them."""
+    """Compute the gradients by kernels, or by the operators that stand for them."""
     grad_x = grad_values = None
     if is_plain(grad, x, values):
         grad, of_x, of_values, operand = materialised(grad), _grad_of_x, _grad_of_values, ctx.operand
@@ -127,12 +127,12 @@ def _composed_grads(
 
 
 def _by_head(t: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Brings [m, n], or [m, heads, d], into the shape in which [nnz], or [nnz, heads], is gathered."""
+    """Bring [m, n], or [m, heads, d], into the shape in which [nnz], or [nnz, heads], is gathered."""
     return t.flatten() if weights.dim() == 1 else t.movedim(1, 2).flatten(0, 1)
 
 
 def _edges_of(operand: SparseOperand, argmax: torch.Tensor) -> torch.Tensor:
-    """Returns the index of the nonzero that gave each element; any where there is none."""
+    """Return the index of the nonzero that gave each element; any where there is none."""
     csr, ids = operand.kernels.csr, operand.kernels.row_ids
     # In A's own order, rows and the columns in a row ascend.
     keys = csr.row_index() * csr.cols + csr.indices
@@ -143,7 +143,7 @@ def _edges_of(operand: SparseOperand, argmax: torch.Tensor) -> torch.Tensor:
 
 
 def _weights_at(operand: SparseOperand, values: torch.Tensor | None, argmax: torch.Tensor) -> torch.Tensor:
-    """Returns the weight of the nonzero that gave each element, float32; 0 where there is none."""
+    """Return the weight of the nonzero that gave each element, float32; 0 where there is none."""
     weights = operand.kernels.own_weights if values is None else values
     if weights is None:
         return (argmax >= 0).float()
@@ -167,7 +167,7 @@ def _of_grad(
     grad: torch.Tensor, argmax: torch.Tensor, handle: int, values: torch.Tensor | None = None,
     x: torch.Tensor | None = None,
 ) -> SparseOperand:  # fmt: skip
-    """Returns the operand, after checking the gradient [m, n] or [m, heads, d], and what goes with it."""
+    """Return the operand, after checking the gradient [m, n] or [m, heads, d], and what goes with it."""
     operand = operand_at(handle)
     operand.kernels.require("operand", "a maximum or minimum", None)
     check_operator_tensor("grad", grad, operand, row_of_heads(grad, operand.shape[0]))

@@ -58,7 +58,7 @@ def spmm(
     plan: Plan | None = None,
     seed: int | None = None,
 ) -> torch.Tensor:
-    """Multiplies a sparse by a dense matrix: y = A x. Differentiable in x and values.
+    """Multiply a sparse by a dense matrix: y = A x. Differentiable in x and values.
 
     `A @ x` is the same for a matrix or a vector x. With more dimensions it takes x [..., k, n], as
     torch.matmul does.
@@ -172,7 +172,7 @@ def _reference(
 
 
 def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
-    """Raises TypeError or ValueError if a seed of stochastic rounding is none, or has nothing to round."""
+    """Raise TypeError or ValueError if a seed of stochastic rounding is none, or has nothing to round."""
     check_integer("seed", seed, least=0, accepted="an integer from 0 to 2^63 - 1")
     if not a.precision.quantizes:
         bad_value(
@@ -201,7 +201,7 @@ class _Spmm(Operation):
     @staticmethod
     @ranged("spmm_backward")
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        """Computes dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
+        """Compute dX = A^T dY, and the values' gradient: dY X^T at the nonzeros of A.
 
         For a mean, rows of dY are divided by the numbers of nonzeros first. An X of 8 bits gets the gradient
         of one that was rounded to 16.
@@ -227,7 +227,7 @@ _spmm_with_grad = direct(_Spmm)
 
 
 def _transposed_product(transpose: SparseOperand, grad: torch.Tensor) -> torch.Tensor:
-    """Computes A^T dY with A's own weights, by a native launch if there is one."""
+    """Compute A^T dY with A's own weights, by a native launch if there is one."""
     if not is_compiling():
         # It copies a gradient with strides of 0, as that of a sum, itself.
         y: torch.Tensor | None = transpose.kernels.dispatch_cache.multiply[False](grad)
@@ -293,7 +293,7 @@ register(
 
 
 def _matmul(A: SparseOperand, x: torch.Tensor | StoredFeatures) -> torch.Tensor:  # noqa: N803
-    """Returns A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
+    """Return A X for X [..., k, n] or [k], with torch.matmul's meaning of the dimensions."""
     if not isinstance(x, torch.Tensor) or x.dim() <= 2 or x.layout != torch.strided or x.is_nested:
         return spmm(A, x)
     k = A.shape[1]
@@ -386,7 +386,7 @@ class _Sddmm(Operation):
     @staticmethod
     @ranged("sddmm_backward")
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        """Computes dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
+        """Compute dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
         q, k = alive(ctx.saved_tensors)
         operand: SparseOperand = ctx.operand.unquantized
         grad = gradient("sddmm", grad)

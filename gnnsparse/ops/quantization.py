@@ -55,7 +55,7 @@ class StoredX:
 def store(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> StoredX:
-    """Rounds a matrix to 8 bits, in one native call.
+    """Round a matrix to 8 bits, in one native call.
 
     Args:
         x: [k, n], float32, float16 or bfloat16, on a CPU or a GPU, any strides.
@@ -83,7 +83,7 @@ def store(
 
 
 def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) -> torch.Tensor:
-    """Rounds heads to 8 bits on a GPU, each by itself, to nearest, as its attention reads them.
+    """Round heads to 8 bits on a GPU, each by itself, to nearest, as its attention reads them.
 
     Args:
         x: [batches, heads, n, d], float32, float16 or bfloat16, on the current GPU, any strides.
@@ -106,13 +106,13 @@ def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) ->
 
 
 def as_numbers(stored: StoredX, columns: int) -> torch.Tensor:
-    """Returns the numbers of the first columns of a stored matrix as float32, [k, columns]."""
+    """Return the numbers of the first columns of a stored matrix as float32, [k, columns]."""
     numbers = stored.numbers.view(_NUMBER_DTYPES[stored.number_type])[:, :columns]
     return numbers.to(torch.float32, memory_format=torch.contiguous_format)
 
 
 def _parts(rows: int, padded: int, device: torch.device) -> int:
-    """Returns how many rows a GPU reads at a time, with eight features a thread."""
+    """Return how many rows a GPU reads at a time, with eight features a thread."""
     threads = describe_device(device).multiprocessors * _THREADS
     return min(max(1, threads * 8 // max(padded, 8)), max(1, rows))
 
@@ -120,7 +120,7 @@ def _parts(rows: int, padded: int, device: torch.device) -> int:
 def quantize(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes the numbers that `store` stores, and their scales, in torch and on any device.
+    """Compute the numbers that `store` stores, and their scales, in torch and on any device.
 
     Args:
         x: [k, n], any floating dtype and strides.
@@ -144,13 +144,13 @@ def quantize(
 
 
 def _steps(v: torch.Tensor) -> torch.Tensor:
-    """Returns the distance of the e4m3 numbers around each element, a power of two."""
+    """Return the distance of the e4m3 numbers around each element, a power of two."""
     exponent = ((v.contiguous().view(torch.int32) >> 23) & 0xFF) - 127
     return torch.exp2((exponent.clamp(min=_LEAST_EXPONENT) - 3).float())
 
 
 def _uniform(x: torch.Tensor, seed: int) -> torch.Tensor:
-    """Returns a number in [0, 1) for each element of a matrix, of 24 bits."""
+    """Return a number in [0, 1) for each element of a matrix, of 24 bits."""
     rows, columns = (torch.arange(size, dtype=torch.int64, device=x.device) for size in x.shape)
     fixed = torch.zeros(1, 1, dtype=torch.int64, device=x.device)
     words = philox4x32(
@@ -162,7 +162,7 @@ def _uniform(x: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = None) -> torch.Tensor:
-    """Returns x [k, n] rounded to what the precision stores, in its own dtype: float32 or float64.
+    """Return x [k, n] rounded to what the precision stores, in its own dtype: float32 or float64.
 
     Differentiable; the gradient passes unchanged.
     """
@@ -175,7 +175,7 @@ def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = Non
 
 
 def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Rounds an operand of the reference to the precision, in float32; returns float64 as it is.
+    """Round an operand of the reference to the precision, in float32; returns float64 as it is.
 
     Differentiable; the gradient passes unchanged.
     """

@@ -14,7 +14,7 @@ __all__ = ["edge_softmax", "sddmm", "spmm"]
 def spmm(
     index: torch.Tensor, values: torch.Tensor | None, x: torch.Tensor, rows: int, reduce: str = "sum"
 ) -> torch.Tensor:
-    """Computes y[i] = sum of value * x[j] over the nonzeros (i, j).
+    """Compute y[i] = sum of value * x[j] over the nonzeros (i, j).
 
     Args:
         index: the nonzeros.
@@ -40,7 +40,7 @@ def spmm(
 
 
 def _first_of_the_largest(row: torch.Tensor, terms: torch.Tensor, rows: int, smallest: bool) -> torch.Tensor:
-    """Takes for each row and feature the first of the largest or smallest terms; NaN is both."""
+    """Take for each row and feature the first of the largest or smallest terms; NaN is both."""
     count, shape = terms.shape[0], terms.shape[1:]
     at = row.reshape(-1, *[1] * len(shape)).expand(terms.shape)
     fixed = terms.detach()
@@ -55,7 +55,7 @@ def _first_of_the_largest(row: torch.Tensor, terms: torch.Tensor, rows: int, sma
 
 
 def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Computes out[e] = dot(q[i], k[j]) for nonzero e = (i, j).
+    """Compute out[e] = dot(q[i], k[j]) for nonzero e = (i, j).
 
     Args:
         index: the nonzeros.
@@ -69,7 +69,7 @@ def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor
 
 
 def edge_softmax(index: torch.Tensor, scores: torch.Tensor, rows: int) -> torch.Tensor:
-    """Computes the softmax over the nonzeros of each row; a row whose scores are all -inf gives zeros.
+    """Compute the softmax over the nonzeros of each row; a row whose scores are all -inf gives zeros.
 
     Args:
         index: the nonzeros.

@@ -20,7 +20,7 @@ __all__ = ["bind_sddmm"]
 
 
 def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> SddmmCall:
-    """Returns a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
+    """Return a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
 
     `plan` is for a GPU; None: the operand's own. On a CPU the operand's format says which kernel runs.
 
@@ -40,7 +40,7 @@ def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) 
 
 
 def _by_head(kernels: KernelCache, q: torch.Tensor, k: torch.Tensor, plan: Plan | None) -> torch.Tensor:
-    """Computes the scores of each head, in formats that have room for those of one."""
+    """Compute the scores of each head, in formats that have room for those of one."""
     out = q.new_zeros(kernels.csr.nnz, q.shape[1])
     for h in range(q.shape[1]):
         out[:, h] = bind_sddmm(kernels, q[:, h], plan)(q[:, h], k[:, h])
@@ -65,7 +65,7 @@ def _on_cpu(kernels: KernelCache) -> SddmmCall:
 
 
 def _blocked_on_cpu(kernels: KernelCache) -> SddmmCall:
-    """Binds the product over the arrays of the prepared format.
+    """Bind the product over the arrays of the prepared format.
 
     Scores are written where the format has its values, in the blocks that SpMM reads (FlashSparse, algorithm
     1), and then brought in the order of the nonzeros.

@@ -15,7 +15,7 @@ __all__ = ["inverse_lengths", "row_sums", "segment_sums"]
 
 
 def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
-    """Sums the edge values of each row, in an order that is the same in every run. Differentiable.
+    """Sum the edge values of each row, in an order that is the same in every run. Differentiable.
 
     Args:
         operand: the operand.
@@ -40,7 +40,7 @@ def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
 
 
 def inverse_lengths(x: torch.Tensor) -> torch.Tensor:
-    """Returns the reciprocal of each row's Euclidean length, [..., 1]; 0 for rows of zeros."""
+    """Return the reciprocal of each row's Euclidean length, [..., 1]; 0 for rows of zeros."""
     length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
     some = length > 0
     # A length of 0 is replaced by 1 in the reciprocal, so that its gradient is not NaN.
@@ -48,7 +48,7 @@ def inverse_lengths(x: torch.Tensor) -> torch.Tensor:
 
 
 def segment_sums(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Sums consecutive rows, in an order that is the same in every run. Differentiable.
+    """Sum consecutive rows, in an order that is the same in every run. Differentiable.
 
     Args:
         x: float32 or float64 [rows, features].

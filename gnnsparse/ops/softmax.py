@@ -38,7 +38,7 @@ def edge_softmax(
     *,
     impl: str = "auto",
 ) -> torch.Tensor:
-    """Computes the softmax over the nonzeros of each row of A, in float32. Differentiable.
+    """Compute the softmax over the nonzeros of each row of A, in float32. Differentiable.
 
     It composes with torch.func's grad, vjp, jacrev and vmap, which computes a softmax for each entry of the
     batch.
@@ -80,7 +80,7 @@ def _row_limit(kernels: KernelCache) -> int:
 
 
 def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor:
-    """Calls a native softmax or its gradient, for [nnz] or [nnz, heads]; the result has the first's dtype."""
+    """Call a native softmax or its gradient, for [nnz] or [nnz, heads]; the result has the first's dtype."""
     if inputs[0].numel() == 0:
         return torch.empty_like(inputs[0])
     wide = [x.float().contiguous() for x in inputs]
@@ -99,7 +99,7 @@ def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor
 
 
 def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
-    """Computes the softmax of scores [nnz] or [nnz, heads] by the kernels of their device, in float32.
+    """Compute the softmax of scores [nnz] or [nnz, heads] by the kernels of their device, in float32.
 
     Returns:
         [nnz] or [nnz, heads] in the dtype of the scores.
@@ -108,12 +108,12 @@ def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
 
 
 def softmax_grad(kernels: KernelCache, weights: torch.Tensor, grad: torch.Tensor) -> torch.Tensor:
-    """Computes the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
+    """Compute the gradient of the scores from the softmax and its gradient, [nnz] or [nnz, heads]."""
     return _run(kernels, "softmax_grad", weights, grad)
 
 
 def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tensor) -> torch.Tensor:
-    """Computes p (d - sum of p d over the row) for the softmax p in torch operations, which compose."""
+    """Compute p (d - sum of p d over the row) for the softmax p in torch operations, which compose."""
     row, p, d = operand.indices()[0], weights.float(), d.float()
     inner = p.new_zeros(operand.shape[0], *p.shape[1:]).index_add(0, row, p * d)
     return (p * (d - inner[row])).to(weights.dtype)
@@ -134,7 +134,7 @@ class _EdgeSoftmax(Operation):
     @staticmethod
     @ranged("edge_softmax_backward")
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        """Computes ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
+        """Compute ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
         (weights,), operand = alive(ctx.saved_tensors), ctx.operand
         grad = gradient("edge_softmax", grad)
 

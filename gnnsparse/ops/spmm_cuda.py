@@ -38,7 +38,7 @@ __all__ = ["bind"]
 def bind(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> SpmmCall:
-    """Returns a function that runs SpMM: (x, edge values or None[, y]) -> y. `kernels` keeps it.
+    """Return a function that runs SpMM: (x, edge values or None[, y]) -> y. `kernels` keeps it.
 
     X and y have `dtype`. Raises ValueError if `plan` can't run for this operand.
     """
@@ -88,7 +88,7 @@ class _Bound(NamedTuple):
 def _queue(
     kernels: KernelCache, bound: _Bound, width: int
 ) -> Callable[[Any, _native.StoredRows, _native.Dense, torch.Tensor, bool], None]:
-    """Returns what queues a bound kernel: (matrix, rows, x, y, whether to add) -> None."""
+    """Return what queues a bound kernel: (matrix, rows, x, y, whether to add) -> None."""
     work, height, how, after = bound.work, bound.height, bound.how, bound.after_width
     items, partials = work.view, work.partials
     name, adds = f"cuda_spmm_{bound.kind}", bound.kind == "panel"
@@ -108,7 +108,7 @@ def _queue(
 
 
 def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
-    """Returns what runs a bound kernel: (x, edge values or None[, y[, whether to add]]) -> y."""
+    """Return what runs a bound kernel: (x, edge values or None[, y[, whether to add]]) -> y."""
     rows, load, load_to_add = kernels.csr.rows, bound.load, bound.load_to_add
     view, stored, with_values, clears = bound.view, bound.stored, bound.with_values, bound.clears
     queue, rest = _queue(kernels, bound, width), bound.residual
@@ -133,7 +133,7 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
 
 
 def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype: torch.dtype) -> Any:
-    """Returns the native object that queues a product without edge values in one call.
+    """Return the native object that queues a product without edge values in one call.
 
     None: it would not pay, or there is none for the kernel, or module or torch lack what it needs.
     """
@@ -206,14 +206,14 @@ def _panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) 
 
 
 def _whole_rows(problem: Problem, reads: float) -> int:
-    """Returns of how many bytes rows of X should be multiples, each of which panels read `reads` times."""
+    """Return of how many bytes rows of X should be multiples, each of which panels read `reads` times."""
     if reads_lines(problem, reads):
         return SLICE_BYTES
     return SECTOR_BYTES if reads >= problem.record.panel.sector_reads else VECTOR_BYTES
 
 
 def _reads_halves(problem: Problem, reads: float) -> bool:
-    """Returns whether panels read rows of half vectors as they are, each `reads` times."""
+    """Return whether panels read rows of half vectors as they are, each `reads` times."""
     rates = problem.record.panel
     few = reads < rates.half_reads and problem.slices <= rates.half_slices
     return few and not problem.slice_is_resident
@@ -264,7 +264,7 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
 
 
 def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _native.WindowPolicy | None:
-    """Returns the native handle of a plan's policy; None: it is the one that the window kernel has.
+    """Return the native handle of a plan's policy; None: it is the one that the window kernel has.
 
     Raises:
         ValueError: the policy can't exist for the operand's precision and format, or this GPU lacks a part.
@@ -290,7 +290,7 @@ def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _
 
 
 def _residual(kernels: KernelCache, plan: CsrPlan, load: CudaLoader, mean: bool) -> _Bound | None:
-    """Binds the product of the rows that the format keeps out of its windows; None if there are none."""
+    """Bind the product of the rows that the format keeps out of its windows; None if there are none."""
     blocked = kernels.require_blocked()
     if blocked.residual is None:
         return None

@@ -26,7 +26,7 @@ def bind_spmm(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,
     mean: bool = False, seed: int | None = None,
 ) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
+    """Return a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
 
     All arguments that do not depend on the tensors are prepared here, which takes most of a small call's
     time: without heads `kernels` keeps the function.
@@ -59,7 +59,7 @@ def bind_spmm(
 def _by_head(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None, mean: bool
 ) -> torch.Tensor:
-    """Computes a product for each head, in formats that hold the values of one."""
+    """Compute a product for each head, in formats that hold the values of one."""
     assert values is not None
     y = x.new_zeros(kernels.csr.rows, *x.shape[1:])
     for h in range(x.shape[1]):
@@ -70,7 +70,7 @@ def _by_head(
 
 @ranged("spmm")
 def spmm_into(a: SparseOperand, x: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> None:
-    """Computes A x into memory that the caller has, rounded to the dtype of `out`, without gradients.
+    """Compute A x into memory that the caller has, rounded to the dtype of `out`, without gradients.
 
     Args:
         a: an operand of one process, of shape [m, k].
@@ -96,7 +96,7 @@ def spmm_into(a: SparseOperand, x: torch.Tensor, out: torch.Tensor, *, add: bool
 
 
 def _rows(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
-    """Binds the product over CSR rows: (x, edge values or None[, y]) -> y."""
+    """Bind the product over CSR rows: (x, edge values or None[, y]) -> y."""
     rows, view, row_ids, width = kernels.csr.rows, kernels.csr.view, kernels.row_ids, product.width
     precision, load = kernels.precision, cpu_loader(kernels.precision)
     scale = kernels.row_factors(not product.edge_values, mean)
@@ -116,7 +116,7 @@ def _rows(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
 
 
 def _blocked(kernels: KernelCache, product: Product, mean: bool) -> SpmmCall:
-    """Binds the product over the arrays of the prepared format."""
+    """Bind the product over the arrays of the prepared format."""
     blocked, precision, rows = kernels.require_blocked(), kernels.precision, kernels.csr.rows
     row_ids, load = kernels.row_ids, cpu_loader(kernels.precision)
     width, edge_values = product.width, product.edge_values

@@ -45,7 +45,7 @@ def bind(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,
     mean: bool = False, seed: int | None = None,
 ) -> SpmmCall:  # fmt: skip
-    """Returns a function that runs SpMM for arguments of the form of `x` and `values`, as `bind_spmm` does.
+    """Return a function that runs SpMM for arguments of the form of `x` and `values`, as `bind_spmm` does.
 
     Column weights of a rank-1 matrix are multiplied into X before it is rounded, so that sums of integers are
     exact. Other values, of the matrix or of the call, are rounded to 16 bits.
@@ -79,7 +79,7 @@ def bind(
 def bind_stored(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> StoredSpmm:
-    """Returns a function that multiplies an X which `store` stored, into a result of `dtype`.
+    """Return a function that multiplies an X which `store` stored, into a result of `dtype`.
 
     X is stored with the column weights of the matrix, unless values are given in the call. On a GPU it has to
     be the current one when the function is called.
@@ -120,7 +120,7 @@ def _on_cpu(kernels: KernelCache, product: Product, dtype: torch.dtype, mean: bo
 def _on_panels(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: PanelPlan, mean: bool
 ) -> StoredSpmm:
-    """Binds a GPU's panel kernels for bytes."""
+    """Bind a GPU's panel kernels for bytes."""
     assert kernels.quantization is not None
     if product.edge_values:
         bad_value("plan", "panels hold no place for edge values; use window or csr")
@@ -146,7 +146,7 @@ def _on_panels(
 def _converted(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> StoredSpmm:
-    """Binds a GPU's kernels for float16, which holds numbers of 8 bits exactly, where bytes have none."""
+    """Bind a GPU's kernels for float16, which holds numbers of 8 bits exactly, where bytes have none."""
     width = product.width
     if kernels.given_col_scale is not None:  # X has these weights already
         memo = Memo(kernels.memo.lock, kernels.csr.device)
@@ -190,7 +190,7 @@ class StoredFeatures:
         return self._stored.numbers.nbytes + self._stored.scale.nbytes
 
     def dequantize(self) -> torch.Tensor:
-        """Returns what is stored, [k, n] in its dtype, without the column weights of A.
+        """Return what is stored, [k, n] in its dtype, without the column weights of A.
 
         A row whose column weight is 0 is NaN: nothing of it is stored.
         """
@@ -222,7 +222,7 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
 
 
 def _require_quantized(operand: SparseOperand) -> Precision:
-    """Returns the precision of 8 bits in which an operand stores X."""
+    """Return the precision of 8 bits in which an operand stores X."""
     if not operand.precision.quantizes:
         bad_value("A", f"is in {operand.precision.value}; accepted: an operand in int8 or fp8")
     if operand.operations is not None:
@@ -231,7 +231,7 @@ def _require_quantized(operand: SparseOperand) -> Precision:
 
 
 def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None) -> StoredFeatures:  # noqa: N803
-    """Rounds a matrix X to the 8 bits of an operand's precision once, for products that repeat.
+    """Round a matrix X to the 8 bits of an operand's precision once, for products that repeat.
 
     A product `A @ x` in int8 or fp8 reads X twice to round it, which takes as long as the product itself on a
     graph with few neighbours. Where X does not change between products, as the features of a data set do not,
@@ -270,7 +270,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
 def multiply_stored(
     operand: Any, stored: StoredFeatures, values: Any, reduce: Any, impl: Any, plan: Plan | None, seed: Any
 ) -> torch.Tensor:
-    """Computes SpMM of stored features; the arguments are those of `spmm`, and so are the errors."""
+    """Compute SpMM of stored features; the arguments are those of `spmm`, and so are the errors."""
     operand = check_operand(operand)
     precision, kernels = _require_quantized(operand), operand.kernels
     check_choice("reduce", reduce, ("sum", "mean", "max", "min"))

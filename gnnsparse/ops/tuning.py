@@ -31,7 +31,7 @@ _SECONDS = 0.5
 
 
 def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
-    """Returns the fastest candidate plan for a product, measured unless the store has it.
+    """Return the fastest candidate plan for a product, measured unless the store has it.
 
     The reasons of the plan report the measured times. In stored plans `direction` is the name of the
     orientation: "A", or "T" for its transpose.
@@ -71,7 +71,7 @@ def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], na
 
 
 def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
-    """Returns the reason of an autotuned plan: its time, then the best time of each other kernel.
+    """Return the reason of an autotuned plan: its time, then the best time of each other kernel.
 
     For example "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms".
     """
@@ -84,7 +84,7 @@ def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
 
 
 def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:
-    """Returns the median time of a plan in milliseconds, or infinity if it can't run."""
+    """Return the median time of a plan in milliseconds, or infinity if it can't run."""
     try:
         run(plan)  # the first call also makes the formats and work lists of the plan
         graph = path().takes(device)
@@ -95,7 +95,7 @@ def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device
 
 
 def runner(kernels: KernelCache, product: Product) -> Callable[[Plan], object]:
-    """Makes random dense operands for a product, and returns a function that runs it by a given plan."""
+    """Make random dense operands for a product, and returns a function that runs it by a given plan."""
     csr, width, dtype = kernels.csr, product.width, kernels.precision.storage
     generator = torch.Generator(csr.device).manual_seed(0)  # torch's default generator is not touched
 

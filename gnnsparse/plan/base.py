@@ -15,6 +15,7 @@ from gnnsparse.runtime.memo import cached_property
 
 __all__ = [
     "NEAR",
+    "PLAN_TYPES",
     "SHORT_ROW",
     "AttentionProblem",
     "CanRun",
@@ -22,7 +23,6 @@ __all__ = [
     "PanelCounts",
     "Plan",
     "Problem",
-    "plan_types",
     "takes_stored_operands",
 ]
 
@@ -131,7 +131,7 @@ class Problem:
         return (self.rows + self.cols) / 2 * self.row_bytes
 
     def odd_rows_us(self, unit: int) -> float:
-        """Returns how many microseconds the model adds to SpMM if rows are not multiples of `unit` bytes.
+        """Return how many microseconds the model adds to SpMM if rows are not multiples of `unit` bytes.
 
         The models of the kernels are fitted to widths whose rows are whole sectors of 32 bytes. At other
         widths a kernel copies X, reads parts of lines and shifts results. Together this takes about as long
@@ -144,7 +144,7 @@ class Problem:
         return memory.odd_row_passes * float(pass_us(memory, self.pass_bytes))
 
     def panel(self, height: int) -> PanelCounts | None:
-        """Returns the counts of panels of a height; None if that height was not counted."""
+        """Return the counts of panels of a height; None if that height was not counted."""
         return next((counts for counts in self.panels if counts.height == height), None)
 
     @property
@@ -175,18 +175,18 @@ class AttentionProblem(Problem):
 
 
 #: Classes of plans by the names of their kernels.
-_types: dict[str, type[Plan]] = {}
+PLAN_TYPES: dict[str, type[Plan]] = {}
 
 
 class _PlanType(type):
-    """Makes `Plan("panel", height=16)` a PanelPlan."""
+    """Make `Plan("panel", height=16)` a PanelPlan."""
 
     def __call__(cls, *arguments: Any, **values: Any) -> Any:
         if cls.__name__ != "Plan":
             return super().__call__(*arguments, **values)
-        if not arguments or arguments[0] not in _types:
-            raise TypeError(f"Plan: got {arguments}; accepted: {', '.join(_types)}, then fields by name")
-        kind = _types[arguments[0]]
+        if not arguments or arguments[0] not in PLAN_TYPES:
+            raise TypeError(f"Plan: got {arguments}; accepted: {', '.join(PLAN_TYPES)}, then fields by name")
+        kind = PLAN_TYPES[arguments[0]]
         accepted = [f.name for f in fields(kind)]
         for name in values:
             if name not in accepted:
@@ -212,7 +212,7 @@ class Plan(metaclass=_PlanType):
 
     def __init_subclass__(cls) -> None:
         if cls.kernel:
-            _types[cls.kernel] = cls
+            PLAN_TYPES[cls.kernel] = cls
 
     def __str__(self) -> str:
         return f"{self.kernel}: " + "; ".join(self.reasons)
@@ -222,11 +222,6 @@ class Plan(metaclass=_PlanType):
         """The kernel's name, followed by the height of its panels if it has panels."""
         height = getattr(self, "height", None)
         return self.kernel if height is None else f"{self.kernel} {height}"
-
-
-def plan_types() -> dict[str, type[Plan]]:
-    """Returns the classes of plans by the names of their kernels."""
-    return dict(_types)
 
 
 @dataclass(frozen=True)
@@ -244,7 +239,7 @@ class CanRun:
 
 
 def takes_stored_operands(precision: Precision) -> CanRun:
-    """Returns whether Tensor Core kernels run a precision: they multiply stored elements as these are."""
+    """Return whether Tensor Core kernels run a precision: they multiply stored elements as these are."""
     if precision.operands_are_stored:
         return CanRun()
     stored = str(precision.storage).removeprefix("torch.")
@@ -272,29 +267,29 @@ class Kernel(ABC):
 
     @abstractmethod
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the kernel can run a problem, or why not."""
+        """Return whether the kernel can run a problem, or why not."""
 
     @abstractmethod
     def default(self, problem: Problem) -> Plan:
-        """Returns the kernel's plan for a problem that it can run."""
+        """Return the kernel's plan for a problem that it can run."""
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns the plans that autotuning measures."""
+        """Return the plans that autotuning measures."""
         return [self.default(problem)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float | None:
-        """Returns the modelled microseconds of a plan; None if the kernel has no model.
+        """Return the modelled microseconds of a plan; None if the kernel has no model.
 
         Among kernels without a model the first in KERNELS that can run is chosen.
         """
         return None
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns why the problem must be run by this kernel, whatever its time; "" if it need not be."""
+        """Return why the problem must be run by this kernel, whatever its time; "" if it need not be."""
         return ""
 
     def check(self, problem: Problem, plan: Plan) -> None:
-        """Raises ValueError if the kernel can't run a problem by a plan that the caller gave."""
+        """Raise ValueError if the kernel can't run a problem by a plan that the caller gave."""
         if problem.device.type not in self.devices:
             bad_value("plan", f"{plan.label} can't run on {problem.device.type}")
         if not (answer := self.can_run(problem)):

@@ -8,7 +8,7 @@ from typing import Any
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats import exclusive_preset
 from gnnsparse.plan.attention import CSR_ATTENTION, FUSED, FUSED_GRAD, ROWS, UNFUSED
-from gnnsparse.plan.base import Kernel, Plan, Problem, plan_types
+from gnnsparse.plan.base import PLAN_TYPES, Kernel, Plan, Problem
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.plan.window import BLOCKED, WINDOW
@@ -34,7 +34,7 @@ KERNELS: dict[str, tuple[Kernel, ...]] = {
 
 
 def kernel_of(op: str, plan: Any) -> Kernel:
-    """Returns the kernel of an operation that a plan belongs to.
+    """Return the kernel of an operation that a plan belongs to.
 
     Raises:
         TypeError: `plan` is no plan.
@@ -52,13 +52,13 @@ def kernel_of(op: str, plan: Any) -> Kernel:
 
 
 def forced_plan(problem: Problem, name: str) -> Plan | None:
-    """Returns the default plan of the kernel called `name`; None if it can't run the problem."""
+    """Return the default plan of the kernel called `name`; None if it can't run the problem."""
     named = [kernel for kernel in KERNELS[problem.op] if kernel.name == name and kernel.can_run(problem)]
     return named[0].default(problem) if named else None
 
 
 def _record_reason(problem: Problem) -> tuple[str, ...]:
-    """Returns a reason which says that the record is another GPU's; empty if the GPU has its own."""
+    """Return a reason which says that the record is another GPU's; empty if the GPU has its own."""
     record, name = problem.record, problem.device.name
     if problem.device.type != "cuda" or record.name == name or not name:
         return ()
@@ -66,7 +66,7 @@ def _record_reason(problem: Problem) -> tuple[str, ...]:
 
 
 def choose_plan(problem: Problem) -> Plan:
-    """Returns the plan with the least modelled time.
+    """Return the plan with the least modelled time.
 
     The time of SpMM and SDDMM is bound by the rows of X that are read from L2: the csr kernel reads one for
     each nonzero, the other kernels one for each distinct column of a window or panel (notes/log.md has
@@ -106,7 +106,7 @@ def choose_plan(problem: Problem) -> Plan:
 
 
 def _rivals(able: list[Kernel], asked_for: list[Kernel]) -> list[Kernel]:
-    """Returns the kernels whose modelled times decide: the first that is asked for, in all its heights."""
+    """Return the kernels whose modelled times decide: the first that is asked for, in all its heights."""
     if asked_for:
         return [kernel for kernel in asked_for if kernel.plan_type is asked_for[0].plan_type]
     families = {kernel.plan_type.kernel for kernel in able}
@@ -119,7 +119,7 @@ def _place(problem: Problem) -> str:
 
 
 def _counts(problem: Problem) -> str:
-    """Returns the counts as text, such as "1000 nonzeros, 700 columns of 16-row panels"."""
+    """Return the counts as text, such as "1000 nonzeros, 700 columns of 16-row panels"."""
     found = [f"{problem.nnz} nonzeros"]
     if problem.panels:
         found += [f"{counts.slots} columns of {counts.height}-row panels" for counts in problem.panels]
@@ -129,7 +129,7 @@ def _counts(problem: Problem) -> str:
 
 
 def candidates(problem: Problem) -> tuple[Plan, ...]:
-    """Returns the plans that autotuning measures, each of which can run; the model's choice comes first."""
+    """Return the plans that autotuning measures, each of which can run; the model's choice comes first."""
     plans = [choose_plan(problem)]
     if problem.device.type != "cpu":
         for kernel in KERNELS[problem.op]:
@@ -142,11 +142,11 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 
 def plan_from_plain(content: Any) -> Plan | None:
-    """Converts plain values, as `gnnsparse.runtime.serialization.to_plain` makes them, to a plan; None if
+    """Convert plain values, as `gnnsparse.runtime.serialization.to_plain` makes them, to a plan; None if
     they don't fit.
     """
     name = content.get("kernel") if isinstance(content, dict) else None
-    kind = plan_types().get(name) if isinstance(name, str) else None
+    kind = PLAN_TYPES.get(name) if isinstance(name, str) else None
     if kind is None:
         return None
     try:

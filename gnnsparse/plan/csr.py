@@ -54,13 +54,13 @@ class CsrKernel(Kernel):
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the operand may be multiplied by its CSR arrays, which every matrix has."""
+        """Return whether the operand may be multiplied by its CSR arrays, which every matrix has."""
         if exclusive_preset(problem.format) is not None:
             return CanRun(f"the format {problem.format} was asked for")
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns a reason where few columns make this kernel faster than panels, wherever it was measured.
+        """Return a reason where few columns make this kernel faster than panels, wherever it was measured.
 
         The models are fitted from 32 columns on; below, panels take less by them (notes/log.md).
         """
@@ -75,7 +75,7 @@ class CsrKernel(Kernel):
         return f"rows of X have at most {SHORT_ROW} bytes, and stay in L2"
 
     def default(self, problem: Problem) -> CsrPlan:
-        """Returns the plan for very few columns of SpMM on a GPU, or `by_vectors`."""
+        """Return the plan for very few columns of SpMM on a GPU, or `by_vectors`."""
         return self._narrow(problem) if self._is_narrow(problem) else self.by_vectors(problem)
 
     def _is_short(self, problem: Problem) -> bool:
@@ -88,7 +88,7 @@ class CsrKernel(Kernel):
         return self._is_short(problem) and problem.width <= most and problem.nnz <= _native.MOST_NARROW_NNZ
 
     def by_vectors(self, problem: Problem) -> CsrPlan:
-        """Returns a plan whose lanes load vectors of X's rows.
+        """Return a plan whose lanes load vectors of X's rows.
 
         Lanes are chosen by the width and the mean row, and limits by the size of the matrix.
         """
@@ -122,7 +122,7 @@ class CsrKernel(Kernel):
         return CsrPlan(lanes, row_lanes, row_limit, group, prescale)
 
     def _narrow(self, problem: Problem) -> CsrPlan:
-        """Returns the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
+        """Return the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
         rates = problem.record.csr
         least, most = rates.narrow_groups
         share = problem.nnz // (rates.narrow_warps * problem.device.multiprocessors)
@@ -132,7 +132,7 @@ class CsrKernel(Kernel):
         return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns plans with and without prescaling, with groups of two sizes and without groups."""
+        """Return plans with and without prescaling, with groups of two sizes and without groups."""
         plan = self.default(problem)
         if problem.device.type == "cpu":
             return [plan]
@@ -145,7 +145,7 @@ class CsrKernel(Kernel):
         return plans
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Returns the time by the model `gnnsparse.plan.gpu_records.model.csr_us`, in microseconds."""
+        """Return the time by the model `gnnsparse.plan.gpu_records.model.csr_us`, in microseconds."""
         assert isinstance(plan, CsrPlan)
         record = problem.record
         grouped = plan.group > 0
@@ -156,7 +156,7 @@ class CsrKernel(Kernel):
         return us + problem.odd_rows_us(VECTOR_BYTES)
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
-        """Returns the quantities that the model computes the time of a plan from."""
+        """Return the quantities that the model computes the time of a plan from."""
         part = max(plan.group, min(plan.row_limit, problem.longest_row))
         shifted = 0.5 if problem.is_short else 4 / problem.precision.storage.itemsize
         return CsrLoad(

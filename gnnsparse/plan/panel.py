@@ -75,7 +75,7 @@ class PanelPlan(Plan):
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
-    """Returns whether panel kernels run on a device, which must have asynchronous copies to shared memory.
+    """Return whether panel kernels run on a device, which must have asynchronous copies to shared memory.
 
     In fp32 each operand is split into two tf32 parts.
     """
@@ -85,7 +85,7 @@ def takes(device: Device, precision: Precision) -> CanRun:
 
 
 def eight_bit_heights(precision: Precision, stores_values: bool) -> tuple[int, ...]:
-    """Returns the heights of panels that can multiply an X of 8 bits, with stored values or bits alone."""
+    """Return the heights of panels that can multiply an X of 8 bits, with stored values or bits alone."""
     integers = _sums_integers(precision, stores_values)
     return _native.INTEGER_SUM_ROWS if integers else _native.EIGHT_BIT_ROWS
 
@@ -95,7 +95,7 @@ def _sums_integers(precision: Precision | None, stores_values: bool) -> bool:
 
 
 def reads_lines(problem: Problem, reads: float) -> bool:
-    """Returns whether panels that read each row of X `reads` times need rows that begin at lines of memory.
+    """Return whether panels that read each row of X `reads` times need rows that begin at lines of memory.
 
     If slices do not stay in L2, one that begins in the middle of a line is read from memory in two parts.
     """
@@ -103,7 +103,7 @@ def reads_lines(problem: Problem, reads: float) -> bool:
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
-    """Returns the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
+    """Return the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
 
     That is from the mean panel's K tiles, but at most four times the equal `share` of each warp of the GPU,
     and `at_least` so many in a large matrix.
@@ -126,7 +126,7 @@ class PanelKernel(Kernel):
         self._of = HEIGHTS[height]
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the matrix was counted in panels of the height, and the kernel has its values."""
+        """Return whether the matrix was counted in panels of the height, and the kernel has its values."""
         if problem.edge_values:
             return CanRun("panels hold no place for edge values")
         if not (answer := takes_stored_operands(problem.precision)):
@@ -147,15 +147,15 @@ class PanelKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns a reason where X has 8 bits, which the other kernels convert to float16 first."""
+        """Return a reason where X has 8 bits, which the other kernels convert to float16 first."""
         return "X has 8 bits" if problem.quantization and problem.device.capability >= (8, 0) else ""
 
     def default(self, problem: Problem) -> PanelPlan:
-        """Returns the plan with the least modelled time among `options`."""
+        """Return the plan with the least modelled time among `options`."""
         return min(self.options(problem), key=lambda option: self.time_us(problem, option))
 
     def options(self, problem: Problem) -> list[PanelPlan]:
-        """Returns the plans that the default is chosen among."""
+        """Return the plans that the default is chosen among."""
         resident, work = problem.slice_is_resident, self._work(problem)
         mean = work.slots / PANEL_K_TILE / max(sum(count for _, count in work.panels), 1)
         # In a small matrix each warp gets less work, so that there are enough warps to fill the GPU.
@@ -178,7 +178,7 @@ class PanelKernel(Kernel):
         ]
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns plans with two tile limits, with one or all slices, with and without prescaling."""
+        """Return plans with two tile limits, with one or all slices, with and without prescaling."""
         plan = self.default(problem)
         if problem.op == "sddmm":
             return [replace(plan, tile_limit=plan.tile_limit * times) for times in (1, 3)]
@@ -191,7 +191,7 @@ class PanelKernel(Kernel):
         ]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Returns the time by the model `gnnsparse.plan.gpu_records.model.panel_us`, in microseconds."""
+        """Return the time by the model `gnnsparse.plan.gpu_records.model.panel_us`, in microseconds."""
         assert isinstance(plan, PanelPlan)
         record = problem.record
         row, variant = self._costs(problem, plan)
@@ -200,13 +200,13 @@ class PanelKernel(Kernel):
         return us + problem.odd_rows_us(SECTOR_BYTES)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
-        """Returns the quantities that the model computes the time of a plan from."""
+        """Return the quantities that the model computes the time of a plan from."""
         slices = problem.slices if problem.op == "sddmm" else plan.slices
         prescale = problem.cols * problem.row_bytes if plan.prescale else 0.0
         return PanelLoad.of(self._work(problem), slices, plan.tile_limit, prescale)
 
     def variant(self, problem: Problem, plan: PanelPlan) -> str:
-        """Returns the key of PanelRow.variants for the arithmetic and storage of a plan."""
+        """Return the key of PanelRow.variants for the arithmetic and storage of a plan."""
         if plan.prescale and problem.arithmetic == "tf32":
             return "tf32_rounded"
         if _sums_integers(problem.quantization, problem.stores_values):
@@ -233,13 +233,13 @@ class PanelKernel(Kernel):
         )  # fmt: skip
 
     def _gathered_bytes(self, problem: Problem, slots: int) -> int:
-        """Returns the bytes that reading a row of X moves."""
+        """Return the bytes that reading a row of X moves."""
         if problem.stores_values or not reads_lines(problem, slots / max(problem.cols, 1)):
             return problem.row_bytes
         return -(-problem.row_bytes // _MEMORY_PART) * _MEMORY_PART
 
     def _value_bytes(self, problem: Problem, slots: int) -> float:
-        """Returns the bytes of stored values that a warp reads for a column slot."""
+        """Return the bytes of stored values that a warp reads for a column slot."""
         if not problem.stores_values:
             return 0
         size = problem.precision.storage.itemsize
@@ -247,7 +247,7 @@ class PanelKernel(Kernel):
         return size * self.height if layout is None else layout["bytes"] * problem.nnz / slots
 
     def _costs(self, problem: Problem, plan: PanelPlan) -> tuple[PanelRow, PanelVariant]:
-        """Returns the record's costs of the height, or of the nearest one that it has, and of the variant."""
+        """Return the record's costs of the height, or of the nearest one that it has, and of the variant."""
         heights = problem.record.panel.heights
         row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
         return row, panel_variant(row, self.variant(problem, plan))

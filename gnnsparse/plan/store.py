@@ -45,13 +45,13 @@ class PlanStore:
         self._saved: dict[str, Any] = {}
 
     def to_plain(self) -> dict[str, Any]:
-        """Returns what identifies the graph, and the measured plans by their keys, as plain values."""
+        """Return what identifies the graph, and the measured plans by their keys, as plain values."""
         found = {key: _plain_plan(plan) for key, plan in self._found.items()}
         return {"graph": self.graph, "plans": {**self._saved, **found}}
 
     @classmethod
     def from_plain(cls, content: Any) -> PlanStore:
-        """Makes a store without a cache of what `to_plain` returned.
+        """Make a store without a cache of what `to_plain` returned.
 
         A plan is checked when it is looked up, as one that the cache holds.
 
@@ -64,14 +64,14 @@ class PlanStore:
         return store
 
     def key(self, problem: Problem, direction: str, device: torch.device) -> str:
-        """Returns the key of a plan: a hash of graph, problem, orientation, device and version."""
+        """Return the key of a plan: a hash of graph, problem, orientation, device and version."""
         import gnnsparse
 
         parts = ("plan", CACHE_VERSION, gnnsparse.__version__, self.graph, direction, device_name(device))
         return fingerprint([], *parts, problem)
 
     def find(self, key: str, accepted: Iterable[Plan]) -> Plan | None:
-        """Returns the plan of a key; None if there is none, or it is not one of the accepted plans.
+        """Return the plan of a key; None if there is none, or it is not one of the accepted plans.
 
         Reasons are not compared. A plan that is not accepted is reported by a CacheWarning, and the next
         `keep` replaces it.
@@ -97,7 +97,7 @@ class PlanStore:
         return plan
 
     def keep(self, key: str, problem: Problem, plan: Plan) -> None:
-        """Stores the plan of a key."""
+        """Store the plan of a key."""
         self._found[key] = plan
         if self.cache is None:
             return

@@ -65,7 +65,7 @@ class WindowPlan(Plan):
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
-    """Returns whether a device's Tensor Cores have a precision: Turing's only fp16, and none have fp32."""
+    """Return whether a device's Tensor Cores have a precision: Turing's only fp16, and none have fp32."""
     if not (answer := takes_stored_operands(precision)):
         return answer
     least = (7, 5) if precision is Precision.FP16 else (8, 0)
@@ -76,7 +76,7 @@ def takes(device: Device, precision: Precision) -> CanRun:
 
 
 def _packed_spec(problem: Problem) -> FormatSpec | None:
-    """Returns the parameters of the problem's format if it has a kernel of its own (formats.packed)."""
+    """Return the parameters of the problem's format if it has a kernel of its own (formats.packed)."""
     preset = PRESETS.get(problem.format)
     return preset.spec if preset is not None and packed_kernel(preset.spec) else None
 
@@ -90,7 +90,7 @@ class WindowKernel(Kernel):
     yields_to = ("panel",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether Tensor Cores have the precision, and the format can take the values."""
+        """Return whether Tensor Cores have the precision, and the format can take the values."""
         if not problem.format:
             return CanRun("the operand has no blocked format")
         if not (answer := takes(problem.device, problem.precision)):
@@ -115,11 +115,11 @@ class WindowKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Returns a reason if the operand was prepared in a published format, which the user asked for."""
+        """Return a reason if the operand was prepared in a published format, which the user asked for."""
         return "" if problem.format == "window" else f"format {problem.format} was asked for"
 
     def default(self, problem: Problem) -> WindowPlan:
-        """Returns a plan with the policy of the format, which cuts windows by the given balance."""
+        """Return a plan with the policy of the format, which cuts windows by the given balance."""
         groups = problem.groups or -(-problem.rows // problem.slot_rows)
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.by_vectors(problem), reasons=())
@@ -135,14 +135,14 @@ class WindowKernel(Kernel):
         return replace(plan, concurrent_windows=max(1, warps // max(problem.slices, 1)))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Returns the default plan, and one that hardly cuts any window unless a balance was asked for."""
+        """Return the default plan, and one that hardly cuts any window unless a balance was asked for."""
         plan = self.default(problem)
         if problem.balance != "auto":
             return [plan]
         return [plan, replace(plan, tile_limit=4 * plan.tile_limit)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Returns the csr kernel's modelled time in microseconds, times factors of the GPU's record.
+        """Return the csr kernel's modelled time in microseconds, times factors of the GPU's record.
 
         In SpMM the factor is multiplied by the ratio of gathered rows of X, column slots to nonzeros.
         """
@@ -172,7 +172,7 @@ class BlockedKernel(Kernel):
     for_formats = True
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Returns whether the operand was prepared in a format that has the operation."""
+        """Return whether the operand was prepared in a format that has the operation."""
         preset = exclusive_preset(problem.format)
         if preset is None:
             return CanRun("the operand was prepared in no published format")
@@ -182,7 +182,7 @@ class BlockedKernel(Kernel):
         return CanRun()
 
     def default(self, problem: Problem) -> BlockedPlan:
-        """Returns the only plan."""
+        """Return the only plan."""
         return BlockedPlan(reasons=(f"format {problem.format} was asked for",))
 
 

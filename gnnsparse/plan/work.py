@@ -6,7 +6,7 @@ No kernel uses atomics, so results do not depend on scheduling.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 
@@ -57,16 +57,6 @@ class WorkList:
     row_offsets: torch.Tensor | None = None
     prefetch_distance: int = 0
 
-    @property
-    def count(self) -> int:
-        """Number of items."""
-        return self.items.shape[0]
-
-    def to(self, device: torch.device) -> WorkList:
-        """Returns the list on `device`."""
-        offsets = None if self.row_offsets is None else self.row_offsets.to(device)
-        return replace(self, items=self.items.to(device), cuts=self.cuts.to(device), row_offsets=offsets)
-
     @cached_property
     def view(self) -> _native.WorkList:
         """The handle of the list for native functions."""
@@ -78,13 +68,10 @@ class WorkList:
 def _cut(
     work: torch.Tensor, parts: torch.Tensor, even: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
-    """Cuts rows, windows or panels into parts.
+    """Cut rows, windows or panels of `work` nonzeros or K tiles, int64 [n], into `parts` parts each.
 
-    Args:
-        work: int64 [n], the nonzeros or K tiles of each row, window or panel.
-        parts: int64 [n], the number of parts of each, at least 1.
-        even: whether the parts of one differ by at most 1 in length, and are never empty if there is work for
-            all. False: all but the last part have the same length, which takes parts from `limited_parts`.
+    All but the last part of one have the same length, which takes parts from `limited_parts`. With `even`
+    their lengths differ by at most 1, and none is empty if there is work for all.
 
     Returns:
         `items`, `cuts` and `partials` of a WorkList.
@@ -110,7 +97,7 @@ def _cut(
 
 
 def cut_rows(csr: Csr, limit: int) -> WorkList:
-    """Makes the work list of the rows with more than `limit` nonzeros, in parts of at most `limit`.
+    """Make the work list of the rows with more than `limit` nonzeros, in parts of at most `limit`.
 
     Shorter rows are not in the list: the kernels find them by their index.
     """
@@ -123,23 +110,18 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
 
 
 def no_work(device: torch.device) -> WorkList:
-    """Returns the work list of a matrix without rows to cut, which `cut_rows` would make after counting."""
+    """Return the work list of a matrix without rows to cut, which `cut_rows` would make after counting."""
     nothing = torch.empty(0, 4, dtype=torch.int32, device=device)
     return WorkList(nothing, nothing, 0)
 
 
 def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> torch.Tensor:
-    """Groups neighbouring rows so that each group has about `size` nonzeros.
+    """Group neighbouring rows so that each group has about `size` nonzeros.
 
     To account for storing its result, a row counts two nonzeros more than it has. Rows with more than `limit`
-    nonzeros, which `cut_rows` cuts, are groups of their own.
-
-    Args:
-        csr: the matrix.
-        size: nonzeros of a group.
-        limit: most nonzeros of a row in a group with others.
-        at_once: whether groups have equal numbers of rows, so that the host need not wait for a GPU to know
-            how many there are; for a matrix without rows of more than `limit` nonzeros.
+    nonzeros, which `cut_rows` cuts, are groups of their own. In a matrix without such rows groups may be made
+    `at_once`, with equal numbers of rows, so that the host need not wait for a GPU to know how many there
+    are.
 
     Returns:
         int32 [groups + 1], the first row of each group, and the number of rows at the end.
@@ -159,7 +141,7 @@ def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> tor
 
 
 def window_tiles(blocked: BlockedMatrix) -> torch.Tensor:
-    """Returns the number of K tiles of each window, or of each panel of packed blocks, int64 [windows]."""
+    """Return the number of K tiles of each window, or of each panel of packed blocks, int64 [windows]."""
     per_panel = (blocked.panel_ptr.diff() + WINDOW_K_TILE - 1) // WINDOW_K_TILE
     return per_panel.repeat_interleave(blocked.spec.panel // blocked.spec.item_rows)
 
@@ -168,15 +150,14 @@ def cut_windows(
     blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False, *, balance: str = "auto",
     concurrent: int = 1,
 ) -> WorkList:  # fmt: skip
-    """Makes the work list of all windows.
+    """Make the work list of all windows.
 
     Args:
         blocked: the windows.
         csr: the matrix in the windows' row order.
         limit: most K tiles of a part; for the balance "auto".
         for_scores: whether results in row order need the row offsets though the format stores values.
-        balance: "auto": longer windows than `limit` are cut; "none": none is; "wave", "adaptive": see
-            `gnnsparse.plan.work`.
+        balance: as of a WindowPlan.
         concurrent: number of windows that run at a time; for the balances "wave" and "adaptive".
     """
     tiles = window_tiles(blocked)
@@ -197,7 +178,7 @@ def cut_panels(
     blocked: BlockedMatrix, limit: int, csr: Csr | None = None, longest_first: bool = False,
     concurrent_panels: int = 0, prefetch_distance: int = 0,
 ) -> WorkList:  # fmt: skip
-    """Makes the work list of all panels of a format in lane order.
+    """Make the work list of all panels of a format in lane order.
 
     An item holds what a warp needs at its start: the first row, the first K tile counted over all panels, the
     number of K tiles, and the place of the partial sum. If there is no partial sum, the last number is -1
@@ -237,7 +218,7 @@ def cut_panels(
 
 
 def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> torch.Tensor:
-    """Chooses the K tile with which each item starts, so that concurrent warps read the same part of X.
+    """Choose the K tile with which each item starts, so that concurrent warps read the same part of X.
 
     A panel's columns are sorted, so a warp that computes its K tiles in order reads X from its first to its
     last rows. If each warp began with its first K tile, warps that started at different times would be in
@@ -258,7 +239,7 @@ def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> to
 def _row_offsets(
     blocked: BlockedMatrix, csr: Csr, items: torch.Tensor, height: int, k_tile: int
 ) -> torch.Tensor:
-    """Counts the nonzeros of each of an item's `height` rows before the item, int32 [items, height]."""
+    """Count the nonzeros of each of an item's `height` rows before the item, int32 [items, height]."""
     offsets = torch.zeros(items.shape[0], height, dtype=torch.int64, device=items.device)
     later = (items[:, 1] > 0).nonzero().flatten()
     if later.numel():
@@ -274,7 +255,7 @@ def _row_offsets(
 def _lower_bound(
     values: torch.Tensor, begin: torch.Tensor, end: torch.Tensor, target: torch.Tensor
 ) -> torch.Tensor:
-    """Finds in each sorted range [begin, end) of `values` the first position that is not below `target`."""
+    """Find in each sorted range [begin, end) of `values` the first position that is not below `target`."""
     low, high = begin.clone(), end.clone()
     while bool((low < high).any()):
         middle = (low + high) // 2
@@ -290,12 +271,12 @@ _SUPER_LONG, _SHORTENED = 4, 2
 
 
 def limited_parts(work: torch.Tensor, limit: int) -> torch.Tensor:
-    """Returns the least numbers of parts of which none has more than `limit` nonzeros or K tiles."""
+    """Return the least numbers of parts of which none has more than `limit` nonzeros or K tiles."""
     return ((work + limit - 1) // limit).clamp(min=1)
 
 
 def wave_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
-    """Cuts windows as cuTeSpMM does (section 5, equations 6 and 7).
+    """Cut windows as cuTeSpMM does (section 5, equations 6 and 7).
 
     A window of b tiles has num_loads = b / AVG, AVG being the mean over all windows, and is cut into
     partition_ratio = num_loads / num_waves parts. As in the paper's example, num_waves is the number of
@@ -316,7 +297,7 @@ def wave_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
 
 
 def adaptive_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
-    """Cuts super-long windows alone, as RSH-SpMM does (section 3.3.3).
+    """Cut super-long windows alone, as RSH-SpMM does (section 3.3.3).
 
     The paper splits "based on matrix size, sparsity, and tile expansion behavior" and gives no rule. Here a
     window is super-long if its tiles, which say how far its rows expand, are more than four times the mean of

@@ -37,7 +37,7 @@ BATCH = 8
 
 
 def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
-    """Returns the microseconds of reading `size` bytes of random rows of X from L2.
+    """Return the microseconds of reading `size` bytes of random rows of X from L2.
 
     The rate falls as the part of X that running warps read from, `in_use` bytes, outgrows L2.
     """
@@ -46,7 +46,7 @@ def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
 
 
 def pass_us(memory: MemoryRates, size: Any) -> Any:
-    """Returns the microseconds of a pass over X that reads `size` bytes and writes as many."""
+    """Return the microseconds of a pass over X that reads `size` bytes and writes as many."""
     return memory.pass_start_us + 2 * size / memory.pass_tbs / 1e6
 
 
@@ -80,7 +80,7 @@ class CsrLoad:
 def csr_us(
     load: CsrLoad, memory: MemoryRates, rates: CsrRates, arithmetic: str, grouped: bool, op: str
 ) -> Any:
-    """Returns the microseconds of the csr kernel in an arithmetic: "half", "tf32" or "fp32".
+    """Return the microseconds of the csr kernel in an arithmetic: "half", "tf32" or "fp32".
 
     They are the largest of three bounds: throughput, a pass over the dense operands, and the longest warp.
     `grouped` says whether the plan puts short rows into groups.
@@ -98,7 +98,7 @@ def csr_us(
 
 
 def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -> Any:
-    """Returns the microseconds of the csr kernel by a plan that is `narrow`, for an X of `width` columns.
+    """Return the microseconds of the csr kernel by a plan that is `narrow`, for an X of `width` columns.
 
     A nonzero costs a sector of X, and half of one more for each column after the first: measured on five
     graphs (notes/log.md).
@@ -108,7 +108,7 @@ def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -
 
 
 def panel_variant(row: PanelRow, name: str) -> PanelVariant:
-    """Returns the costs of an arithmetic and storage; where the row lacks them, as PanelRow says."""
+    """Return the costs of an arithmetic and storage; where the row lacks them, as PanelRow says."""
     arithmetic = name.removesuffix("_stored")
     found = row.variants[next(n for n in (name, arithmetic, "half") if n in row.variants)]
     if name in row.variants or name == arithmetic or "half_stored" not in row.variants:
@@ -174,7 +174,7 @@ class PanelLoad:
 
     @classmethod
     def of(cls, work: PanelWork, slices: int, tile_limit: int, prescale: float = 0.0) -> PanelLoad:
-        """Computes the load of warps that take `slices` slices, of parts of at most `tile_limit` K tiles.
+        """Compute the load of warps that take `slices` slices, of parts of at most `tile_limit` K tiles.
 
         `prescale` are the bytes of X if a pass before the product scales or rounds it, else 0.
         """
@@ -195,7 +195,7 @@ class PanelLoad:
 def panel_us(
     load: PanelLoad, memory: MemoryRates, rates: PanelRates, row: PanelRow, variant: PanelVariant
 ) -> Any:
-    """Returns the microseconds of the panel kernel, by the costs of its height and arithmetic.
+    """Return the microseconds of the panel kernel, by the costs of its height and arithmetic.
 
     There are three bounds: throughput, the longest warp, and further rounds of warps. Most matrices are near
     more than one of them, so their powers are added. A second kernel adds the partial sums of cut panels.

@@ -199,7 +199,7 @@ def _reject(where: str, problem: str) -> NoReturn:
 
 
 def _check(record: GpuRecord, where: str) -> GpuRecord:
-    """Raises RecordError for numbers that the models can't compute with; returns the record."""
+    """Raise RecordError for numbers that the models can't compute with; returns the record."""
     sizes = [size for size, _ in record.memory.l2]
     if len(sizes) < 2 or sizes != sorted(set(sizes)) or sizes[0] != 0:
         _reject(f"{where}.memory.l2", f"has sizes {sizes}; accepted: two or more, rising, from 0 on")
@@ -231,7 +231,7 @@ def _read(content: Any, where: str) -> GpuRecord:
 
 
 def load_record(path: Path) -> GpuRecord:
-    """Reads a record from a JSON file.
+    """Read a record from a JSON file.
 
     Raises:
         RecordError: the file can't be read or holds no valid record.
@@ -246,7 +246,7 @@ def load_record(path: Path) -> GpuRecord:
 
 
 def save_record(record: GpuRecord, path: Path) -> None:
-    """Writes a record to a JSON file atomically.
+    """Write a record to a JSON file atomically.
 
     Raises:
         RecordError: `record` is not valid; nothing is written.
@@ -259,7 +259,7 @@ def save_record(record: GpuRecord, path: Path) -> None:
 
 
 def user_folder() -> Path:
-    """Returns the folder of the user's records: GNNSPARSE_GPU_RECORDS, or one in the user's data folder."""
+    """Return the folder of the user's records: GNNSPARSE_GPU_RECORDS, or one in the user's data folder."""
     chosen = os.environ.get("GNNSPARSE_GPU_RECORDS")
     return Path(chosen) if chosen else Path(platformdirs.user_data_dir("gnnsparse")) / "gpus"
 
@@ -275,7 +275,7 @@ def _read_all(user: Path) -> tuple[GpuRecord, ...]:
 
 
 def records() -> tuple[GpuRecord, ...]:
-    """Returns all records: this package's and the user's; of two with one name, the user's.
+    """Return all records: this package's and the user's; of two with one name, the user's.
 
     Files are read in the first call of a process only.
 
@@ -308,7 +308,7 @@ _in_use: GpuRecord | None = None
 
 @contextmanager
 def using(record: GpuRecord) -> Iterator[None]:
-    """Makes `record_for` return `record` for every GPU inside a `with` block, for plans chosen there."""
+    """Make `record_for` return `record` for every GPU inside a `with` block, for plans chosen there."""
     global _in_use
     before, _in_use = _in_use, record
     try:
@@ -318,7 +318,7 @@ def using(record: GpuRecord) -> Iterator[None]:
 
 
 def record_for(device: Device) -> GpuRecord:
-    """Returns the record of a GPU: its own, or that of the GPU which it resembles most.
+    """Return the record of a GPU: its own, or that of the GPU which it resembles most.
 
     Resemblance is judged by compute capability first, then by multiprocessors, L2 and memory.
 
