@@ -73,7 +73,9 @@ def product_scale(matrix: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return (matrix.double().square() @ x.double().square()).sqrt()
 
 
-def agnn_beta_scale(x: torch.Tensor, beta: float, counts: torch.Tensor) -> torch.Tensor:
+def agnn_beta_scale(
+    x: torch.Tensor, beta: float, counts: torch.Tensor, targets: torch.Tensor | None = None
+) -> torch.Tensor:
     """How large the terms of an AGNNConv's gradient of beta are, [1], where `with_gradients` takes it.
 
     It is a single number, a sum over all edges of p * dp * cos minus what is the same for a row: p the weight
@@ -81,12 +83,14 @@ def agnn_beta_scale(x: torch.Tensor, beta: float, counts: torch.Tensor) -> torch
 
     Args:
         x: the layer's input [nodes, features].
-        counts: [nodes, nodes], how often there is an edge.
+        beta: its parameter.
+        counts: [targets, nodes], how often there is an edge.
+        targets: [targets, features]; None: x.
     """
     x, counts = x.detach().double().cpu(), counts.double()
-    probe = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).double()
-    unit = torch.nn.functional.normalize(x)
-    cosine = unit @ unit.T
+    y = x if targets is None else targets.detach().double().cpu()
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).double()
+    cosine = torch.nn.functional.normalize(y) @ torch.nn.functional.normalize(x).T
     p = (beta * cosine + counts.log()).softmax(1).nan_to_num()
     return (p * (probe @ x.T) * cosine).norm().reshape(1)
 

@@ -18,7 +18,7 @@ __all__ = ["from_networkx", "to_networkx"]
 def from_networkx(
     graph: Any, weight: str | None = None, nodelist: Iterable[Hashable] | None = None
 ) -> SparseGraph:
-    """Makes a graph of one of NetworkX's. An edge from u to v is the element [v, u], as in an `edge_index`.
+    """Make a graph of one of NetworkX's. An edge from u to v is the element [v, u], as in an `edge_index`.
 
     Without repeats it is the transpose of `networkx.to_scipy_sparse_array(graph, nodelist, weight=weight)`.
     The edges of the result are in the order of `graph.edges`; those of an undirected graph are followed by
@@ -81,7 +81,7 @@ def _numbers(graph: Any, nodelist: Any) -> dict[Any, int]:
 def to_networkx(
     matrix: SparseGraph | SparseOperand, *, directed: bool = True, weight: str | None = "weight"
 ) -> Any:
-    """Makes a NetworkX graph. The element [v, u] is an edge from u to v, with its value as an attribute.
+    """Make a NetworkX graph. The element [v, u] is an edge from u to v, with its value as an attribute.
 
     Args:
         matrix: a square graph or operand, on any device.

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gnnsparse.interop.dgl import accelerate, report, restore
 from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
-from tests.helpers import ROUNDING
+from tests.helpers import ROUNDING, agnn_beta_scale
 from tests.interop.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 
 dgl = dgl_or_skip()
@@ -50,21 +50,11 @@ def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call
     assert all(row.reason == "" for row in rows), str(report(ours))
     scales: list[torch.Tensor | None] = [None] * len(got)
     if isinstance(layer, dnn.AGNNConv):
-        scales[-1] = beta_scale(layer.beta.item(), graph, inputs)
+        targets = inputs[-1][: graph.num_dst_nodes()]
+        scales[-1] = agnn_beta_scale(inputs[0], layer.beta.item(), _dense(graph), targets)
     assert_all_accurate(got, plain, exact, floor=FLOOR, scales=scales)
     for again, first in zip(run(ours, inputs), got, strict=True):
         assert torch.equal(again, first)
-
-
-def beta_scale(beta: float, graph: Any, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """How large the terms of an AGNNConv's gradient of beta are, [1], which is a sum over all edges."""
-    source, target = (ends.long() for ends in graph.edges())
-    x, y = inputs[0].double(), inputs[-1][: graph.num_dst_nodes()].double()
-    counts = torch.zeros(len(y), len(x)).index_put_((target, source), torch.ones(1), accumulate=True).double()
-    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(0)).double()
-    cosine = torch.nn.functional.normalize(y) @ torch.nn.functional.normalize(x).T
-    p = (beta * cosine + counts.log()).softmax(1).nan_to_num()
-    return (p * (probe @ x.T) * cosine).norm().reshape(1)
 
 
 @pytest.fixture(autouse=True)
@@ -237,9 +227,8 @@ def test_the_precision(dtype: torch.dtype) -> None:
 
 def _dense(graph: Any) -> torch.Tensor:
     source, target = graph.edges()
-    return torch.zeros(graph.num_nodes(), graph.num_nodes()).index_put_(
-        (target, source), torch.ones(1), accumulate=True
-    )
+    shape = graph.num_dst_nodes(), graph.num_src_nodes()
+    return torch.zeros(shape).index_put_((target.long(), source.long()), torch.ones(1), accumulate=True)
 
 
 def test_dropout_of_weights_keeps_the_mean() -> None:

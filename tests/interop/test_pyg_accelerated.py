@@ -299,16 +299,6 @@ def test_layers_of_users(kind: str, options: dict[str, Any], fused: bool) -> Non
         assert isinstance(layer.seen, torch.Tensor)
 
 
-def test_a_message_that_changes_its_mind() -> None:
-    layer = Own("plain")
-    x, edges, w = torch.randn(NODES, 4), edges_of(), torch.rand(160)
-    interop.accelerate(layer, convert="always")
-    for kind in ("plain", "sum", "product", "plain"):
-        layer.kind = kind
-        other = Own(kind)
-        close(layer(x, edges, w), other(x, edges, w))
-
-
 def test_hetero_models() -> None:
     metadata = (["a", "b"], [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")])
     x = {"a": torch.randn(NODES, WIDTH), "b": torch.randn(NODES, WIDTH)}

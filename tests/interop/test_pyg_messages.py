@@ -353,7 +353,7 @@ def test_a_module_whose_functions_read_a_global_that_changes(
 
 def test_random_messages() -> None:
     """Layers with random messages; the fuzzer draws more of them."""
-    ran, cases = 0, 250
+    ran, cases = 0, 150
     for i in range(cases):
         ran += messages.compare(Trial(Draw(f"test-{i}"), Counts()), compiles=0.0) > 0
     assert ran > cases / 5

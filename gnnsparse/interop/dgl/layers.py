@@ -1,7 +1,7 @@
 """DGL's layers on the kernels of this package: what they compute, and models whose layers are exchanged.
 
 The classes of layers are made of DGL's when they are first asked for, by `accelerate` or by a pickle of a
-model, which finds them as attributes of this module.
+model, which finds them as attributes of this module. Alone for this reason.
 """
 
 from __future__ import annotations

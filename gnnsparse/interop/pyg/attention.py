@@ -2,7 +2,7 @@
 
 A stand-in is a layer of gnnsparse.nn whose attributes are those of the PyG layer, the same dictionary: what
 is changed in the layer holds for its stand-in at once. What a layer of gnnsparse.nn has besides (its cached
-operand, its precision, its checked sizes) are properties of the stand-in.
+operand, its precision, its checked sizes) are properties of the stand-in. Alone: no sum of messages needs it.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 Layers that are not `cached` normalise their edges in each call, and make a new edge_index by it. With cached
 results all layers of a model share one edge_index, whose operand is then known. A layer that is given a
 sparse matrix in place of an edge_index calls PyG's `spmm`: in accelerated layers that is `product` here.
+Alone: it works with PyG's functions, whatever layers call them.
 """
 
 from __future__ import annotations

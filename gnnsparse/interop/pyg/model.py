@@ -1,6 +1,7 @@
 """`accelerate`, `restore`, `report` and `backend`: layers of a PyG model get other classes.
 
-These stand for PyG's layers: the same layers with other `propagate` and `forward` methods.
+These stand for PyG's layers: the same layers with other `propagate` and `forward` methods. Alone: the package
+checks that PyG is installed before it imports this module.
 """
 
 from __future__ import annotations

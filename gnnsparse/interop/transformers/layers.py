@@ -1,4 +1,7 @@
-"""Putting patterns into the attention layers of a model, taking them out, and saying what was done."""
+"""Putting patterns into the attention layers of a model, taking them out, and saying what was done.
+
+Alone: pickles of models find the class of their layers here.
+"""
 
 from __future__ import annotations
 
