@@ -1,4 +1,7 @@
-"""`distribute`, which divides a graph among the ranks of a process group, and `measure_rates`."""
+"""`distribute`, which divides a graph among the ranks of a process group, and `measure_rates`.
+
+It stands alone because the package imports its names when they are first used.
+"""
 
 from __future__ import annotations
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
-import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -35,14 +33,12 @@ class Partition:
     Attributes:
         order: int64 [nodes] on the CPU: node i of the new numbering is node order[i] of the graph.
         starts: the first new number of each rank, and the number of nodes at the end.
-        method: the way in which nodes were divided, one of PARTITIONS but "auto".
-        seconds: wall time of the division.
+        method: how nodes were divided, one of PARTITIONS but "auto".
     """
 
     order: torch.Tensor
     starts: tuple[int, ...]
     method: str
-    seconds: float = 0.0
 
     @property
     def parts(self) -> int:
@@ -182,13 +178,11 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
         bad_value(
             "graph", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, one row for a node"
         )
-    start, csr = time.perf_counter(), graph.csr.to(torch.device("cpu"))
-    makers: dict[str, Any] = {"contiguous": _contiguous, "community": _community, "metis": _metis}
+    csr = graph.csr.to(torch.device("cpu"))
+    makers = {"contiguous": _contiguous, "community": _community, "metis": _metis}
     if method != "auto":
-        found = makers[method](csr, parts)
-    else:
-        if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:
-            del makers["metis"]
-        tried = [make(csr, parts) for make in makers.values()] if parts > 1 else [_contiguous(csr, parts)]
-        found = min(tried, key=lambda p: max(halo for _, _, halo in cut_sizes(csr, p)))
-    return Partition(found.order, found.starts, found.method, time.perf_counter() - start)
+        return makers[method](csr, parts)
+    if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:
+        del makers["metis"]
+    tried = [make(csr, parts) for make in makers.values()] if parts > 1 else [_contiguous(csr, parts)]
+    return min(tried, key=lambda p: max(halo for _, _, halo in cut_sizes(csr, p)))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack, nullcontext
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -183,46 +185,56 @@ def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str
         torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-5)
 
 
-def refusals(group: dist.ProcessGroup) -> list[str]:
-    """The messages of what an operand of several ranks refuses, in the order in which this asks for it."""
-    graph = graph_of(20, 1)
+def refusals(group: dist.ProcessGroup) -> None:
+    """What an operand of several ranks refuses, on each of them."""
+    graph, rank = graph_of(20, 1), dist.get_rank(group)
     square = distribute(graph, group, way="halo", parts="contiguous", cache=False)
     sliced = distribute(graph, group, way="features", cache=False)
-    rows, sliced_rows = square.shape[0], sliced.shape[0]
-    x = torch.ones(rows, 4)
-    by_head = torch.ones(4, sliced_rows, 4)
-    other = random_graph(20, 20, 0.1, seed=dist.get_rank(group))
-    calls: list[Callable[[], Any]] = [
-        lambda: distribute(random_graph(4, 5, 0.5), group),
-        lambda: distribute(other, group, cache=False),
-        lambda: distribute(graph, group, way="rows"),
-        lambda: distribute(graph, group, chunks=1 + dist.get_rank(group)),
-        lambda: distribute(graph, group, way=ROWS[dist.get_rank(group) % 2]),
-        lambda: distribute(graph, group, rates={}),
-        lambda: distribute(graph, group, parts="random"),
-        lambda: square @ torch.ones(rows + 1, 4),
-        lambda: square.T,
-        lambda: square.to_coo_order(x),
-        lambda: square.to("meta"),
-        lambda: gnnsparse.attention(square, x, x, x, is_causal=True),
-        lambda: gnnsparse.sddmm(sliced, x, x),
-        lambda: gnnsparse.attention(sliced, by_head, by_head, by_head),
-        lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square),
-        lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4)),
-        lambda: distribute(graph, group, precision="int8"),
-        lambda: gnnsparse.spmm(square, x, seed=1),
-        lambda: square[:2],
-        lambda: square.stats(),
-    ]
-    found = []
-    for call in calls:
-        try:
-            call()
-        except (TypeError, ValueError) as error:
-            found.append(str(error))
-        else:
-            found.append("accepted")
-    return found
+    x, by_head = torch.ones(square.shape[0], 4), torch.ones(4, sliced.shape[0], 4)
+    other = random_graph(20, 20, 0.1, seed=rank)
+    options = "graph: differs between the processes, or their options do"
+    whole = "A: is divided among ranks, and this takes all of it"
+    calls: dict[str, list[Callable[[], Any]]] = {
+        "graph: is 4 x 5; accepted: a square matrix": [lambda: distribute(random_graph(4, 5, 0.5), group)],
+        options: [
+            lambda: distribute(other, group, cache=False),
+            lambda: distribute(graph, group, chunks=1 + rank),
+            lambda: distribute(graph, group, way=ROWS[rank % 2]),
+        ],
+        "way: got 'rows'; accepted: auto, halo, gather, features": [
+            lambda: distribute(graph, group, way="rows")
+        ],
+        "rates: got dict; accepted: Rates": [lambda: distribute(graph, group, rates={})],
+        "parts: got 'random'; accepted: auto, contiguous, community, metis": [
+            lambda: distribute(graph, group, parts="random")
+        ],
+        "precision: got 'int8', whose scales depend on all ranks; accepted: fp32, tf32, fp16, bf16": [
+            lambda: distribute(graph, group, precision="int8")
+        ],
+        "x: has shape": [lambda: square @ torch.ones(len(x) + 1, 4)],
+        "A.T: is not divided among the ranks": [lambda: square.T],
+        "values: an operand of several ranks has no order of given edges": [lambda: square.to_coo_order(x)],
+        "device: got meta": [lambda: square.to("meta")],
+        "is_causal: got True, but ranks have renumbered nodes": [
+            lambda: gnnsparse.attention(square, x, x, x, is_causal=True)
+        ],
+        "sddmm: edge values can't be divided by features": [lambda: gnnsparse.sddmm(sliced, x, x)],
+        "q: has 4 heads to divide among 3 ranks": [
+            lambda: gnnsparse.attention(sliced, by_head, by_head, by_head)
+        ],
+        "adj: is of several devices, and this model attends beyond the edges": [
+            lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square)
+        ],
+        "plan: goes with an operand of one process": [
+            lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4))
+        ],
+        "seed: got 1, and an operand in fp32": [lambda: gnnsparse.spmm(square, x, seed=1)],
+        whole: [lambda: square[:2], square.stats, lambda: square.prepared, lambda: square.handle],
+    }
+    for message, refused in calls.items():
+        for call in refused:
+            with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+                call()
 
 
 def rates(group: dist.ProcessGroup) -> Any:
