@@ -48,3 +48,9 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
 def gpu_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Emulated kernels, with copies to shared memory at once or when they are waited for, and a GPU."""
     yield from _enter(request)
+
+
+@pytest.fixture(params=[_LATE, _GPU])
+def cuda_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Emulated kernels that copy nothing asynchronously, and a GPU."""
+    yield from _enter(request)

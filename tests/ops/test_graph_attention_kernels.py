@@ -6,7 +6,6 @@ The CPU's kernels, and CUDA's: emulated on the CPU, and on a GPU.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
@@ -22,7 +21,6 @@ from gnnsparse.ops.attention import cpu, cuda_rows
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall
 from gnnsparse.plan import CsrAttentionPlan
 from gnnsparse.testing import assert_all_accurate, random_graph
-from tests import emulated
 from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.ops import attention_oracle
 from tests.ops.attention_oracle import (
@@ -34,6 +32,7 @@ from tests.ops.attention_oracle import (
     run_graph,
     term_sizes,
 )
+from tests.ops.conftest import Place
 from tests.ops.test_attention import OPTIONS as ATTENTION_OPTIONS
 
 #: Scores with the terms that go with them, for 3 heads.
@@ -109,19 +108,15 @@ class Kernels:
 CPU = Kernels(cpu, "cpu")
 
 
-def _kernels(request: pytest.FixtureRequest) -> Iterator[Kernels]:
-    if request.param == "cpu":
-        yield CPU
-    elif request.param == "cuda":
-        yield Kernels(cuda_rows, "cuda")
-    else:  # on the path of a GPU, with copies that come late
-        with emulated.running(request.getfixturevalue("late")):
-            yield Kernels(cuda_rows, "cpu", emulated=True)
+@pytest.fixture
+def gpu(cuda_place: Place) -> Kernels:
+    return Kernels(cuda_rows, cuda_place.device, emulated=cuda_place.path is not None)
 
 
-GPUS = [pytest.param("emulated", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
-kernels = pytest.fixture(params=["cpu", *GPUS])(_kernels)
-gpu = pytest.fixture(params=GPUS)(_kernels)
+@pytest.fixture
+def kernels(place: Place) -> Kernels:
+    is_native = place.device == "cpu" and place.path is None
+    return CPU if is_native else Kernels(cuda_rows, place.device, emulated=place.path is not None)
 
 
 def mask_some(a: gnnsparse.SparseOperand, case: GraphCase) -> torch.Tensor:
@@ -149,15 +144,6 @@ def test_options(kernels: Kernels, terms: dict[str, Any], options: dict[str, Any
         assert (dbias[masked] == 0).all()
     elif not kernels.on_cpu:
         kernels.check(a, case)
-
-
-@poisoned
-@all_terms
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_precisions(terms: dict[str, Any], precision: str) -> None:
-    a = CPU.make(random_graph(50, 45, 0.2, hubs=1, empty_rows=0.1), precision=precision)
-    case = make_graph_case(a, 24, **terms)
-    CPU.check(a, case, floor=few_roundings(a, case))
 
 
 @all_terms

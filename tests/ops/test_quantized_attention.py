@@ -5,7 +5,6 @@ What the CUDA kernel for bytes alone has is run by its source on the CPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +23,7 @@ from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import make
 from tests.ops.attention_oracle import Case, exact, exact_scores, log_sum_exp, make_case, plain, run
+from tests.ops.conftest import Place
 from tests.ops.quantized import EIGHT_BITS, rounding_bound, stored
 from tests.ops.test_attention import OPTIONS
 
@@ -93,23 +93,11 @@ class Where:
             assert ("cuda_attention_panel" in self.running.called) != in_bytes
 
 
-@pytest.fixture(
-    params=[
-        "cpu",
-        pytest.param("emulated", marks=pytest.mark.slow),
-        pytest.param("emulated late", marks=pytest.mark.slow),
-        pytest.param("cuda", marks=pytest.mark.gpu),
-    ]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[Where]:
-    if not request.param.startswith("emulated"):
-        yield Where(request.param, (AttentionPlan(),) if request.param == "cuda" else ())
-        return
-    request.getfixturevalue("one_thread")
-    built = request.getfixturevalue("built")
-    built.set_late(request.param == "emulated late")
-    with emulated.running(built) as running:
-        yield Where("cpu", tuple(emulated.attention_plan(False, limit) for limit in (1, 2, 3, 1000)), running)
+@pytest.fixture
+def where(place: Place) -> Where:
+    if place.path is None:
+        return Where(place.device, (AttentionPlan(),) if place.device == "cuda" else ())
+    return Where("cpu", tuple(emulated.attention_plan(False, limit) for limit in (1, 2, 3, 1000)), place.path)
 
 
 def _how(device: str) -> dict[str, Any]:
