@@ -1,4 +1,7 @@
-"""Both operations on the CPU by the native kernels: forward over rows, backward over rows, then columns."""
+"""Both operations on the CPU by the native kernels: forward over rows, backward over rows, then columns.
+
+It stands alone as one of the backends, which schema.py chooses among and tests call by themselves.
+"""
 
 from __future__ import annotations
 

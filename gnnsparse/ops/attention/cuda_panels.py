@@ -1,4 +1,7 @@
-"""Attention on NVIDIA GPUs by the fused kernels over panels of rows: launches, work lists and workspaces."""
+"""Attention on NVIDIA GPUs by the fused kernels over panels of rows: launches, work lists and workspaces.
+
+It stands alone as one of the backends, which schema.py chooses among.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Both operations on NVIDIA GPUs by the kernels over CSR rows, in which a warp takes all heads of a row."""
+"""Both operations on NVIDIA GPUs by the kernels over CSR rows, in which a warp takes all heads of a row.
+
+It stands alone as one of the backends, which schema.py chooses among and tests call by themselves.
+"""
 
 from __future__ import annotations
 
