@@ -46,15 +46,6 @@ def test_rows_of_one_and_two_ranks_agree(tmp_path: Path) -> None:
     assert rows["graphsage", 2]["steps_of_epoch"] == -(-rows["graphsage", 1]["steps_of_epoch"] // 2)
 
 
-def test_what_does_not_fit_the_budget_is_left_out(tmp_path: Path) -> None:
-    out = tmp_path / "scaling.json"
-    options = ["--steps", "5", "--models", "gcn", "agnn", "--gpus", "1", "--budget", "1e-3"]
-    scaling.main([*TINY, *options, "--out", str(out)])
-    content = json.loads(out.read_text())
-    assert content["rows"] == []
-    assert len(content["left_out"]) == 2
-
-
 def _fails(place: Place) -> Any:
     if place.rank == 1:
         raise ValueError("no")
@@ -67,6 +58,7 @@ def _sums(place: Place) -> int:
     return int(gather_ranks(torch.tensor([place.rank]), place.peers.group).sum())
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_its_case_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.scaling_ranks._GRACE", 1.0)
     ranks = Ranks([2], "cpu")
@@ -88,6 +80,15 @@ class _Replays:
         if isinstance(self._answer, JobError):
             raise self._answer
         return self._answer
+
+
+def test_what_does_not_fit_the_budget_is_left_out(tmp_path: Path) -> None:
+    given = ["--models", "gcn", "agnn", "--gpus", "1", "--budget", "0", "--out", str(tmp_path / "out.json")]
+    options = scaling._parser().parse_args([*TINY, *given])
+    scaling._Benchmark(options, tmp_path, _Replays([{"torch": "2"}])).run()
+    content = json.loads(options.out.read_text())
+    assert (content["rows"], content["torch"]) == ([], "2")
+    assert len(content["left_out"]) == 2
 
 
 def test_captured_steps_are_added_to_a_row_or_why_there_are_none(tmp_path: Path) -> None:
