@@ -41,7 +41,8 @@ class TransformerEncoderLayer(torch.nn.Module):
     its layer.
 
     The pattern is given to the layer, and follows the length of the input; or to a call, as an operand. A
-    call without either attends to what `src_mask` does not block, as `SparseAttention` does.
+    call without either attends to what `src_mask` does not block, as `SparseAttention` does. `fused`,
+    `pattern`, `pattern_options`, `precision` and `num_kv_heads` are the arguments of SparseAttention.
 
     Args:
         d_model: features of a token.
@@ -56,7 +57,6 @@ class TransformerEncoderLayer(torch.nn.Module):
         bias: whether linear layers and layer norms have biases.
         device: device of the parameters.
         dtype: dtype of the parameters.
-        fused, pattern, pattern_options, precision, num_kv_heads: the arguments of SparseAttention.
 
     Raises:
         TypeError: an argument is of another type.
@@ -123,8 +123,9 @@ class TransformerEncoderLayer(torch.nn.Module):
                 own pattern; or, in its place by position, torch's `src_mask`.
             src_key_padding_mask: [batch, length] or [length], the argument `key_padding_mask` of
                 SparseAttention.forward.
-            is_causal, bias: the arguments of SparseAttention.forward.
+            is_causal: the argument of SparseAttention.forward.
             src_mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.forward.
+            bias: the argument of SparseAttention.forward.
 
         Returns:
             A tensor of the shape of src.
@@ -218,7 +219,7 @@ class TransformerEncoder(torch.nn.Module):
         Masks are converted one time for all layers that have the same pattern.
 
         Args:
-            src, src_key_padding_mask, bias: the arguments of TransformerEncoderLayer.forward.
+            src: the argument of TransformerEncoderLayer.forward, as are src_key_padding_mask and bias.
             pattern: operand of shape [length, length] made by `gnnsparse.prepare`, which replaces the layers'
                 own patterns; or, in its place by position, torch's `mask`.
             is_causal: whether edges to later tokens are masked; None: no, they are if `mask` does it.
