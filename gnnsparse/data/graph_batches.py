@@ -32,8 +32,8 @@ _ALIGNMENT = 16
 class BatchPlans:
     """The plans of one orientation of all batches on a GPU, chosen when the first needs them.
 
-    Rows of batches have few nonzeros, and batches differ in size alone. A plan whose rows are neither cut nor
-    grouped needs nothing of a batch that a GPU would have to compute, and the host to wait for.
+    Rows of batches have few nonzeros, and batches differ in size alone. A plan whose rows are not split and
+    not grouped needs nothing of a batch that a GPU would have to compute, and the host to wait for.
 
     Args:
         longest_row: number of nonzeros of the longest row of any batch.
@@ -436,7 +436,7 @@ class BlockBatches:
         """
         if self._source is None:
             self._source = _PaddingSource(self._operand, self._nodes, self._edges)
-        # Plans of their own, whose rows are never cut.
+        # Plans of their own, whose rows are never split.
         plans = [BatchPlans(number) for number in self._longest]
         return PaddedBlocks(self._source, graphs, nodes, edges, plans)
 

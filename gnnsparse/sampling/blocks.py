@@ -119,12 +119,12 @@ def draw_at_once(
         check_range("seeds", seeds, nodes, "the number of nodes")
     if square and found[_DISTINCT] != seeds.numel():
         refuse_repeat(seeds)
-    cut, rows = [], seeds.numel()
+    used_layers, rows = [], seeds.numel()
     for number, made in enumerate(layers):
         of_layer = found[4 * number : 4 * number + 4]
-        cut.append(_used_part(made, rows, of_layer, draws[number].row_edges or 0))
+        used_layers.append(_used_part(made, rows, of_layer, draws[number].row_edges or 0))
         rows = of_layer[_SOURCES]
-    return cut
+    return used_layers
 
 
 def _has_room(rows: int, columns: int, draws: Sequence[LayerDraw]) -> bool:
@@ -180,7 +180,7 @@ def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) ->
     )
 
 
-#: Rows of blocks with more nonzeros are cut into parts, whatever the width of X, so that their parts can be
+#: Rows of blocks with more nonzeros are split into parts, whatever the width of X, so that their parts can be
 #: made with the block.
 ROW_LIMIT = 256
 #: Leading bits of a size by which plans are cached, and the most plans.
@@ -224,7 +224,7 @@ class BlockPlans:
                 self._found[problem] = plan
         longest = kernels.longest_row
         if isinstance(plan, CsrPlan) and (longest is None or longest > ROW_LIMIT):
-            return replace(plan, group=0, narrow=False)  # which rows form groups depends on which are cut
+            return replace(plan, group=0, narrow=False)  # which rows form groups depends on which are split
         return plan
 
 

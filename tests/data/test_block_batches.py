@@ -136,8 +136,8 @@ def test_batches_that_are_made_at_once_are_those_made_one_by_one(
     chosen: list[list[int]], values: str | None, symmetric: bool
 ) -> None:
     whole = batches_of(graphs(symmetric), values, "cpu")
-    lot = torch.tensor([i for batch in chosen for i in batch])
-    found = whole.split(lot, [len(batch) for batch in chosen])
+    packed = torch.tensor([i for batch in chosen for i in batch])
+    found = whole.split(packed, [len(batch) for batch in chosen])
     for batch, ids in zip(found, chosen, strict=True):
         one = whole.select(torch.tensor(ids))
         mine, right = arrays_of(batch), arrays_of(one)
@@ -147,7 +147,7 @@ def test_batches_that_are_made_at_once_are_those_made_one_by_one(
         for a, b in ((batch.adj, one.adj), (batch.adj.T, one.adj.T)):
             assert torch.equal(a @ x, b @ x)
             assert (a.nnz, a.num_edges, a.has_self_loops) == (b.nnz, b.num_edges, b.has_self_loops)
-    assert whole.elements(lot) == sum(batch.adj.nnz + batch.adj.shape[0] for batch in found)
+    assert whole.elements(packed) == sum(batch.adj.nnz + batch.adj.shape[0] for batch in found)
 
 
 def test_nothing_waits_for_a_gpu_and_plans_are_shared() -> None:

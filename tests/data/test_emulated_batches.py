@@ -1,4 +1,4 @@
-"""Batches of small graphs on the path of a GPU: the kernels' results, of parts of one lot."""
+"""Batches of small graphs on the path of a GPU: the kernels' results, of parts of one packed batch."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_products_of_batches(copyless: RunningPath, precision: str, values: str 
 @pytest.mark.parametrize("values", [None, "gcn"])
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_products_of_padded_batches(copyless: RunningPath, precision: str, values: str | None) -> None:
-    """One after another in the same arrays, with a row that is longer than those that plans cut."""
+    """One after another in the same arrays, with a row that is longer than those that plans split."""
     sizes = (3, 7, 1, 15, 9, 300)
     blocks = [random_graph(n, n, 0.4, seed=n, weighted=values is None) for n in sizes[:-1]]
     star = torch.stack([torch.arange(300), torch.zeros(300, dtype=torch.int64)])

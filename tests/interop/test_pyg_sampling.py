@@ -25,7 +25,7 @@ from torch_geometric.utils import k_hop_subgraph
 from gnnsparse.interop.pyg import PygSampler, accelerate, report
 from gnnsparse.interop.pyg.graphs import memo
 from gnnsparse.sampling import NeighborSampler
-from tests.sampling.samplers import WAYS, sampler
+from tests.sampling.samplers import STRATEGIES, sampler
 
 NODES = 400
 
@@ -136,9 +136,9 @@ def multigraph(nodes: int, edges: int, seed: int) -> Data:
 
 
 def batches(
-    data: Data, fanouts: list[int], size: int = 4, way: str = "uniform", **options: Any
+    data: Data, fanouts: list[int], size: int = 4, strategy: str = "uniform", **options: Any
 ) -> list[Data]:
-    made = sampler(data.edge_index, fanouts, way=way, num_nodes=data.num_nodes, **options)
+    made = sampler(data.edge_index, fanouts, strategy=strategy, num_nodes=data.num_nodes, **options)
     loader = NodeLoader(
         data, node_sampler=PygSampler(made), input_nodes=torch.arange(data.num_nodes), batch_size=size
     )
@@ -179,20 +179,20 @@ def test_all_neighbours_give_every_edge_with_its_attributes(
 
 
 @given(
-    st.sampled_from(sorted(WAYS)), st.integers(1, 10), st.integers(0, 60), st.integers(1, 4),
+    st.sampled_from(sorted(STRATEGIES)), st.integers(1, 10), st.integers(0, 60), st.integers(1, 4),
     st.integers(0, 2**16),
 )  # fmt: skip
 def test_sampled_edges_are_edges_of_the_graph(
-    way: str, nodes: int, edges: int, fanout: int, seed: int
+    strategy: str, nodes: int, edges: int, fanout: int, seed: int
 ) -> None:
     data = multigraph(nodes, edges, seed)
-    for batch in batches(data, [fanout, fanout], way=way, seed=seed):
+    for batch in batches(data, [fanout, fanout], strategy=strategy, seed=seed):
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
         assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
         assert torch.equal(batch.edge_weight, data.edge_weight[batch.e_id])
-        if not WAYS[way].get("replace"):
+        if not STRATEGIES[strategy].get("replace"):
             assert batch.e_id.unique().numel() == batch.num_edges
-        if way == "uniform":
+        if strategy == "uniform":
             drawn = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
             ends = torch.bincount(data.edge_index[1], minlength=nodes)[batch.n_id]
             # The nodes that the last hop reaches have no edges.

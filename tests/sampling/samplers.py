@@ -1,4 +1,4 @@
-"""Samplers of all ways to draw neighbours."""
+"""Samplers of all strategies to draw neighbours."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from gnnsparse import SparseGraph
 from gnnsparse.sampling import NeighborSampler, Sample
 from gnnsparse.sampling.draws import Numbering
 
-#: Options of all ways to draw.
-WAYS: dict[str, dict[str, Any]] = {
+#: Options of all strategies to draw.
+STRATEGIES: dict[str, dict[str, Any]] = {
     "uniform": {},
     "uniform replaced": {"replace": True},
     "weighted": {"method": "weighted"},
@@ -21,14 +21,14 @@ WAYS: dict[str, dict[str, Any]] = {
 }
 
 
-def sampler(graph: Any, fanouts: list[int], *, way: str = "uniform", **options: Any) -> NeighborSampler:
-    """A sampler that draws in one of WAYS; where weights count, every third edge has none."""
+def sampler(graph: Any, fanouts: list[int], *, strategy: str = "uniform", **options: Any) -> NeighborSampler:
+    """A sampler that draws in one of STRATEGIES; where weights count, every third edge has none."""
     count = graph.num_edges if isinstance(graph, SparseGraph) else graph.shape[1]
     weights = None
-    if WAYS[way].get("method") == "weighted":
+    if STRATEGIES[strategy].get("method") == "weighted":
         weights = torch.rand(count, generator=torch.Generator().manual_seed(7))
         weights[::3] = 0
-    return NeighborSampler(graph, fanouts, weights=weights, **WAYS[way], **options)
+    return NeighborSampler(graph, fanouts, weights=weights, **STRATEGIES[strategy], **options)
 
 
 def assert_same(mine: Sample, theirs: Sample) -> None:

@@ -16,7 +16,7 @@ from gnnsparse.sampling.draws import Numbering
 from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.sampling.samplers import WAYS, assert_same, check_numbers, sampler
+from tests.sampling.samplers import STRATEGIES, assert_same, check_numbers, sampler
 
 
 def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
@@ -27,39 +27,41 @@ def graph(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
     return SparseGraph.from_edge_index(found, nodes)
 
 
-def make(way: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
-    return sampler(of, fanouts, way=way, seed=11, keep_edge_ids=True, **options)
+def make(strategy: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
+    return sampler(of, fanouts, strategy=strategy, seed=11, keep_edge_ids=True, **options)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("values", [None, "mean", "gcn"])
 @pytest.mark.parametrize("fanouts", [[5, 40, -1], [5, 40, 3]])
-def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None, fanouts: list[int], late: Any) -> None:
+def test_a_gpu_draws_what_the_cpu_draws(
+    strategy: str, values: str | None, fanouts: list[int], late: Any
+) -> None:
     """Layer by layer, and all at once where no row can have more edges than are asked for."""
-    if values == "gcn" and way.startswith("weighted"):
+    if values == "gcn" and strategy.startswith("weighted"):
         pytest.skip("is refused")
     of, seeds = graph(), torch.tensor([0, 299, 17, 2, 100, 1, 64])
-    on_cpu = make(way, of, fanouts, values=values).sample(seeds, step=9)
+    on_cpu = make(strategy, of, fanouts, values=values).sample(seeds, step=9)
     with emulated.running(late) as path:
-        made = make(way, of, fanouts, values=values)
+        made = make(strategy, of, fanouts, values=values)
         path.waits = 0
         with emulated.NotingWaits() as noted:
             found = made.sample(seeds, step=9)
         assert noted.found == []
-        if way != "labor" and -1 not in fanouts:
+        if strategy != "labor" and -1 not in fanouts:
             assert path.waits == 1
         assert_same(found, on_cpu)
         assert_same(made.sample(seeds, step=9), on_cpu)  # the places are free again
         assert {"cuda_draw_neighbors", "cuda_gather_neighbors", "cuda_number_nodes"} <= path.called
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_subgraphs_of_repeated_edges_are_those_of_the_cpu(way: str, late: Any) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_subgraphs_of_repeated_edges_are_those_of_the_cpu(strategy: str, late: Any) -> None:
     of, seeds = graph(edges=9000), torch.tensor([0, 299, 17, 2, 100])
     assert of.nnz < of.num_edges
-    mine = make(way, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
+    mine = make(strategy, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
     with emulated.running(late):
-        theirs = make(way, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
+        theirs = make(strategy, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
     assert torch.equal(mine.nodes, theirs.nodes)
     assert torch.equal(mine.edge_index, theirs.edge_index)
     assert torch.equal(mine.edge_ids, theirs.edge_ids)
@@ -118,10 +120,10 @@ def test_any_fanouts_draw_what_the_cpu_draws(late: Any, data: st.DataObject) -> 
     of = graph(60, data.draw(st.integers(0, 400)), data.draw(st.integers(0, 5)))
     seeds = torch.tensor(data.draw(st.lists(st.integers(0, 59), unique=True, max_size=60)), dtype=torch.int64)
     fanouts = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
-    way = data.draw(st.sampled_from([way for way in WAYS if way != "labor"]))
-    on_cpu = make(way, of, fanouts).sample(seeds, 3)
+    strategy = data.draw(st.sampled_from([strategy for strategy in STRATEGIES if strategy != "labor"]))
+    on_cpu = make(strategy, of, fanouts).sample(seeds, 3)
     with emulated.running(late):
-        assert_same(make(way, of, fanouts).sample(seeds, 3), on_cpu)
+        assert_same(make(strategy, of, fanouts).sample(seeds, 3), on_cpu)
 
 
 def test_two_kinds_of_nodes_at_once(late: Any) -> None:

@@ -19,7 +19,7 @@ from gnnsparse.sampling.draws import Numbering
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
 from models import MODELS
 from tests.helpers import reference_layers
-from tests.sampling.samplers import WAYS, assert_same, check_numbers, sampler
+from tests.sampling.samplers import STRATEGIES, assert_same, check_numbers, sampler
 from tests.together import run_together
 
 
@@ -49,16 +49,16 @@ def pairs(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
     return block.targets[row], block.sources[col]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("values", [None, "mean", "gcn"])
-def test_every_edge_exists_and_fanouts_hold(way: str, values: str | None) -> None:
-    if values == "gcn" and way.startswith("weighted"):
+def test_every_edge_exists_and_fanouts_hold(strategy: str, values: str | None) -> None:
+    if values == "gcn" and strategy.startswith("weighted"):
         pytest.skip("is refused")
     edge_index = edges()
     graph = SparseGraph.from_edge_index(edge_index, 60)
     matrix = matrix_of(SparseGraph(graph.csr)) > 0
     fanouts = [4, 3, 2]
-    made = sampler(edge_index, fanouts, way=way, values=values, num_nodes=60, keep_edge_ids=True)
+    made = sampler(edge_index, fanouts, strategy=strategy, values=values, num_nodes=60, keep_edge_ids=True)
     sample = made.sample([3, 59, 1, 10], step=5)
     assert sample.seeds.tolist() == [3, 59, 1, 10]
     assert torch.equal(sample.blocks[-1].targets, sample.seeds)
@@ -79,9 +79,9 @@ def test_every_edge_exists_and_fanouts_hold(way: str, values: str | None) -> Non
         if values == "gcn":
             assert int(is_loop.sum()) == rows
             degrees = degrees - matrix.diagonal()[block.targets].long()
-        if way == "uniform":
+        if strategy == "uniform":
             assert torch.equal(taken, degrees.clamp(max=fanout))
-        elif way == "labor":
+        elif strategy == "labor":
             assert torch.equal(taken[degrees <= fanout], degrees[degrees <= fanout])
         else:
             assert int(taken.max()) <= fanout
@@ -137,12 +137,12 @@ def test_means_and_sums_are_of_what_was_drawn(replace: bool) -> None:
     assert_accurate(means, sums / counts.clamp(min=1)[:, None], sums.double() / counts.clamp(min=1)[:, None])
 
 
-@pytest.mark.parametrize("way", ["uniform", "uniform replaced", "labor"])
-def test_the_expectation_of_gcn_is_the_whole_graphs_product(way: str) -> None:
+@pytest.mark.parametrize("strategy", ["uniform", "uniform replaced", "labor"])
+def test_the_expectation_of_gcn_is_the_whole_graphs_product(strategy: str) -> None:
     graph = plain(40, 500)
     adj = gnnsparse.prepare(graph, values="gcn", cache=False)
     x, seeds, draws = torch.randn(40, 2), torch.arange(12), 300
-    made = sampler(graph, [4], way=way, values="gcn", seed=1)
+    made = sampler(graph, [4], strategy=strategy, values="gcn", seed=1)
     found = []
     for step in range(draws):
         sample = made.sample(seeds, step)
@@ -151,7 +151,7 @@ def test_the_expectation_of_gcn_is_the_whole_graphs_product(way: str) -> None:
     error = drawn.mean(0) - (adj @ x)[seeds].double()
     spread = drawn.std(0) / draws**0.5
     # LABOR divides by the number of draws, which makes it wrong by something of the order of 1 / fan-out^2.
-    slack = 0.05 if way == "labor" else 1e-5
+    slack = 0.05 if strategy == "labor" else 1e-5
     assert bool((error.abs() <= 4.5 * spread + slack).all())
 
 
@@ -271,10 +271,10 @@ def test_labor_shares_its_numbers_among_targets() -> None:
         assert bool((matrix[0, shared] >= matrix[2, shared]).all())
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_every_number_of_threads_draws_the_same(way: str) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_every_number_of_threads_draws_the_same(strategy: str) -> None:
     graph = plain(30_000, 200_000)
-    made = sampler(graph, [6, 3], way=way, keep_edge_ids=True)
+    made = sampler(graph, [6, 3], strategy=strategy, keep_edge_ids=True)
     before, found = torch.get_num_threads(), []
     try:
         for threads in (1, 2, 3, 5):
@@ -397,14 +397,14 @@ def test_wrong_links_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("values", [None, "mean", "gcn"])
-def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None) -> None:
-    if values == "gcn" and way.startswith("weighted"):
+def test_a_gpu_draws_what_the_cpu_draws(strategy: str, values: str | None) -> None:
+    if values == "gcn" and strategy.startswith("weighted"):
         pytest.skip("is refused")
     graph = plain(30_000, 300_000)
     on_cpu, on_gpu = (
-        sampler(graph, [10, 5], way=way, values=values, keep_edge_ids=True, device=device)
+        sampler(graph, [10, 5], strategy=strategy, values=values, keep_edge_ids=True, device=device)
         for device in ("cpu", "cuda")
     )
     seeds = torch.randperm(30_000)[:2000]
@@ -418,10 +418,12 @@ def test_a_gpu_draws_what_the_cpu_draws(way: str, values: str | None) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("way", WAYS)
-def test_a_gpu_draws_the_repeated_edges_that_the_cpu_draws(way: str) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_gpu_draws_the_repeated_edges_that_the_cpu_draws(strategy: str) -> None:
     found = edges(300, 20_000)
-    on_cpu, on_gpu = (sampler(found, [10, -1, 5], way=way, device=device) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (
+        sampler(found, [10, -1, 5], strategy=strategy, device=device) for device in ("cpu", "cuda")
+    )
     seeds = torch.randperm(290)[:50]
     mine, theirs = on_cpu.sample_subgraph(seeds, 3), on_gpu.sample_subgraph(seeds.cuda(), 3)
     for name in ("nodes", "edge_index", "edge_ids"):

@@ -128,7 +128,7 @@ class Spiller:
         paths = [self._folder / f"{self._files + number}.keys" for number in range(buckets)]
         self._files += buckets
         totals = np.zeros(buckets, np.int64)
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as stack:
             files: dict[int, Any] = {}
             for keys in parts:
                 bucket = bucket_of_cell[(keys - low) // width]
@@ -139,7 +139,7 @@ class Spiller:
                     first, end = end, end + int(counts[number])
                     with writing(paths[number]):
                         if number not in files:
-                            files[number] = opened.enter_context(open(paths[number], "xb", buffering=0))
+                            files[number] = stack.enter_context(open(paths[number], "xb", buffering=0))
                         write_all(files[number], bytes_of(ordered[first:end]))
                 totals += counts
         return list(zip(paths, totals.tolist(), strict=True))

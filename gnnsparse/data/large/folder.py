@@ -184,15 +184,15 @@ def _read_header(folder: Path) -> Header:
         raise DamagedGraphError(str(error)) from error
     except (FileNotFoundError, NotADirectoryError):
         bad_value("folder", f"{folder} is no folder of a graph; accepted: one that `build_graph` made")
-    plain = content.get("graph") if isinstance(content, dict) else None
-    if not isinstance(plain, dict) or plain.get("made_by") != _MARK:
+    graph = content.get("graph") if isinstance(content, dict) else None
+    if not isinstance(graph, dict) or graph.get("made_by") != _MARK:
         _damaged(path, "it has not the mark of a graph")
-    if content.get("checksum") != _sum_of(plain):
+    if content.get("checksum") != _sum_of(graph):
         _damaged(path, "it does not match its checksum")
-    if plain.get("version") != _VERSION:
-        bad_value("folder", f"{path} is of version {plain.get('version')}; accepted: {_VERSION}")
+    if graph.get("version") != _VERSION:
+        bad_value("folder", f"{path} is of version {graph.get('version')}; accepted: {_VERSION}")
     try:
-        facts = {name: value for name, value in plain.items() if name not in ("made_by", "version")}
+        facts = {name: value for name, value in graph.items() if name not in ("made_by", "version")}
         header: Header = from_plain(Header, facts, "graph")
     except PlainError as error:
         _damaged(path, str(error))
