@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.arguments import at_least_one, device_option, file_option
-from gnnsparse.runtime.environment import DEVICES, describe_environment, write_json
+from gnnsparse.bench.arguments import add_device, at_least_one, file_option, folder_option
+from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 from gnnsparse_cli import Parser
 from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr  # noqa: F401  (each registers itself)
@@ -29,13 +29,6 @@ whether that is the paper's matrix, a part of its collection, or one that stands
 (matrices, a GPU) is listed with how to get it. Without --figure, what takes a minute or two runs, and the
 rest is listed.
 """
-
-
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
-    return path
 
 
 def _file(text: str) -> Path:
@@ -53,14 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--figure", nargs="+", metavar="NAME", help="figures and tables, such as figure-1 or table-7; or all"
     )
     parser.add_argument(
-        "--data", type=_folder, metavar="FOLDER",
+        "--data", type=folder_option, metavar="FOLDER",
         help="where the matrices are, at any depth: files .mtx, .mtx.gz or .npz with the matrix's name, the "
         "folders of DLMC, raw files of data sets",
     )  # fmt: skip
-    parser.add_argument(
-        "--device", type=device_option, default="auto", metavar="NAME",
-        help=f"{', '.join(DEVICES)}; default: auto",
-    )  # fmt: skip
+    add_device(parser)
     parser.add_argument("--json", type=file_option, metavar="FILE.json", help="write all rows")
     parser.add_argument(
         "--results", type=_file, metavar="FILE.json",

@@ -5,13 +5,7 @@ from __future__ import annotations
 from statistics import mean
 
 from gnnsparse.preprocess.reorder import METHODS
-from papers.analysis import (
-    READINGS,
-    adjacent_dissimilarity,
-    count_vectors,
-    footprint,
-    partition_rows,
-)
+from papers.analysis import READINGS, adjacent_dissimilarity, count_vectors, footprint, partition_rows
 from papers.figures import Missing, Outcome, register_paper
 from papers.session import Session
 from papers.speed import FormatCase, compare_cases, over_peer, precision_of

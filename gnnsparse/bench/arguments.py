@@ -16,7 +16,7 @@ from gnnsparse.runtime.environment import DEVICES
 
 __all__ = [
     "PLOT_ENDINGS", "Several", "add_device", "add_outputs", "at_least_one", "device_option", "devices_here",
-    "file_option", "matrices_option", "number_option", "plot_option", "seed_option",
+    "file_option", "folder_option", "matrices_option", "number_option", "plot_option", "seed_option",
 ]  # fmt: skip
 
 #: Endings of the names of figures.
@@ -112,6 +112,14 @@ def file_option(text: str) -> Path:
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
+    return path
+
+
+def folder_option(text: str) -> Path:
+    """Read an option that names a folder which is there."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
     return path
 
 

@@ -14,15 +14,7 @@ from rich.table import Table
 from gnnsparse.bench.kernels import Bench
 from gnnsparse.bench.noise import SPREAD_LIMIT, is_noise
 from gnnsparse.bench.peers import BASELINES, peer_precision
-from gnnsparse.bench.session import (
-    LOSS,
-    Row,
-    new_table,
-    no_losses,
-    printer,
-    shown_error,
-    skipped_lines,
-)
+from gnnsparse.bench.session import LOSS, Row, new_table, no_losses, printer, shown_error, skipped_lines
 from gnnsparse.precision import Precision
 
 __all__ = ["add_ratios", "as_json", "lost_cases", "means_of_auto", "print_report"]

@@ -7,14 +7,20 @@ import math
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict, fields
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.arguments import Several, add_device, add_outputs, at_least_one, number_option
+from gnnsparse.bench.arguments import (
+    Several,
+    add_device,
+    add_outputs,
+    at_least_one,
+    folder_option,
+    number_option,
+)
 from gnnsparse.bench.figures import latency_panels, plot
 from gnnsparse.bench.latency_measure import LatencyBench
 from gnnsparse.bench.latency_tasks import (
@@ -77,13 +83,6 @@ def _counts(text: str) -> list[int]:
     return [at_least_one(part) for part in text.split(",")]
 
 
-def _folder(text: str) -> Path:
-    path = Path(text)
-    if not path.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
-    return path
-
-
 _fraction = number_option("a number from 0 on, below 1", lambda value: 0 <= value < 1)
 _scale = number_option("a number above 0, at most 1", lambda value: 0 < value <= 1)
 _seconds = number_option("a number of seconds above 0", lambda value: 0 < value < 1e6)
@@ -139,7 +138,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ),
         "--vector": (at_least_one, 8, "N", "rows of a vector of the pattern; default: 8"),
         "--root": (
-            _folder, None, "DIR",
+            folder_option, None, "DIR",
             "a folder with the files of the data set, or with one for each data set",
         ),
         "--scale": (_scale, 1.0, "S", "size of generated data sets, at most 1 (default)"),

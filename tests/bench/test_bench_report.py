@@ -8,11 +8,7 @@ from pathlib import Path
 import pytest
 
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
-from gnnsparse.bench.kernels_report import (
-    add_ratios,
-    lost_cases,
-    means_of_auto,
-)
+from gnnsparse.bench.kernels_report import add_ratios, lost_cases, means_of_auto
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision

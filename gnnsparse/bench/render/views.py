@@ -208,7 +208,7 @@ def show_times(
             bars = tuple(bar for bar in bars if bar.value is not None or bar.text != "None")
             if 1 < len(bars) <= _BARS and len(keys) * len(groups) <= _CASES_DRAWN:
                 charts.append(Bars(f"{words or file}, ms", bars))
-    comparisons = [found for group_ in compared.values() for found in group_]
+    comparisons = [found for group in compared.values() for found in group]
     beside = [
         {
             "case": found.case, "ours": found.ours, "ours_ms": found.ours_ms, "best other": found.best,
