@@ -49,7 +49,7 @@ def _out(text: str) -> Path:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declares the options."""
+    """Declare the options."""
     parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
     parser.add_argument(
         "--data", metavar="NAME_OR_FILE",

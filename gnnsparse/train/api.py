@@ -112,7 +112,6 @@ class _Caller:
         kind: one of INPUTS but "auto".
         values: weights of the operand.
         precision: precision of the operand's products, and on a GPU of dense layers.
-        device: the device.
         arguments: names of the edges' attributes that are passed as well.
         fixed: the graph of the training, and its edges if it came as PyG's Data.
     """
@@ -150,7 +149,6 @@ class _Caller:
         return x.to(self.device, storage), graph
 
     def graph(self, data: Any) -> Any:
-        """Returns the graph of data as the model takes it."""
         if self.kind == "none":
             return None
         if self.kind == "edge_index":
@@ -334,7 +332,6 @@ def fit(
 def _dataset(
     data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]]
 ) -> tuple[Any, Task[Any, Any]]:
-    """Returns the data set of what `fit` was given, and its task."""
     from gnnsparse.data import dataset_of_pyg
 
     for task in tasks.values():
@@ -357,7 +354,6 @@ def _dataset(
 
 
 def _peers(group: dist.ProcessGroup) -> Peers:
-    """Returns what is known of the processes of a group, which all call it."""
     from gnnsparse.distributed.training import Peers
 
     control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
@@ -395,13 +391,9 @@ def _inputs_of(model: torch.nn.Module) -> str:
 
 
 def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
-    """Raise a TypeError unless the `forward` of a model takes what it is called with.
+    """Raises a TypeError unless the `forward` of a model takes what it is called with.
 
-    Args:
-        model: the model.
-        kind: one of INPUTS but "auto".
-        is_guess: whether it was inferred from the model.
-        arguments: the attributes of edges that the data have, by name.
+    `arguments` are the attributes of edges that the data have, and `is_guess` says that `kind` was inferred.
     """
     given = ("x",) if kind == "none" else ("x", "A" if kind == "operand" else "edge_index")
     signature = inspect.signature(model.forward)

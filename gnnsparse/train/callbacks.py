@@ -45,13 +45,7 @@ __all__ = [
 
 
 def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
-    """Return the scores of the module's validation step, in evaluation mode and without gradients.
-
-    Args:
-        plugin: Lightning's precision plugin.
-        module: the module, which is in training mode afterwards.
-        batch: the batch.
-    """
+    """Return the scores of the module's validation step, in evaluation mode and without gradients."""
     module.eval()
     try:
         with torch.no_grad(), plugin.val_step_context():
@@ -65,10 +59,6 @@ class Validation(Callback):
     """Validates every few steps, and after the last one, with the batch that was just trained on.
 
     Lightning's evaluation loop would take as long as a whole epoch on a small graph.
-
-    Args:
-        every: number of steps from one validation to the next.
-        history, best: are told of each validation.
     """
 
     def __init__(self, every: int, history: History, best: BestEpoch) -> None:
@@ -126,13 +116,10 @@ class StepRows:
 
 
 class History(Callback):
-    """Sends training losses and validation scores to the loggers, a row for each step.
+    """Sends losses and validation scores to the loggers, a row for each step, `every` steps at a time.
 
-    Args:
-        every: number of steps from one write to the next.
-        steps: optimiser steps of an epoch.
-        in_chunks: whether rows come by `add`, many at a time.
-        curves: stores all rows for plots, if there are any.
+    Rows of single steps come with Lightning's steps, and those of chunks by `add`. `curves` stores all of
+    them.
 
     Attributes:
         latest: the last value that was written of each column, by name.
@@ -220,13 +207,8 @@ class BestEpoch(Callback):
     """Stores the weights of the epoch with the best validation score, the first one among equals.
 
     The comparison runs on the device: each validation selects between the stored and the present weights by
-    an element-wise operation, so that the host does not wait. With `patience` the host needs the outcome and
-    waits.
-
-    Args:
-        score: name of the score.
-        patience: number of steps without a better score after which training stops; None: it does not.
-        smaller_is_better: whether smaller values of the score are better.
+    an element-wise operation, so that the host does not wait. With `patience`, the steps without a better
+    score after which training stops, the host needs the outcome and waits.
 
     Attributes:
         weights: the model's state dict after the best epoch.
@@ -252,12 +234,8 @@ class BestEpoch(Callback):
     def update(self, scores: dict[str, torch.Tensor], step: int | torch.Tensor, module: Any) -> None:
         """Store score, step and weights if the score is the best so far.
 
-        The tensors that hold them stay the same from the second call on, so that it can be captured.
-
-        Args:
-            scores: scores by name, on the device.
-            step: the step that was validated; a tensor int64 [] on the device if the call is captured.
-            module: the module with the model.
+        The tensors that hold them stay the same from the second call on, so that it can be captured, with a
+        step that is int64 [] on the device.
         """
         value = self._sign * scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
@@ -300,16 +278,11 @@ class BestEpoch(Callback):
 class Checkpoints(Callback):
     """Writes last.ckpt, from which a run can be resumed, and best.ckpt, the best weights.
 
-    Files are written atomically. If the disk is full or fails, a RunFolderWarning says so, the files of
-    before stay, and training goes on. last.ckpt includes the state of torch's random number generators, so
-    that a resumed run drops out what an uninterrupted one would.
-
-    Args:
-        folder: the folder to write to; None: nothing is written, and state is restored only.
-        best: the callback that has the best weights.
-        seconds: least time from one write to the next.
-        identity: plain values by name that identify the run, written to both files.
-        recipe: what the model is made of, written to both files; None: they do not say.
+    Files are written atomically, `seconds` apart at least. If the disk is full or fails, a RunFolderWarning
+    says so, the files of before stay, and training goes on. last.ckpt includes the state of torch's random
+    number generators, so that a resumed run drops out what an uninterrupted one would. Both files have the
+    identity of the run and the recipe of its model. Without a folder state is restored, and nothing is
+    written.
     """
 
     def __init__(
@@ -400,13 +373,9 @@ class Checkpoints(Callback):
 
 
 class EpochTimer(Callback):
-    """Times steps in periods of several steps, validation included.
+    """Times steps in periods, those from one validation to the next, so that each has one.
 
     On a GPU it records CUDA events and reads them at the end, because the host runs ahead of the device.
-
-    Args:
-        period: steps of a period, which are those from one validation to the next, so that each period has
-            one.
     """
 
     def __init__(self, period: int = 1) -> None:
@@ -450,13 +419,9 @@ class EpochTimer(Callback):
 
 
 def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> list[Logger]:
-    """Return the loggers of a run.
+    """Return the loggers of a run, of which a resumed one has done some steps.
 
-    Args:
-        config: settings of the training loop.
-        folder: the run's folder; None: there are no loggers.
-        done: the steps that a resumed run has done. What was logged of later ones, before the run was killed,
-            is dropped, because they are trained again.
+    What was logged of later ones, before the run was killed, is dropped, because they are trained again.
     """
     loggers: list[Logger] = []
     if folder is None:
@@ -526,12 +491,7 @@ class StepProfiler(Callback):
     """Profiles a few steps after the first ones, writes their trace and prints what they cost.
 
     A run with fewer steps than that is profiled from its first step on. If Lightning's step is a chunk of
-    steps, whole chunks are profiled.
-
-    Args:
-        steps: number of steps to profile.
-        device: the device of the run.
-        trace: the file of the trace. If it can't be written, a RunFolderWarning says so.
+    steps, whole chunks are profiled. If the trace can't be written, a RunFolderWarning says so.
     """
 
     def __init__(self, steps: int, device: torch.device, trace: Path) -> None:
@@ -597,16 +557,9 @@ class _Bar(Progress):
 class ProgressReport(Callback):
     """Reports how far the training is, with the latest loss and scores.
 
-    On a terminal it is a bar; elsewhere a line every few seconds, which is flushed at once, so that a log
-    file can be watched. A run that takes less prints none. For the report the history is written to the
-    loggers, which waits for a GPU, every few seconds.
-
-    Args:
-        history: the callback that has the losses and scores.
-        steps: optimiser steps of an epoch.
-        seconds: least time from one line to the next.
-        redraw: least time from one drawing of the bar to the next.
-        console: the console; None: the standard output.
+    On a terminal it is a bar, drawn every `redraw` seconds; elsewhere a line every few `seconds`, which is
+    flushed at once, so that a log file can be watched. A run that takes less prints none. For the report the
+    history is written to the loggers, which waits for a GPU, every few seconds.
     """
 
     def __init__(

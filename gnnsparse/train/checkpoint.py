@@ -92,13 +92,10 @@ def _sum(content: Any) -> str:
 
 
 def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
-    """Reads the weights of a model from a best.ckpt or a last.ckpt, and what the model is made of.
+    """Read the weights of a model from a best.ckpt or a last.ckpt, and what the model is made of.
 
-    Reading it makes tensors and plain values only: code in a file is not executed.
-
-    Returns:
-        The model's state dict, and the plain values of its ModelRecipe, which are not checked yet; None: the
-        file has none.
+    Reading it makes tensors and plain values only: code in a file is not executed. The plain values of the
+    ModelRecipe are not checked yet; None: the file has none.
 
     Raises:
         CheckpointError: it is no checkpoint of a run, or it was damaged.
@@ -215,12 +212,7 @@ def _with_sum(size: str, tensors: list[torch.Tensor | None], *parts: object) -> 
 
 
 def check_data(path: Path, contents: Mapping[str, str]) -> None:
-    """Raise a CheckpointError that names what differs if a run was trained on other data.
-
-    Args:
-        path: the checkpoint, which `check_checkpoint` has checked.
-        contents: what `contents_of` returns for the data set.
-    """
+    """Raise a CheckpointError that names what differs if a run was trained on data with other contents."""
     written = _read(path)[IDENTITY].get(DATA)
     if not isinstance(written, dict) or written == contents:
         return
@@ -250,10 +242,6 @@ def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) ->
     """Raise a CheckpointError if a run came to its end and has its results: there is nothing to go on with.
 
     A run that was killed between its last checkpoint and its results is resumed to be scored.
-
-    Args:
-        path: the checkpoint, in a folder of the run's folder; `check_checkpoint` has checked it.
-        config, steps_per_epoch: as for `check_checkpoint`.
     """
     results = path.resolve().parent.parent / "result.json"
     if not results.exists():
@@ -380,11 +368,6 @@ def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
 
 def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> None:
     """Raise an error if a checkpoint is not one of the module's model, optimiser and schedule.
-
-    Args:
-        path: the file, for the message.
-        checkpoint: what `check_checkpoint` returned.
-        module: the module that would be restored.
 
     Raises:
         CheckpointError: names, shapes or dtypes of weights, or settings of the optimiser differ.

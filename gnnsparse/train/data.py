@@ -274,17 +274,11 @@ class MiniBatchData(PreparedData):
 def shuffled_epochs(
     data: pl.LightningDataModule, items: int, batch_size: int, seed: int
 ) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
-    """Yields the steps of epochs from the trainer's next step on: without end for `fit`, else one epoch.
+    """Yield the steps of epochs from the trainer's next step on: without end for `fit`, else one epoch.
 
-    Args:
-        data: the data module, whose trainer says how many steps were made.
-        items: number of items, all of which an epoch takes.
-        batch_size: items of a step.
-        seed: seed of the order, which the seed and the number of the epoch decide.
-
-    Yields:
-        The number of the first step, counted from 0 over all epochs, and for each step the indices of its
-        items, int64 [at most batch_size] on the CPU.
+    The order of an epoch depends on the seed and its number. It is yielded as the number of its first step,
+    counted from 0 over all epochs, and for each step the indices of its items, int64 [at most batch_size] on
+    the CPU.
     """
     step = 0 if data.trainer is None else data.trainer.global_step
     while True:

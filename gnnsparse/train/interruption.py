@@ -85,10 +85,6 @@ class StopAtRequest(Callback):
 
     Several ranks end after the same step, the first in which a signal had come to one of them.
 
-    Args:
-        request: notes the signals of this process.
-        peers: the ranks; None: this process trains alone.
-
     Attributes:
         stopped: whether it has ended the training, and not early stopping in the same step.
     """

@@ -148,12 +148,7 @@ class TaskModule(pl.LightningModule):
 
 
 class ScoredModule(TaskModule):
-    """A TaskModule that scores the parts "train", "val" and "test" of a data set in one way.
-
-    Args:
-        model, optimizer, max_steps: see TaskModule.
-        dataset: the data set.
-    """
+    """A TaskModule that scores the parts "train", "val" and "test" of a data set in one way."""
 
     def __init__(
         self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int
@@ -183,9 +178,6 @@ class ScoredModule(TaskModule):
 
 class TargetModule(ScoredModule):
     """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics.
-
-    Args:
-        model, dataset, optimizer, max_steps: see ScoredModule. Targets and metric decide loss and scores.
 
     Raises:
         ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go

@@ -57,16 +57,10 @@ class Curves:
 def confusion_matrix(
     dataset: NodeDataset | GraphDataset, logits: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor | None:
-    """Counts which classes were predicted for which.
+    """Return how many items with the class of a row were given the class of a column.
 
-    Args:
-        dataset: the data set.
-        logits: [n, classes].
-        y: int64 [n], the classes, -1 for missing ones.
-
-    Returns:
-        int64 [classes, classes] on the CPU: items of the class of a row that were given the class of a
-        column. None: the targets are no classes.
+    It is int64 [classes, classes] on the CPU. Classes in `y` may be missing, -1. None: the targets are no
+    classes.
     """
     if dataset.multi_label or dataset.regression:
         return None

@@ -52,11 +52,7 @@ _AHEAD = 4
 
 @dataclass(frozen=True)
 class BlockBound:
-    """The sizes of a block's padded operand. There is a row, a column and a nonzero more than a sample has.
-
-    Attributes:
-        rows, cols, nnz: the sizes.
-    """
+    """The sizes of a block's padded operand: a row, a column and a nonzero more than a sample has."""
 
     rows: int
     cols: int
@@ -82,15 +78,11 @@ def _bound(sizes: Sequence[int], most: int) -> int:
 def bounds_of(
     samples: Sequence[Sequence[BlockArrays]], nodes: int, most_edges: Sequence[tuple[int, int]]
 ) -> list[BlockBound]:
-    """Returns sizes that samples hardly ever exceed, after some that were drawn.
+    """Return sizes that samples hardly ever exceed, after the blocks of some that were drawn.
 
     The numbers of rows grow from the last block to the first, so that arrays of nodes tell by their number of
-    rows which block they belong to.
-
-    Args:
-        samples: the blocks of some samples with equally many seeds.
-        nodes: number of nodes of the graph.
-        most_edges: for each block numbers of nonzeros that no row and no column exceeds.
+    rows which block they belong to. `most_edges` are for each block numbers of nonzeros that no row and no
+    column exceeds.
     """
     found: list[BlockBound] = []
     rows = _rounded(samples[0][-1].csr.rows + 1)
@@ -131,13 +123,9 @@ class StaticBlocks:
     """Static buffers for the operands of a sample's blocks.
 
     All sizes are bounds: rows behind those of a sample have no edges, nonzeros behind its own belong to no
-    row. `load` copies arrays into them, and `assemble` gives what is behind them the values it has to
-    have, by operations whose sizes do not depend on the sample, so that a CUDA graph can hold it.
-
-    Args:
-        sampler: draws the samples.
-        bounds: the sizes of the blocks.
-        weighted: a block that was drawn, which shows what weights there are.
+    row. `load` copies arrays into them, and `assemble` gives what is behind them the values it has to have,
+    by operations whose sizes do not depend on the sample, so that a CUDA graph can hold it. `weighted`, a
+    block that was drawn, shows what weights there are.
 
     Attributes:
         adjs: the operands.
@@ -296,15 +284,7 @@ class DrawnBatch:
 def make_sampler(
     config: SamplerConfig, graph: SparseGraph, values: str | None, data: PreparedData, seed: int
 ) -> NeighborSampler:
-    """Makes the sampler of a run.
-
-    Args:
-        config: the options.
-        graph: the graph.
-        values: weights of the operands, "gcn", "mean" or None.
-        data: the data module, which has the precision and the device.
-        seed: seed of all draws.
-    """
+    """Make the sampler of a run, for operands with the weights `values` on the device of the data."""
     return NeighborSampler(
         graph,
         list(config.fanouts),
@@ -320,13 +300,7 @@ def make_sampler(
 def make_store(
     config: SamplerConfig, x: torch.Tensor, sampler: NeighborSampler, data: PreparedData
 ) -> FeatureStore:
-    """Makes the store of a run's features.
-
-    Args:
-        config: the options.
-        x: [nodes, features], where they are.
-        sampler: the run's sampler, whose graph says which nodes are used most.
-        data: the data module, which has the precision and the device.
+    """Make the store of a run's features, [nodes, features]; the sampler's graph says which are used most.
 
     Raises:
         ValueError: the placement does not go with the device.
@@ -354,11 +328,9 @@ def sampler_identity(run: RunOptions) -> dict[str, Any]:
 
 
 def check_blocks(model: Any, config: SamplerConfig) -> None:
-    """Raises a ValueError unless a model takes as many sampled blocks as there are fan-outs.
+    """Raise a ValueError unless a model takes as many sampled blocks as there are fan-outs.
 
-    Args:
-        model: the model; one that takes blocks says how many in its attribute `num_convolutions`.
-        config: the options of the sampler.
+    A model that takes blocks says how many in its attribute `num_convolutions`.
     """
     layers = getattr(model, "num_convolutions", None)
     if layers is None:
@@ -378,15 +350,6 @@ class NodeBatches:
     these are does not depend on the number of ranks, and neither does which neighbours are drawn for a node.
     A rank that no node is left for takes the first one of the step with a fraction of 0, since its gradients
     are exchanged like those of the others.
-
-    Args:
-        data: the data module.
-        sampler: draws the neighbours.
-        config: the options.
-        store: the features of the graph's nodes.
-        nodes: int64 [n], the nodes to train on.
-        y: their targets.
-        seed: seed of the order.
     """
 
     def __init__(
@@ -463,12 +426,9 @@ class NodeBatches:
                 yield self.draw(step, ids, fraction)
 
     def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> DrawnBatch:
-        """Draws the neighbours for a step, and gathers features that are not in the device's memory.
+        """Draw the neighbours for a step, and gather features that are not in the device's memory.
 
-        Args:
-            step: number of the step.
-            ids: int64 [batch] on the device, indices of its nodes in `nodes`.
-            fraction: see NodeBatch.
+        Its nodes have the indices `ids`, int64 [batch] on the device, in `nodes`.
         """
         blocks = self._sampler.draw(self._nodes[ids], step % 2**32)
         stays = self._store.placement == "device"
@@ -500,18 +460,7 @@ class NodeBatches:
 
 
 class StaticBatch:
-    """Static buffers for a batch of a fixed number of nodes to train on.
-
-    Args:
-        blocks: the operands.
-        count: the number of nodes to train on.
-        store: the features of the graph's nodes.
-        y: the targets of all nodes to train on.
-        data: the data module.
-
-    Attributes:
-        count: the argument.
-    """
+    """Static buffers for a batch of a fixed number of nodes to train on."""
 
     def __init__(
         self, blocks: StaticBlocks, count: int, store: FeatureStore, y: torch.Tensor, data: PreparedData

@@ -26,11 +26,6 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
     Checkpoints hold the state of all parameters as those of Adam do, so that a run can go on with any number
     of ranks, or without a division.
-
-    Args:
-        groups: groups of parameters with their settings.
-        peers: the ranks.
-        **defaults: arguments of Adam.
     """
 
     def __init__(self, groups: list[dict[str, Any]], peers: Peers, **defaults: Any) -> None:
@@ -67,9 +62,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 class SharedCheckpoints(Checkpoints):
     """Checkpoints of ranks that divide the optimiser's state: rank 0 writes after all have sent theirs.
 
-    Args:
-        peers: the ranks.
-        *args: the arguments of Checkpoints; a rank other than 0 has no folder.
+    A rank other than 0 has no folder.
     """
 
     def __init__(self, peers: Peers, *args: Any) -> None:

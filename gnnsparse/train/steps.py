@@ -83,17 +83,11 @@ def _hook(module: torch.nn.Module) -> str | None:
 
 
 class Recorder:
-    """Captures calls in CUDA graphs on one GPU.
+    """Captures calls in CUDA graphs on one GPU; with `required` a capture that fails ends the run.
 
-    When a capture fails, the calls of all programs run as they are from then on.
-
-    Several ranks capture a call on all of them, or on none: NCCL does not allow anything between. A capture
-    launches nothing, so that a rank whose capture fails leaves no other one waiting.
-
-    Args:
-        device: the GPU.
-        required: whether a capture that fails ends the run.
-        peers: the ranks; None: this process trains alone.
+    When a capture fails, the calls of all programs run as they are from then on. Several ranks capture a call
+    on all of them, or on none: NCCL does not allow anything between. A capture launches nothing, so that a
+    rank whose capture fails leaves no other one waiting.
 
     Attributes:
         problem: why a capture failed; None: none did.
@@ -117,14 +111,9 @@ class Recorder:
         current.wait_stream(self._stream)
 
     def record(self, call: Callable[[], None], undo: Callable[[], None]) -> Callable[[], None]:
-        """Captures a call that has run before.
+        """Capture a call that has run before, and return what replays it; the call itself if that fails.
 
-        Args:
-            call: the call.
-            undo: called after a failure, to put right what half a call has left in Python's objects.
-
-        Returns:
-            What replays the call; `call` itself if it can't be captured.
+        `undo` is called after a failure, to put right what half a call has left in Python's objects.
 
         Raises:
             UncapturableError: it can't be captured, and the recorder was made with `required`.
@@ -154,10 +143,7 @@ class Recorder:
 class Program:
     """A call that runs as it is the first time, and is captured the second time and replayed from then on.
 
-    Args:
-        call: queues its work on the current stream. Its tensors have the same memory in each call.
-        recorder: captures it.
-        undo: called after a capture that failed.
+    It queues its work on the current stream, and its tensors have the same memory in each call.
     """
 
     def __init__(
@@ -198,13 +184,7 @@ _MOST = 64
 class Chunks:
     """How a run is divided into chunks of steps, and who is told of their steps.
 
-    Attributes:
-        validate_every: steps from one validation to the next; the last step is validated as well.
-        log_every: steps from one write to the loggers to the next.
-        stops_early: whether each validation may be the last.
-        best: stores the best weights.
-        history: is told losses and scores of each chunk.
-        timer: is told when steps begin.
+    With `stops_early` each validation may be the last.
     """
 
     validate_every: int
@@ -234,13 +214,8 @@ class Chunks:
 class Steps:
     """The training steps and the validation of a run as programs, and their results on the device.
 
-    Args:
-        strategy: has the module, its optimiser and schedules, the device and Lightning's plugin of the
-            precision, as a ChunkStrategy does.
-        source: the batches.
-        recorder: captures the steps.
-        chunks: how many steps' results there is room for, and who stores the best weights.
-        done: number of the steps before the first.
+    The strategy has the module, its optimiser and schedules, the device and Lightning's plugin of the
+    precision, as a ChunkStrategy does.
     """
 
     def __init__(
@@ -323,8 +298,8 @@ class Steps:
     def _update(self, step: Callable[[], Any]) -> None:
         """Makes the optimiser's step, in a capture with the settings that a capture needs.
 
-        The fused optimiser computes the same with `capturable`, which only says that it may be captured. It
-        is set for no longer than that, so that a checkpoint is the same as of a run that is not captured.
+        The fused optimiser computes the same with `capturable`. It is set for no longer than a capture, so
+        that a checkpoint is the same as of a run that is not captured.
         """
         if not self._recorder.is_recording:
             step()
@@ -369,13 +344,8 @@ class ChunkStrategy(SingleDeviceStrategy):
     """Lightning's strategy for one device, whose training step is a chunk of steps.
 
     Lightning's own calls of a step, backward and the optimiser, are left out: a chunk has made them. Its
-    counters and schedules go on as if it had made each step.
-
-    Args:
-        device: the device.
-        chunks: how the run is divided into chunks.
-        recorder: captures the steps.
-        source: makes the source of the batches, when the first step is made.
+    counters and schedules go on as if it had made each step. The source of the batches is made when the first
+    step is.
     """
 
     def __init__(
