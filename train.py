@@ -23,7 +23,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from launch.checks import check_quickly, choices, plain, section
+from launch.checks import check_quickly, choices, section, to_dict
 from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
 from launch.sweeps import Sweep, claimed, resume_of
@@ -72,7 +72,7 @@ def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def options_of(group: DictConfig) -> dict[str, Any]:
     """Returns the options of a group without its name."""
-    return {key: value for key, value in plain(group).items() if key != "name"}
+    return {key: value for key, value in to_dict(group).items() if key != "name"}
 
 
 def task_name(cfg: DictConfig) -> str:
@@ -141,7 +141,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
     check_model(cfg, 1, 1)
     own = {"model", "dataset", *SECTIONS}
     groups = {
-        str(name): plain(group)
+        str(name): to_dict(group)
         for name, group in cfg.items()
         if isinstance(group, DictConfig) and name not in own
     }
@@ -169,9 +169,9 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
     from models.registry import REGISTRY
 
-    data = plain(cfg.dataset)
+    data = to_dict(cfg.dataset)
     data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
-    groups = {name: plain(cfg[name]) for name in ("preprocess", *task.groups)}
+    groups = {name: to_dict(cfg[name]) for name in ("preprocess", *task.groups)}
     own: dict[str, Any] = {"name": cfg.model.name, "options": options_of(cfg.model)}
     own["run"] = {"dataset": data, **groups, "seed": run.seed}
     return task.recipe(dataset, run, registry=REGISTRY, **own)
@@ -327,7 +327,7 @@ def run(cfg: DictConfig, folder: Path) -> float:
         with StopRequest() as stop:
             result = fit(module, data, settings.trainer, folder=own, recipe=recipe, stop=stop, **options)
             content = report(cfg, task, settings, data, result)
-            groups = {name: plain(cfg[name]) for name in ("optimizer", "trainer", *task.groups)}
+            groups = {name: to_dict(cfg[name]) for name in ("optimizer", "trainer", *task.groups)}
             finish(content, task, file, lambda: write_card(own.path, recipe, content, groups))
         if stop.signum is not None:
             raise StoppedError(stop.signum, file)

@@ -35,7 +35,7 @@ def choices() -> dict[str, Sequence[str]]:
     return found
 
 
-def plain(group: DictConfig) -> dict[str, Any]:
+def to_dict(group: DictConfig) -> dict[str, Any]:
     """Return the options of a group as Python's own types."""
     content: Any = OmegaConf.to_container(group, resolve=True)
     return {str(key): value for key, value in content.items()}
@@ -48,7 +48,7 @@ def section(cfg: DictConfig, name: str, kind: type[Any]) -> Any:
         TypeError: an option is of another type.
         ValueError: an option is unknown or out of range.
     """
-    options = plain(cfg[name])
+    options = to_dict(cfg[name])
     known = [field.name for field in dataclasses.fields(kind)]
     for option in options:
         if option not in known:

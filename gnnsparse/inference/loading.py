@@ -36,7 +36,7 @@ def write_exported(
     model = module.model if isinstance(module, EdgeModel) else module
     weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
-    write_json(folder / CONFIG, {"gnnsparse": recipe.plain(), "result": dict(result)})
+    write_json(folder / CONFIG, {"gnnsparse": recipe.to_dict(), "result": dict(result)})
 
 
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:

@@ -121,29 +121,29 @@ class Predictor:
         given = (x, *more)
         if len(given) > len(self._inputs):
             bad_value("more", f"got {len(more)} arguments; accepted: at most {len(self._inputs) - 1}")
-        for i, (new, kept) in enumerate(zip(given, self._inputs, strict=False)):
+        for i, (new, own) in enumerate(zip(given, self._inputs, strict=False)):
             if new is not None:
-                self._check(f"argument {i}" if i else "x", new, kept)
+                self._check(f"argument {i}" if i else "x", new, own)
         with torch.no_grad():
-            for new, kept in zip(given, self._inputs, strict=False):
-                if new is not None and kept is not None:
-                    kept.copy_(new, non_blocking=True)
+            for new, own in zip(given, self._inputs, strict=False):
+                if new is not None and own is not None:
+                    own.copy_(new, non_blocking=True)
         if self._replay is None:
             self._run()
         else:
             self._replay()
         return self._out
 
-    def _check(self, name: str, new: Any, kept: torch.Tensor | None) -> None:
+    def _check(self, name: str, new: Any, own: torch.Tensor | None) -> None:
         if not isinstance(new, torch.Tensor):
             bad_type(name, new, "a tensor")
-        if kept is None:
+        if own is None:
             bad_value(name, "got a tensor; accepted: None, as in the example")
-        if (new.shape, new.dtype) != (kept.shape, kept.dtype) or new.device not in (
-            kept.device,
+        if (new.shape, new.dtype) != (own.shape, own.dtype) or new.device not in (
+            own.device,
             torch.device("cpu"),
         ):
             got, want = (
-                f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)} on {t.device}" for t in (new, kept)
+                f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)} on {t.device}" for t in (new, own)
             )
             bad_value(name, f"got {got}; accepted: {want}, as in the example")

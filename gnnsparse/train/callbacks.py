@@ -294,7 +294,7 @@ class Checkpoints(Callback):
         recipe: ModelRecipe | None = None,
     ) -> None:
         self._folder, self._best, self._seconds = folder, best, seconds
-        self._labels = {IDENTITY: identity, **({} if recipe is None else {MODEL: recipe.plain()})}
+        self._labels = {IDENTITY: identity, **({} if recipe is None else {MODEL: recipe.to_dict()})}
         self._written_at = time.monotonic()
         self._best_written = 0
         self._random: dict[str, torch.Tensor] = {}

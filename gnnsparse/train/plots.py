@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
-from array import array
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,29 +28,20 @@ class Curves:
     """The losses and validation scores of a run, step by step, as they reach the host.
 
     Attributes:
-        loss: the training loss by step.
+        loss: the steps, and the training loss of each.
         scores: by name, such as "val/loss" or "val/accuracy", the steps that were validated and the values.
     """
 
     def __init__(self) -> None:
-        self._steps, self._losses = array("q"), array("d")
+        self.loss: tuple[list[int], list[float]] = ([], [])
         self.scores: dict[str, tuple[list[int], list[float]]] = {}
 
-    @property
-    def loss(self) -> tuple[list[int], list[float]]:
-        """The steps, and the training loss of each."""
-        return list(self._steps), list(self._losses)
-
     def add(self, step: int, row: dict[str, float]) -> None:
-        """Keeps the values of a step by name, of which "train/loss" is the training loss."""
+        """Store the values of a step by name, of which "train/loss" is the training loss."""
         for name, value in row.items():
-            if name == "train/loss":
-                self._steps.append(step)
-                self._losses.append(value)
-            else:
-                steps, values = self.scores.setdefault(name, ([], []))
-                steps.append(step)
-                values.append(value)
+            curve = self.loss if name == "train/loss" else self.scores.setdefault(name, ([], []))
+            curve[0].append(step)
+            curve[1].append(value)
 
 
 def confusion_matrix(

@@ -110,13 +110,13 @@ class ModelRecipe:
         for name in ("options", "run"):
             _check_plain(name, getattr(self, name), 0)
 
-    def plain(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Returns the attributes as plain values by name, for a checkpoint."""
         return {item.name: _copy(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
     @classmethod
     def read(cls, content: Any) -> ModelRecipe:
-        """Makes a recipe of what `plain` returned.
+        """Makes a recipe of what `to_dict` returned.
 
         Raises:
             ValueError: a value is missing, unknown, of another type or out of range.

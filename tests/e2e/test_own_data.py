@@ -64,28 +64,6 @@ def test_a_graph_of_pyg_and_a_regression(train: Callable[..., Run], tmp_path: Pa
         assert file["values"].shape == (NODES, 1)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["dataset.path=nowhere"], "dataset.path: there is no file or folder 'nowhere'; accepted"),
-        ([], "dataset.path: got NoneType; accepted: the path of a file or a folder, as in"),
-        (["dataset.path=PAPERS", "dataset.label=kind"], "dataset.label: there is no column 'kind'"),
-        (["dataset.path=PAPERS", "dataset.split=3"], "dataset.split: got int; accepted: one of auto"),
-        (["dataset.path=PAPERS", "dataset.split=time:day"], "dataset.split: got 'time:day', and the no"),
-        (["dataset.path=PAPERS", "dataset.train_fraction=2"], "dataset.train_fraction: got 2; accepted"),
-        (["dataset.path=PAPERS", "dataset.classes=[a]"], "dataset.classes: lacks 'law', which is a label"),
-    ],
-)  # fmt: skip
-def test_messages_name_the_option(
-    options: list[str], message: str, train: Callable[..., Run], tmp_path: Path
-) -> None:
-    folder = write_tables(tmp_path / "papers")
-    run = train("dataset=custom", *(option.replace("PAPERS", str(folder)) for option in options))
-    assert run.status == 2
-    assert run.errors.startswith(f"train.py: {message}")
-    assert run.errors.count("\n") == 1
-
-
 def test_attention_says_that_it_ignores_weights(train: Callable[..., Run], tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "papers")
     run = train("dataset=custom", f"dataset.path={folder}", "model=gat", "trainer.max_epochs=2")

@@ -72,22 +72,3 @@ def test_links(train: Callable[..., Run], tmp_path: Path) -> None:
         assert set(arrays.files) == {"pairs", "is_edge", "probabilities"}
     again = json.loads((predicted.folder / "result.json").read_text())["metrics"]["test"]
     assert again == pytest.approx(result["metrics"]["test"], abs=0.02)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["model=agnn", "dataset=proteins"], "model: got agnn for proteins, a data set of graphs; accepted:"),
-        (["model=gin", "dataset=ogbl_ddi", "dataset.root=x"], "a data set of links; accepted: gcn, graph"),
-        (["model=gin", "dataset=proteins", "dataset.fold=10"], "dataset.fold: got 10; accepted: 0 to 9"),
-        (["model=gin", "dataset=proteins", "model.pool=median"], "model.pool: got 'median'; accepted: sum"),
-        (["model=gin", "dataset=proteins", "preprocess.reorder=rcm"], "preprocess.reorder: got 'rcm' for"),
-        (["model=gin", "dataset=proteins", "dataset.root=/nowhere"], "no complete raw files of proteins"),
-        (["model=graphsage", "dataset=ogbl_ddi"], "dataset.root: got nothing"),
-        (["trainer.plots=maybe"], "trainer.plots: got str; accepted: True or False"),
-    ],
-)  # fmt: skip
-def test_refused(train: Callable[..., Run], options: list[str], message: str) -> None:
-    run = train(*options, "device=cpu")
-    assert run.status == 2, run.errors
-    assert message in run.errors

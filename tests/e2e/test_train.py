@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gnnsparse.formats import FORMAT_NAMES
-from gnnsparse.preprocess.reorder import REORDERINGS
 from tests.data_folder import data_file, requires_data
 from tests.e2e.launch import Run
 
@@ -172,85 +170,36 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16, int8, fp8"),
-        ("device=tpu", "device: got 'tpu'; accepted: auto, cpu, cuda"),
-        ("trainer.max_epochs=-3", "trainer.max_epochs: got -3; accepted: an integer, at least 1"),
-        ("trainer.max_epochs=many", "trainer.max_epochs: got str; accepted: an integer, at least 1"),
-        ("seed=-1", "seed: got -1; accepted: an integer, at least 0"),
-        ("preprocess.reorder=best", f"preprocess.reorder: got 'best'; accepted: {', '.join(REORDERINGS)}"),
-        ("preprocess.format=dense", f"preprocess.format: got 'dense'; accepted: {', '.join(FORMAT_NAMES)}"),
-        ("trainer.logger=paper", "trainer.logger: got 'paper'; accepted: csv, tensorboard, both, none"),
-            ],
-)  # fmt: skip
-def test_bad_options_get_one_line(train: Callable[..., Run], option: str, message: str) -> None:
-    run = train(option)
-    assert (run.status, run.output, run.errors) == (2, "", f"train.py: {message}\n")
-    assert not (run.folder / "result.json").exists()
-
-
-@pytest.mark.parametrize("option", ["trainer.logger=paper", "model.dropout=2", "dataset=listops"])
-def test_bad_options_are_refused_before_slow_imports(train: Callable[..., Run], option: str) -> None:
-    run = train(option, fresh=True, **PROFILED)
-    assert run.status == 2
-    assert "torch" in imports_of(run)
-    assert not SLOW_IMPORTS & imports_of(run)
-
-
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("optimizer.lr=fast", "optimizer.lr: got str; accepted: a number above 0"),
-        ("model.dropout=2", "model.dropout: got 2; accepted: a number in [0, 1)"),
+        ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16, int8, fp8\n"),
+        ("trainer.max_epochs=many", "trainer.max_epochs: got str; accepted: an integer, at least 1\n"),
         ("+model.depth=3", "model.depth: got '3', and gcn has no such option; nearest: model."),
-        ("preprocess.cache=3", "preprocess.cache: got int; accepted: true, false or a folder"),
         ("resume=nowhere.ckpt", "resume: there is no file nowhere.ckpt; accepted: last, the folder of a run"),
         ("dataset.scale=0.5", "dataset.scale: got 0.5 for digits; accepted: 1, as only generated"),
     ],
 )
-def test_other_bad_options_get_one_line(train: Callable[..., Run], option: str, message: str) -> None:
+def test_bad_options_get_one_line(train: Callable[..., Run], option: str, message: str) -> None:
     run = train(option)
-    assert run.status == 2
+    assert (run.status, run.output, run.errors.count("\n")) == (2, "", 1)
     assert run.errors.startswith(f"train.py: {message}")
-    assert run.errors.count("\n") == 1
     assert not (run.folder / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["dataset=nowhere"], "dataset: got 'nowhere'; accepted: amazon_computers, amazon_photo, "),
-        (["model=gnc"], "model: got 'gnc'; nearest: gin, gcn; accepted: agnn, exphormer, gat, "),
-        (["-m", "model=gcn,gnc"], "model: got 'gnc'; nearest: "),
-        (["modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
-        (["+modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
-        (["++modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
-        (["-m", "+modle=gcn,gat"], "modle: got 'gcn,gat', and there is no such option; nearest: mode, mod"),
-        (["~modle"], "modle: there is no such option; nearest: mode, model; "),
-        (["model.hiden=3"], "model.hiden: got '3', and gcn has no such option; nearest: model.hidden_ch"),
-        (
-            ["model=gat", "model.head=3"],
-            "model.head: got '3', and gat has no such option; nearest: model.heads",
-        ),
-        (["trainer.max_epoch=3"], "trainer.max_epoch: got '3', and there is no such option; nearest: tra"),
-        (["trainr.max_epochs=3"], "trainr.max_epochs: got '3', and there is no such option; nearest: tra"),
-        (["dataset=cora", "dataset.rot=x"], "dataset.rot: got 'x', and cora has no such option; nearest: "),
-    ],
-    ids=lambda value: value[:20] if isinstance(value, str) else " ".join(value),
-)
-def test_bad_choices_and_typos(
-    train: Callable[..., Run], words: list[str], message: str, tmp_path: Path
+@pytest.mark.parametrize("words", [["-m", "+modle=gcn,gat"], ["model=gnc"]], ids=" ".join)
+def test_typos_are_refused_before_anything_is_written(
+    train: Callable[..., Run], words: list[str], tmp_path: Path
 ) -> None:
-    """Refused with the nearest declared name, before anything is written."""
     run = train(*words, own_folder=True, folder=tmp_path)
     assert (run.status, run.output, run.errors.count("\n")) == (2, "", 1)
-    assert run.errors.startswith(f"train.py: {message}")
+    assert "nearest: " in run.errors
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("option", ["modle=gcn", "model=gnc"])
-def test_typos_are_refused_before_slow_imports(train: Callable[..., Run], option: str) -> None:
+@pytest.mark.parametrize("option", ["model.dropout=2", "model=gnc"])
+def test_bad_options_are_refused_before_slow_imports(train: Callable[..., Run], option: str) -> None:
+    """The first one after all checks of options, the second one before hydra."""
     run = train(option, fresh=True, **PROFILED)
     assert run.status == 2
+    assert "torch" in imports_of(run)
     assert not SLOW_IMPORTS & imports_of(run)
 
 

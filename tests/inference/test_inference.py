@@ -150,7 +150,7 @@ def written(folder: Path, run: Run, resum: bool = True, **changes: Any) -> Path:
 
 
 def other(**changes: Any) -> dict[str, Any]:
-    return {**RECIPE.plain(), **changes}
+    return {**RECIPE.to_dict(), **changes}
 
 
 @pytest.mark.parametrize(
@@ -238,7 +238,7 @@ def test_with_a_registry_nothing_is_imported(run: Run, tmp_path: Path) -> None:
 
 def test_a_recipe_and_its_plain_values() -> None:
     recipe = dataclasses.replace(RECIPE, options={"a": [1, 2.5, None, "x", True]}, run={"dataset": {"b": 1}})
-    assert ModelRecipe.read(recipe.plain()) == recipe
+    assert ModelRecipe.read(recipe.to_dict()) == recipe
     nested: dict[str, Any] = {}
     for _ in range(20):
         nested = {"a": nested}

@@ -120,7 +120,7 @@ def test_predictions_of_numbers(tmp_path: Path) -> None:
 
 
 def test_recipes_of_earlier_versions() -> None:
-    plain = ModelRecipe("models:MODELS", "gcn", {}, 2, 3).plain()
+    plain = ModelRecipe("models:MODELS", "gcn", {}, 2, 3).to_dict()
     del plain["regression"]
     assert not ModelRecipe.read(plain).regression
 

@@ -13,9 +13,12 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 import train
-from gnnsparse.data import register_dataset
+from gnnsparse.data import CATALOG, register_dataset
 from gnnsparse.train.tasks import TASKS
-from tests.configs import composed
+from launch.words import check_words
+from models import MODELS
+from tests.configs import CONFIGS, composed
+from tests.own_graphs import write_tables
 
 LOADED: list[int] = []
 
@@ -90,6 +93,8 @@ HUGE = 10**400
         ({"precision": ["fp32"]}, "precision: got ['fp32']; accepted: fp32"),
         ({"seed": HUGE}, "seed: got 1000"),
         ({"seed": "0"}, "seed: got '0'; accepted: an integer, at least 0"),
+        ({"seed": -1}, "seed: got -1; accepted: an integer, at least 0"),
+        ({"device": "tpu"}, "device: got 'tpu'; accepted: auto, cpu, cuda"),
         ({"resume": 5}, "resume: there is no file 5"),
         ({"resume": ["a", "b"]}, "resume: there is no file ['a', 'b']"),
         ({"resume": "/"}, "resume: there is no file /"),
@@ -162,13 +167,72 @@ def test_another_seed_does_not_resume(tmp_path: Path) -> None:
     assert first != train.identity_of(composed("seed=1"), task, settings)
 
 
-@pytest.mark.parametrize("data", ["cora", "ogbn_arxiv", "reddit"])
-def test_data_that_is_not_there_is_refused_by_the_name_of_the_option(
-    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+NOWHERE = "dataset.root=PLACE/nowhere"
+TABLES = ("dataset=custom", "dataset.path=PAPERS")
+MISSING = "dataset.root: no complete raw files of {} in PLACE/nowhere: "
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(([f"dataset={data}", NOWHERE], MISSING.format(data)) for data in ("cora", "ogbn_arxiv", "reddit")),
+        (["model=agnn", "dataset=proteins"], "model: got agnn for proteins, a data set of graphs; accepted:"),
+        (["model=gin", "dataset=ogbl_ddi", "dataset.root=x"], "a data set of links; accepted: gcn, graph"),
+        (["model=gin", "dataset=proteins", "dataset.fold=10"], "dataset.fold: got 10; accepted: 0 to 9"),
+        (["model=gin", "dataset=proteins", "model.pool=median"], "model.pool: got 'median'; accepted: sum"),
+        (["model=gin", "dataset=proteins", "preprocess.reorder=rcm"], "preprocess.reorder: got 'rcm' for"),
+        (["model=gin", "dataset=proteins", "dataset.root=/nowhere"], "no complete raw files of proteins"),
+        (["model=graphsage", "dataset=ogbl_ddi"], "dataset.root: got nothing"),
+        (["trainer.plots=maybe"], "trainer.plots: got str; accepted: True or False"),
+        (["dataset=custom", "dataset.path=nowhere"], "dataset.path: there is no file or folder 'nowhere'"),
+        (["dataset=custom"], "dataset.path: got NoneType; accepted: the path of a file or a folder, as in"),
+        ([*TABLES, "dataset.label=kind"], "dataset.label: there is no column 'kind'"),
+        ([*TABLES, "dataset.split=3"], "dataset.split: got int; accepted: one of auto"),
+        ([*TABLES, "dataset.split=time:day"], "dataset.split: got 'time:day', and the no"),
+        ([*TABLES, "dataset.train_fraction=2"], "dataset.train_fraction: got 2; accepted"),
+        ([*TABLES, "dataset.classes=[a]"], "dataset.classes: lacks 'law', which is a label"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_refused_as_they_are_typed(
+    options: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cfg = composed(f"dataset={data}", f"dataset.root={tmp_path / 'nowhere'}")
+    """The message names the option."""
+    papers = str(write_tables(tmp_path / "papers"))
+    place = str(tmp_path / "place")
+    typed = [option.replace("PAPERS", papers).replace("PLACE", place) for option in options]
     with pytest.raises(SystemExit):
-        train.run(cfg, tmp_path / "run")
+        train.run(composed("device=cpu", *typed), tmp_path / "run")
     line = capsys.readouterr().err
-    assert line.startswith(f"train.py: dataset.root: no complete raw files of {data} in {tmp_path}/nowhere: ")
-    assert list(tmp_path.iterdir()) == []
+    assert line.startswith("train.py: ")
+    assert message.replace("PLACE", place) in line
+    assert line.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["papers"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["dataset=nowhere"], "dataset: got 'nowhere'; accepted: amazon_computers, amazon_photo, "),
+        (["model=gnc"], "model: got 'gnc'; nearest: gin, gcn; accepted: agnn, exphormer, gat, "),
+        (["-m", "model=gcn,gnc"], "model: got 'gnc'; nearest: "),
+        (["modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["+modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["++modle=gcn"], "modle: got 'gcn', and there is no such option; nearest: mode, model; accepted: "),
+        (["-m", "+modle=gcn,gat"], "modle: got 'gcn,gat', and there is no such option; nearest: mode, mod"),
+        (["~modle"], "modle: there is no such option; nearest: mode, model; "),
+        (["model.hiden=3"], "model.hiden: got '3', and gcn has no such option; nearest: model.hidden_ch"),
+        (
+            ["model=gat", "model.head=3"],
+            "model.head: got '3', and gat has no such option; nearest: model.heads",
+        ),
+        (["trainer.max_epoch=3"], "trainer.max_epoch: got '3', and there is no such option; nearest: tra"),
+        (["trainr.max_epochs=3"], "trainr.max_epochs: got '3', and there is no such option; nearest: tra"),
+        (["dataset=cora", "dataset.rot=x"], "dataset.rot: got 'x', and cora has no such option; nearest: "),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else " ".join(value),
+)
+def test_bad_choices_and_typos(words: list[str], message: str) -> None:
+    """Refused with the nearest declared name, before hydra sees them."""
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        check_words(words, CONFIGS, {"dataset": CATALOG, "model": MODELS})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import lightning.pytorch as pl
@@ -23,7 +22,7 @@ from gnnsparse.train import (
     TrainerConfig,
     fit,
 )
-from gnnsparse.train.callbacks import BestEpoch, Checkpoints, History
+from gnnsparse.train.callbacks import BestEpoch, Checkpoints
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
 from tests.tasks import classifier, prepared, rows_of, toy_task, train_toy
@@ -102,33 +101,6 @@ def test_what_the_result_says(tmp_path: Path) -> None:
 def test_the_same_seed_gives_the_same_run() -> None:
     a, b = (train(toy_task(), 15)[1].model.state_dict() for _ in range(2))
     assert all(torch.equal(a[name], b[name]) for name in a)
-
-
-@pytest.mark.parametrize("schedule", ["none", "cosine"])
-def test_resumed_is_as_uninterrupted(tmp_path: Path, schedule: str) -> None:
-    task = toy_task()
-
-    def run(epochs: int, folder: str, resume: Path | None = None) -> tuple[FitResult, dict[str, Any]]:
-        module = classifier(task, 24, schedule=schedule, decay="all")
-        config = TrainerConfig(max_epochs=epochs, progress=False)
-        result = fit(module, prepared(task), config, folder=tmp_path / folder, resume=resume)
-        return result, module.model.state_dict()
-
-    whole, weights = run(24, "whole")
-    run(10, "first")
-    torch.manual_seed(999)  # the random numbers are the checkpoint's
-    result, resumed = run(24, "second", tmp_path / "first" / "checkpoints" / "last.ckpt")
-    assert result.epochs == 24
-    assert (result.best_epoch, result.metrics) == (whole.best_epoch, whole.metrics)
-    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
-    last = [
-        torch.load(tmp_path / run / "checkpoints" / "last.ckpt", weights_only=True)
-        for run in ("whole", "second")
-    ]
-    a, b = (checkpoint["state_dict"] for checkpoint in last)
-    assert all(torch.equal(a[name], b[name]) for name in a)
-    losses = [row["train/loss"] for row in rows_of(tmp_path / "whole")]
-    assert [row["train/loss"] for row in rows_of(tmp_path / "second")] == losses[10:]
 
 
 def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,26 +327,6 @@ def test_rows_after_the_checkpoint_are_logged_once(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     train(toy_task(), 5, whole)
     assert rows == rows_of(whole)
-
-
-def test_the_log_of_sequences_has_epochs(tmp_path: Path) -> None:
-    """Of three steps each."""
-    from tests.tasks import toy_sequences
-
-    assert -(-len(toy_sequences(8, (12, 6, 6)).train) // 4) == 3
-    rows = [{"step": step, "epoch": -(-step // 3)} for step in range(1, 7)]
-    history = History(1, 3)
-    written: list[dict[str, float]] = []
-    logger = SimpleNamespace(
-        log_metrics=lambda row, step: written.append({"step": step, "epoch": row["epoch"]}),
-        save=lambda: None,
-    )
-    trainer = SimpleNamespace(loggers=[logger], global_step=0)
-    for step in range(1, 7):
-        trainer.global_step = step
-        history.on_train_batch_end(trainer, None, {"loss": torch.tensor(1.0)})
-    history.flush(trainer)
-    assert written == rows
 
 
 def test_no_folder_and_no_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

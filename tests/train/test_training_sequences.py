@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from gnnsparse.train import (
 )
 from models import Transformer
 from tests.helpers import reference_layers
-from tests.tasks import toy_sequences
+from tests.tasks import rows_of, toy_sequences
 
 LENGTH = 12
 
@@ -124,9 +123,8 @@ def test_the_same_as_a_loop_by_hand(tmp_path: Path) -> None:
     with reference_layers():
         exact, _ = by_hand(3, torch.float64)
     result, _, _ = train(3, folder=tmp_path)
-    (file,) = tmp_path.glob("logs/csv/*/metrics.csv")
-    with file.open(newline="") as lines:
-        rows = list(csv.DictReader(lines))
+    rows = rows_of(tmp_path)
+    assert [row["epoch"] for row in rows] == ["1"] * 7 + ["2"] * 7 + ["3"] * 7
     assert_accurate(torch.tensor([float(r["train/loss"]) for r in rows]), plain, exact)
     assert [float(r["val/accuracy"]) for r in rows if r["val/accuracy"]] == accuracies
     assert [i for i, r in enumerate(rows, 1) if r["val/accuracy"]] == [7, 14, 21]
