@@ -200,9 +200,10 @@ def test_symmetric_graphs_share_one_structure() -> None:
     assert a.stats()["symmetric"]
     assert a.T.kernels.csr is a.kernels.csr
     assert a.T.kernels.blocked is a.kernels.blocked
-    directed = make(random_graph(80, 80, 0.1, weighted=False), "cpu", values="gcn")
+    directed = make(random_graph(80, 80, 0.1, weighted=False), "cpu", values="gcn", format="window")
     assert not directed.stats()["symmetric"]
     assert directed.T.kernels.csr is not directed.kernels.csr
+    assert directed.T.kernels.blocked is not directed.kernels.blocked
 
 
 def test_transpose_of_the_transpose() -> None:

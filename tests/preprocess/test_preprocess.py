@@ -264,3 +264,11 @@ def test_lane_layouts_are_possible(width: int, precision: Precision, nnz: int) -
     assert plan.row_lanes in (1, 2, 4, 8, 16, 32)
     assert plan.lanes <= plan.row_lanes <= 32
     assert plan.row_limit >= 64
+
+
+@pytest.mark.parametrize(("density", "heights"), [(0.9, [16, 64]), (0.002, [16])])
+def test_attention_counts_tall_panels_where_they_may_pay(density: float, heights: list[int]) -> None:
+    with device_module.use(StandInPath(None, device=H200)):
+        a = gnnsparse.prepare(random_graph(256, 256, density, seed=1), precision="fp16", cache=False)
+        problem = a.kernels.problem(Product("attention", 64, value_width=64))
+    assert [counts.height for counts in problem.panels] == heights
