@@ -109,9 +109,9 @@ def distribute(
         parts: how nodes are divided: "auto", "contiguous", "community" or "metis", see `partition_rows`. With
             way="features" ranges of equal size.
         width: features of a product, for the choice of the way.
-        chunks: in how many parts of the features those of other processes travel, each while the part before
-            it is multiplied; None: the model chooses. There are no more parts than a row of features has
-            slices of 128 bytes.
+        chunks: in how many chunks of the features those of other processes travel, each while the one before
+            it is multiplied; None: the model chooses. There are no more than a row of features has slices of
+            128 bytes.
         split: whether own columns are multiplied while features travel, in a product of their own to which
             that of the other columns is added; False: all columns in one product; None: the model chooses.
         rates: rates of the machine; None: those that are stored for the backend.

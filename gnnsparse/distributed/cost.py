@@ -91,7 +91,7 @@ class Choice:
 
     Attributes:
         way: one of WAYS.
-        chunks: in how many parts of the features those of other ranks travel.
+        chunks: in how many chunks of the features those of other ranks travel.
         seconds: estimated time of a product by each way that was compared.
         reasons: one line for each way, and one for what decided.
         split: whether own columns are multiplied while features travel, in a product of their own; False: all

@@ -267,7 +267,7 @@ def vector_wise(
 
     Args:
         length: queries L; the last strip may have fewer rows.
-        sparsity: share of the elements that are left out, in [0, 1].
+        sparsity: fraction of the elements that are left out, in [0, 1].
         vector: rows of a strip.
         seed: seed of the random draw, 0 to 2^63 - 1.
         keys: keys S; None: L.

@@ -86,7 +86,7 @@ class Patterns:
         precision: precision of the operands; None: that of the dtype of the queries.
 
     Attributes:
-        operands: the operands that are kept now, at most MOST_OPERANDS beside those that compiled code has.
+        operands: the operands that are cached now, at most MOST_OPERANDS beside those that compiled code has.
         number: stands for this object in code that torch.compile traces.
     """
 
@@ -273,7 +273,7 @@ def shared_patterns(pattern: Any, precision: Precision | None) -> SharedPatterns
 def _identity(pattern: Any) -> Any:
     """Return what equal patterns have in common, and can be looked up. The patterns keep what it is of."""
     if isinstance(pattern, United):
-        return tuple(map(_identity, pattern.parts))
+        return tuple(map(_identity, pattern.patterns))
     if isinstance(pattern, Named):
         return pattern.name, tuple(sorted((key, _value(value)) for key, value in pattern.options))
     return id(pattern)
@@ -283,8 +283,8 @@ def _value(value: Any) -> Any:
     """Return what equal values of an option have in common; tensors are compared by identity."""
     if isinstance(value, (list, tuple)):
         return tuple(map(_value, value))
-    plain = value is None or isinstance(value, (bool, int, float, str))
-    return type(value).__name__, value if plain else id(value)
+    by_value = value is None or isinstance(value, (bool, int, float, str))
+    return type(value).__name__, value if by_value else id(value)
 
 
 def make_pairs(operand: SparseOperand) -> torch.Tensor:

@@ -69,10 +69,10 @@ class Named:
 class United:
     """The union of several patterns."""
 
-    parts: tuple[Any, ...]
+    patterns: tuple[Any, ...]
 
     def __str__(self) -> str:
-        return " + ".join(map(text_of, self.parts))
+        return " + ".join(map(text_of, self.patterns))
 
 
 def text_of(pattern: Any) -> str:
@@ -110,7 +110,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
     if isinstance(pattern, Sequence) and not isinstance(pattern, (str, bytes)):
         if not pattern:
             bad_value(name, "got an empty list; accepted: one or more patterns")
-        return United(tuple(read_pattern(f"{name}[{i}]", part) for i, part in enumerate(pattern)))
+        return United(tuple(read_pattern(f"{name}[{i}]", one) for i, one in enumerate(pattern)))
     if isinstance(pattern, (SparseGraph, SparseOperand, United)):
         return pattern
     # A module is called with tensors; a class has been given by mistake in place of its instance.
@@ -168,7 +168,7 @@ def _takes_keys(function: Callable[..., Any]) -> bool:
 def make_pattern(pattern: Any, rows: int, cols: int) -> SparseGraph | SparseOperand:
     """Return the graph or operand of a pattern for so many queries and keys."""
     if isinstance(pattern, United):
-        return masks.union(*(graph_of(make_pattern(part, rows, cols)) for part in pattern.parts))
+        return masks.union(*(graph_of(make_pattern(one, rows, cols)) for one in pattern.patterns))
     graph = pattern
     if not isinstance(pattern, (SparseGraph, SparseOperand)):
         if rows == cols:

@@ -110,18 +110,18 @@ class _GlobalTokens(Rule):
 class _Union(Rule):
     """The union of rules."""
 
-    parts: tuple[Rule, ...]
+    rules: tuple[Rule, ...]
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        found = self.parts[0].attends(query, key)
-        for part in self.parts[1:]:
-            found = found | part.attends(query, key)
+        found = self.rules[0].attends(query, key)
+        for rule in self.rules[1:]:
+            found = found | rule.attends(query, key)
         return found
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
-        found = self.parts[0].last(key)
-        for part in self.parts[1:]:
-            found = torch.maximum(found, part.last(key))
+        found = self.rules[0].last(key)
+        for rule in self.rules[1:]:
+            found = torch.maximum(found, rule.last(key))
         return found
 
 
@@ -196,10 +196,10 @@ def rule_of(pattern: Any, max_length: int | None) -> Rule:
         ValueError: such a pattern has no `max_length`, or a shape of its own that is another.
     """
     if isinstance(pattern, United):
-        parts = tuple(rule_of(part, max_length) for part in pattern.parts)
-        longest = [part.graph.num_rows for part in parts if isinstance(part, Rows)]
+        rules = tuple(rule_of(one, max_length) for one in pattern.patterns)
+        longest = [rule.graph.num_rows for rule in rules if isinstance(rule, Rows)]
         if not longest:
-            return _Union(parts)
+            return _Union(rules)
         return Rows(graph_of(make_pattern(pattern, longest[0], longest[0])))
     pattern = _as_named(pattern)
     if isinstance(pattern, Named) and pattern.name in _RULES and "keys" not in dict(pattern.options):

@@ -47,26 +47,28 @@ def _check_heads(
         check_fits(name, x, a)
     if k.shape[-1] != q.shape[-1]:
         bad_value("k", f"has {k.shape[-1]} features; accepted: {q.shape[-1]}, as q")
-    lead = tuple(q.shape[:-2])
+    leading = tuple(q.shape[:-2])
     for name, x in (("k", k), ("v", v)):
-        if x.shape[:-2] == lead:
+        if x.shape[:-2] == leading:
             continue
         try:
-            lead = tuple(torch.broadcast_shapes(lead, x.shape[:-2]))
+            leading = tuple(torch.broadcast_shapes(leading, x.shape[:-2]))
         except RuntimeError:
-            bad_value(name, f"has leading sizes {tuple(x.shape[:-2])}; accepted: {lead}, or 1 in places")
-    return lead
+            bad_value(name, f"has leading sizes {tuple(x.shape[:-2])}; accepted: {leading}, or 1 in places")
+    return leading
 
 
-def check_bias(a: SparseOperand, bias: Any, lead: tuple[int, ...], dtypes: tuple[torch.dtype, ...]) -> None:
-    """Raise unless a bias has a value for each edge of A, and leading sizes that are broadcast to `lead`."""
+def check_bias(
+    a: SparseOperand, bias: Any, leading: tuple[int, ...], dtypes: tuple[torch.dtype, ...]
+) -> None:
+    """Raise unless a bias has a value for each edge of A, and sizes that are broadcast to `leading`."""
     check_tensor("bias", bias, dtypes=dtypes, device=a.device)
     sizes = tuple(bias.shape[:-1])
-    fits = bias.dim() >= 1 and len(sizes) <= len(lead) and bias.shape[-1] == a.nnz
+    fits = bias.dim() >= 1 and len(sizes) <= len(leading) and bias.shape[-1] == a.nnz
     if not fits or any(
-        size not in (1, full) for size, full in zip(sizes, lead[len(lead) - len(sizes) :], strict=True)
+        size not in (1, full) for size, full in zip(sizes, leading[len(leading) - len(sizes) :], strict=True)
     ):
-        wanted = ", ".join(map(str, (*lead, a.nnz)))
+        wanted = ", ".join(map(str, (*leading, a.nnz)))
         bad_value(
             "bias",
             f"has shape {tuple(bias.shape)}; accepted: ({a.nnz},) or ({wanted}) with leading sizes of 1 "
@@ -175,32 +177,32 @@ def attention(
     if kind != "reference":
         A.kernels.require("A", "attention", "sddmm")
     dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
-    lead = _check_heads(A, q, k, v, dtypes)
+    leading = _check_heads(A, q, k, v, dtypes)
     if bias is not None:
-        check_bias(A, bias, lead, dtypes)
-        bias = to_edges(bias, lead)
+        check_bias(A, bias, leading, dtypes)
+        bias = to_edges(bias, leading)
     for name, flag in (("is_causal", is_causal), ("return_weights", return_weights)):
         check_flag(name, flag)
     if fused is not None:
         check_flag("fused", fused)
     factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
     seed = draw_seed(A.device) if p > 0 else None
-    shape = (*lead, A.shape[0], v.shape[-1])
-    plain, quick = is_plain(q, k, v, bias), is_eager()
+    shape = (*leading, A.shape[0], v.shape[-1])
+    native, quick = is_plain(q, k, v, bias), is_eager()
     q, k, v, bias = (
         materialised(q),
         materialised(k),
         materialised(v),
         None if bias is None else materialised(bias),
     )
-    records = plain and needs_grad(q, k, v, bias)
-    in_transform = plain and not quick
+    records = native and needs_grad(q, k, v, bias)
+    in_transform = native and not quick
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
-    as_is = records and len(lead) < 2 and not as_unfused and fused is None and plan is None
+    as_is = records and len(leading) < 2 and not as_unfused and fused is None and plan is None
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
         return recorded(q, k, v, bias, seed, A, factor, p, is_causal, None)[0]
     call = AttentionCall(
-        A, to_heads(q, lead), to_heads(k, lead), to_heads(v, lead), bias, seed, factor, p, is_causal
+        A, to_heads(q, leading), to_heads(k, leading), to_heads(v, leading), bias, seed, factor, p, is_causal
     )
     if fused:
         _check_fused(call, return_weights, in_transform)
@@ -209,9 +211,9 @@ def attention(
     if as_unfused:
         out, weights = by_operations(call, impl)
         out = out.reshape(shape)
-        return (out, weights.reshape(*lead, A.nnz)) if return_weights else out
+        return (out, weights.reshape(*leading, A.nnz)) if return_weights else out
     tensors, options = (call.q, call.k, call.v, bias, seed), (factor, p, is_causal)
-    if not plain:
+    if not native:
         out, _ = torch.ops.gnnsparse.attention(*tensors, A.handle, *options)
     elif records:
         out, _ = recorded(*tensors, A, *options, plan)
@@ -456,12 +458,12 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
 
 
 def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
-    plain = is_plain(*call.arrays)
+    native = is_plain(*call.arrays)
     tensors, options = (*call.arrays, call.seed), (*call.options, wants_weights)
     found: Outputs
-    if impl == "reference" or (plain and not is_eager()):
+    if impl == "reference" or (native and not is_eager()):
         found = outputs_of(*graph_forward(call))
-    elif not plain:
+    elif not native:
         found = torch.ops.gnnsparse.graph_attention(*tensors, call.operand.handle, *options)
     elif needs_grad(*call.arrays):
         found = recorded_graph(*tensors, call.operand, *options)

@@ -63,26 +63,26 @@ class AttentionCall:
         return Product(op, self.q.shape[3], False, self.v.shape[3], self.heads, extras)
 
 
-def to_heads(x: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
-    """Broadcast `x` [..., n, d] to the leading sizes `lead`, and fold all but the last: [B, H, n, d].
+def to_heads(x: torch.Tensor, leading: tuple[int, ...]) -> torch.Tensor:
+    """Broadcast `x` [..., n, d] to the leading sizes `leading`, and fold all but the last: [B, H, n, d].
 
     The result is a view, unless more than two leading dimensions have strides that can't be folded.
     """
-    if x.shape[:-2] != lead:
-        x = x.expand(*lead, *x.shape[-2:])
-    return x.flatten(0, -4) if len(lead) > 2 else four_dimensions(x)
+    if x.shape[:-2] != leading:
+        x = x.expand(*leading, *x.shape[-2:])
+    return x.flatten(0, -4) if len(leading) > 2 else four_dimensions(x)
 
 
-def to_edges(values: torch.Tensor, lead: tuple[int, ...]) -> torch.Tensor:
+def to_edges(values: torch.Tensor, leading: tuple[int, ...]) -> torch.Tensor:
     """Fold edge values [..., nnz] to [B or 1, H or 1, nnz]; only sizes of 1 folded with others expand."""
-    own = (1,) * (len(lead) + 1 - values.dim()) + tuple(values.shape)
+    own = (1,) * (len(leading) + 1 - values.dim()) + tuple(values.shape)
     values = values.view(own) if len(own) != values.dim() else values
-    if len(lead) > 2:
-        folded = own[: len(lead) - 1]
-        if folded != lead[:-1] and any(size != 1 for size in folded):
-            values = values.expand(*lead[:-1], *own[-2:])
+    if len(leading) > 2:
+        folded = own[: len(leading) - 1]
+        if folded != leading[:-1] and any(size != 1 for size in folded):
+            values = values.expand(*leading[:-1], *own[-2:])
         return values.flatten(0, -3)
-    return values[(None,) * (2 - len(lead))] if len(lead) < 2 else values
+    return values[(None,) * (2 - len(leading))] if len(leading) < 2 else values
 
 
 def four_dimensions(x: torch.Tensor) -> torch.Tensor:

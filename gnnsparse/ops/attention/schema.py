@@ -57,7 +57,7 @@ def _or_empty(grads: Tensors, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _runs_unfused(call: AttentionCall, plan: Plan | None) -> bool:
-    """Return whether attention on a CPU is not fused: by the plan, or because its format has no other way."""
+    """Return whether attention on a CPU is not fused: by the plan, or because its format has nothing else."""
     return isinstance(plan, UnfusedPlan) or call.operand.kernels.runs_format_alone
 
 
@@ -340,14 +340,14 @@ def _checked(
     operand = operand_at(handle)
     operand.kernels.require("operand", "attention", "sddmm")
     rows, cols = operand.shape
-    lead = tuple(q.shape[:-2])
+    leading = tuple(q.shape[:-2])
     if not 2 <= q.dim() <= 4:
         bad_value("q", f"has {q.dim()} dimensions; accepted: 2 to 4")
-    check_operator_tensor("q", q, operand, (*lead, rows, None))
-    check_operator_tensor("k", k, operand, (*lead, cols, q.shape[-1]))
-    check_operator_tensor("v", v, operand, (*lead, cols, None))
+    check_operator_tensor("q", q, operand, (*leading, rows, None))
+    check_operator_tensor("k", k, operand, (*leading, cols, q.shape[-1]))
+    check_operator_tensor("v", v, operand, (*leading, cols, None))
     if bias is not None:
-        sizes = (1, 1, *lead)[-2:]
+        sizes = (1, 1, *leading)[-2:]
         shape = tuple(1 if one == 1 else size for one, size in zip(bias.shape[:-1], sizes, strict=False))
         check_operator_tensor(
             "bias", bias, operand, (*shape, operand.nnz) if bias.dim() == 3 else (*sizes, operand.nnz)
