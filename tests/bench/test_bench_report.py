@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
+from gnnsparse.bench.kernels import SKIPPED
 from gnnsparse.bench.kernels_report import add_ratios, lost_cases, means_of_auto
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.session import no_losses
+from gnnsparse.bench.session import no_losses, skipped_lines
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from tests.bench.runs import row
@@ -117,6 +118,18 @@ def test_a_difference_within_the_noise_is_no_loss() -> None:
     assert is_noise(slow, close, 0.0), "the quartiles overlap"
     assert is_noise(close, slow, 0.0)
     assert is_noise(slow, row("csr", 0.1, upper_quartile_ms=0.2), 0.0), "its repeats lie far apart"
+
+
+def test_skipped_cases_are_told_by_candidate_and_reason() -> None:
+    graphs = [
+        {**SKIPPED, "name": "pyg", "graph": name, "op": "spmm", "reason": "no room"} for name in "abcdef"
+    ]
+    lines = skipped_lines([*graphs, {**SKIPPED, "graph": "g", "reason": "damaged", "failed": True}], "name",
+                          ("graph", "op", "precision"))  # fmt: skip
+    assert lines == [
+        "skipped: pyg in 6 cases of a, b, c, d, and 2 more; spmm: no room",
+        "failed: g: damaged",
+    ]
 
 
 def test_a_noisy_machine_is_noticed() -> None:

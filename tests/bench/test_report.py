@@ -234,6 +234,28 @@ def test_the_best_right_peer_of_a_case_counts(tmp_path: Path) -> None:
     assert (found.ours_ms, found.best, found.best_ms, found.speed) == (2.0, "pyg fp32", 4.0, 2.0)
 
 
+def test_a_peer_that_is_dense_or_in_fp32_joins_the_cases_of_ours(tmp_path: Path) -> None:
+    rows = [
+        {"name": name, "pattern": pattern, "sparsity": sparsity, "precision": precision, "ms": ms}
+        for name, pattern, sparsity, precision, ms in (
+            ("gnnsparse", "window", 0.9, "fp16", 2.0), ("gnnsparse", "random", 0.9, "fp16", 1.0),
+            ("cudnn", "dense", 0, "fp32", 4.0), ("flex", "random", 0.9, "fp16", 3.0),
+            ("flex", "window", 0.9, "bf16", 0.1),
+        )
+    ]  # fmt: skip
+    found = report_of(tmp_path, rows=rows).comparisons
+    assert [(c.case.split(", ")[0], c.best, c.speed) for c in found] == [
+        ("window", "cudnn fp32", 2.0),
+        ("random", "flex fp16", 3.0),
+    ]
+
+
+def test_kernels_that_are_forced_are_named_as_the_fastest_alone(tmp_path: Path) -> None:
+    rows = [kernel("auto", 2.0), kernel("csr", 0.5), kernel("cusparse", 1.0)]
+    (found,) = report_of(tmp_path, rows=rows).comparisons
+    assert (found.ours, found.ours_ms, found.best_ms, found.fastest_ms) == ("auto fp16", 2.0, 1.0, 0.5)
+
+
 def test_losses_are_listed_worst_first(tmp_path: Path) -> None:
     rows = [
         kernel("auto", 2.0), kernel("cusparse", 1.0), kernel("auto", 1.0, width=128),
