@@ -214,9 +214,15 @@ def test_bad_calls(x: torch.Tensor, y: torch.Tensor, pattern: Any, message: str)
         layer(x, y, y)
 
 
-def test_weights_of_nested_tensors_are_refused() -> None:
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors(layout: torch.layout) -> None:
+    """Each sequence attends by the pattern of its own length; there are no weights."""
+    layer, parts = sparsify(attention(batch_first=True), WINDOW), [torch.randn(n, WIDTH) for n in (3, 9)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        nested = torch.nested.nested_tensor([torch.zeros(3, WIDTH), torch.zeros(5, WIDTH)])
+        nested = torch.nested.nested_tensor(parts, layout=layout)
+    out, _ = layer(nested, nested, nested, need_weights=False)
+    for found, part in zip(out.unbind(), parts, strict=True):
+        torch.testing.assert_close(found, layer(part, part, part)[0])
     with pytest.raises(ValueError, match=r"need_weights: was given with nested tensors; accepted: the layer"):
-        sparsify(attention(batch_first=True), WINDOW)(nested, nested, nested)
+        layer(nested, nested, nested)
