@@ -179,11 +179,9 @@ class _PaddingSource:
         self.num_blocks = nodes.numel() - 1
         self.num_nodes, self.num_edges = int(nodes[-1]), int(edges[-1])
         self.nodes, self.edges = (_with_end(t, int(t[-1])).to(device) for t in (nodes, edges))
-        forward = prepared.forward.csr.indptr, _with_end(prepared.forward.csr.indices, self.num_nodes)
-        backward = forward
-        if prepared.backward.csr is not prepared.forward.csr:
-            backward = prepared.backward.csr.indptr, _with_end(prepared.backward.csr.indices, self.num_nodes)
-        self.sides = forward, backward
+        # Of the matrix, and of its transpose unless that has the same arrays.
+        structures = {id(matrix.csr): matrix.csr for matrix in (prepared.forward, prepared.backward)}
+        self.structures = [(c.indptr, _with_end(c.indices, self.num_nodes)) for c in structures.values()]
         self.index = _with_end(prepared.transpose_map.to(device), 0)
         matrix = prepared.forward
         self.values, self.row_scale, self.col_scale = (
@@ -237,13 +235,14 @@ class PaddedBlocks:
         def array(like: torch.Tensor | None, size: int) -> torch.Tensor | None:
             return None if like is None else like.new_zeros(size)
 
-        forward = structure()
-        self._structures = forward, forward if source.sides[0] is source.sides[1] else structure()
+        self._structures = [structure() for _ in source.structures]
         self._index = torch.arange(edges, dtype=index_dtype(edges), device=device)
         scales = array(source.row_scale, nodes), array(source.col_scale, nodes)
-        self._matrix = KernelCache(forward, None, None, array(source.values, edges), None, *scales)
+        self._matrix = KernelCache(
+            self._structures[0], None, None, array(source.values, edges), None, *scales
+        )
         self._prepared = _assembled(
-            source.whole.prepared, plans, self._matrix, self._structures[1], self._index, renewable=True
+            source.whole.prepared, plans, self._matrix, self._structures[-1], self._index, renewable=True
         )
         for cache in self._prepared.caches:
             cache.keeps_rows_whole = True
@@ -261,8 +260,7 @@ class PaddedBlocks:
         nodes = (self._node_places + node_shift[of_node]).clamp_(max=source.num_nodes)
         edges = (self._edge_places + edge_shift[of_edge]).clamp_(max=source.num_edges)
         node_edge_shift, edge_node_shift = edge_shift[of_node], node_shift[of_edge]
-        both = zip(self._structures, source.sides, strict=True)
-        for csr, (indptr, indices) in list(both)[: len(set(map(id, self._structures)))]:
+        for csr, (indptr, indices) in zip(self._structures, source.structures, strict=True):
             torch.sub(indptr[nodes], node_edge_shift, out=csr.indptr)
             csr.indices.copy_(indices[edges] - edge_node_shift)
         in_blocks = self._edge_places < edge_ends[-1]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
 import pickle
-import re
 import struct
 import subprocess
 import sys
@@ -21,7 +19,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
-from gnnsparse.plan.gpu_records.record import RecordError, load_record, records, save_record
 from tests.data.raw_files import NODES, write_raw
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
@@ -304,35 +301,6 @@ def test_stored_sequences_are_checked_and_made_again(dataset_cache: Path) -> Non
     ):
         save_file(content, path)
         assert torch.equal(load_sequences("listops", **options).train.tokens, whole.train.tokens)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "problem"),
-    [
-        ("multiprocessors", "1" + "0" * 400, "multiprocessors: got 1000.*integers below"),
-        ("multiprocessors", "[" * 100_000, "is damaged .RecursionError"),
-        ("multiprocessors", "[" * 900 + "]" * 900, "multiprocessors: got "),
-        ("multiprocessors", "-7", "multiprocessors: got -7"),
-        ("near", "NaN", "near: got nan"),
-        ("near", "1e999", "near: got inf"),
-    ],
-    ids=["large", "deep", "list", "negative", "nan", "infinite"],
-)
-def test_bad_records_of_gpus_are_named(tmp_path: Path, name: str, value: str, problem: str) -> None:
-    path = tmp_path / "gpu.json"
-    save_record(records()[0], path)
-    text = path.read_text()
-    text, count = re.subn(rf'"{name}": [\d.]+', f'"{name}": {value}', text)
-    assert count == 1
-    path.write_text(text)
-    with pytest.raises(RecordError, match=rf"gpu\.json.*(?:{problem})"):
-        load_record(path)
-
-
-def test_a_pipe_in_place_of_a_record_is_refused(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "gpu.json")
-    with pytest.raises(RecordError, match="pipe"):
-        load_record(tmp_path / "gpu.json")
 
 
 def test_reading_imports_neither_pyg_nor_ogb(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -126,6 +127,10 @@ def test_a_record_survives_its_file(tmp_path: Path) -> None:
         (("memory", "pass_tbs"), math.inf, "got inf; accepted: a finite number"),
         (("csr", "warps"), 2.5, r"csr\.warps: got 2\.5; accepted: an integer"),
         (("csr", "near"), 1.5, r"csr\.near: got 1\.5; accepted: from 0 to 1"),
+        (("csr", "near"), math.nan, r"csr\.near: got nan"),
+        (("multiprocessors",), 10**400, r"multiprocessors: got 1000.*integers below"),
+        (("multiprocessors",), -7, r"multiprocessors: got -7"),
+        (("multiprocessors",), json.loads("[" * 500 + "]" * 500), r"multiprocessors: got "),
         (("csr", "row_gather"), {"half": 1.0}, "accepted: half, tf32 and fp32"),
         (("panel", "heights"), {}, "has no row 16"),
         (("panel", "heights"), {"tall": {}}, "'tall'; accepted: a positive integer"),
@@ -152,11 +157,16 @@ def test_unreadable_files_and_missing_entries_are_named(tmp_path: Path) -> None:
     file = tmp_path / "record.json"
     with pytest.raises(RecordError, match=r"record\.json"):
         load_record(file)
-    file.write_text("{")
-    with pytest.raises(RecordError, match=r"record\.json"):
-        load_record(file)
+    for text, problem in (("{", ""), ("[" * 100_000, ".*is damaged .RecursionError")):
+        file.write_text(text)
+        with pytest.raises(RecordError, match=rf"record\.json{problem}"):
+            load_record(file)
     file.write_text("{}")
     with pytest.raises(RecordError, match="has no name"):
+        load_record(file)
+    file.unlink()
+    os.mkfifo(file)
+    with pytest.raises(RecordError, match="pipe"):
         load_record(file)
 
 

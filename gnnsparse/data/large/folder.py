@@ -238,10 +238,7 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
         reading: the operating system ends a process that writes to them.
 
     Raises:
-        TypeError: `folder` is no path.
-        DamagedGraphError: a file is missing or damaged, a ValueError that names the file.
-        ValueError: it is no folder of a graph, or one of another version.
-        OSError: a file can't be read.
+        TypeError, DamagedGraphError, ValueError, OSError: as `graph_info`.
     """
     path = folder_of(folder)
     header = _read_header(path)
