@@ -1,4 +1,7 @@
-"""The published formats and this project's own, as presets of the blocked format."""
+"""The published formats and this project's own, as presets of the blocked format.
+
+It stands alone: a table of what is registered, which nothing else needs to know of.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The reordering "auto": the best of several orders by counts, or none."""
+"""The reordering "auto": the best of several orders by counts, or none.
+
+It stands alone, as every file of reorderings does: registering is all that ties it to the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Row orders of the literature on graphs and sparse matrices: "degree", "rcm", "metis" and "community"."""
+"""Row orders of the literature on graphs and sparse matrices: "degree", "rcm", "metis" and "community".
+
+It stands alone, as every file of reorderings does: registering is all that ties it to the others.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Row orders of the papers on SpMM: "row-shuffle" (Tiled-CSR), "jaccard" (RSH-SpMM) and "tca" (DTC-SpMM)."""
+"""Row orders of the papers on SpMM: "row-shuffle" (Tiled-CSR), "jaccard" (RSH-SpMM) and "tca" (DTC-SpMM).
+
+It stands alone, as every file of reorderings does: registering is all that ties it to the others.
+"""
 
 from __future__ import annotations
 
