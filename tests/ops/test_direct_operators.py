@@ -41,6 +41,8 @@ def arguments(name: str, a: SparseOperand) -> dict[str, Any]:
     given: dict[str, dict[str, Any]] = {
         "spmm": {"x": of(COLS, WIDTH), "values": None},
         "spmm with values": {"x": of(COLS, WIDTH), "values": edges},
+        "spmm_max": {"x": of(COLS, WIDTH), "values": None, "largest": False},
+        "spmm_max_grad": {"grad": of(ROWS, WIDTH), "argmax": argmax[:, 0].contiguous(), "values": None},
         "sddmm": {"q": of(ROWS, WIDTH), "k": of(COLS, WIDTH)},
         "edge_softmax": {"scores": edges},
         "edge_softmax_grad": {"weights": edges.softmax(0), "grad": edges},
@@ -72,7 +74,9 @@ NAMES = [
 
 
 @pytest.mark.filterwarnings("ignore")  # torch's own tools warn about themselves
-@pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith("attention")])
+@pytest.mark.parametrize(
+    "name", ["spmm_max", "spmm_max_grad", *(name for name in NAMES if not name.startswith("attention"))]
+)
 def test_opcheck(a: SparseOperand, name: str) -> None:
     """Those of attention are in its tests."""
     given, has_gradient = arguments(name, a), "_grad" not in name

@@ -72,7 +72,7 @@ def test_windows(gpu_place: Place, precision: str, d: int) -> None:
 def test_csr(place: Place, precision: str, lanes: tuple[int, int]) -> None:
     """Lanes along the features, nonzeros side by side; long rows whole and cut."""
     a = operand(place.device, precision)
-    for d in (1, 5, 7, 16, 45, 64, 128, 150) if place.path is None else (5, 64, 150):
+    for d in (1, 5, 7, 16, 32, 45, 64, 128, 150, 256) if place.path is None else (5, 64, 150):
         for limit in (20, 1000):
             check_dtypes(a, d, Plan("csr", *lanes, row_limit=limit))
     assert place.ran("cuda_sddmm_csr")
