@@ -397,7 +397,8 @@ class SharedGraphData(FullGraphData):
     Args:
         dataset: the whole graph with its features, labels and split, the same on all ranks.
         peers: the ranks.
-        way, parts: how they share products and nodes, see `gnnsparse.distributed.distribute`.
+        way: how they share products, see `gnnsparse.distributed.distribute`.
+        parts: how they share nodes, likewise.
         options: values, precision, device and preprocess, see FullGraphData.
     """
 
@@ -459,7 +460,7 @@ class SharedNodeClassifier(NodeClassifier):
     node that two ranks have reached is counted twice.
 
     Args:
-        model, dataset, optimizer, max_steps: see NodeClassifier.
+        model: the argument of NodeClassifier, as are dataset, optimizer and max_steps.
         peers: the ranks.
         seed: seed of dropout.
         shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
