@@ -361,5 +361,5 @@ def test_random_messages() -> None:
 
 @pytest.mark.slow
 def test_random_messages_compiled() -> None:
-    for i in range(12):
+    for i in range(6):
         messages.compare(Trial(Draw(f"compiled-{i}"), Counts()), compiles=1.0)

@@ -59,7 +59,7 @@ def test_compiles_without_graph_breaks(device: str, training: bool) -> None:
 def test_compiled_code_sees_a_new_pattern_and_other_lengths() -> None:
     layer = sparsify(attention(), WINDOW)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    for length in (8, 9, 10, 8):
+    for length in (8, 9, 8):
         given = x(length)
         assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
     for pattern in ({"name": "window", "radius": 1}, masks.full):
