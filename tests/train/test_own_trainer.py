@@ -8,13 +8,12 @@ from typing import Any
 
 import lightning.pytorch as pl
 import pytest
-import torch
 
-from gnnsparse.train import FullGraphData, NodeClassifier, OptimizerConfig, TrainerConfig, fit
+from gnnsparse.train import OptimizerConfig
 from gnnsparse.train.plots import Curves
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
-from models import GCN, MODELS
-from tests.tasks import toy_task
+from models import MODELS
+from tests.tasks import classifier, prepared, toy_task, train_toy
 from tests.tu_files import graph_dataset
 
 EPOCHS = 5
@@ -37,17 +36,12 @@ def column(folder: Path, name: str) -> list[float]:
 def test_an_epoch_is_one_step_on_a_graph(tmp_path: Path) -> None:
     """Losses and scores are logged, and are those of `fit`."""
     task = toy_task()
-    data = FullGraphData(task)
-
-    def module() -> NodeClassifier:
-        torch.manual_seed(0)
-        return NodeClassifier(GCN(task.num_features, 16, task.num_classes), task, OptimizerConfig(), EPOCHS)
-
-    trainer, mine = own_trainer(tmp_path), module()
+    data = prepared(task)
+    trainer, mine = own_trainer(tmp_path), classifier(task, EPOCHS)
     trainer.fit(mine, data)
     assert (trainer.current_epoch, trainer.global_step) == (EPOCHS, EPOCHS)
     curves = Curves()
-    fit(module(), FullGraphData(task), TrainerConfig(max_epochs=EPOCHS, progress=False), curves=curves)
+    train_toy(task=task, epochs=EPOCHS, given={"curves": curves})
     assert column(tmp_path, "train/loss") == pytest.approx(curves.loss[1], abs=0)
     assert column(tmp_path, "val/accuracy") == pytest.approx(curves.scores["val/accuracy"][1], abs=0)
     (scores,) = trainer.test(mine, data, verbose=False)

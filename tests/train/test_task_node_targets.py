@@ -11,20 +11,10 @@ import torch
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.inference import Prediction, load
-from gnnsparse.train import (
-    FullGraphData,
-    NodeClassifier,
-    OptimizerConfig,
-    PreprocessConfig,
-    TrainerConfig,
-    fit,
-)
+from gnnsparse.train import NodeClassifier
 from gnnsparse.train.tasks import TASKS
 from gnnsparse.train.trained import ModelRecipe
-from models import GCN
-from tests.tasks import toy_task
-
-WIDTH = 16
+from tests.tasks import classifier, prepared, toy_task, train_toy
 
 
 def regression(columns: int = 1, metric: str = "mae") -> NodeDataset:
@@ -35,21 +25,21 @@ def regression(columns: int = 1, metric: str = "mae") -> NodeDataset:
     return replace(base, y=y[:, 0] if columns == 1 else y, num_classes=columns, metric=metric)
 
 
-def train(dataset: NodeDataset, epochs: int = 120, **more: Any) -> tuple[Any, NodeClassifier, FullGraphData]:
-    torch.manual_seed(0)
-    data = FullGraphData(dataset, values="gcn", preprocess=PreprocessConfig(cache=False))
-    model = GCN(dataset.num_features, WIDTH, dataset.num_classes, dropout=0.0)
-    module = NodeClassifier(model, dataset, OptimizerConfig(lr=0.02, weight_decay=0.0), epochs)
-    config = TrainerConfig(max_epochs=epochs, progress=False, logger="none")
-    return fit(module, data, config, **more), module, data
+def made(dataset: NodeDataset, epochs: int, lr: float = 0.02) -> NodeClassifier:
+    return classifier(dataset, epochs, options={"dropout": 0.0}, lr=lr, weight_decay=0.0)
+
+
+def train(dataset: NodeDataset, epochs: int = 120, **more: Any) -> tuple[Any, NodeClassifier]:
+    folder = more.pop("folder", None)
+    return train_toy(folder, dataset, epochs, module=made(dataset, epochs), given=more, logger="none")
 
 
 @pytest.mark.parametrize("columns", [1, 3])
 @pytest.mark.parametrize("metric", ["mae", "r2"])
 def test_numbers_are_learned(metric: str, columns: int) -> None:
     dataset = regression(columns, metric)
-    before, _, _ = train(dataset, epochs=1)
-    result, module, _ = train(dataset)
+    before, _ = train(dataset, epochs=1)
+    result, module = train(dataset)
     assert list(result.metrics["test"]) == list(module._scores)
     assert module.score_name == metric
     assert module.smaller_is_better == (metric == "mae")
@@ -61,10 +51,7 @@ def test_numbers_are_learned(metric: str, columns: int) -> None:
 
 def test_the_best_epoch_has_the_smallest_error() -> None:
     dataset = regression()
-    torch.manual_seed(0)
-    data = FullGraphData(dataset, values="gcn", preprocess=PreprocessConfig(cache=False))
-    model = GCN(dataset.num_features, WIDTH, 1, dropout=0.0)
-    module = NodeClassifier(model, dataset, OptimizerConfig(lr=0.5, weight_decay=0.0), 30)
+    module = made(dataset, 30, lr=0.5)
     seen: list[float] = []
     step = module.validation_step
 
@@ -74,7 +61,7 @@ def test_the_best_epoch_has_the_smallest_error() -> None:
         return scores
 
     module.validation_step = watch  # type: ignore[method-assign]
-    result = fit(module, data, TrainerConfig(max_epochs=30, progress=False))
+    result, _ = train_toy(task=dataset, epochs=30, module=module)
     assert result.best_epoch == 1 + seen.index(min(seen))
     assert result.metrics["val"]["mae"] == pytest.approx(min(seen), rel=1e-6)
 
@@ -85,8 +72,8 @@ def test_missing_targets_change_nothing_but_their_count() -> None:
     gone = torch.rand(base.num_nodes, generator=torch.Generator().manual_seed(2)) < 0.3
     masks = {name: getattr(base, name) & ~gone for name in ("train_mask", "val_mask", "test_mask")}
     with_gaps = replace(base, y=torch.where(gone, -1, base.y))
-    found, _, _ = train(with_gaps, epochs=20)
-    want, _, _ = train(replace(base, **masks), epochs=20)
+    found, _ = train(with_gaps, epochs=20)
+    want, _ = train(replace(base, **masks), epochs=20)
     assert found.metrics == want.metrics
 
 
@@ -94,7 +81,7 @@ def test_several_labels_with_gaps() -> None:
     base = toy_task(classes=4, metric="micro_f1")
     y = base.y.clone()
     y[torch.rand(y.shape, generator=torch.Generator().manual_seed(3)) < 0.3] = torch.nan
-    result, module, _ = train(replace(base, y=y, metric="mean_roc_auc"), epochs=60)
+    result, module = train(replace(base, y=y, metric="mean_roc_auc"), epochs=60)
     assert set(result.metrics["test"]) == {"mean_roc_auc", "micro_f1"}
     assert result.metrics["test"]["mean_roc_auc"] > 0.6
     assert module.confusion is None
@@ -103,12 +90,12 @@ def test_several_labels_with_gaps() -> None:
 def test_predictions_of_numbers(tmp_path: Path) -> None:
     dataset = regression(2)
     recipe = ModelRecipe(
-        "models:MODELS", "gcn", {"hidden_channels": WIDTH, "dropout": 0.0}, dataset.num_features, 2,
+        "models:MODELS", "gcn", {"hidden_channels": 16, "dropout": 0.0}, dataset.num_features, 2,
         values="gcn", regression=True,
     )  # fmt: skip
-    result, _, data = train(dataset, epochs=10, folder=tmp_path / "run", recipe=recipe)
+    result, _ = train(dataset, epochs=10, folder=tmp_path / "run", recipe=recipe)
     model = load(tmp_path / "run", device="cpu")
-    arrays, scores = TASKS["node"].predict(model, data)
+    arrays, scores = TASKS["node"].predict(model, prepared(dataset))
     assert set(arrays) == {"nodes", "values"}
     assert arrays["values"].shape == (dataset.num_nodes, 2)
     assert scores["test"]["mae"] == pytest.approx(result.metrics["test"]["mae"], rel=1e-5)
