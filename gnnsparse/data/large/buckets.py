@@ -162,6 +162,7 @@ class Spiller:
                 keys = np.fromfile(bucket.file, np.int64, bucket.count)
                 keys.sort()
                 yield from _distinct(keys, self._limits.part)
+                del keys  # before those of the next bucket are read
             bucket.file.unlink(missing_ok=True)
 
     def _split(self, bucket: Bucket) -> list[Bucket]:
