@@ -213,18 +213,18 @@ def _copy_rate(device: torch.device) -> float:
     return 2 * _COPY / _seconds(lambda: target.copy_(source), device, graph=False) / 1e12
 
 
-def _gather_rate(size: float, device: torch.device, features: int = _FEATURES) -> float:
+def _gather_rate(size: float, device: torch.device) -> float:
     """Measure TB/s of random rows read from an X of `size` bytes."""
-    x = torch.randn(int(size) // (2 * features), features, device=device).half()
+    x = torch.randn(int(size) // (2 * _FEATURES), _FEATURES, device=device).half()
     columns = torch.randint(x.shape[0], (_GATHERED,), dtype=torch.int32, device=device)
     processors = describe_device(device).multiprocessors
     out = torch.empty(processors, GATHER_FLOOR_WORDS, dtype=torch.int32, device=device)
     gpu, view = path(), dense_view(x)
 
     def call() -> None:
-        gpu.native.cuda_gather_floor(columns, view, features, out, gpu.stream(device))
+        gpu.native.cuda_gather_floor(columns, view, _FEATURES, out, gpu.stream(device))
 
-    return 2 * features * _GATHERED / _seconds(call, device) / 1e12
+    return 2 * _FEATURES * _GATHERED / _seconds(call, device) / 1e12
 
 
 def _pass_costs(device: torch.device) -> tuple[float, float]:
@@ -265,5 +265,4 @@ def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
         pass_start_us=first,
         pass_tbs=rate,
         dram_tbs=_copy_rate(device),
-        gather_tbs=_gather_rate(45e6, device, 2 * _FEATURES),
     )

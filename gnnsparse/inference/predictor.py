@@ -1,4 +1,7 @@
-"""Predictor, which replays a model's forward pass as a CUDA graph."""
+"""Predictor, which replays a model's forward pass as a CUDA graph.
+
+It stands alone: it takes any model, trained here or not.
+"""
 
 from __future__ import annotations
 

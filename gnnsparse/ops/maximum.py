@@ -3,6 +3,7 @@
 What the gradient needs of the forward pass is which nonzero gave each element of the result: its column,
 since a row has each column once. This argmax is int32 for every matrix, and a kernel that runs over the
 transpose, whose rows are the columns, compares it with the row that it is at. No kernel adds atomically.
+It stands alone as an operation of its own.
 """
 
 from __future__ import annotations

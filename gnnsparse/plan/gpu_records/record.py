@@ -34,7 +34,7 @@ __all__ = [
 _DEFAULT = "NVIDIA H200"
 #: Numbers that the models divide by, take a root or a power of.
 _POSITIVE = (
-    "multiprocessors", "memory.pass_tbs", "memory.dram_tbs", "memory.gather_tbs", "csr.warps",
+    "multiprocessors", "memory.pass_tbs", "memory.dram_tbs", "csr.warps",
     "csr.group_nnz", "csr.narrow_warps", "panel.warps", "panel.power", "attention.tall_blocks",
     "attention.tall_tiles", "attention.row_limit", "attention.rows_per_warp", "attention.row_warps",
 )  # fmt: skip
@@ -53,7 +53,6 @@ class MemoryRates:
     pass_start_us: float
     pass_tbs: float
     dram_tbs: float
-    gather_tbs: float
     odd_row_passes: float
     unpacked_bytes: int
 
