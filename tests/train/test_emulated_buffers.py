@@ -1,4 +1,4 @@
-"""The CUDA source, run on the CPU, on samples in arrays that keep their places."""
+"""The CUDA source, run on the CPU, on samples in static buffers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def graph(hub: bool) -> SparseGraph:
 @pytest.mark.parametrize(
     ("name", "hub"), [*((name, False) for name in MODELS_ON_SAMPLES), ("graphsage", True), ("gat", True)]
 )
-def test_a_step_in_place_is_a_step_and_waits_for_nothing(
+def test_a_static_step_is_a_step_and_waits_for_nothing(
     name: str, hub: bool, precision: str, late: Any
 ) -> None:
     """Also with a column of more nonzeros than rows that are cut have: here it is kept whole."""
@@ -54,19 +54,19 @@ def test_a_step_in_place_is_a_step_and_waits_for_nothing(
             graph(hub), [300, 300] if hub else [8, 4], values=MODELS[name].values, precision=precision, seed=3
         )
         samples = [sampler.draw(seeds, step) for step, seeds in enumerate(batches)]
-        placed = StaticBlocks(sampler, bounds_of(samples, NODES, sampler.most_edges), samples[0][0])
+        static = StaticBlocks(sampler, bounds_of(samples, NODES, sampler.most_edges), samples[0][0])
         longest = max(int(block.transposed.degrees.max()) for block in samples[0])
         assert (longest > ROW_LIMIT) == hub
         launched = []
         for blocks in samples:
-            assert placed.takes(blocks)
+            assert static.takes(blocks)
             want = gradients(blocks[0].sources, sampler.operands(blocks))
-            placed.load(blocks)
+            static.load(blocks)
             path.waits, before = 0, set(path.called)
             path.called.clear()
             with emulated.NotingWaits() as noted:
-                placed.assemble()
-                found = gradients(placed.nodes, placed.adjs, *placed.paddings)
+                static.assemble()
+                found = gradients(static.nodes, static.adjs, *static.paddings)
             assert (path.waits, noted.found) == (0, [])
             launched.append(set(path.called))
             path.called |= before
