@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import ast
 import collections
+import contextlib
 import json
 import os
 import random
@@ -36,9 +37,10 @@ SWAPS: dict[type, str] = {
 
 #: A pytest plugin that notes, for each test file, the package's functions that it calls.
 PLUGIN = """
-import collections, json, os, sys, pytest
+import collections, json, os, sys, time, pytest
 ROOT, OUT = os.environ["MUTATIONS_ROOT"], os.environ["MUTATIONS_OUT"]
 called, seconds, now, failed = collections.defaultdict(set), collections.Counter(), [None], set()
+saved = [0.0]
 def note(frame, event, argument):
     if event == "call" and now[0] is not None:
         code = frame.f_code
@@ -52,6 +54,8 @@ def pytest_runtest_protocol(item):
         return (yield)
     finally:
         sys.setprofile(None)
+        if time.monotonic() > saved[0] + 10:
+            save()
 def pytest_runtest_logreport(report):
     seconds[report.location[0]] += report.duration
     if report.failed:
@@ -59,11 +63,14 @@ def pytest_runtest_logreport(report):
 def pytest_collectreport(report):
     if report.failed:
         failed.add(report.nodeid)
-def pytest_sessionfinish(session):
+def save():  # a run that is ended before its last test has noted what it ran
     name = OUT + "." + os.environ.get("PYTEST_XDIST_WORKER", "main")
     with open(name, "w") as file:
         found = {k: sorted(v) for k, v in called.items()}
         json.dump({"called": found, "seconds": seconds, "failed": sorted(failed)}, file)
+    saved[0] = time.monotonic()
+def pytest_sessionfinish(session):
+    save()
 """
 
 
@@ -161,8 +168,8 @@ def changed(source: str, span: list[int], text: str) -> str:
     return b"".join([*lines[: first - 1], middle, *lines[last:]]).decode()
 
 
-def record(tree: Path, out: Path, arguments: list[str]) -> None:
-    """Run the tests of a tree once, and note which of its functions each test file calls."""
+def record(tree: Path, out: Path, limit: float | None, arguments: list[str]) -> None:
+    """Run the tests of a tree once, `limit` seconds at most, and note which functions each file calls."""
     plugin = out.with_name("mutations_plugin.py")
     plugin.write_text(PLUGIN)
     environment = dict(
@@ -171,12 +178,9 @@ def record(tree: Path, out: Path, arguments: list[str]) -> None:
         MUTATIONS_OUT=str(out.resolve()),
         MUTATIONS_ROOT=f"{tree.resolve()}/gnnsparse/",
     )
-    subprocess.run(
-        [python_of(tree), "-m", "pytest", "-q", "-p", plugin.stem, *arguments],
-        cwd=tree,
-        env=environment,
-        check=False,
-    )
+    command = [python_of(tree), "-m", "pytest", "-q", "-p", plugin.stem, *arguments]
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(command, cwd=tree, env=environment, check=False, timeout=limit)
     called, failed = collections.defaultdict(set), set()
     seconds: collections.Counter[str] = collections.Counter()
     for part in out.parent.glob(out.name + ".*"):
@@ -271,14 +275,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--count", type=int, default=120)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=900, help="seconds of tests for a mutation")
+    parser.add_argument("--limit", type=float, help="seconds of tests, of record or for each mutation")
     args, rest = parser.parse_known_args()
     if args.do == "record":
-        record(args.tree, args.out, rest)
+        record(args.tree, args.out, args.limit, rest)
     elif args.do == "draw":
         draw(args.trees, args.count, args.seed, args.out)
     else:
-        run(args.tree, args.calls, args.drawn, args.out, args.limit, rest)
+        run(args.tree, args.calls, args.drawn, args.out, args.limit or 900, rest)
 
 
 if __name__ == "__main__":
