@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gnnsparse.distributed.names import PARTITIONS, WAYS
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
 from gnnsparse.formats import FORMAT_NAMES
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
@@ -64,21 +64,27 @@ def _check_fields(section: str, settings: Any) -> None:
     for field in dataclasses.fields(settings):
         name, value, accepts = f"{section}.{field.name}", getattr(settings, field.name), field.metadata
         if field.type == "bool":
-            check_flag(name, value)
+            _check_type(name, value, isinstance(value, bool), "True or False")
         elif "choices" in accepts:
             check_choice(name, value, accepts["choices"])
         elif "zero" in accepts:
             _check_number(name, value, accepts["zero"])
         elif "least" in accepts and not (value is None and field.default is None):
             accepted = f"an integer, at least {accepts['least']}"
+            _check_type(name, value, isinstance(value, int) and not isinstance(value, bool), accepted)
             if check_integer(name, value, accepts["least"], accepted) > _MOST:
                 bad_value(name, f"got {value}; accepted: at most {_MOST}")
 
 
+def _check_type(name: str, value: Any, fits: bool, accepted: str) -> None:
+    """Refuse a value of another type, by the value: it is what somebody typed."""
+    if not fits:
+        raise TypeError(f"{name}: got {value!r}; accepted: {accepted}")
+
+
 def _check_number(name: str, value: Any, zero: bool) -> None:
     accepted = "a number, 0 or more" if zero else "a number above 0"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
+    _check_type(name, value, isinstance(value, (int, float)) and not isinstance(value, bool), accepted)
     if isinstance(value, int) and abs(value) > _MOST:
         bad_value(name, f"got an integer of {value.bit_length()} bits; accepted: {accepted}")
     if not math.isfinite(value) or value < 0 or (value == 0 and not zero):

@@ -171,7 +171,7 @@ def test_a_failed_run_leaves_no_result(train: Callable[..., Run], tmp_path: Path
     ("option", "message"),
     [
         ("precision=fp17", "precision: got 'fp17'; accepted: fp32, tf32, fp16, bf16, int8, fp8\n"),
-        ("trainer.max_epochs=many", "trainer.max_epochs: got str; accepted: an integer, at least 1\n"),
+        ("trainer.max_epochs=many", "trainer.max_epochs: got 'many'; accepted: an integer, at least 1\n"),
         ("+model.depth=3", "model.depth: got '3', and gcn has no such option; nearest: model."),
         ("resume=nowhere.ckpt", "resume: there is no file nowhere.ckpt; accepted: last, the folder of a run"),
         ("dataset.scale=0.5", "dataset.scale: got 0.5 for digits; accepted: 1, as only generated"),

@@ -34,9 +34,9 @@ from tests.configs import CONFIGS, composed
         (TrainerConfig, {"val_every": 0}, "trainer.val_every: got 0"),
         (TrainerConfig, {"logger": "wandb"}, "trainer.logger: got 'wandb'; accepted: csv, tensorboard, both"),
         (TrainerConfig, {"checkpoint_seconds": -1.0}, "trainer.checkpoint_seconds: got -1.0"),
-        (TrainerConfig, {"progress": 1}, "trainer.progress: got int"),
+        (TrainerConfig, {"progress": 1}, "trainer.progress: got 1"),
         (OptimizerConfig, {"lr": 0}, "optimizer.lr: got 0; accepted: a number above 0"),
-        (OptimizerConfig, {"lr": "fast"}, "optimizer.lr: got str"),
+        (OptimizerConfig, {"lr": "fast"}, "optimizer.lr: got 'fast'"),
         (
             OptimizerConfig,
             {"weight_decay": -1e-3},
