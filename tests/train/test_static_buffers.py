@@ -677,7 +677,7 @@ def test_captured_as_launched_one_by_one(kind: Kind, name: str, precision: str) 
     [(GRAPHS, name, None) for name in GRAPH_MODELS]
     + [(SAMPLES, "graphsage", {"features": features, "prefetch": prefetch, "fanouts": [5, 4, 3]})
        for features in ("device", "pinned", "host") for prefetch in (0, 2)],
-    ids=str,
+    ids=lambda value: getattr(value, "task", str(value)),
 )  # fmt: skip
 def test_a_captured_run_with_dropout_repeats_itself(
     kind: Kind, name: str, sampler: dict[str, Any] | None
