@@ -233,7 +233,8 @@ def gpu_section(
          "gnnsparse bench fit"),
         ({"capability": (8, 0)}, BROKEN, "the CUDA kernels (90a) can't run on compute capability 8.0",
          "build gnnsparse again"),
-        ({"architectures": "75,80"}, NOTE, "the driver compiles the CUDA kernels", "GNNSPARSE_CUDA_ARCHITECTURES="),
+        ({"architectures": "75,80"}, NOTE, "the driver compiles the CUDA kernels",
+         "GNNSPARSE_CUDA_ARCHITECTURES="),
         ({"kernels": False}, BROKEN, "gnnsparse was built without CUDA kernels", "build gnnsparse again"),
     ],
 )  # fmt: skip

@@ -661,7 +661,7 @@ def test_the_host_loads_a_batch_by_few_operations(kind: Kind) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @of_each_model
 def test_captured_as_launched_one_by_one(kind: Kind, name: str, precision: str) -> None:
-    options = {"device": "cuda", "precision": precision, "epochs": 2 * kind.epochs}
+    options = {"device": "cuda", "precision": precision, "epochs": kind.epochs}
     single, of_single = run(kind, name, capture="off", **options)
     captured, of_captured = run(kind, name, capture="on", **options)
     assert (single.capture, captured.capture) == ("off", "on")
