@@ -22,7 +22,7 @@ _FIXED = ("model", "precision", "trainer", "optimizer")
 
 
 def predict(cfg: DictConfig, folder: RunFolder) -> float:
-    """Writes predictions.npz and result.json to a folder, and returns the test score.
+    """Write predictions.npz and result.json to a folder, and return the test score.
 
     Raises:
         ValueError: the checkpoint can't be loaded, or the data do not fit its model.
@@ -64,7 +64,7 @@ def predict(cfg: DictConfig, folder: RunFolder) -> float:
 
 
 def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
-    """Returns the options, with those of the run that a checkpoint is of where the command line sets none.
+    """Return the options, with those of the run that a checkpoint is of where the command line sets none.
 
     Raises:
         ValueError: the command line sets an option that is the checkpoint's.

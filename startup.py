@@ -24,7 +24,7 @@ _TAKEN = {
 
 @contextlib.contextmanager
 def importing(*, last: bool = False) -> Iterator[None]:
-    """Keeps Python from collecting garbage in a `with` block that imports large packages.
+    """Keep Python from collecting garbage in a `with` block that imports large packages.
 
     They make millions of objects and hardly any garbage, so that each look at all of them is in vain: without
     the looks, imports take two thirds of the time.
@@ -63,7 +63,7 @@ class _Light(ModuleType):
 
 
 def light_torchmetrics() -> None:
-    """Puts torchmetrics into `sys.modules` without its metrics, for the import of Lightning.
+    """Put torchmetrics into `sys.modules` without its metrics, for the import of Lightning.
 
     Lightning needs two classes of it. Its `__init__` imports all metrics, and with them SciPy's signal
     processing and, where they are installed, matplotlib and transformers, which takes as long as torch. It
@@ -89,7 +89,7 @@ def light_torchmetrics() -> None:
 
 
 def import_task(tasks: Mapping[str, Any], name: str) -> Any:
-    """Returns a task, whose import is that of Lightning and of everything else that training needs.
+    """Return a task, whose import is that of Lightning and of everything else that training needs.
 
     Args:
         tasks: gnnsparse.train.tasks.TASKS.

@@ -41,7 +41,7 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 
 
 def offer_registered() -> None:
-    """Adds registered data sets and models without a file in configs/ to hydra, and the names for `--help`.
+    """Add registered data sets and models without a file in configs/ to hydra, and the names for `--help`.
 
     It imports the library, which takes about two seconds, but no module that only training needs.
     """
@@ -64,19 +64,19 @@ def offer_registered() -> None:
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns options in hydra's form, in which those without a default are marked as missing."""
+    """Return options in hydra's form, in which those without a default are marked as missing."""
     from models.registry import REQUIRED
 
     return {name: MISSING if default is REQUIRED else default for name, default in options.items()}
 
 
 def options_of(group: DictConfig) -> dict[str, Any]:
-    """Returns the options of a group without its name."""
+    """Return the options of a group without its name."""
     return {key: value for key, value in to_dict(group).items() if key != "name"}
 
 
 def task_name(cfg: DictConfig) -> str:
-    """Returns the task that the model and the data set are for; raises ValueError if they differ."""
+    """Return the task that the model and the data set are for; raise ValueError if they differ."""
     from gnnsparse.data import CATALOG
     from gnnsparse.errors import naming
     from models import MODELS
@@ -93,7 +93,7 @@ def task_name(cfg: DictConfig) -> str:
 
 
 def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
-    """Builds the model that the options describe."""
+    """Build the model that the options describe."""
     from gnnsparse.errors import bad_value, naming
     from models import MODELS
 
@@ -108,7 +108,7 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
 
 
 def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
-    """Refuses wrong options of the model, and a model that does not fit into memory, without making it.
+    """Refuse wrong options of the model, and a model that does not fit into memory, without making it.
 
     Raises:
         TypeError: an option is of another type.
@@ -131,7 +131,7 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
 
 
 def read_settings(cfg: DictConfig) -> RunOptions:
-    """Checks all options that can be checked without data, and returns them."""
+    """Check all options that can be checked without data, and return them."""
     from gnnsparse.train import resolve_device
     from gnnsparse.train.settings import SECTIONS
     from gnnsparse.train.tasks import RunOptions
@@ -156,7 +156,7 @@ def read_settings(cfg: DictConfig) -> RunOptions:
 
 
 def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[str, Any]:
-    """Returns the values that a run and the run whose checkpoint it resumes must share."""
+    """Return the values that a run and the run whose checkpoint it resumes must share."""
     from gnnsparse.train.tasks import text_of
 
     data = {key: value for key, value in options_of(cfg.dataset).items() if key not in ("root", "path")}
@@ -166,7 +166,7 @@ def identity_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions) -> dict[
 
 
 def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: Any) -> ModelRecipe:
-    """Returns what the model is made of, by which a checkpoint can be loaded without these options."""
+    """Return what the model is made of, by which a checkpoint can be loaded without these options."""
     from models.registry import REGISTRY
 
     data = to_dict(cfg.dataset)
@@ -178,7 +178,7 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
 
 
 def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
-    """Returns the data set without weights of edges that the model ignores, after a line that says so."""
+    """Return the data set without weights of edges that the model ignores, after a line that says so."""
     from gnnsparse.data import NodeDataset
     from models import MODELS
 
@@ -193,7 +193,7 @@ def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
 def set_up(
     cfg: DictConfig, task: Task[Any, Any], run: RunOptions, resume: Path | None = None
 ) -> tuple[TaskModule, PreparedData]:
-    """Loads and prepares the data, and builds the model; returns the Lightning module and data module."""
+    """Load and prepare the data, and build the model; return the Lightning module and data module."""
     import lightning
 
     from gnnsparse.errors import naming
@@ -215,7 +215,7 @@ def set_up(
 def report(
     cfg: DictConfig, task: Task[Any, Any], run: RunOptions, data: PreparedData, result: FitResult
 ) -> dict[str, Any]:
-    """Returns the content of result.json."""
+    """Return the content of result.json."""
     from gnnsparse.runtime.environment import describe_environment
 
     return {
@@ -233,7 +233,7 @@ def report(
 
 
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
-    """Prints the table of scores, and the time and memory that the run took."""
+    """Print the table of scores, and the time and memory that the run took."""
     from launch.console import make_console
 
     console = make_console()
@@ -259,7 +259,7 @@ def show_line(text: str) -> None:
 
 
 def run(cfg: DictConfig, folder: Path) -> float:
-    """Trains and scores a model, writes to a folder, and returns the test score.
+    """Train and score a model, write to a folder, and return the test score.
 
     Raises:
         RefusedError: it is refused, or it failed with an error that is reported in one line, such as that no
@@ -368,13 +368,13 @@ def needing_less(cfg: DictConfig, task: Task[Any, Any], data: PreparedData) -> s
 
 
 def refuse_data(error: Exception) -> NoReturn:
-    """Raises a ValueError for data that can't be loaded; an option is named as the user types it."""
+    """Raise a ValueError for data that can't be loaded; an option is named as the user types it."""
     option = "dataset." if str(error).startswith(("root: ", "split: ")) else ""
     raise ValueError(f"{option}{error}") from error
 
 
 def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card: Callable[[], Any]) -> None:
-    """Writes result.json and the model card beside it, and shows the table of scores."""
+    """Write result.json and the model card beside it, and show the table of scores."""
     from gnnsparse.runtime.environment import write_json
 
     problem = None
@@ -390,7 +390,7 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card
 
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
-    """Runs with the options of the command line; returns the test score, which hydra's sweepers use."""
+    """Run with the options of the command line; return the test score, which hydra's sweepers use."""
     from gnnsparse.runtime.environment import log_shown
 
     folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
@@ -399,7 +399,7 @@ def main(cfg: DictConfig) -> float:
 
 
 def command() -> int:
-    """Runs what the command line says; returns the exit status.
+    """Run what the command line says; return the exit status.
 
     Hydra, a refusal, and a rank other than 0 end the process themselves.
     """

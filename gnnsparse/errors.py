@@ -43,12 +43,12 @@ _LARGEST_FLOAT = torch.finfo(torch.float32).max
 
 
 def bad_value(name: str, problem: str) -> NoReturn:
-    """Raises a ValueError about the argument `name`."""
+    """Raise a ValueError about the argument `name`."""
     raise ValueError(f"{name}: {problem}")
 
 
 def bad_type(name: str, got: Any, accepted: str) -> NoReturn:
-    """Raises a TypeError about the argument `name`."""
+    """Raise a TypeError about the argument `name`."""
     raise TypeError(f"{name}: got {_kind_of(got)}; accepted: {accepted}")
 
 
@@ -62,7 +62,7 @@ def _kind_of(got: Any) -> str:
 
 
 def shown(number: Any) -> str:
-    """Returns a number as text for a message, short even where it has thousands of digits."""
+    """Return a number as text for a message, short even where it has thousands of digits."""
     if isinstance(number, int) and abs(number) >= 10**30:
         return f"{'-' if number < 0 else ''}about 10^{round(math.log10(2) * abs(number).bit_length())}"
     return str(number)
@@ -71,7 +71,7 @@ def shown(number: Any) -> str:
 def check_integer(
     name: str, value: Any, least: int = 1, accepted: str = "a positive integer", most: int = _LARGEST
 ) -> int:
-    """Returns `value` if it is an integer from `least` to `most`, else raises."""
+    """Return `value` if it is an integer from `least` to `most`, else raise."""
     if isinstance(value, bool) or not isinstance(value, int):
         bad_type(name, value, accepted)
     if not least <= value <= most:
@@ -81,7 +81,7 @@ def check_integer(
 
 
 def check_share(name: str, value: Any) -> float:
-    """Returns `value` if it is a number in [0, 1), else raises."""
+    """Return `value` if it is a number in [0, 1), else raise."""
     accepted = "a number in [0, 1)"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
@@ -91,7 +91,7 @@ def check_share(name: str, value: Any) -> float:
 
 
 def check_number(name: str, value: Any, accepted: str = "a finite number in the range of float32") -> float:
-    """Returns `value` as a float if it is a finite number in the range of float32, else raises."""
+    """Return `value` as a float if it is a finite number in the range of float32, else raise."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         bad_type(name, value, accepted)
     # NaN is refused too, and integers that no float can hold can be compared.
@@ -101,7 +101,7 @@ def check_number(name: str, value: Any, accepted: str = "a finite number in the 
 
 
 def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
-    """Returns `value` if it is one of `choices`, else raises."""
+    """Return `value` if it is one of `choices`, else raise."""
     if not isinstance(value, str):
         bad_type(name, value, "one of " + ", ".join(choices))
     if value not in choices:
@@ -110,14 +110,14 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Returns `value` if it is a bool, else raises."""
+    """Return `value` if it is a bool, else raise."""
     if not isinstance(value, bool):
         bad_type(name, value, "True or False")
     return value
 
 
 def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
-    """Returns a list, tuple or array as a contiguous array of a dtype that torch has too, else raises.
+    """Return a list, tuple or array as a contiguous array of a dtype that torch has too, else raise.
 
     It has the byte order of this machine, and memory that can be written: a copy if the given one lacks them.
     """
@@ -138,7 +138,7 @@ def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
 
 
 def device_of(name: str, value: Any) -> torch.device:
-    """Returns the device that `value` is or names, with its index: "cuda" is the current GPU. Else raises."""
+    """Return the device that `value` is or names, with its index: "cuda" is the current GPU. Else raise."""
     accepted = "cpu, cuda or cuda:<number>"
     if not isinstance(value, (str, torch.device)):
         bad_type(name, value, accepted)
@@ -153,14 +153,14 @@ def device_of(name: str, value: Any) -> torch.device:
 
 
 def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
-    """Returns `tensor` if it has memory on the CPU or an NVIDIA GPU, else raises."""
+    """Return `tensor` if it has memory on the CPU or an NVIDIA GPU, else raise."""
     if tensor.device.type not in ("cpu", "cuda"):
         bad_value(name, f"is on {tensor.device}; accepted: cpu, cuda")
     return tensor
 
 
 def check_memory(name: str, nbytes: int, what: str) -> None:
-    """Raises MemoryError if an allocation on the CPU needs more memory than this process can still get.
+    """Raise MemoryError if an allocation on the CPU needs more memory than this process can still get.
 
     Without this check the operating system would end the process, or a library would fail after minutes.
 
@@ -186,7 +186,7 @@ def check_tensor(
     device: torch.device | None = None,
     shape: tuple[int | None, ...] | None = None,
 ) -> torch.Tensor:
-    """Returns `value` if it is a dense tensor of an accepted dtype, device and shape, else raises.
+    """Return `value` if it is a dense tensor of an accepted dtype, device and shape, else raise.
 
     `None` in `shape` accepts any size.
     """
@@ -239,7 +239,7 @@ class MemoryLimit:
 
 
 def available_memory() -> MemoryLimit:
-    """Returns the tightest of the limits: the machine's memory, the process's own limits, its cgroup's.
+    """Return the tightest of the limits: the machine's memory, the process's own limits, its cgroup's.
 
     Files of the operating system are read, which takes about 0.1 ms.
     """
@@ -284,7 +284,7 @@ def _process() -> Iterator[MemoryLimit]:
 
 
 def _cgroup() -> Iterator[MemoryLimit]:
-    """Yields the limits of the control group of this process and of those above it, of either version."""
+    """Yield the limits of the control group of this process and of those above it, of either version."""
     for line in _text(Path("/proc/self/cgroup")).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
@@ -307,7 +307,7 @@ def _cgroup() -> Iterator[MemoryLimit]:
 
 
 def _file_pages(folder: Path) -> int:
-    """Returns the bytes of files that a control group holds in memory, which the kernel drops when needed."""
+    """Return the bytes of files that a control group holds in memory, which the kernel drops when needed."""
     pages = 0
     for line in _text(folder / "memory.stat").splitlines():
         name, _, value = line.partition(" ")

@@ -34,7 +34,7 @@ class Precision(str, enum.Enum):
 
     @classmethod
     def parse(cls, value: Any, name: str = "precision") -> Precision:
-        """Returns the Precision that `value` is or names; `name` is the argument's name in errors.
+        """Return the Precision that `value` is or names; `name` is the argument's name in errors.
 
         Raises:
             TypeError: `value` is neither a Precision nor a string.
@@ -49,7 +49,7 @@ class Precision(str, enum.Enum):
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
-        """Returns the names of all precisions."""
+        """Return the names of all precisions."""
         return tuple(p.value for p in cls)
 
     @property
@@ -91,7 +91,7 @@ PRECISIONS = {
 
 
 def dense_view(x: torch.Tensor) -> _native.Dense:
-    """Returns the native handle of a matrix [rows, columns] whose rows are contiguous."""
+    """Return the native handle of a matrix [rows, columns] whose rows are contiguous."""
     return _native.Dense(x)
 
 
@@ -112,7 +112,7 @@ def _round_tf32(x: torch.Tensor) -> torch.Tensor:
 
 
 def round_operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Rounds `x` as an operand of a product of `precision`, and returns it in the storage dtype.
+    """Round `x` as an operand of a product of `precision`, and return it in the storage dtype.
 
     Args:
         x: any floating dtype and shape.

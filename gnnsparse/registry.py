@@ -50,7 +50,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         _REGISTRIES.append(self)
 
     def register(self, name: str, entry: Entry) -> None:
-        """Adds an entry.
+        """Add an entry.
 
         Raises:
             TypeError: the name is not a string.
@@ -63,7 +63,7 @@ class Registry(Mapping[str, Entry], Generic[Entry]):
         self._entries[name] = entry
 
     def check(self, name: Any) -> str:
-        """Returns `name` if there is such an entry.
+        """Return `name` if there is such an entry.
 
         Raises:
             TypeError: the name is not a string.
@@ -114,7 +114,7 @@ class Option:
     choices: tuple[str, ...] = ()
 
     def check(self, name: str, value: Any) -> Any:
-        """Returns the value converted to `kind` if it is accepted; else raises TypeError or ValueError."""
+        """Return the value converted to `kind` if it is accepted; else raise TypeError or ValueError."""
         if self.kind is bool:
             return check_flag(name, value)
         if self.kind is str:
@@ -146,7 +146,7 @@ class Option:
 def check_options(
     argument: str, name: str, options: Mapping[str, Option], given: Mapping[str, Any] | None
 ) -> dict[str, Any]:
-    """Returns the options that are given for an entry, each checked; None: there are none.
+    """Return the options that are given for an entry, each checked; None: there are none.
 
     Args:
         argument: the argument that they are given by, for errors.
@@ -216,7 +216,7 @@ def _module_names(package: ModuleType) -> list[str]:
 
 
 def discover(package: str) -> list[ModuleType]:
-    """Imports every module of a package, so that they register what they define.
+    """Import every module of a package, so that they register what they define.
 
     Modules whose names begin with an underscore are left out.
 
@@ -232,7 +232,7 @@ def discover(package: str) -> list[ModuleType]:
 
 @contextlib.contextmanager
 def temporary_registrations() -> Iterator[None]:
-    """Removes what is registered inside the `with` block from every registry afterwards; for tests."""
+    """Remove what is registered inside the `with` block from every registry afterwards; for tests."""
     before = [(registry, set(registry._entries)) for registry in _REGISTRIES]
     try:
         yield
@@ -244,7 +244,7 @@ def temporary_registrations() -> Iterator[None]:
 
 
 def lazy_names(package: str, homes: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package, which imports a name when it is first asked for.
+    """Return the `__getattr__` of a package, which imports a name when it is first asked for.
 
     Args:
         package: the name of the package.

@@ -123,7 +123,7 @@ def _counted(x: Any) -> Any:
 
 
 def rounding_errors(compute: Callable[[], Iterable[torch.Tensor]]) -> list[torch.Tensor]:
-    """Returns the standard deviations of the float32 rounding errors of a computation, for each element.
+    """Return the standard deviations of the float32 rounding errors of a computation, for each element.
 
     They are those of a computation whose every operation rounds, and whose sums are taken one term after
     another in any order. Roundings of operands to 16 bits are not among them. An operator of torch that
@@ -167,7 +167,7 @@ def measure_errors(
     scale: torch.Tensor | None = None,
     rounding: torch.Tensor | None = None,
 ) -> Errors:
-    """Measures the errors of a result and of a plain run against the exact result.
+    """Measure the errors of a result and of a plain run against the exact result.
 
     Args:
         actual: the result in question.
@@ -214,7 +214,7 @@ def assert_accurate(
     *,
     scale: torch.Tensor | None = None,
 ) -> None:
-    """Raises AssertionError unless the accuracy rule holds; the arguments are those of `measure_errors`.
+    """Raise AssertionError unless the accuracy rule holds; the arguments are those of `measure_errors`.
 
     The tensors may be on different devices. `exact` may be a function that computes the result in float64:
     then its rounding errors in float32, as `rounding_errors` finds them, are allowed.
@@ -298,7 +298,7 @@ def with_gradients(
 
 @contextlib.contextmanager
 def in_float64(module: _Module) -> Iterator[_Module]:
-    """Makes a module of float32 parameters and buffers a float64 one for a while; no value changes by it."""
+    """Make a module of float32 parameters and buffers a float64 one for a while; no value changes by it."""
     try:
         yield module.double()
     finally:
@@ -316,7 +316,7 @@ def random_graph(
     empty_rows: float = 0.0,
     symmetric: bool = False,
 ) -> SparseGraph:
-    """Makes a random matrix for tests, on the CPU.
+    """Make a random matrix for tests, on the CPU.
 
     Args:
         rows: number of rows.

@@ -23,7 +23,7 @@ MAX_SEED = 2**32 - 1
 
 
 def choices() -> dict[str, Sequence[str]]:
-    """Returns the options that accept names, with these names, as the library defines them."""
+    """Return the options that accept names, with these names, as the library defines them."""
     from gnnsparse import Precision
     from gnnsparse.runtime.environment import DEVICES
     from gnnsparse.train.settings import SECTIONS, choices_of
@@ -76,7 +76,7 @@ def _is_file(path: str) -> bool:
 
 
 def check_quickly(cfg: DictConfig) -> None:
-    """Refuses wrong options before the imports that take many seconds.
+    """Refuse wrong options before the imports that take many seconds.
 
     Raises:
         ValueError: an option is missing, of another type, or out of range.
@@ -111,7 +111,7 @@ def check_quickly(cfg: DictConfig) -> None:
 
 
 def check_checkpoint_option(cfg: DictConfig) -> None:
-    """Raises a ValueError unless there is a checkpoint with mode=predict alone, and nothing to resume."""
+    """Raise a ValueError unless there is a checkpoint with mode=predict alone, and nothing to resume."""
     checkpoint, mode = OmegaConf.select(cfg, "checkpoint"), OmegaConf.select(cfg, "mode")
     if checkpoint is not None and not isinstance(checkpoint, str):
         raise ValueError(f"checkpoint: got {checkpoint!r}; accepted: the folder of a run, or a file in it")

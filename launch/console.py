@@ -39,7 +39,7 @@ class RefusedError(SystemExit):
 
 
 def refuse(problem: Exception | str) -> NoReturn:
-    """Ends the process with an error message of one line; HYDRA_FULL_ERROR=1 raises the error instead."""
+    """End the process with an error message of one line; HYDRA_FULL_ERROR=1 raises the error instead."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1" and isinstance(problem, Exception):
         raise problem
     line = " ".join(str(problem).split())
@@ -49,13 +49,13 @@ def refuse(problem: Exception | str) -> NoReturn:
 
 class _PipeConsole(Console):
     def on_broken_pipe(self) -> None:
-        """Prints nowhere from now on, in place of ending the process: what is printed is in files as well."""
+        """Print nowhere from now on, in place of ending the process: what is printed is in files as well."""
         self.quiet = True
         without_pipe()
 
 
 def make_console(width: int | None = None) -> Console:
-    """Returns a console of the standard output.
+    """Return a console of the standard output.
 
     Args:
         width: least characters of a line if the output is no terminal; None: as many as there are.
@@ -85,7 +85,7 @@ def _raise(signum: int, frame: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """Makes SIGTERM raise an error inside a `with` block, as Ctrl-C does, which undoes what was begun."""
+    """Make SIGTERM raise an error inside a `with` block, as Ctrl-C does, which undoes what was begun."""
     before = signal.getsignal(signal.SIGTERM)
     if before == signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _raise)
@@ -100,12 +100,12 @@ def _signal_of(stop: KeyboardInterrupt) -> int:
 
 
 def exit_status(stop: KeyboardInterrupt) -> int:
-    """Returns the exit status of a process that a signal has ended: 130 of Ctrl-C, 143 of SIGTERM."""
+    """Return the exit status of a process that a signal has ended: 130 of Ctrl-C, 143 of SIGTERM."""
     return 128 + _signal_of(stop)
 
 
 def line_of(stop: KeyboardInterrupt, sweep: Path | None = None) -> str:
-    """Returns the line that says what is left, and how to go on.
+    """Return the line that says what is left, and how to go on.
 
     Args:
         stop: what was raised.

@@ -44,17 +44,17 @@ _PARENT = "GNNSPARSE_LEADER"
 
 
 def _under_torchrun() -> bool:
-    """Returns whether torchrun, or what sets the same variables, has started this process."""
+    """Return whether torchrun, or what sets the same variables, has started this process."""
     return _PARENT not in os.environ and all(name in os.environ for name in _PLACE)
 
 
 def is_follower() -> bool:
-    """Returns whether this process is a rank other than 0."""
+    """Return whether this process is a rank other than 0."""
     return all(name in os.environ for name in _PLACE) and os.environ["RANK"] != "0"
 
 
 def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
-    """Returns the number of ranks of a run: torchrun's, or the option `trainer.devices`.
+    """Return the number of ranks of a run: torchrun's, or the option `trainer.devices`.
 
     Raises:
         ValueError: the option and torchrun say different numbers, torchrun started a sweep, or the task
@@ -76,7 +76,7 @@ def ranks_of(cfg: DictConfig, task: Task[Any, Any]) -> int:
 
 
 def _join(device_type: str) -> Peers:
-    """Joins the process group that the environment describes."""
+    """Join the process group that the environment describes."""
     import torch
     import torch.distributed as dist
 
@@ -108,7 +108,7 @@ class _Watch(threading.Thread):
         self.problem: str | None = None
 
     def run(self) -> None:
-        """Looks until a rank has failed, or `finish` is called."""
+        """Look until a rank has failed, or `finish` is called."""
         import torch.distributed as dist
 
         store = dist.distributed_c10d._get_default_store()
@@ -138,12 +138,12 @@ class _Watch(threading.Thread):
         return f" ({lines[-1].strip()[:300]})" if lines else ""
 
     def wait(self, seconds: float) -> str | None:
-        """Returns what is wrong with another rank, after waiting for it; None: nothing is."""
+        """Return what is wrong with another rank, after waiting for it; None: nothing is."""
         self._found.wait(seconds)
         return self.problem
 
     def finish(self) -> None:
-        """Ends the looking."""
+        """End the looking."""
         self._done.set()
 
 
@@ -176,7 +176,7 @@ class Leader:
         self._watch = _Watch(self._others, self._errors)
 
     def begin(self, options: str, resume: Path | None) -> None:
-        """Starts the other ranks, unless torchrun has, and gives them the options of the run.
+        """Start the other ranks, unless torchrun has, and give them the options of the run.
 
         Args:
             options: all options as YAML.
@@ -201,7 +201,7 @@ class Leader:
         dist.broadcast_object_list(job, src=0, group=self.peers.control)
 
     def _start(self) -> None:
-        """Starts the other ranks on this machine."""
+        """Start the other ranks on this machine."""
         import torch
 
         threads = max(1, torch.get_num_threads() // self._ranks)
@@ -223,7 +223,7 @@ class Leader:
             )
 
     def problem_behind(self, error: BaseException) -> str | None:
-        """Returns why an error of this rank is that of another one, which ended; None: it is its own.
+        """Return why an error of this rank is that of another one, which ended; None: it is its own.
 
         Args:
             error: what an exchange with other ranks has raised, or anything else.
@@ -237,7 +237,7 @@ class Leader:
         return found
 
     def refuse(self, error: BaseException) -> None:
-        """Ends the process with one line if another rank is the cause of an error, or a wrong argument is.
+        """End the process with one line if another rank is the cause of an error, or a wrong argument is.
 
         Returns if it is neither, and for what was reported already.
         """
@@ -251,7 +251,7 @@ class Leader:
             refuse(error)
 
     def end(self) -> None:
-        """Leaves the group, and ends what is left of the other ranks."""
+        """Leave the group, and end what is left of the other ranks."""
         import torch.distributed as dist
 
         self._watch.finish()
@@ -277,7 +277,7 @@ class Leader:
 
 
 def _is_of_exchange(error: BaseException) -> bool:
-    """Returns whether an error came from an exchange with other ranks."""
+    """Return whether an error came from an exchange with other ranks."""
     import torch.distributed as dist
 
     text = str(error)
@@ -285,7 +285,7 @@ def _is_of_exchange(error: BaseException) -> bool:
 
 
 def _end_with_parent() -> None:
-    """Ends this process when rank 0, which holds the other end of its standard input, has ended."""
+    """End this process when rank 0, which holds the other end of its standard input, has ended."""
 
     def wait() -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -299,7 +299,7 @@ def _end_with_parent() -> None:
 
 @contextlib.contextmanager
 def _silent() -> Iterator[None]:
-    """Keeps what this rank prints from the user, who reads it from rank 0."""
+    """Keep what this rank prints from the user, who reads it from rank 0."""
     import warnings
 
     with open(os.devnull, "w") as nothing, contextlib.redirect_stdout(nothing), warnings.catch_warnings():
@@ -308,7 +308,7 @@ def _silent() -> Iterator[None]:
 
 
 def follow() -> int:
-    """Trains as a rank other than 0, with the options that rank 0 sends; returns the exit status."""
+    """Train as a rank other than 0, with the options that rank 0 sends; return the exit status."""
     if _PARENT in os.environ:
         _end_with_parent()
     import torch.distributed as dist
@@ -340,7 +340,7 @@ def follow() -> int:
 
 
 def leave(status: int) -> NoReturn:
-    """Ends this process with an exit status, without shutting the interpreter down.
+    """End this process with an exit status, without shutting the interpreter down.
 
     Sparse operands keep the process group, and so gloo's threads, alive. A thread that has not yet freed its
     last piece of work when the interpreter shuts down waits for the interpreter's lock in a destructor, which
@@ -354,7 +354,7 @@ def leave(status: int) -> NoReturn:
 
 
 def _train(options: str, resume: Path | None, peers: Peers) -> None:
-    """Trains as one of several ranks. Nothing is written."""
+    """Train as one of several ranks. Nothing is written."""
     import dataclasses
 
     from omegaconf import DictConfig, OmegaConf

@@ -36,7 +36,7 @@ claimed: dict[Path, RunFolder] = {}
 
 
 def resume_of(cfg: DictConfig) -> Path | None:
-    """Returns the option `resume`; None: there is none, or it is no path, which is refused later."""
+    """Return the option `resume`; None: there is none, or it is no path, which is refused later."""
     value = OmegaConf.select(cfg, "resume")
     return Path(value) if isinstance(value, str) and value and "\0" not in value else None
 
@@ -50,7 +50,7 @@ class RunFolders(Callback):
     """
 
     def on_run_start(self, config: DictConfig, **_: Any) -> None:
-        """Claims the folder of a run."""
+        """Claim the folder of a run."""
         folder = self._claim(config, "hydra.run.dir")
         claimed[folder.path.resolve()] = folder
         if (subdir := config.hydra.output_subdir) is not None:
@@ -59,7 +59,7 @@ class RunFolders(Callback):
             _set(config, "hydra.output_subdir", free)
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        """Claims the folder of a sweep, in which each run has one."""
+        """Claim the folder of a sweep, in which each run has one."""
         folder = self._claim(config, "hydra.sweep.dir")
         with read_write(config), open_dict(config):
             config.hydra.overrides.hydra.append(f"hydra.sweep.dir={quoted(folder.path)}")  # for the runs
@@ -67,7 +67,7 @@ class RunFolders(Callback):
         Sweep.begin(folder.path)
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        """Ends the process with status 1 if a run of the sweep has failed, after the table of all."""
+        """End the process with status 1 if a run of the sweep has failed, after the table of all."""
         if (sweep := Sweep.present) is not None and sweep.report():
             raise SystemExit(1)
 
@@ -137,7 +137,7 @@ class Group:
 
 
 def groups_of(jobs: Sequence[Job]) -> list[Group]:
-    """Puts runs that differ by their seeds alone together, in the order of the sweep."""
+    """Put runs that differ by their seeds alone together, in the order of the sweep."""
     found: dict[str, list[Job]] = {}
     varied = [word for word in dict.fromkeys(w for job in jobs for w in job.words) if _varies(word, jobs)]
     for job in jobs:
@@ -153,7 +153,7 @@ def groups_of(jobs: Sequence[Job]) -> list[Group]:
 
 
 def _varies(word: str, jobs: Sequence[Job]) -> bool:
-    """Returns whether a word tells groups apart: it is not of the seed, and not of all runs."""
+    """Return whether a word tells groups apart: it is not of the seed, and not of all runs."""
     return key_of(word) != "seed" and not all(word in job.words for job in jobs)
 
 
@@ -181,16 +181,16 @@ class Sweep:
 
     @classmethod
     def begin(cls, folder: Path) -> None:
-        """Begins a sweep."""
+        """Begin a sweep."""
         cls.present = cls(folder)
 
     @classmethod
     def of_this_run(cls) -> Sweep | None:
-        """Returns the sweep that hydra runs a job of; None: it runs one alone."""
+        """Return the sweep that hydra runs a job of; None: it runs one alone."""
         return cls.present if HydraConfig.get().mode == RunMode.MULTIRUN else None
 
     def run(self, cfg: DictConfig, folder: Path, train: Callable[[DictConfig, Path], float]) -> float:
-        """Trains a job, whatever it ends with; in a sweep that goes on, unless it has its results.
+        """Train a job, whatever it ends with; in a sweep that goes on, unless it has its results.
 
         Args:
             cfg: the options.
@@ -230,7 +230,7 @@ class Sweep:
         return math.nan
 
     def report(self) -> bool:
-        """Prints the table, writes it to summary.csv, and returns whether a job has failed."""
+        """Print the table, write it to summary.csv, and return whether a job has failed."""
         if not self.jobs:
             return False
         from launch.console import make_console
@@ -254,7 +254,7 @@ class Sweep:
 
 
 def _scores_in(folder: Path) -> dict[str, float]:
-    """Returns the test scores of a folder's result.json; none if there is no such file, or it is damaged."""
+    """Return the test scores of a folder's result.json; none if there is no such file, or it is damaged."""
     try:
         metrics = json.loads((folder / "result.json").read_text())["metrics"]["test"]
         return {str(name): float(value) for name, value in metrics.items()}
@@ -263,7 +263,7 @@ def _scores_in(folder: Path) -> dict[str, float]:
 
 
 def _remove_if_released(folder: Path) -> None:
-    """Removes what hydra has written for a run that did not begin, which has given its mark up."""
+    """Remove what hydra has written for a run that did not begin, which has given its mark up."""
     from gnnsparse.train.folders import MARK
 
     if not (folder / MARK).exists():

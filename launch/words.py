@@ -30,13 +30,13 @@ _NO_GROUPS = ("experiment", "tuned")
 
 
 def key_of(word: str) -> str:
-    """Returns the option that a word such as "+model.dropout=0.5" sets; "" if it sets none."""
+    """Return the option that a word such as "+model.dropout=0.5" sets; "" if it sets none."""
     found = None if word.startswith("-") or ("=" not in word and word[:1] != "~") else _WORD.fullmatch(word)
     return "" if found is None else found[1].strip()
 
 
 def check_words(words: Sequence[str], configs: Path, registered: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuses words that name no declared option, or no choice of a group.
+    """Refuse words that name no declared option, or no choice of a group.
 
     Args:
         words: the command line, without the name of the program.
@@ -94,7 +94,7 @@ def _choices(folder: Path, registered: Iterable[str]) -> list[str]:
 def _declared(
     configs: Path, chosen: Mapping[str, Sequence[str]], registered: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """Returns the options of all groups, by the names that users type, for the chosen files."""
+    """Return the options of all groups, by the names that users type, for the chosen files."""
     found: dict[str, None] = {}
     tuned = [f"{m}_{d}" for m in chosen.get("model", ()) for d in chosen.get("dataset", ())]
     for group, names in {**chosen, "tuned": tuned}.items():
@@ -117,7 +117,7 @@ def _flat(content: Mapping[Any, Any]) -> Iterable[str]:
 def _check_key(
     word: str, key: str, top: Sequence[str], declared: Sequence[str], chosen: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raises a ValueError unless a key is one of the declared ones, or a part of one."""
+    """Raise a ValueError unless a key is one of the declared ones, or a part of one."""
     parts = key.split(".")
     if key in top or ".".join(parts[:2]) in declared:
         return
@@ -154,7 +154,7 @@ _ACCEPTED = "last, the folder of a run or of a sweep, or a checkpoint last.ckpt"
 
 
 def is_sweep(folder: Path) -> bool:
-    """Returns whether a path is the folder of a sweep; of a name that no file can have it is False."""
+    """Return whether a path is the folder of a sweep; of a name that no file can have it is False."""
     try:
         return (folder / SWEEP).is_file()
     except (OSError, ValueError):
@@ -185,13 +185,13 @@ def _is_folder(path: str | Path) -> bool:
 
 
 def quoted(path: Path) -> str:
-    """Returns a path as a value in hydra's grammar, whatever characters it has."""
+    """Return a path as a value in hydra's grammar, whatever characters it has."""
     escaped = str(path).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def go_on(words: Sequence[str], outputs: Path = Path("outputs")) -> list[str]:
-    """Returns a command line in which `resume=last` and `resume=FOLDER` are what they stand for.
+    """Return a command line in which `resume=last` and `resume=FOLDER` are what they stand for.
 
     For a run these are the words that began it, its folder, and its checkpoint, or the folder if there is
     none yet. Words that are given beside it win. For a sweep they are those of the sweep, and its folder.
@@ -226,7 +226,7 @@ def go_on(words: Sequence[str], outputs: Path = Path("outputs")) -> list[str]:
 
 
 def _newest(outputs: Path) -> Path:
-    """Returns the folder of the run or sweep that was begun, or resumed, last."""
+    """Return the folder of the run or sweep that was begun, or resumed, last."""
     marks = [mark for mark in outputs.glob(f"*/*/{_MARK}") if not _predicts(mark.parent)]
     if not marks:
         raise ValueError(
@@ -240,7 +240,7 @@ def _predicts(folder: Path) -> bool:
 
 
 def _stored_words(folder: Path) -> list[str]:
-    """Returns the words that a run was begun with, those of the last time if it was resumed before."""
+    """Return the words that a run was begun with, those of the last time if it was resumed before."""
     files = sorted(folder.glob(_WORDS), key=lambda file: file.stat().st_mtime_ns)
     for file in reversed(files):
         words = _read(file)
@@ -263,7 +263,7 @@ def _sweep_words(folder: Path, rest: Sequence[str]) -> list[str]:
 
 
 def _read(file: Path) -> Any:
-    """Returns the content of a YAML file as hydra writes it; None if it can't be read."""
+    """Return the content of a YAML file as hydra writes it; None if it can't be read."""
     try:
         content = OmegaConf.load(file)
         return list(content) if OmegaConf.is_list(content) else content

@@ -137,7 +137,7 @@ def register_model(
 
 
 def _remember(kind: Any, name: str) -> None:
-    """Lets each model of a class know by which options it was made, which gnnsparse.fit writes down."""
+    """Let each model of a class know by which options it was made, which gnnsparse.fit writes down."""
     if not isinstance(kind, type):
         return
     make = kind.__init__  # type: ignore[misc]

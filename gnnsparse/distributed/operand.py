@@ -120,7 +120,7 @@ class DistributedOperand(SparseOperand):
 
     @property
     def T(self) -> SparseOperand:  # noqa: N802
-        """Raises: products with the transpose run in the backward pass alone."""
+        """Raise: products with the transpose run in the backward pass alone."""
         bad_value("A.T", "is not divided among the ranks; accepted: an operand of one process")
 
     def to(self, device: torch.device | str) -> SparseOperand:

@@ -21,7 +21,7 @@ __all__ = ["ARRAYS", "ArrayRule", "BlockedMatrix", "check_blocked"]
 
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
-    """Returns the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""
+    """Return the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""
     return values.view(torch.int16 if values.itemsize == 2 else torch.int32)
 
 
@@ -129,12 +129,12 @@ class BlockedMatrix:
         return self.residual_values[self.residual_cols >= 0]
 
     def to(self, device: torch.device) -> BlockedMatrix:
-        """Returns the matrix on `device`."""
+        """Return the matrix on `device`."""
         moved = {name: array.to(device) for name, array in self.arrays.items()}
         return BlockedMatrix(self.spec, self.rows, self.cols, self.nnz, **moved)
 
     def view(self, slot_scale: torch.Tensor | None = None) -> _native.Blocked:
-        """Returns the handle of the matrix for native functions.
+        """Return the handle of the matrix for native functions.
 
         `slot_scale` has the column weights of a bitmap without values, [slots] in the storage dtype; None:
         none.
@@ -157,7 +157,7 @@ class BlockedMatrix:
         return view
 
     def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Reads every stored nonzero back from the arrays.
+        """Read every stored nonzero back from the arrays.
 
         This is the readable specification of the layout, and slow. In dense formats a zero of the matrix is
         stored as -0.0, and +0.0 stands for an element that is no nonzero.
@@ -182,7 +182,7 @@ class BlockedMatrix:
     # Each of these returns the column slots of the elements, their rows in the panel, and the values.
 
     def _lane_places(self) -> torch.Tensor:
-        """Returns the index of each element (row, column) of a brick in lane order, int64 [window * 32]."""
+        """Return the index of each element (row, column) of a brick in lane order, int64 [window * 32]."""
         height = self.spec.window
         row, col = torch.meshgrid(
             torch.arange(height, device="cpu"), torch.arange(32, device="cpu"), indexing="ij"
@@ -349,7 +349,7 @@ def _check_values(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Cs
 
 
 def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, csr: Csr) -> None:
-    """Compares the rows kept out of the windows with those of the matrix."""
+    """Compare the rows kept out of the windows with those of the matrix."""
     kept_out, starts = matrix.residual_rows, matrix.panel_rows
     if kept_out is None or starts is None:
         return  # one of them is missing, which its own rule says
@@ -430,7 +430,7 @@ ARRAYS: dict[str, ArrayRule] = {
 
 
 def check_blocked(name: str, matrix: BlockedMatrix, csr: Csr, storage: torch.dtype) -> None:
-    """Raises ValueError unless arrays of a blocked matrix, on the CPU, can be those of a valid CSR matrix.
+    """Raise ValueError unless arrays of a blocked matrix, on the CPU, can be those of a valid CSR matrix.
 
     Native code can then run on them without reading or writing elsewhere. Columns and bits are compared with
     the nonzeros one by one. Stored values, of dtype `storage`, are compared with nothing, nor is the list of

@@ -19,7 +19,7 @@ _MOST_DEFAULT_THRESHOLD = 6
 
 
 def short_row_limits(rows: int, nnz: int, spec: FormatSpec) -> tuple[int, int]:
-    """Chooses the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
+    """Choose the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
 
     A row is kept out if it has at most `threshold` nonzeros and adds fewer than `new_columns` columns to the
     window that would begin with it. The paper computes both from the numbers of rows and nonzeros by a
@@ -47,7 +47,7 @@ def short_row_limits(rows: int, nnz: int, spec: FormatSpec) -> tuple[int, int]:
 
 
 def _split(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
+    """Return the first row of each window, and the rows kept out; on the CPU, because the scan is serial."""
     window_rows = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
     residual = torch.empty(csr.rows, dtype=torch.int32, device="cpu")
     limits = short_row_limits(csr.rows, csr.nnz, spec)
@@ -64,7 +64,7 @@ def _padded(counts: torch.Tensor, pad: int) -> torch.Tensor:
 
 
 def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
-    """Converts a matrix to a blocked format.
+    """Convert a matrix to a blocked format.
 
     Args:
         csr: the matrix, on the CPU or a GPU.
@@ -115,13 +115,13 @@ def _convert_cpu(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Blo
 
 
 def count_slots(csr: Csr, spec: FormatSpec) -> torch.Tensor:
-    """Counts the column slots of each panel in a blocked format, int64 [panels], without converting."""
+    """Count the column slots of each panel in a blocked format, int64 [panels], without converting."""
     counts = csr.count_columns(spec.panel) if csr.device.type == "cpu" else _count_cuda(csr, spec)[0]
     return _padded(counts, spec.pad)
 
 
 def _count_cuda(csr: Csr, spec: FormatSpec) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts the distinct columns of each panel, int64 [panels], and each nonzero's place among them."""
+    """Count the distinct columns of each panel, int64 [panels], and each nonzero's place among them."""
     panels = -(-csr.rows // spec.panel)
     columns_of = torch.zeros(panels, dtype=torch.int64, device=csr.device)
     position = torch.empty(csr.nnz, dtype=torch.int32, device=csr.device)
@@ -150,14 +150,14 @@ def _convert_cuda(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> Bl
 
 
 def _places_values(spec: FormatSpec) -> bool:
-    """Returns whether native code computes the index of each value, by which torch then stores the values."""
+    """Return whether native code computes the index of each value, by which torch then stores the values."""
     return spec.stores_values and spec.entry_layout is None
 
 
 def _allocate(
     spec: FormatSpec, slots: int, panel_bricks: torch.Tensor | None, device: torch.device
 ) -> dict[str, torch.Tensor | None]:
-    """Allocates the arrays that native code fills, set to 0."""
+    """Allocate the arrays that native code fills, set to 0."""
     if spec.encoding == "dense":
         return {}
     bricks = slots // spec.brick * (spec.panel // spec.window)
@@ -176,7 +176,7 @@ def _allocate(
 def _with_entries(
     bitmap_form: BlockedMatrix, csr: Csr, values: torch.Tensor | None, position: torch.Tensor | None
 ) -> BlockedMatrix:
-    """Makes the entries of a structure that was converted to bits.
+    """Make the entries of a structure that was converted to bits.
 
     Args:
         bitmap_form: the structure; bits of a K tile are ordered by the banks of shared memory that their
@@ -223,7 +223,7 @@ def _with_values(
     packed: int,
     residual: torch.Tensor | None,
 ) -> BlockedMatrix:
-    """Adds the values, the rows kept out of the windows and the zero index to a converted structure."""
+    """Add the values, the rows kept out of the windows and the zero index to a converted structure."""
     arrays: dict[str, torch.Tensor] = {}
     spec = target.spec
     if value_index is not None and values is not None:
@@ -263,7 +263,7 @@ def _with_values(
 def _zero_index(
     target: BlockedMatrix, csr: Csr, value_index: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Computes Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores.
+    """Compute Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores.
 
     Returns:
         Offsets, int64 [rows + 1], and columns, int32.
@@ -286,7 +286,7 @@ def _zero_index(
 
 
 def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
-    """Computes for each nonzero the index of its value in the `values` of a dense format, int64 [nnz].
+    """Compute for each nonzero the index of its value in the `values` of a dense format, int64 [nnz].
 
     Edge values that are given in the order of the nonzeros reach a format through it, and scores that SDDMM
     writes in the format's blocks come back to that order.
@@ -319,7 +319,7 @@ def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
 
 
 def place_values(blocked: BlockedMatrix, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Puts values of the nonzeros, [nnz], in the places of a dense format: [slots * window].
+    """Put values of the nonzeros, [nnz], in the places of a dense format: [slots * window].
 
     As in the format's own values, nonzeros that are zero are -0.0, and elements that are no nonzeros are
     +0.0.

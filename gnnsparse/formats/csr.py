@@ -40,7 +40,7 @@ _NEAR_PART, _NEAR_PART_CPU = 1 << 24, 1 << 18
 
 
 def index_dtype(count: int) -> torch.dtype:
-    """Returns the smallest of int32 and int64 that holds every index below `count`."""
+    """Return the smallest of int32 and int64 that holds every index below `count`."""
     return torch.int32 if count <= _MAX_INT32 else torch.int64
 
 
@@ -49,7 +49,7 @@ def _threads() -> int:
 
 
 def send_by_value(kind: type) -> None:
-    """Makes torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
+    """Make torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
 
     It would move the memory of their tensors to shared memory, and kernels hold addresses of that memory.
     """
@@ -123,23 +123,23 @@ class Csr:
         return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
 
     def equals(self, other: Csr) -> bool:
-        """Returns whether the offsets and the columns are those of another matrix on the same device."""
+        """Return whether the offsets and the columns are those of another matrix on the same device."""
         return torch.equal(self.indptr, other.indptr) and torch.equal(self.indices, other.indices)
 
     def to(self, device: torch.device) -> Csr:
-        """Returns the matrix on `device`: this object if it is there already."""
+        """Return the matrix on `device`: this object if it is there already."""
         if device == self.device:
             return self
         return Csr(self.indptr.to(device), self.indices.to(device), self.cols)
 
     def row_index(self) -> torch.Tensor:
-        """Returns the row of each nonzero, int64 [nnz]."""
+        """Return the row of each nonzero, int64 [nnz]."""
         rows = torch.arange(self.rows, device=self.device)
         # Not `degrees`: torch.compile can't trace the making of a cached property.
         return torch.repeat_interleave(rows, self.indptr.diff(), output_size=self.nnz)
 
     def count_near(self, reach: int) -> int:
-        """Counts the nonzeros (i, j) near the diagonal: |j - i * cols // rows| <= reach."""
+        """Count the nonzeros (i, j) near the diagonal: |j - i * cols // rows| <= reach."""
         # In parts, because the intermediate tensors take many times the bytes of the indices.
         part = min(_NEAR_PART, _NEAR_PART_CPU) if self.device.type == "cpu" else _NEAR_PART
         parts = torch.arange(0, self.nnz, part, device=self.device)
@@ -160,7 +160,7 @@ class Csr:
         return indptr, indices, torch.empty(self.nnz, dtype=index_dtype(self.nnz), device=self.device)
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
-        """Returns the transpose, and for each of its nonzeros the index here, int32 or int64 [nnz].
+        """Return the transpose, and for each of its nonzeros the index here, int32 or int64 [nnz].
 
         Raises:
             MemoryError: on the CPU, scratch memory of 24 bytes a column does not fit.
@@ -174,7 +174,7 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Permutes the rows: row i of the result is row `order[i]` of this matrix, a permutation, int [rows].
+        """Permute the rows: row i of the result is row `order[i]` of this matrix, a permutation, int [rows].
 
         Returns the matrix, and for each of its nonzeros its index here, int32 or int64 [nnz].
         """
@@ -187,7 +187,7 @@ class Csr:
         return Csr(indptr, indices, self.cols), source
 
     def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Gathers rows: row i of the result is row `rows[i]` of this matrix, int64 [k]; repeats are allowed.
+        """Gather rows: row i of the result is row `rows[i]` of this matrix, int64 [k]; repeats are allowed.
 
         Returns the matrix [k, cols], and for each of its nonzeros its index here, int64 [nnz].
 
@@ -208,13 +208,13 @@ class Csr:
         return Csr(indptr, self.indices[source], self.cols), source
 
     def check_scratch(self, bytes_per_column: int, bytes_per_row: int = 0) -> None:
-        """Raises MemoryError if scratch memory for each column, and for each row, does not fit on the CPU."""
+        """Raise MemoryError if scratch memory for each column, and for each row, does not fit on the CPU."""
         if self.device.type == "cpu":
             check_memory("num_cols", bytes_per_column * self.cols, f"a matrix of {self.cols} columns")
             check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Adds the diagonal elements that are missing.
+        """Add the diagonal elements that are missing.
 
         Returns the matrix, and for each of its nonzeros its index here or -1, int32 or int64 [nnz of the
         result].
@@ -243,7 +243,7 @@ class Csr:
         return csr, source
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
-        """Counts the distinct columns in each group of `height` consecutive rows, int64 [groups], on the CPU.
+        """Count the distinct columns in each group of `height` consecutive rows, int64 [groups], on the CPU.
 
         `order` is a row order to count in, int [rows]; None: the stored order.
         """
@@ -267,7 +267,7 @@ class PaddedCsr(Csr):
     """
 
     def row_index(self) -> torch.Tensor:
-        """Returns the row of each nonzero, int64 [nnz]; of those that belong to no row the last row."""
+        """Return the row of each nonzero, int64 [nnz]; of those that belong to no row the last row."""
         places = torch.arange(self.nnz, dtype=torch.int64, device=self.device)
         return torch.searchsorted(self.indptr[1:], places, right=True).clamp(max=self.rows - 1)
 
@@ -276,7 +276,7 @@ class PaddedCsr(Csr):
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
-    """Runs a native CUDA function on the current stream of a GPU: `call(scratch memory or None, stream)`.
+    """Run a native CUDA function on the current stream of a GPU: `call(scratch memory or None, stream)`.
 
     With None for the scratch memory it only returns the bytes needed.
 
@@ -294,7 +294,7 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
 
 
 def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
-    """Sorts edges by (row, column), int32 or int64 [edges] and in range, and merges repeated ones.
+    """Sort edges by (row, column), int32 or int64 [edges] and in range, and merges repeated ones.
 
     Returns:
         The matrix, and for each edge the index of the nonzero it was merged into, int32 or int64 [edges].
@@ -328,7 +328,7 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
-    """Returns `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else ValueError.
+    """Return `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else ValueError.
 
     `count` None accepts any length.
     """
@@ -344,7 +344,7 @@ def check_host_array(
 
 
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
-    """Raises a ValueError that names the first of some int32 or int64 indices outside [0, limit).
+    """Raise a ValueError that names the first of some int32 or int64 indices outside [0, limit).
 
     `of` names what `limit` is the number of, as in "num_nodes".
     """
@@ -360,7 +360,7 @@ def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> N
 
 
 def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
-    """Raises ValueError unless int64 offsets begin with 0, never decrease and end with `last`."""
+    """Raise ValueError unless int64 offsets begin with 0, never decrease and end with `last`."""
     if offsets.numel() == 0:
         bad_value(name, "is empty; accepted: at least one offset")
     first, end = int(offsets[0]), int(offsets[-1])
@@ -376,7 +376,7 @@ def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
 
 
 def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1) -> None:
-    """Raises ValueError unless each index is in [0, limit) and at least `step` above the one before it."""
+    """Raise ValueError unless each index is in [0, limit) and at least `step` above the one before it."""
     check_range(name, indices, limit)
     close = (indices.diff() < step).nonzero()
     if close.numel():
@@ -386,7 +386,7 @@ def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1)
 
 
 def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
-    """Raises ValueError unless an int32 or int64 array holds each number below `count` once."""
+    """Raise ValueError unless an int32 or int64 array holds each number below `count` once."""
     check_host_array(name, indices, _INDEX_DTYPES, count)
     if not _native.is_permutation(indices, _threads()):
         check_range(name, indices, count)
@@ -394,7 +394,7 @@ def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
 
 
 def check_csr(name: str, csr: Csr) -> None:
-    """Raises ValueError unless a matrix on the CPU has valid offsets and ascending columns in range."""
+    """Raise ValueError unless a matrix on the CPU has valid offsets and ascending columns in range."""
     indptr, indices = f"{name}.indptr", f"{name}.indices"
     check_host_array(indptr, csr.indptr, (torch.int64,))
     check_host_array(indices, csr.indices, (torch.int32,))
@@ -425,7 +425,7 @@ class Locality:
 
 
 def measure_locality(csr: Csr, order: torch.Tensor | None) -> Locality:
-    """Measures the locality of a matrix on the CPU in a row order; None: in its own order."""
+    """Measure the locality of a matrix on the CPU in a row order; None: in its own order."""
     of_height = {h: csr.count_columns(h, order) for h in _HEIGHTS}
     columns_8 = int(of_height[8].sum())
     return Locality(

@@ -15,7 +15,7 @@ _GROUP = _native.ENTRY_LAYOUTS["word_entries"]["group"]
 
 
 def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Reads the array `values` of entries, whose values have 2 or 4 bytes.
+    """Read the array `values` of entries, whose values have 2 or 4 bytes.
 
     Returns:
         The values, in the storage dtype, and the byte of the K tile's operand that each belongs to, int64.
@@ -30,7 +30,7 @@ def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, t
 
 
 def empty_entries(encoding: str, count: int, device: torch.device) -> torch.Tensor:
-    """Makes `count` entries that play no part, as int32: their value is 0, their place behind the operand.
+    """Make `count` entries that play no part, as int32: their value is 0, their place behind the operand.
 
     `count` is a multiple of the group of the encoding, "entries" or "word_entries".
     """
@@ -67,14 +67,14 @@ class Bricks:
 
 
 def _ordinals(counts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns for each of sum(counts) things the group that it is in, and its number there."""
+    """Return for each of sum(counts) things the group that it is in, and its number there."""
     group = torch.repeat_interleave(counts)
     first = counts.cumsum(0) - counts
     return group, torch.arange(group.numel(), device=counts.device) - first[group]
 
 
 def _header_words(bricks: torch.Tensor) -> torch.Tensor:
-    """Returns the 32-bit words in front of the patterns: column offsets, brick rows, filled up to 8 bytes."""
+    """Return the 32-bit words in front of the patterns: column offsets, brick rows, filled up to 8 bytes."""
     return (_COL_PTR + 1 + bricks) // 2 * 2
 
 
@@ -82,7 +82,7 @@ def pack_records(
     bitmap: torch.Tensor, brick_ptr: torch.Tensor, brick_rows: torch.Tensor, value_ptr: torch.Tensor,
     values: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Puts what a block stores together: arrays of a BlockedMatrix whose blocks have 4 brick columns.
+    """Put what a block stores together: arrays of a BlockedMatrix whose blocks have 4 brick columns.
 
     Returns:
         The bytes in front of each record, int64 [blocks + 1], and the records, in the dtype of `values`.
@@ -108,7 +108,7 @@ def pack_records(
 
 
 def read_records(size_ptr: torch.Tensor, packed: torch.Tensor) -> Bricks:
-    """Reads the bricks of all records: the inverse of `pack_records`."""
+    """Read the bricks of all records: the inverse of `pack_records`."""
     words, start = packed.view(torch.int32), size_ptr[:-1] // 4
     col_ptr = words[start[:, None] + torch.arange(_COL_PTR, device=packed.device)].long()
     bricks = col_ptr[:, -1]
@@ -127,7 +127,7 @@ def read_records(size_ptr: torch.Tensor, packed: torch.Tensor) -> Bricks:
 
 
 def paper_bytes(size_ptr: torch.Tensor, packed: torch.Tensor, nnz: int) -> int:
-    """Returns the bytes of the records by cuTeSpMM, figure 4, which has no alignment."""
+    """Return the bytes of the records by cuTeSpMM, figure 4, which has no alignment."""
     bricks = int(packed.view(torch.int32)[size_ptr[:-1] // 4 + _COL_PTR - 1].long().sum())
     blocks = size_ptr.numel() - 1
     return 4 * _COL_PTR * blocks + (4 + 8) * bricks + packed.itemsize * nnz

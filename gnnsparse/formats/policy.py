@@ -88,16 +88,16 @@ class WindowPolicy:
                 bad_value(name, f"got {value!r}; accepted: {', '.join(map(str, depths))}")
 
     def depth(self, precision: Precision) -> int:
-        """Returns the depth K of the mma instruction in a precision."""
+        """Return the depth K of the mma instruction in a precision."""
         return _DEPTHS[precision][0] if self.k is None else self.k
 
     def is_default(self, precision: Precision) -> bool:
-        """Returns whether the policy is what the project's own window kernel does."""
+        """Return whether the policy is what the project's own window kernel does."""
         k = self.k if self.k is None or self.k != _DEPTHS.get(precision, (0,))[0] else None
         return replace(self, k=k) == WindowPolicy()
 
     def why_not(self, precision: Precision, encoding: str, window: int) -> str:
-        """Returns why a precision, an encoding or a window's rows rule the policy out; "": they do not."""
+        """Return why a precision, an encoding or a window's rows rule the policy out; "": they do not."""
         if precision not in _DEPTHS:
             return f"no Tensor Core product of {precision.value}"
         if self.k is not None and self.k not in _DEPTHS[precision]:
@@ -123,7 +123,7 @@ class WindowPolicy:
 
 
 def policy_changes(policy: WindowPolicy, precision: Precision, window: int) -> dict[str, WindowPolicy]:
-    """Returns the policies that differ from one in a single switch, by the change, such as "grid=3d".
+    """Return the policies that differ from one in a single switch, by the change, such as "grid=3d".
 
     What a change makes impossible is changed along with it: loads other than "vector" have no `shuffle`,
     "vector" loads without `stage_x` have it, and `stage_x` has "single" staging of A at least.
@@ -150,7 +150,7 @@ def policy_changes(policy: WindowPolicy, precision: Precision, window: int) -> d
 
 
 def _completed(policy: WindowPolicy, changed: str) -> WindowPolicy:
-    """Returns the policy with what the change of a switch, `changed`, needs of the others."""
+    """Return the policy with what the change of a switch, `changed`, needs of the others."""
     if changed == "shuffle":  # both need vector loads; without it lanes exchange elements
         policy = replace(policy, x_load="vector", stage_x=policy.stage_x or not policy.shuffle)
     elif changed == "stage_x" and policy.stage_x:
@@ -177,7 +177,7 @@ _COARSENINGS = (1, 2, 4)
 
 
 def packed_kernel(spec: FormatSpec) -> str:
-    """Returns the kernel of a packed format, "records" or "tiles"; "" if the window kernel multiplies it."""
+    """Return the kernel of a packed format, "records" or "tiles"; "" if the window kernel multiplies it."""
     if spec.records:
         return "records"
     tiles = (spec.window, spec.panel, spec.block, spec.brick) == (8, 8, 8, 8)
@@ -185,7 +185,7 @@ def packed_kernel(spec: FormatSpec) -> str:
 
 
 def why_not_packed(policy: WindowPolicy, precision: Precision, spec: FormatSpec) -> str:
-    """Returns why a packed format's kernel can't run a policy; "" if it can.
+    """Return why a packed format's kernel can't run a policy; "" if it can.
 
     cuTeSpMM is a kernel for tf32 alone (section 2). RSH-SpMM multiplies in fp16 (section 4.1), its figure 7
     shows the registers of tf32, and the instruction has bf16 as well.
@@ -220,7 +220,7 @@ def why_not_packed(policy: WindowPolicy, precision: Precision, spec: FormatSpec)
 
 
 def packed_changes(policy: WindowPolicy, precision: Precision, spec: FormatSpec) -> dict[str, WindowPolicy]:
-    """Returns the policies of a packed format that differ from one in a single switch, by the change.
+    """Return the policies of a packed format that differ from one in a single switch, by the change.
 
     `x_load` changes with `stage_x`: staged rows are copied by 16 bytes, others loaded by element.
 

@@ -92,11 +92,11 @@ class Preset:
                 bad_value("options", f"got {name!r} for {self.spec.name}; accepted: a field of FormatSpec")
 
     def with_panel(self, panel: int) -> FormatSpec:
-        """Returns the parameters with panels of `panel` rows, a key of `panels`."""
+        """Return the parameters with panels of `panel` rows, a key of `panels`."""
         return replace(self.spec, panel=panel, window=self.panels[panel])
 
     def policy_for(self, precision: Precision) -> WindowPolicy:
-        """Returns the paper's policy in a precision, or the default one if there is no such kernel."""
+        """Return the paper's policy in a precision, or the default one if there is no such kernel."""
         policy = self.policy if self.adapt_policy is None else self.adapt_policy(self.policy, precision)
         if packed_kernel(self.spec):
             return policy
@@ -114,7 +114,7 @@ FORMAT_NAMES = Names(PRESETS, "auto", "csr", where=lambda preset: preset.public)
 
 
 def register_preset(spec: FormatSpec, source: str, **attributes: Any) -> Preset:
-    """Registers a preset under the name of `spec`.
+    """Register a preset under the name of `spec`.
 
     Args:
         spec: the parameters.
@@ -136,7 +136,7 @@ def format_spec(
     name: str, precision: Precision | str = Precision.FP16, density: float = 0.0, panel: int | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> FormatSpec:  # fmt: skip
-    """Returns the parameters of a preset for a precision, a density and a height of panels.
+    """Return the parameters of a preset for a precision, a density and a height of panels.
 
     Args:
         name: name of a registered preset, public or not.
@@ -164,19 +164,19 @@ def format_spec(
 
 
 def exclusive_preset(name: str) -> Preset | None:
-    """Returns the preset called `name` if products of an operand in it run in that format alone."""
+    """Return the preset called `name` if products of an operand in it run in that format alone."""
     preset = PRESETS.get(name)
     return preset if preset is not None and preset.exclusive else None
 
 
 def operations(name: str) -> tuple[str, ...]:
-    """Returns the products that operands in a format have, "csr" and "auto" included."""
+    """Return the products that operands in a format have, "csr" and "auto" included."""
     preset = PRESETS.get(name)
     return ("spmm", "sddmm") if preset is None else preset.ops
 
 
 def check_precision(name: str, precision: Precision) -> None:
-    """Raises ValueError if a format does not have a precision.
+    """Raise ValueError if a format does not have a precision.
 
     Args:
         name: name of a format, "csr" and "auto" included.
@@ -196,7 +196,7 @@ def check_precision(name: str, precision: Precision) -> None:
 
 
 def require_operation(argument: str, name: str, what: str, op: str | None) -> None:
-    """Raises ValueError if a format is exclusive and has no operation that an argument asks for.
+    """Raise ValueError if a format is exclusive and has no operation that an argument asks for.
 
     Args:
         argument: the argument's name in the error.

@@ -21,7 +21,7 @@ def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -
 
 
 def _bytes(matrix: BlockedMatrix) -> int:
-    """Computes the bytes: two pointers for each window (FlashSparse, section 3.5), and padded vectors."""
+    """Compute the bytes: two pointers for each window (FlashSparse, section 3.5), and padded vectors."""
     value = 0 if matrix.values is None else matrix.values.itemsize
     return 2 * 4 * matrix.panels + (4 + matrix.spec.window * value) * matrix.slots
 

@@ -22,7 +22,7 @@ _GROUPS = {"dataset": "Data set", "preprocess": "Preparation of the graph"}
 
 
 def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Returns the card of a trained model in Markdown, with the metadata that hubs of models read.
+    """Return the card of a trained model in Markdown, with the metadata that hubs of models read.
 
     Args:
         recipe: what the model is made of.
@@ -52,7 +52,7 @@ def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[s
 def write_card(
     folder: Path, recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Path:
-    """Writes the card of a run into its folder, and returns the file.
+    """Write the card of a run into its folder, and return the file.
 
     The file is README.md; if the folder has one of somebody else, README-1.md or with the next free number.
 
@@ -79,7 +79,7 @@ def _is_ours(file: Path) -> bool:
 
 
 def _metadata(recipe: ModelRecipe, dataset: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Returns the front matter: YAML whose texts are in JSON, which YAML includes."""
+    """Return the front matter: YAML whose texts are in JSON, which YAML includes."""
     names = list(metrics.get("test", {}))
     lines = ["---", "library_name: gnnsparse", "tags:"]
     lines += [f"- {json.dumps(tag)}" for tag in ("graph-neural-network", recipe.name, recipe.task)]
@@ -113,7 +113,7 @@ def _options(name: str, group: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value in one line; of a path of a machine its last part, because cards are published."""
+    """Return a value in one line; of a path of a machine its last part, because cards are published."""
     if isinstance(value, str) and os.path.isabs(value):
         return Path(value).name
     return " ".join(str(value).replace("`", "'").split())

@@ -62,7 +62,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         device: str = "auto",
         registry: Mapping[str, Any] | None = None,
     ) -> HubModel:
-        """Loads the model of a run, as `gnnsparse.load` does, with the scores that its card will have.
+        """Load the model of a run, as `gnnsparse.load` does, with the scores that its card will have.
 
         Args:
             source: the folder of a run, or a checkpoint in it.
@@ -82,17 +82,17 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         return cls(model.recipe, model.module, model.device, result)
 
     def _save_pretrained(self, save_directory: Path) -> None:
-        """Writes weights, recipe and card; the mixin calls it."""
+        """Write weights, recipe and card; the mixin calls it."""
         write_exported(save_directory, self.recipe, self.module, self.result)
         write_card(save_directory, self.recipe, self.result, {})
 
     def generate_model_card(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the card that `_save_pretrained` writes, in the mixin's form."""
+        """Return the card that `_save_pretrained` writes, in the mixin's form."""
         return ModelCard(card_text(self.recipe, self.result, {}), ignore_metadata_errors=True)
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **options: Any) -> HubModel:
-        """Reads a model from a folder, or downloads it.
+        """Read a model from a folder, or download it.
 
         Args:
             pretrained_model_name_or_path: the folder, or the name on the hub.
@@ -123,7 +123,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         registry: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> HubModel:
-        """Reads the files of a folder or of the hub; the mixin calls it from `from_pretrained`."""
+        """Read the files of a folder or of the hub; the mixin calls it from `from_pretrained`."""
         place = resolve_device(device)
 
         def file(name: str) -> Path:

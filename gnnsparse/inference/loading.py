@@ -28,7 +28,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def write_exported(
     folder: Path, recipe: ModelRecipe, module: torch.nn.Module, result: Mapping[str, Any]
 ) -> None:
-    """Writes the weights and the recipe of a model, and the result of its run, to a folder.
+    """Write the weights and the recipe of a model, and the result of its run, to a folder.
 
     Raises:
         OSError: a file can't be written.
@@ -40,7 +40,7 @@ def write_exported(
 
 
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
-    """Reads what `write_exported` has written.
+    """Read what `write_exported` has written.
 
     Args:
         config: the file with the recipe.
@@ -73,7 +73,7 @@ def load(
     registry: Mapping[str, Any] | None = None,
     model: torch.nn.Module | None = None,
 ) -> LoadedModel:
-    """Loads a trained model, ready for `predict`.
+    """Load a trained model, ready for `predict`.
 
     The file is read as tensors and plain values: code in it is not executed. It names the model by a registry
     and options. The registry's module is imported, so that a file whose origin you do not trust should be
@@ -138,7 +138,7 @@ def make_model(
     weights: dict[str, torch.Tensor],
     model: torch.nn.Module | None = None,
 ) -> torch.nn.Module:
-    """Makes the model of a recipe with given weights, or gives them to a model.
+    """Make the model of a recipe with given weights, or give them to a model.
 
     Raises:
         ValueError, RuntimeError: it can't be made, or it has other weights.
@@ -174,7 +174,7 @@ def _file(source: Any) -> Path:
 def _check_shapes(
     recipe: ModelRecipe, registry: Mapping[str, Any] | None, weights: dict[str, torch.Tensor]
 ) -> None:
-    """Raises ValueError if the model has other weights, before it takes any memory."""
+    """Raise ValueError if the model has other weights, before it takes any memory."""
     try:
         with torch.device("meta"):  # tensors without memory
             model = recipe.build(registry)
@@ -184,7 +184,7 @@ def _check_shapes(
 
 
 def _compare_shapes(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:
-    """Raises ValueError if a model has other weights; one whose sizes the first call decides takes any."""
+    """Raise ValueError if a model has other weights; one whose sizes the first call decides takes any."""
     if any(torch.nn.parameter.is_lazy(parameter) for parameter in model.parameters()):
         return
     own = model.state_dict()

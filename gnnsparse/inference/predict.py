@@ -101,7 +101,7 @@ def predict_run(
     device: str = "auto",
     registry: Mapping[str, Any] | None = None,
 ) -> Predictions:
-    """Computes the predictions of the model of a run, as `gnnsparse predict` does.
+    """Compute the predictions of the model of a run, as `gnnsparse predict` does.
 
     Args:
         source: the folder of a run, or a checkpoint in it, as `gnnsparse.load` takes it.
@@ -131,7 +131,7 @@ def predict_run(
 def predict_dataset(
     model: LoadedModel, task: Task[Any, Any], run: RunOptions, dataset: Any, name: str
 ) -> Predictions:
-    """Computes the predictions of a model on a data set of its task.
+    """Compute the predictions of a model on a data set of its task.
 
     Args:
         model: the model.
@@ -180,7 +180,7 @@ def match_features(name: str, dataset: Any, recipe: ModelRecipe) -> Any:
 
 
 def check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
-    """Raises a ValueError unless a data set has the numbers of inputs and outputs of the model."""
+    """Raise a ValueError unless a data set has the numbers of inputs and outputs of the model."""
     own = (recipe.in_channels, recipe.out_channels)
     if got != own:
         raise ValueError(
@@ -190,7 +190,7 @@ def check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
 
 
 def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]]:
-    """Returns the name of a data set and the options of its loader."""
+    """Return the name of a data set and the options of its loader."""
     trained = {str(key): value for key, value in recipe.run.get("dataset", {}).items()}
     name = trained.pop("name", None)
     if data is None and name is None:
@@ -208,7 +208,7 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
 
 
 def _options_of(recipe: ModelRecipe, task: Task[Any, Any], device: torch.device) -> RunOptions:
-    """Returns the options of a run for preparing data as in training."""
+    """Return the options of a run for preparing data as in training."""
     return RunOptions(
         device=device,
         precision=recipe.precision,
@@ -231,7 +231,7 @@ _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?")
 def write_predictions(
     path: Path, arrays: Mapping[str, torch.Tensor], names: Mapping[str, np.ndarray] | None = None
 ) -> None:
-    """Writes predictions to a file, which appears whole or not at all.
+    """Write predictions to a file, which appears whole or not at all.
 
     A CSV file has a row for each element of the first dimension. An array of one dimension is a column with
     its name, and the columns of one of two dimensions have numbers, or the names of the classes where they
@@ -304,7 +304,7 @@ def _harmless(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Writes predictions to a file, says how many, and returns the exit status 0.
+    """Write predictions to a file, say how many, and return the exit status 0.
 
     Raises:
         ValueError: the model or the data can't be loaded, or do not fit one another.

@@ -76,7 +76,7 @@ class Predictor:
         self.captured = self._replay is not None
 
     def _own(self, name: str, tensor: Any) -> torch.Tensor | None:
-        """Returns a copy of an input, where a graph reads it."""
+        """Return a copy of an input, where a graph reads it."""
         if tensor is None and name != "x":
             return None
         if not isinstance(tensor, torch.Tensor):
@@ -86,7 +86,7 @@ class Predictor:
         return tensor.detach().clone(memory_format=torch.contiguous_format)
 
     def _captured(self, wanted: str) -> Callable[[], None] | None:
-        """Captures the pass, and returns what replays it; None: calls are to run it."""
+        """Capture the pass, and return what replays it; None: calls are to run it."""
         if wanted == "off":
             self.problem = "capture is 'off'"
         elif self._device.type != "cuda":
@@ -106,7 +106,7 @@ class Predictor:
             self._out = self._model(self._inputs[0], self._adj, *self._inputs[1:])
 
     def __call__(self, x: torch.Tensor | None = None, *more: torch.Tensor | None) -> torch.Tensor:
-        """Computes the model's output.
+        """Compute the model's output.
 
         Args:
             x: features or tokens with the shape and dtype of the example, on its device or on the CPU; None:

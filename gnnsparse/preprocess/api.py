@@ -45,7 +45,7 @@ def prepare(
     cache: bool | str | os.PathLike[str] = True,
     autotune: bool = False,
 ) -> SparseOperand:
-    """Prepares a graph for sparse products: checks it, computes weights, orders rows, transposes, converts.
+    """Prepare a graph for sparse products: check it, compute weights, order rows, transpose, convert.
 
     Args:
         graph: PyG's `edge_index` (int [2, edges], source over target, any order: A[target, source]);
@@ -137,7 +137,7 @@ def prepare(
 
 
 def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
-    """Refuses values that are not finite after merging, normalisation and rounding to the precision."""
+    """Refuse values that are not finite after merging, normalisation and rounding to the precision."""
     if values is None or values.numel() == 0:
         return
     low, high = values.aminmax()  # NaN if a value is
@@ -162,7 +162,7 @@ def _order_options(reorder: str, given: Any) -> dict[str, Any]:
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:
-    """Returns (name of the normalisation or None, edge values or weights) from the two arguments."""
+    """Return (name of the normalisation or None, edge values or weights) from the two arguments."""
     if isinstance(values, str):
         return check_choice("values", values, NORMALIZATIONS), edge_weight
     if edge_weight is not None:

@@ -32,7 +32,7 @@ class Weighted:
 
 
 def _row_sums(graph: SparseGraph) -> torch.Tensor:
-    """Sums each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""
+    """Sum each row's values, float64 [rows]: in float64 counts are exact, and rounding errors are small."""
     if graph.values is None:
         return graph.csr.degrees.to(torch.float64)
     if graph.nnz == 0:  # segment_reduce refuses an empty tensor
@@ -41,7 +41,7 @@ def _row_sums(graph: SparseGraph) -> torch.Tensor:
 
 
 def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
-    """Adds missing self-loops with a weight; existing ones keep theirs, as in PyG's graph utilities."""
+    """Add missing self-loops with a weight; existing ones keep theirs, as in PyG's graph utilities."""
     csr, source = graph.csr.add_self_loops()
     kept = source >= 0
     values = graph.values
@@ -73,7 +73,7 @@ def _drop_ones(graph: SparseGraph) -> SparseGraph:
 
 
 def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.0) -> Weighted:
-    """Computes normalised weights.
+    """Compute normalised weights.
 
     Args:
         graph: with or without edge values.
@@ -99,7 +99,7 @@ def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.
 
 
 def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
-    """Returns whether rank-1 weights are symmetric: r equals c, or both are None."""
+    """Return whether rank-1 weights are symmetric: r equals c, or both are None."""
     row, col = weighted.row_scale, weighted.col_scale
     if row is None and col is None:
         return True

@@ -67,13 +67,13 @@ class Recipe:
         }  # fmt: skip
 
     def spec(self, density: float) -> FormatSpec | None:
-        """Returns the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
+        """Return the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
         if self.format == "csr":
             return None
         return format_spec(self.format, self.precision, density, self.panel, dict(self.format_options))
 
     def key(self, source: Source) -> str:
-        """Returns the cache key of a source that is prepared by this recipe."""
+        """Return the cache key of a source that is prepared by this recipe."""
         spec = self.spec(0.0)
         # If the format stores no values, nothing that is stored depends on the precision.
         precision = self.precision.value if spec is not None and spec.stores_values else "any"
@@ -95,7 +95,7 @@ def _permuted(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:
-    """Raises MemoryError if a matrix with so many rows can't be prepared in the memory that there is.
+    """Raise MemoryError if a matrix with so many rows can't be prepared in the memory that there is.
 
     The arrays of an edge_index do not show how many rows its matrix has, so the memory for them would be
     found missing only after minutes. Wrong values of `num_nodes` are left to the checks of SparseGraph.
@@ -112,14 +112,14 @@ def check_size(num_nodes: Any, recipe: Recipe) -> None:
 
 
 def build(source: Source, recipe: Recipe) -> Prepared:
-    """Prepares a graph by a recipe, on the device of the source."""
+    """Prepare a graph by a recipe, on the device of the source."""
     start = time.perf_counter()
     weights = normalize(source.build(), recipe.normalization, recipe.self_loop_weight)
     return prepare_weighted(weights, recipe, start)
 
 
 def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
-    """Prepares a matrix whose weights have been computed, by the normalisation that the recipe names.
+    """Prepare a matrix whose weights have been computed, by the normalisation that the recipe names.
 
     `start` is the time at which the preparation began, of time.perf_counter; None: now.
     """
@@ -168,7 +168,7 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
 
 
 def _same_values(weights: Weighted, backward: KernelCache) -> bool:
-    """Returns whether the values of a matrix with symmetric structure are symmetric."""
+    """Return whether the values of a matrix with symmetric structure are symmetric."""
     values = backward.given_values
     same = values is None or torch.equal(values, values[backward.value_index.long()])  # type: ignore[union-attr]
     return same and symmetric_scales(weights, backward.csr)
@@ -188,14 +188,14 @@ def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
 
 
 def _same_format(found: Any, wanted: Any, spec: FormatSpec | None) -> bool:
-    """Returns whether two plain formats are equal; the dtype counts if the format stores values."""
+    """Return whether two plain formats are equal; the dtype counts if the format stores values."""
     if spec is None or found is None:
         return found is wanted
     return found["spec"] == wanted["spec"] and (found == wanted or not spec.stores_values)
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> Prepared:
-    """Reads a prepared graph from the cache, or builds it and stores it there; `cache_hit` says which."""
+    """Read a prepared graph from the cache, or build it and store it there; `cache_hit` says which."""
     if cache is None:
         return build(source, recipe)
     cache.check_folder()

@@ -28,7 +28,7 @@ __all__ = ["Source", "is_pyg_data", "read_source"]
 
 
 def is_pyg_data(value: Any) -> bool:
-    """Returns whether a value is a torch_geometric.data.Data, or of a subclass."""
+    """Return whether a value is a torch_geometric.data.Data, or of a subclass."""
     return any(
         (kind.__module__, kind.__name__) == ("torch_geometric.data.data", "Data")
         for kind in type(value).__mro__
@@ -67,7 +67,7 @@ def _read_values(values: Any, count: int, device: torch.device) -> torch.Tensor 
 
 
 def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
-    """Recognises the form of an input and makes its Source.
+    """Recognise the form of an input and make its Source.
 
     Args:
         data: argument `graph` of `gnnsparse.prepare`.
@@ -135,7 +135,7 @@ def _edge_pair(source: Any, target: Any) -> torch.Tensor:
 
 
 def _pyg(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
-    """Reads the edges of a PyG graph, with its edge_weight if no other values are given."""
+    """Read the edges of a PyG graph, with its edge_weight if no other values are given."""
     for name, given in (("num_nodes", num_nodes), ("num_cols", num_cols)):
         if given is not None:
             bad_value(name, "does not go with PyG's Data, which has its own number of nodes")
@@ -161,7 +161,7 @@ def _csr(indptr: Any, indices: Any, values: Any, num_cols: Any) -> Source:
 
 
 def _reweighted(graph: SparseGraph, values: torch.Tensor | None) -> SparseGraph:
-    """Returns the graph with other values, which are in the order of its input edges."""
+    """Return the graph with other values, which are in the order of its input edges."""
     if values is None:
         return graph
     if graph.nnz_index_of_edge is None:

@@ -72,7 +72,7 @@ class CacheEntry:
     metadata: dict[str, Any] | None
 
     def about(self) -> tuple[str, str, str] | None:
-        """Returns the matrix's shape, its number of edges, and its row order or plan; None: it is damaged."""
+        """Return the matrix's shape, its number of edges, and its row order or plan; None: it is damaged."""
         found = self.metadata or {}
         numbers = [found.get(name) for name in ("rows", "cols", "edges")]
         kind, order = found.get("kind"), found.get("reorder")
@@ -149,11 +149,11 @@ class GraphCache:
         self._left_alone: set[Path] = set()
 
     def path(self, key: str) -> Path:
-        """Returns the file of a key, whether or not it exists."""
+        """Return the file of a key, whether or not it exists."""
         return self.folder / (key + _SUFFIX)
 
     def _warn(self, text: str) -> None:
-        """Warns of a problem, once for each cache object."""
+        """Warn of a problem, once for each cache object."""
         if text not in self._told:
             self._told.add(text)
             warnings.warn(text, CacheWarning, stacklevel=4)
@@ -184,7 +184,7 @@ class GraphCache:
 
     @contextlib.contextmanager
     def lock(self, key: str, seconds: float | None = None) -> Iterator[bool]:
-        """Holds the key's file lock inside a `with` block, against other processes that write the file.
+        """Hold the key's file lock inside a `with` block, against other processes that write the file.
 
         Args:
             key: the key.
@@ -214,7 +214,7 @@ class GraphCache:
                     held.release()
 
     def _acquire(self, key: str, seconds: float) -> Any:
-        """Returns the acquired lock of a key; raises OSError if it is held or its file can't be written."""
+        """Return the acquired lock of a key; raise OSError if it is held or its file can't be written."""
         import filelock
 
         path = self.folder / (key + ".lock")
@@ -230,7 +230,7 @@ class GraphCache:
     def load(
         self, key: str, unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found]
     ) -> Found | None:
-        """Reads the file of a key, verifies its checksums and unpacks it.
+        """Read the file of a key, verify its checksums and unpack it.
 
         A damaged file is set aside, and a CacheWarning names it.
 
@@ -263,7 +263,7 @@ class GraphCache:
         return found
 
     def _set_aside(self, path: Path, file: OpenFile, problem: str) -> None:
-        """Renames a damaged file, unless it was replaced since it was opened, and says so."""
+        """Rename a damaged file, unless it was replaced since it was opened, and say so."""
         kept = self.folder / f"{path.stem}-{uuid.uuid4().hex}.damaged"
         where = ""
         with contextlib.suppress(OSError, NotOursError):
@@ -284,13 +284,13 @@ class GraphCache:
             self._remove(old)
 
     def _leave_alone(self, path: Path, problem: str) -> None:
-        """Warns once that something is in the place of a file and stays there; `store` keeps away from it."""
+        """Warn once that something is in the place of a file and stays there; `store` keeps away from it."""
         if path not in self._left_alone:
             self._left_alone.add(path)
             self._warn(f"{problem}; it is left alone, and {self._what} is not kept")
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        """Writes the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
+        """Write the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
 
         Args:
             key: the key.
@@ -314,7 +314,7 @@ class GraphCache:
         self._evict(keep=key)
 
     def _files(self, kind: str) -> list[tuple[Path, os.stat_result]]:
-        """Lists the regular files with names of a kind (see `file_kind`), the most recently used first."""
+        """List the regular files with names of a kind (see `file_kind`), the most recently used first."""
         found = []
         with contextlib.suppress(OSError), os.scandir(self.folder) as listing:
             for item in listing:
@@ -326,7 +326,7 @@ class GraphCache:
         return sorted(found, key=lambda item: item[1].st_mtime, reverse=True)
 
     def entries(self) -> list[CacheEntry]:
-        """Lists all files of prepared graphs, plans and data, the most recently used first."""
+        """List all files of prepared graphs, plans and data, the most recently used first."""
         found = []
         for path, status in self._files("entry"):
             metadata = None
@@ -336,7 +336,7 @@ class GraphCache:
         return found
 
     def problem_of(self, entry: CacheEntry, check: Check) -> str | None:
-        """Reads a file, verifies its checksums, and returns what is wrong with it, or None.
+        """Read a file, verify its checksums, and return what is wrong with it, or None.
 
         `check` is called with tensors and metadata, and raises ValueError if they are not valid.
         """
@@ -348,7 +348,7 @@ class GraphCache:
         return None
 
     def clear(self) -> int:
-        """Removes every file that the cache made, and returns the number of prepared graphs among them.
+        """Remove every file that the cache made, and return the number of prepared graphs among them.
 
         Files that carry no mark of the cache stay, and so do unfinished files that a process is writing.
         """
@@ -359,7 +359,7 @@ class GraphCache:
         return removed
 
     def _remove_leftovers(self, locks: bool = False, held: str = "") -> None:
-        """Removes unfinished files that nobody writes any more, and with `locks` the locks that are free.
+        """Remove unfinished files that nobody writes any more, and with `locks` the locks that are free.
 
         `held` is a key whose lock the caller holds.
         """
@@ -375,7 +375,7 @@ class GraphCache:
 
     @staticmethod
     def _remove(path: Path) -> bool:
-        """Removes a file if the cache made it, and returns whether it did."""
+        """Remove a file if the cache made it, and return whether it did."""
         if not may_remove(path):
             return False
         try:

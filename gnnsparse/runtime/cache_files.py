@@ -56,12 +56,12 @@ class NotOursError(Exception):
 
 
 def file_kind(name: str) -> str | None:
-    """Returns "entry", "damaged", "part" or "lock" for the name of a file of the cache, None for others."""
+    """Return "entry", "damaged", "part" or "lock" for the name of a file of the cache, None for others."""
     return next((kind for kind, pattern in _NAMES.items() if pattern.fullmatch(name)), None)
 
 
 def may_remove(path: Path) -> bool:
-    """Returns whether a file was made by a cache: its name is one of a cache's, and it is empty or marked.
+    """Return whether a file was made by a cache: its name is one of a cache's, and it is empty or marked.
 
     Links, folders and other things that are no regular files never are.
     """
@@ -87,7 +87,7 @@ def _require_regular(path: Path, mode: int) -> None:
 
 @contextlib.contextmanager
 def open_file(path: Path) -> Iterator[OpenFile]:
-    """Opens a file for reading, without waiting, as opening a pipe would; raises NotOursError or OSError."""
+    """Open a file for reading, without waiting, as opening a pipe would; raise NotOursError or OSError."""
     _require_regular(path, os.lstat(path).st_mode)
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:
@@ -125,11 +125,11 @@ class OpenFile:
             target, at = target[count:], at + count
 
     def is_marked(self) -> bool:
-        """Returns whether the first bytes carry the mark of a cache, even if the file is damaged."""
+        """Return whether the first bytes carry the mark of a cache, even if the file is damaged."""
         return f'"{_MARK}"'.encode() in self._bytes(min(self.size, _HEAD_BYTES), 0)
 
     def _header(self) -> tuple[dict[str, Any], dict[str, Any], Any, int]:
-        """Reads the plain values, the arrays as they are described, their checksums, and where they begin."""
+        """Read the plain values, the arrays as they are described, their checksums, and where they begin."""
         if self.size < 8:
             raise DamagedError("it is too short")
         length = int.from_bytes(self._bytes(8, 0), "little")
@@ -147,11 +147,11 @@ class OpenFile:
         return facts, described, sums, 8 + length
 
     def metadata(self) -> dict[str, Any]:
-        """Returns the plain values stored with the arrays; raises DamagedError if they were changed."""
+        """Return the plain values stored with the arrays; raise DamagedError if they were changed."""
         return self._header()[0]
 
     def read(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Reads arrays and metadata, and compares them with their checksums.
+        """Read arrays and metadata, and compare them with their checksums.
 
         Raises:
             DamagedError: the content is not what was written.
@@ -171,7 +171,7 @@ class OpenFile:
         return tensors, facts
 
     def _arrays(self, described: dict[str, Any], start: int) -> dict[str, torch.Tensor]:
-        """Reads all arrays, which lie one behind the other, into one piece of memory, each aligned.
+        """Read all arrays, which lie one behind the other, into one piece of memory, each aligned.
 
         Raises:
             KeyError, TypeError, ValueError, RuntimeError, OverflowError: the header describes no arrays.
@@ -214,12 +214,12 @@ def _json(text: str | bytes, what: str) -> dict[str, Any]:
 
 
 def checksum(name: str, tensor: torch.Tensor) -> str:
-    """Returns the checksum of an array: its name, dtype, shape and a hash of its bytes."""
+    """Return the checksum of an array: its name, dtype, shape and a hash of its bytes."""
     return f"{name}:{tensor.dtype}:{tuple(tensor.shape)}:{digest(tensor)}"
 
 
 def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Writes a new file, and waits until it is on the disk.
+    """Write a new file, and wait until it is on the disk.
 
     Args:
         path: the file, which must not exist.

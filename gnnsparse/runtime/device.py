@@ -55,7 +55,7 @@ GATHER_FLOOR_WORDS = _native.GATHER_FLOOR_WORDS
 
 
 def partial_width(width: int) -> int:
-    """Returns the floats in a row of partial sums of `width` columns, with the kernels' padding."""
+    """Return the floats in a row of partial sums of `width` columns, with the kernels' padding."""
     return -(-width // _native.PARTIAL_COLUMNS) * _native.PARTIAL_COLUMNS
 
 
@@ -108,56 +108,56 @@ class CudaPath:
         self.native: Any = _native
 
     def takes(self, device: torch.device) -> bool:
-        """Returns whether operations on tensors of `device` run as GPU kernels."""
+        """Return whether operations on tensors of `device` run as GPU kernels."""
         return device.type == "cuda"
 
     def describe(self, device: torch.device) -> Device:
-        """Returns the properties of a torch device that plans depend on."""
+        """Return the properties of a torch device that plans depend on."""
         return Device(device.type) if device.type != "cuda" else _cuda_device(device)
 
     def stream(self, device: torch.device) -> int:
-        """Returns the handle of the current stream on a GPU."""
+        """Return the handle of the current stream on a GPU."""
         return torch._C._cuda_getCurrentRawStream(device.index)  # a Stream object takes ten times as long
 
     def current(self, device: torch.device) -> AbstractContextManager[None]:
-        """Returns a context manager inside which a GPU is the current device."""
+        """Return a context manager inside which a GPU is the current device."""
         # torch.cuda.current_device also checks that CUDA was initialised, and takes several times as long.
         if torch._C._cuda_getDevice() == device.index:
             return _HERE
         return torch.cuda.device(device)
 
     def queue(self, device: torch.device) -> tuple[Callable[[], int], int, Callable[[], int]]:
-        """Returns what native code asks in each launch: the current GPU, this GPU, and its current stream."""
+        """Return what native code asks in each launch: the current GPU, this GPU, and its current stream."""
         index = device.index
         return torch._C._cuda_getDevice, index, partial(torch._C._cuda_getCurrentRawStream, index)
 
     def is_capturing(self) -> bool:
-        """Returns whether a CUDA graph is being captured on the current stream."""
+        """Return whether a CUDA graph is being captured on the current stream."""
         return torch.cuda.is_current_stream_capturing()
 
     def finish(self, device: torch.device) -> None:
-        """Waits for all work on the current stream of a GPU."""
+        """Wait for all work on the current stream of a GPU."""
         torch.cuda.current_stream(device).synchronize()
 
     def read(self, numbers: torch.Tensor) -> list[int]:
-        """Returns the integers of a tensor, for which the host waits for the current stream of a GPU."""
+        """Return the integers of a tensor, for which the host waits for the current stream of a GPU."""
         return numbers.tolist()
 
     def finish_all(self, device: torch.device) -> None:
-        """Waits for all work on a GPU, on every stream."""
+        """Wait for all work on a GPU, on every stream."""
         torch.cuda.synchronize(device)
 
     def free_memory(self, device: torch.device) -> int:
-        """Returns the bytes of a GPU's memory that are free, those included that torch keeps for tensors."""
+        """Return the bytes of a GPU's memory that are free, those included that torch keeps for tensors."""
         kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + kept
 
     def pinned_memory(self, count: int) -> torch.Tensor:
-        """Returns so many bytes of the host that GPUs can read, uint8 [count]. torch takes a power of two."""
+        """Return so many bytes of the host that GPUs can read, uint8 [count]. torch takes a power of two."""
         return torch.empty(count, dtype=torch.uint8, device="cpu", pin_memory=True)
 
     def record_use(self, tensors: Iterable[torch.Tensor], stream: int) -> None:
-        """Makes the memory of tensors on a GPU wait, once it is freed, for the work on a stream so far."""
+        """Make the memory of tensors on a GPU wait, once it is freed, for the work on a stream so far."""
         on_gpu = {id(tensor): tensor for tensor in tensors if tensor.is_cuda}.values()
         if not on_gpu:
             return
@@ -175,18 +175,18 @@ _path = CudaPath()
 
 
 def path() -> CudaPath:
-    """Returns the access to GPUs in use."""
+    """Return the access to GPUs in use."""
     return _path
 
 
 def describe_device(device: torch.device) -> Device:
-    """Returns the properties of a torch device that plans depend on."""
+    """Return the properties of a torch device that plans depend on."""
     return _path.describe(device)
 
 
 @contextmanager
 def use(other: CudaPath) -> Iterator[None]:
-    """Replaces the object that `path()` returns, inside a `with` block; for tests.
+    """Replace the object that `path()` returns, inside a `with` block; for tests.
 
     Operands and plans that were made outside the block must not be used inside it, nor the reverse.
     """

@@ -31,7 +31,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def commit_of(folder: Path) -> str | None:
-    """Returns the git commit of the checkout whose root is `folder`, with "-dirty" if tracked files differ.
+    """Return the git commit of the checkout whose root is `folder`, with "-dirty" if tracked files differ.
 
     Returns None if `folder` is no checkout. The environment variable GNNSPARSE_COMMIT, if set, is returned
     instead: it names the commit that the sources were copied from.
@@ -51,7 +51,7 @@ def commit_of(folder: Path) -> str | None:
 
 
 def device_name(device: torch.device | str) -> str:
-    """Returns the name of a GPU, or of the processor."""
+    """Return the name of a GPU, or of the processor."""
     device = torch.device(device)
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
@@ -71,7 +71,7 @@ def _version(package: str) -> str | None:
 
 
 def describe_environment(device: torch.device | str) -> dict[str, Any]:
-    """Returns the device and its name, threads, versions of packages, commit, and date (UTC, ISO 8601)."""
+    """Return the device and its name, threads, versions of packages, commit, and date (UTC, ISO 8601)."""
     import gnnsparse
 
     versions = {"gnnsparse": gnnsparse.__version__, "torch": torch.__version__}
@@ -87,7 +87,7 @@ def describe_environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Writes a JSON file atomically: it appears whole or not at all.
+    """Write a JSON file atomically: it appears whole or not at all.
 
     Raises:
         ValueError: a number is not finite, which JSON cannot express.
@@ -96,13 +96,13 @@ def write_json(path: Path, content: Any) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file in UTF-8 atomically; what has no encoding becomes a question mark."""
+    """Write a text file in UTF-8 atomically; what has no encoding becomes a question mark."""
     # A name from a file may hold half of a surrogate pair.
     write_bytes(path, text.encode("utf-8", "replace"))
 
 
 def write_bytes(path: Path, content: bytes | memoryview) -> None:
-    """Writes a file atomically: it appears whole or not at all."""
+    """Write a file atomically: it appears whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=path.parent, prefix=path.name, suffix=".part", delete=False) as file:
         file.write(content)
@@ -132,7 +132,7 @@ def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
 
 
 def without_pipe() -> None:
-    """Sends what is printed from now on nowhere, after the reader of a pipe has gone.
+    """Send what is printed from now on nowhere, after the reader of a pipe has gone.
 
     Otherwise Python would report the pipe once more when it ends.
     """

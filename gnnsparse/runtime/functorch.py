@@ -30,7 +30,7 @@ __all__ = [
 
 
 def is_eager() -> bool:
-    """Returns whether a call can go straight to a kernel: no transform is active, and nothing is traced.
+    """Return whether a call can go straight to a kernel: no transform is active, and nothing is traced.
 
     torch.compile traces; grad, vmap, jvp and their relatives in torch.func are transforms, and so is a level
     of forward-mode AD.
@@ -42,7 +42,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def is_batch_of_gradients(grad: torch.Tensor) -> bool:
-    """Returns whether a backward pass got a batch of gradients, from torch.autograd's `is_grads_batched`.
+    """Return whether a backward pass got a batch of gradients, from torch.autograd's `is_grads_batched`.
 
     torch makes it by an older vmap, which only operators of the dispatcher can be called with.
     """
@@ -50,7 +50,7 @@ def is_batch_of_gradients(grad: torch.Tensor) -> bool:
 
 
 def outside() -> AbstractContextManager[None]:
-    """Returns a context manager inside which neither a transform of torch.func nor inference mode is active.
+    """Return a context manager inside which neither a transform of torch.func nor inference mode is active.
 
     What outlives a call is made inside it: a transform wraps every new tensor, and what is made in inference
     mode could not be used in training later.
@@ -70,7 +70,7 @@ def _left() -> Iterator[None]:
 
 
 def runs_outside(function: _Function) -> _Function:
-    """Makes a function run inside `outside()`; it unwraps its arguments itself."""
+    """Make a function run inside `outside()`; it unwraps its arguments itself."""
 
     @wraps(function)
     def call(*arguments: Any, **options: Any) -> Any:
@@ -81,7 +81,7 @@ def runs_outside(function: _Function) -> _Function:
 
 
 def materialised(t: torch.Tensor) -> torch.Tensor:
-    """Returns `t` with its numbers in memory: negative views are negated, zero tensors get memory.
+    """Return `t` with its numbers in memory: negative views are negated, zero tensors get memory.
 
     Differentiable. Returns `t` itself if it needs neither.
     """
@@ -92,7 +92,7 @@ def materialised(t: torch.Tensor) -> torch.Tensor:
 
 
 def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor that torch.func.grad or jvp have wrapped, `t` itself if they have not.
+    """Return the tensor that torch.func.grad or jvp have wrapped, `t` itself if they have not.
 
     Raises:
         ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
@@ -108,7 +108,7 @@ def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
 
 
 def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
+    """Return the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
 
     A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
 
@@ -119,5 +119,5 @@ def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
 
 
 def alive(tensors: Iterable[torch.Tensor | None]) -> list[Any]:
-    """Returns tensors that autograd has saved, without the wrappers of transforms that have ended."""
+    """Return tensors that autograd has saved, without the wrappers of transforms that have ended."""
     return [None if t is None else _functorch.unwrap_if_dead(t) for t in tensors]

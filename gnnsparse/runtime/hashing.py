@@ -14,7 +14,7 @@ __all__ = ["digest", "fingerprint", "raw_bytes"]
 
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
-    """Returns the elements of a tensor as bytes, in row-major order. They are copied only if they must be."""
+    """Return the elements of a tensor as bytes, in row-major order. They are copied only if they must be."""
     host = materialised(tensor.detach()).resolve_conj().cpu().reshape(-1)
     if host.stride() != (1,):  # `contiguous` leaves any stride to tensors of 0 or 1 elements
         host = torch.empty(host.numel(), dtype=host.dtype, device="cpu").copy_(host)
@@ -23,12 +23,12 @@ def raw_bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Returns a hash of a tensor's bytes, 32 hexadecimal digits."""
+    """Return a hash of a tensor's bytes, 32 hexadecimal digits."""
     return xxhash.xxh3_128_hexdigest(raw_bytes(tensor))
 
 
 def fingerprint(tensors: Iterable[torch.Tensor | None], *parts: object) -> str:
-    """Returns a hash of the contents, dtypes and shapes of tensors and of `repr(parts)`, 32 hex digits."""
+    """Return a hash of the contents, dtypes and shapes of tensors and of `repr(parts)`, 32 hex digits."""
     state = xxhash.xxh3_128(repr(parts).encode())
     for tensor in tensors:
         if tensor is None:

@@ -105,7 +105,7 @@ class Memo:
         self._makers: dict[Hashable, Callable[[], Any]] | None = {} if renewable else None
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Returns the value of a key; calls `make` for it the first time.
+        """Return the value of a key; call `make` for it the first time.
 
         Raises:
             RuntimeError: the value would have to be computed while a CUDA graph is captured.
@@ -131,7 +131,7 @@ class Memo:
             return cast(_T, self._values[key])
 
     def renew(self) -> None:
-        """Computes all tensors again, in the memory that they have, after arrays behind them were changed.
+        """Compute all tensors again, in the memory that they have, after arrays behind them were changed.
 
         A value is made of arrays and of values that were made before it, so that the order is that of then.
         Their shapes have to be those of before. What is no tensor stays.
@@ -143,37 +143,37 @@ class Memo:
                     old.copy_(new)
 
     def find(self, key: Hashable) -> Any:
-        """Returns the value of a key, or None if it was not made yet. torch.compile can trace it."""
+        """Return the value of a key, or None if it was not made yet. torch.compile can trace it."""
         return self._values.get(key)
 
     def put(self, key: Hashable, value: object) -> None:
-        """Sets the value of a key, and replaces the one that it had."""
+        """Set the value of a key, and replace the one that it had."""
         with self.lock:
             self._values[key] = value
 
     def drop(self, which: Callable[[Any], bool]) -> None:
-        """Removes all keys for which `which` is true."""
+        """Remove all keys for which `which` is true."""
         with self.lock:
             for key in [key for key in self._values if which(key)]:
                 del self._values[key]
 
     def values_of(self, kind: type[_T]) -> list[_T]:
-        """Returns all values of one type."""
+        """Return all values of one type."""
         with self.lock:
             return [value for value in self._values.values() if isinstance(value, kind)]
 
     def holds(self, value: Any) -> bool:
-        """Returns whether this very object is one of the values."""
+        """Return whether this very object is one of the values."""
         with self.lock:
             return any(known is value for known in self._values.values())
 
     def all_values(self) -> list[Any]:
-        """Returns all values made so far."""
+        """Return all values made so far."""
         with self.lock:
             return list(self._values.values())
 
     def copy(self) -> Memo:
-        """Returns a copy that holds the values of now; later ones go into either copy alone."""
+        """Return a copy that holds the values of now; later ones go into either copy alone."""
         with self.lock:
             other = Memo(self.lock, self._device, self.one_stream)
             other._values = dict(self._values)
@@ -181,7 +181,7 @@ class Memo:
 
 
 def made_once(function: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Makes a function of an object that has a `memo` compute its value once for the same other arguments.
+    """Make a function of an object that has a `memo` compute its value once for the same other arguments.
 
     The memo keeps the value. Arguments are given by position and can be hashed.
     """
@@ -226,7 +226,7 @@ class Launchable:
         self._device, self._run, self.launch, self.mean, self.adds = device, run, launch, mean, adds
 
     def __call__(self, *arguments: torch.Tensor | bool | None) -> torch.Tensor:
-        """Runs the product."""
+        """Run the product."""
         with path().current(self._device):
             y: torch.Tensor = self._run(*arguments)
             return y
@@ -273,7 +273,7 @@ class DispatchCache(dict[Any, Any]):
         self.multiply = (total, made) if call.mean else (made, mean)
 
     def clear(self) -> None:
-        """Forgets all calls."""
+        """Forget all calls."""
         with self._memo.lock:
             super().clear()
             self._launches = [], []
@@ -292,24 +292,24 @@ class Streams:
         self._used: set[int] = set()
 
     def current(self) -> int:
-        """Returns the handle of the current stream, on which a kernel is about to be launched."""
+        """Return the handle of the current stream, on which a kernel is about to be launched."""
         stream = path().stream(self._device)
         self._used.add(stream)
         return stream
 
     def note(self, stream: int) -> None:
-        """Notes a stream on which native code is about to launch a kernel by itself."""
+        """Note a stream on which native code is about to launch a kernel by itself."""
         self._used.add(stream)
 
     def keep_until_done(self, arrays: Any) -> None:
-        """Keeps the memory of arrays (see `tensors_of`) until all streams are done, once they are freed."""
+        """Keep the memory of arrays (see `tensors_of`) until all streams are done, once they are freed."""
         tensors = list(tensors_of(arrays)) if self._used else []
         for stream in self._used:
             path().record_use(tensors, stream)
 
 
 def tensors_of(value: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors in a value: a tensor, or dataclasses and collections of values."""
+    """Yield the tensors in a value: a tensor, or dataclasses and collections of values."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Memo):

@@ -30,18 +30,18 @@ _on = _setting == "1"
 
 
 def ranges_are_on() -> bool:
-    """Returns whether operations run in named ranges in this process."""
+    """Return whether operations run in named ranges in this process."""
     return _on
 
 
 @functools.lru_cache(maxsize=1)
 def _nvtx() -> Any:
-    """Returns torch's NVTX functions; None if torch was built without CUDA, or there is no GPU."""
+    """Return torch's NVTX functions; None if torch was built without CUDA, or there is no GPU."""
     return torch.cuda.nvtx if torch.cuda.is_available() else None
 
 
 def ranged(name: str) -> Callable[[_Function], _Function]:
-    """Makes a function run in a range called `name`, after PREFIX; a decorator.
+    """Make a function run in a range called `name`, after PREFIX; a decorator.
 
     Where ranges are off it returns the function itself. While torch.compile traces there is no range: the
     registered operator that is traced has one of its own.

@@ -33,7 +33,7 @@ class Padding:
 
     @classmethod
     def of(cls, count: torch.Tensor, rows: int) -> Padding:
-        """Makes the padding of `rows` rows, of which `count` (int32 or int64 []) are nodes."""
+        """Make the padding of `rows` rows, of which `count` (int32 or int64 []) are nodes."""
         return cls(count, rows)
 
     # Made when they are first asked for: a model without batch norm needs none.
@@ -54,7 +54,7 @@ class Padding:
         return self.mask / self.count
 
     def sums(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Sums consecutive rows, in an order that is the same in every run. Differentiable.
+        """Sum consecutive rows, in an order that is the same in every run. Differentiable.
 
         Args:
             x: float32 or float64 [rows, features].
@@ -115,13 +115,13 @@ _current: ContextVar[tuple[Padding, ...]] = ContextVar("padding", default=())
 
 
 def current_padding(rows: int) -> Padding | None:
-    """Returns the padding of arrays of that many rows; None: each of their rows is a node."""
+    """Return the padding of arrays of that many rows; None: each of their rows is a node."""
     return next((padding for padding in _current.get() if padding.rows == rows), None)
 
 
 @contextmanager
 def padded(*paddings: Padding) -> Iterator[None]:
-    """Makes arrays with as many rows as one of `paddings` have that padding inside a `with` block."""
+    """Make arrays with as many rows as one of `paddings` have that padding inside a `with` block."""
     token = _current.set(paddings)
     try:
         yield

@@ -75,7 +75,7 @@ class StepProfile:
     trace: Path | None = None
 
     def advice(self) -> str:
-        """Returns a sentence on what binds the step; "" on a CPU, or if the wall time is unknown."""
+        """Return a sentence on what binds the step; "" on a CPU, or if the wall time is unknown."""
         if self.device != "cuda" or not self.wall_ms:
             return ""
         fraction = self.gpu_busy_ms / self.wall_ms
@@ -88,7 +88,7 @@ class StepProfile:
 
 
 def _busy_ms(intervals: Iterable[tuple[float, float]]) -> float:
-    """Returns the milliseconds that intervals in microseconds cover; what overlaps counts once."""
+    """Return the milliseconds that intervals in microseconds cover; what overlaps counts once."""
     total, end = 0.0, float("-inf")
     for begin, finish in sorted(intervals):
         total += max(0.0, finish - max(begin, end))
@@ -115,7 +115,7 @@ class Recorder:
         self._begun = 0.0
 
     def start(self) -> None:
-        """Waits for the device, and begins to record."""
+        """Wait for the device, and begin to record."""
         self.finish()
         try:
             self._profiler.start()
@@ -124,7 +124,7 @@ class Recorder:
         self._begun = time.perf_counter()
 
     def stop(self, steps: int, *, wall_ms: float | None = None, trace: Path | None = None) -> StepProfile:
-        """Waits for the device, ends the recording and returns the costs of a step.
+        """Wait for the device, end the recording and return the costs of a step.
 
         Args:
             steps: number of steps since `start`.
@@ -154,23 +154,23 @@ class Recorder:
         return StepProfile(self.device.type, steps, wall_ms, profiled, busy, ops, trace)
 
     def abandon(self) -> None:
-        """Ends the recording without a result, after an error in a step."""
+        """End the recording without a result, after an error in a step."""
         with contextlib.suppress(RuntimeError):
             self._profiler.stop()
 
     def finish(self) -> None:
-        """Waits for the device."""
+        """Wait for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
 
 def _is_range(event: Any, hosted: set[str]) -> bool:
-    """Returns whether an event of the GPU's timeline is the shadow of a range on the host, and no work."""
+    """Return whether an event of the GPU's timeline is the shadow of a range on the host, and no work."""
     return bool(getattr(event, "is_user_annotation", False)) or event.name in hosted
 
 
 def _in_ranges(shadows: list[Any], kernels: list[Any]) -> Iterator[tuple[str, float]]:
-    """Yields each range on the GPU's timeline with the microseconds of the kernels inside it."""
+    """Yield each range on the GPU's timeline with the microseconds of the kernels inside it."""
     ordered = sorted(kernels, key=lambda kernel: kernel.time_range.start)
     starts = [kernel.time_range.start for kernel in ordered]
     for shadow in shadows:
@@ -213,7 +213,7 @@ def profile_steps(
     warmup: int = 3,
     trace: Path | None = None,
 ) -> StepProfile:
-    """Runs a step `warmup` times, `steps` times by the clock, and `steps` times under torch.profiler.
+    """Run a step `warmup` times, `steps` times by the clock, and `steps` times under torch.profiler.
 
     Args:
         step: does one step; what it returns is ignored.
@@ -246,13 +246,13 @@ def profile_steps(
 
 
 def wide_console(width: int = _LINE) -> Console:
-    """Returns a console on which the tables fit, also where the output is no terminal."""
+    """Return a console on which the tables fit, also where the output is no terminal."""
     console = Console()
     return console if console.is_terminal else Console(width=max(width, console.width))
 
 
 def print_profile(profile: StepProfile, console: Console, top: int = 15) -> None:
-    """Prints what the most costly operations of a step cost, and where the trace is.
+    """Print what the most costly operations of a step cost, and where the trace is.
 
     Args:
         profile: the profile.

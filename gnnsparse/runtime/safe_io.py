@@ -33,7 +33,7 @@ MAX_DEFLATE = 1032
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Makes errors inside a `with` block, in which a file is read, name the file.
+    """Make errors inside a `with` block, in which a file is read, name the file.
 
     Raises:
         ValueError: the content is malformed.
@@ -60,7 +60,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Opens a regular file to read its bytes.
+    """Open a regular file to read its bytes.
 
     Raises:
         ValueError: it is a pipe, a device or a socket, which might be without an end.
@@ -82,7 +82,7 @@ def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
 
 
 def check_inflated(name: str, nbytes: int, stored: int) -> None:
-    """Raises if `nbytes` can't come from `stored` bytes of deflated data, or don't fit into memory."""
+    """Raise if `nbytes` can't come from `stored` bytes of deflated data, or don't fit into memory."""
     if nbytes > MAX_DEFLATE * stored + MAX_DEFLATE:
         bad_value(
             name, f"promises {nbytes} bytes in {stored} bytes of the file; accepted: what they can hold"
@@ -92,7 +92,7 @@ def check_inflated(name: str, nbytes: int, stored: int) -> None:
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Opens a text, which is decompressed if its name ends in `.gz`.
+    """Open a text, which is decompressed if its name ends in `.gz`.
 
     Yields:
         The file, and the most bytes that it can hold.
@@ -111,7 +111,7 @@ def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
 
 
 def read_small(path: Path, limit: int) -> bytes:
-    """Returns the bytes of a regular file of at most `limit` bytes; raises ValueError or OSError."""
+    """Return the bytes of a regular file of at most `limit` bytes; raise ValueError or OSError."""
     with open_regular(path) as file:
         content = file.read(limit + 1)
     if len(content) > limit:
@@ -120,7 +120,7 @@ def read_small(path: Path, limit: int) -> bytes:
 
 
 def read_json(path: Path, limit: int = 2**26) -> Any:
-    """Reads a JSON file; raises a ValueError that names it, or an OSError, if it is none."""
+    """Read a JSON file; raise a ValueError that names it, or an OSError, if it is none."""
     content = read_small(path, limit)
     with reading(path):
         check_memory("content", _JSON_FACTOR * len(content), f"a JSON file of {len(content)} bytes")

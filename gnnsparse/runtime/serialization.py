@@ -23,7 +23,7 @@ class PlainError(ValueError):
 
 
 def to_plain(value: Any) -> Any:
-    """Converts dataclasses, mappings, enumerations and tuples to the objects, strings and lists of JSON."""
+    """Convert dataclasses, mappings, enumerations and tuples to the objects, strings and lists of JSON."""
     if isinstance(value, enum.Enum):
         return value.value
     if dataclasses.is_dataclass(value):
@@ -34,7 +34,7 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, content: Any, where: str) -> Any:
-    """Converts plain values, as `to_plain` makes them, to a value of a type.
+    """Convert plain values, as `to_plain` makes them, to a value of a type.
 
     Args:
         kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, a type or None

@@ -44,7 +44,7 @@ class Timing:
 
     @classmethod
     def of(cls, samples: list[float]) -> Timing:
-        """Computes the statistics of one or more samples, in milliseconds."""
+        """Compute the statistics of one or more samples, in milliseconds."""
         quartiles = [samples[0]] * 3
         if len(samples) > 1:
             quartiles = statistics.quantiles(samples, n=4, method="inclusive")
@@ -59,7 +59,7 @@ class CaptureError(Exception):
 def capture(
     call: Callable[[], object], calls: int, stream: torch.cuda.Stream | None = None
 ) -> Callable[[], None]:
-    """Captures a CUDA graph of a call made `calls` times, one after the other.
+    """Capture a CUDA graph of a call made `calls` times, one after the other.
 
     Args:
         call: queues its work on the current stream, and has run before on this device.
@@ -87,7 +87,7 @@ def capture(
 
 @contextlib.contextmanager
 def _no_collection() -> Iterator[None]:
-    """Keeps Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
+    """Keep Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -127,7 +127,7 @@ def _capture(call: Callable[[], object], calls: int, stream: torch.cuda.Stream |
 
 
 def _end(graph: torch.cuda.CUDAGraph, numbers: torch.Tensor) -> None:
-    """Ends a capture on the current GPU.
+    """End a capture on the current GPU.
 
     A capture that can't be ended leaves torch's generator in it, which then refuses every draw outside. It
     gets a state that no capture holds, with the numbers that it had before.
@@ -147,7 +147,7 @@ def _renew_generator(numbers: torch.Tensor) -> None:
 
 
 def _abandon(pool: tuple[int, int]) -> None:
-    """Cleans up after a failed capture: torch would go on allocating from the graph's memory pool."""
+    """Clean up after a failed capture: torch would go on allocating from the graph's memory pool."""
     with contextlib.suppress(RuntimeError, AttributeError):
         torch._C._cuda_endAllocateToPool(torch.cuda.current_device(), pool)
     with contextlib.suppress(RuntimeError):  # it may report the error of the capture again
@@ -186,7 +186,7 @@ def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], 
 
 
 def cache_flusher(device: torch.device | str) -> Callable[[], None]:
-    """Returns a function that evicts all earlier data from the device's last-level cache.
+    """Return a function that evicts all earlier data from the device's last-level cache.
 
     It queues a write of four times the cache's size on the current stream. Call it before each repeat,
     outside the timed part.
@@ -217,7 +217,7 @@ def measure(
     seconds: float = math.inf,
     graph: bool = False,
 ) -> Timing:
-    """Times a call.
+    """Time a call.
 
     Args:
         call: queues its work on the current stream.

@@ -57,7 +57,7 @@ class Exported:
     def size(self, dim: int) -> int: ...
 
     def size(self, dim: int | None = None) -> torch.Size | int:
-        """Returns the shape, or one size of it: `A.size()`, `A.size(0)`, as of a tensor.
+        """Return the shape, or one size of it: `A.size()`, `A.size(0)`, as of a tensor.
 
         Args:
             dim: 0 or -2 for the rows, 1 or -1 for the columns; None: both.
@@ -76,7 +76,7 @@ class Exported:
         return self.shape[dim]
 
     def dim(self) -> int:
-        """Returns the number of dimensions, 2."""
+        """Return the number of dimensions, 2."""
         return 2
 
     @property
@@ -85,7 +85,7 @@ class Exported:
         return 2
 
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
-        """Returns the structure, ascending in each row, and float32 values [nnz]; None: all are 1."""
+        """Return the structure, ascending in each row, and float32 values [nnz]; None: all are 1."""
         raise NotImplementedError
 
     def _with_values(self) -> tuple[Csr, torch.Tensor]:
@@ -95,7 +95,7 @@ class Exported:
         return csr, values
 
     def to_scipy(self) -> Any:
-        """Returns the matrix as a scipy.sparse.csr_array of float32, with ascending columns in each row."""
+        """Return the matrix as a scipy.sparse.csr_array of float32, with ascending columns in each row."""
         import scipy.sparse
 
         csr, values = self._with_values()
@@ -105,7 +105,7 @@ class Exported:
 
     @runs_outside
     def to_torch_sparse(self, layout: str = "csr") -> torch.Tensor:
-        """Returns the matrix as a sparse tensor of PyTorch, on the same device.
+        """Return the matrix as a sparse tensor of PyTorch, on the same device.
 
         Args:
             layout: "csr", "coo" (coalesced) or "csc".
@@ -139,7 +139,7 @@ class Exported:
 
     @runs_outside
     def to_dense(self) -> torch.Tensor:
-        """Returns the matrix as a dense tensor, float32 [rows, columns], on the same device.
+        """Return the matrix as a dense tensor, float32 [rows, columns], on the same device.
 
         Raises:
             MemoryError: on the CPU, it needs more memory than this process can get.
@@ -158,7 +158,7 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
-    """Returns a contiguous int32 or int64 tensor made from a tensor, an array or a list, in any range.
+    """Return a contiguous int32 or int64 tensor made from a tensor, an array or a list, in any range.
 
     Raises:
         TypeError: `value` is of another type or dtype.
@@ -186,7 +186,7 @@ def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
 
 
 def node_count(name: str, value: Any) -> int:
-    """Returns a number of rows or columns; raises TypeError or ValueError if it is none."""
+    """Return a number of rows or columns; raise TypeError or ValueError if it is none."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         bad_type(name, value, "an integer")
     if not 0 <= int(value) <= _MAX_NODES:
@@ -195,7 +195,7 @@ def node_count(name: str, value: Any) -> int:
 
 
 def _infer_nodes(edges: torch.Tensor) -> int:
-    """Returns one more than the largest index; raises if that is implausibly large for the edges."""
+    """Return one more than the largest index; raise if that is implausibly large for the edges."""
     count = max(0, int(edges.max()) + 1 if edges.numel() else 0)
     if count > max(10**7, 1000 * edges.shape[1]):
         bad_value(
@@ -206,7 +206,7 @@ def _infer_nodes(edges: torch.Tensor) -> int:
 
 
 def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tuple[int, int] | None]:
-    """Checks everything of an `edge_index` but the range of its indices.
+    """Check everything of an `edge_index` but the range of its indices.
 
     Returns:
         The edges, contiguous, int32 or int64 [2, edges], and (sources, targets); None: unknown.
@@ -226,7 +226,7 @@ def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tup
 
 
 def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
-    """Returns the arrays of a scipy.sparse object, none of which SciPy's compiled code has read.
+    """Return the arrays of a scipy.sparse object, none of which SciPy's compiled code has read.
 
     That code does not check indices. What is not CSR or CSC is converted to COO, which SciPy does in Python.
 
@@ -258,7 +258,7 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
 
 
 def value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Returns finite float32 values [count], one for each edge, made from a tensor, an array or a list.
+    """Return finite float32 values [count], one for each edge, made from a tensor, an array or a list.
 
     Raises:
         TypeError: `value` is no array of real numbers.
@@ -283,7 +283,7 @@ def value_tensor(name: str, value: Any, count: int, device: torch.device) -> tor
 
 
 def merge_values(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
-    """Sums the values of the edges that were merged into each nonzero, in the order of the edges.
+    """Sum the values of the edges that were merged into each nonzero, in the order of the edges.
 
     `values` None means 1 for each edge; the result is None if that holds for each nonzero.
     """
@@ -367,7 +367,7 @@ class SparseGraph(Exported):
         return self.num_rows == self.num_cols and self.csr.transpose()[0].equals(self.csr)
 
     def to(self, device: torch.device | str) -> SparseGraph:
-        """Returns the graph on `device`: this object if it is there already."""
+        """Return the graph on `device`: this object if it is there already."""
         device = device_of("device", device)
         if device == self.device:
             return self
@@ -392,7 +392,7 @@ class SparseGraph(Exported):
         num_nodes: int | tuple[int, int] | None = None,
         values: Any = None,
     ) -> SparseGraph:
-        """Makes a graph from PyG's `edge_index`: edge e goes from node [0, e] to node [1, e].
+        """Make a graph from PyG's `edge_index`: edge e goes from node [0, e] to node [1, e].
 
         Args:
             edge_index: int32 or int64 [2, edges], in any order; repeats are merged, their values
@@ -419,7 +419,7 @@ class SparseGraph(Exported):
     def from_csr(
         cls, indptr: Any, indices: Any, values: Any = None, num_cols: int | None = None
     ) -> SparseGraph:
-        """Makes a graph from CSR arrays: row i holds columns indices[indptr[i] : indptr[i+1]].
+        """Make a graph from CSR arrays: row i holds columns indices[indptr[i] : indptr[i+1]].
 
         Args:
             indptr: int32 or int64 [rows + 1].
@@ -452,7 +452,7 @@ class SparseGraph(Exported):
     @classmethod
     @runs_outside
     def from_scipy(cls, matrix: Any) -> SparseGraph:
-        """Makes a graph from a scipy.sparse matrix or array, which is not transposed.
+        """Make a graph from a scipy.sparse matrix or array, which is not transposed.
 
         Its edges are the elements of `matrix.tocsr()`, in their order.
 
@@ -485,7 +485,7 @@ class SparseGraph(Exported):
     @classmethod
     @runs_outside
     def from_torch_sparse(cls, matrix: Any) -> SparseGraph:
-        """Makes a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
+        """Make a graph from a torch sparse tensor (COO, CSR or CSC); it is not transposed.
 
         Raises:
             TypeError: `matrix` is not a sparse tensor of real numbers in one of these layouts.
@@ -515,7 +515,7 @@ send_by_value(SparseGraph)
 
 
 def restore_graph(indptr: Any, indices: Any, num_cols: Any, values: Any, nnz_index: Any) -> SparseGraph:
-    """Makes a graph of what was saved of one, and checks it, for the file may hold anything.
+    """Make a graph of what was saved of one, and check it, for the file may hold anything.
 
     Raises:
         TypeError: an array is of another type or dtype.

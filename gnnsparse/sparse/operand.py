@@ -81,7 +81,7 @@ _MOST_ROWS = 2**31 - 1
 
 
 def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Returns the numbers of chosen rows, int64 [k] on `device`; `rows` is what `SparseOperand[rows]` takes.
+    """Return the numbers of chosen rows, int64 [k] on `device`; `rows` is what `SparseOperand[rows]` takes.
 
     Raises:
         TypeError: `rows` is of another type or dtype.
@@ -258,7 +258,7 @@ class SparseOperand(Exported):
             return self._unquantized
 
     def _new_transpose(self) -> SparseOperand:
-        """Makes another A.T for an operand that is a transpose itself and whose original was freed."""
+        """Make another A.T for an operand that is a transpose itself and whose original was freed."""
         with self._prepared.lock:
             if self._transpose is None:
                 self._transpose, self._partner = SparseOperand(self._prepared, 1 - self._which, self), None
@@ -277,7 +277,7 @@ class SparseOperand(Exported):
         return int(self._prepared.report["edges"])
 
     def indices(self) -> torch.Tensor:
-        """Returns (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
+        """Return (row, column) of each nonzero in the operand's order, int64 [2, nnz]."""
         rows = self._kernels.csr.row_index()
         if self._kernels.row_ids is not None:
             rows = self._kernels.row_ids.long()[rows]
@@ -289,7 +289,7 @@ class SparseOperand(Exported):
         return self._prepared.map_of_transpose(self._which)
 
     def transpose_values(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders edge values from this operand's order to that of `A.T`. Differentiable.
+        """Reorder edge values from this operand's order to that of `A.T`. Differentiable.
 
         Args:
             values: [nnz, ...] in this operand's order.
@@ -305,7 +305,7 @@ class SparseOperand(Exported):
         return values.index_select(0, self.transpose_map)
 
     def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders edge values to the order of the edges given to `prepare`. Differentiable.
+        """Reorder edge values to the order of the edges given to `prepare`. Differentiable.
 
         Args:
             values: [nnz, ...] in the operand's order.
@@ -323,7 +323,7 @@ class SparseOperand(Exported):
         return values.clone() if edges is None else values.index_select(0, edges)
 
     def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Reorders values of the edges given to `prepare` to the operand's order. Differentiable.
+        """Reorder values of the edges given to `prepare` to the operand's order. Differentiable.
 
         Args:
             values: [edges, ...] in the order of the edges given to `prepare`.
@@ -342,7 +342,7 @@ class SparseOperand(Exported):
         return values.new_zeros((self.nnz, *values.shape[1:])).index_add(0, edges, values)
 
     def _canonical(self) -> tuple[Csr, torch.Tensor | None]:
-        """Returns the matrix in the order of its rows, and its weights, rounded to the precision."""
+        """Return the matrix in the order of its rows, and its weights, rounded to the precision."""
         csr, weights, ids = self._kernels.csr, self._kernels.own_weights, self._kernels.row_ids
         weights = None if weights is None else weights.float()
         if ids is None:
@@ -351,7 +351,7 @@ class SparseOperand(Exported):
         return csr, None if weights is None else weights[source.long()]
 
     def to(self, device: torch.device | str) -> SparseOperand:
-        """Returns the operand on `device`: this object if it is there already.
+        """Return the operand on `device`: this object if it is there already.
 
         Raises:
             TypeError: `device` is neither a device nor a name.
@@ -364,15 +364,15 @@ class SparseOperand(Exported):
         return moved if self._which == 0 else moved.T
 
     def cuda(self) -> SparseOperand:
-        """Returns the operand on the current GPU."""
+        """Return the operand on the current GPU."""
         return self.to("cuda")
 
     def cpu(self) -> SparseOperand:
-        """Returns the operand on the CPU."""
+        """Return the operand on the CPU."""
         return self.to("cpu")
 
     def __getitem__(self, rows: Any) -> SparseOperand:
-        """Returns some of the rows as an operand: `A[10:20]`, `A[numbers]`, `A[mask]`.
+        """Return some of the rows as an operand: `A[10:20]`, `A[numbers]`, `A[mask]`.
 
         It has the weights, the precision and the options of A, so that A[rows] @ X is (A @ X)[rows]: bit for
         bit on the CPU, and to rounding on a GPU, where a plan of its own may add in another order. Its edges
@@ -426,7 +426,7 @@ class SparseOperand(Exported):
         return SparseOperand.on(chosen, self.device)
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
-        """Returns A X for X [..., k, n] or [k], as torch.matmul does. Differentiable.
+        """Return A X for X [..., k, n] or [k], as torch.matmul does. Differentiable.
 
         All leading dimensions are columns of one product, for which X and the result are copied. Features of
         heads, [k, heads, d], go to `gnnsparse.spmm`.
@@ -445,7 +445,7 @@ class SparseOperand(Exported):
     def __torch_function__(
         cls, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Lets torch.matmul(A, x), and `A @ x` under torch.compile, reach `A @ x`."""
+        """Let torch.matmul(A, x), and `A @ x` under torch.compile, reach `A @ x`."""
         matmuls = (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, operator.matmul)
         if function not in matmuls or len(args) != 2:
             return NotImplemented
@@ -480,7 +480,7 @@ class SparseOperand(Exported):
         value_width: int | None = None,
         has_score_terms: bool = False,
     ) -> Plan:
-        """Returns the plan by which an operation would run, with the reasons: `print(A.plan(128))`.
+        """Return the plan by which an operation would run, with the reasons: `print(A.plan(128))`.
 
         Args:
             width: columns of X, or the feature dimension of q and k in SDDMM and attention.
@@ -502,7 +502,7 @@ class SparseOperand(Exported):
         return self._kernels.plan_of(product, self.T.kernels if op == "attention_grad" else None)
 
     def tune(self, width: int, op: str = "spmm", edge_values: bool = False) -> Plan:
-        """Measures every kernel that can run a product, and uses the fastest from then on.
+        """Measure every kernel that can run a product, and use the fastest from then on.
 
         It takes about a second, and while it runs the memory of every format. An operand that was prepared
         with autotune=True and a cache stores the choice in the cache. `A.T` is tuned on its own. On a CPU
@@ -531,7 +531,7 @@ class SparseOperand(Exported):
         return plan
 
     def stats(self, width: int = 128) -> dict[str, Any]:
-        """Returns what the operand is made of, and which kernels run products with `width` columns.
+        """Return what the operand is made of, and which kernels run products with `width` columns.
 
         Returns:
             A dict: rows, cols, nnz, edges (given to `prepare`), precision, device, symmetric (structure),
@@ -597,7 +597,7 @@ class SparseOperand(Exported):
 
 
 def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
-    """Returns the name of the kernel that runs a product, or None, and the reasons."""
+    """Return the name of the kernel that runs a product, or None, and the reasons."""
     try:
         plan = kernels.plan(op, width)
     except ValueError as error:  # the device has no kernel of the format that was asked for
@@ -606,7 +606,7 @@ def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
 
 
 def _format_bytes(blocked: BlockedMatrix) -> dict[str, int | None]:
-    """Returns the bytes of a format's arrays, and those of the formula of its paper, or None."""
+    """Return the bytes of a format's arrays, and those of the formula of its paper, or None."""
     preset = PRESETS.get(blocked.spec.name)
     formula = None if preset is None else preset.paper_bytes
     return {"stored": blocked.nbytes, "paper": None if formula is None else formula(blocked)}
@@ -624,13 +624,13 @@ def bind_matmul(
     function: Callable[[SparseOperand, torch.Tensor], torch.Tensor],
     recorded: Callable[[torch.Tensor, SparseOperand, bool], torch.Tensor],
 ) -> None:
-    """Makes `A @ X` call `function`, or `recorded` where a native launch computes what autograd records."""
+    """Make `A @ X` call `function`, or `recorded` where a native launch computes what autograd records."""
     global _matmul, _recorded
     _matmul, _recorded = function, recorded
 
 
 def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:
-    """Makes an operand of what was saved of one (gnnsparse.sparse.saved), and checks it.
+    """Make an operand of what was saved of one (gnnsparse.sparse.saved), and check it.
 
     In a process that has the operand, on the device that is asked for, that one is returned.
 

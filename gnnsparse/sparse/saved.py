@@ -68,7 +68,7 @@ class _Order:
 
 
 def plain_format(spec: FormatSpec | None, storage: torch.dtype) -> Any:
-    """Returns the format as plain values; None for "csr"."""
+    """Return the format as plain values; None for "csr"."""
     return None if spec is None else to_plain(_Format(spec, str(storage).removeprefix("torch.")))
 
 
@@ -119,7 +119,7 @@ def _take(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
 def _unpack_structure(
     tensors: dict[str, torch.Tensor], prefix: str, rows: int, cols: int, form: _Format | None
 ) -> tuple[Csr, torch.Tensor | None, BlockedMatrix | None]:
-    """Takes the arrays of one orientation out of `tensors`, and checks them."""
+    """Take the arrays of one orientation out of `tensors`, and check them."""
     csr = Csr(_take(tensors, f"{prefix}.indptr"), _take(tensors, f"{prefix}.indices"), cols)
     check_host_array(f"{prefix}.indptr", csr.indptr, (torch.int64,), rows + 1)
     check_csr(prefix, csr)
@@ -149,7 +149,7 @@ def is_finite(values: torch.Tensor | None) -> bool:
 
 
 def _check_shared(shared: dict[str, torch.Tensor], facts: _Facts, nnz: int) -> None:
-    """Checks the arrays that both orientations share: lengths, dtypes, and indices."""
+    """Check the arrays that both orientations share: lengths, dtypes, and indices."""
     if "edge_map" in shared:
         check_host_array("edge_map", shared["edge_map"], _INDEX_DTYPES, facts.edges)
         check_range("edge_map", shared["edge_map"], nnz)
@@ -169,7 +169,7 @@ def _places(matrix: KernelCache, nonzeros: torch.Tensor) -> tuple[torch.Tensor, 
 
 
 def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.Tensor) -> None:
-    """Checks the index map of the transpose: that it is a permutation, and some of its elements."""
+    """Check the index map of the transpose: that it is a permutation, and some of its elements."""
     nnz = forward.csr.nnz
     if backward.csr.nnz != nnz:
         bad_value("backward.indices", f"has {backward.csr.nnz} nonzeros; accepted: {nnz}")
@@ -212,7 +212,7 @@ def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **setting
 
 
 def check_file(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Raises ValueError if the content of a cache file is neither a prepared graph nor a measured plan."""
+    """Raise ValueError if the content of a cache file is neither a prepared graph nor a measured plan."""
     if "plan" not in metadata:
         unpack(tensors, metadata)
     elif tensors or plan_from_plain(metadata["plan"]) is None:

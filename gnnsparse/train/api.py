@@ -72,7 +72,7 @@ class Fitted:
     _caller: _Caller | None
 
     def predict(self, data: Any = None) -> Prediction:
-        """Computes what the model says of all nodes, without gradients, in the precision of the training.
+        """Compute what the model says of all nodes, without gradients, in the precision of the training.
 
         Args:
             data: another graph, a PyG Data with x or a NodeDataset; None: the one that it was trained on.
@@ -132,7 +132,7 @@ class _Caller:
         return model(x, edge_index, **more)
 
     def inputs(self, data: Any) -> tuple[torch.Tensor, Any]:
-        """Returns the features and the graph of data, on the device, as the model takes them."""
+        """Return the features and the graph of data, on the device, as the model takes them."""
         from gnnsparse.data import NodeDataset
 
         if self.fixed is not None and data is self.fixed[0]:
@@ -157,7 +157,7 @@ class _Caller:
         return prepare(source, values=self.values, precision=self.precision).to(self.device)
 
     def _edges(self, data: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Returns the edge_index of data, and the attributes of edges that the model takes."""
+        """Return the edge_index of data, and the attributes of edges that the model takes."""
         if is_pyg_data(data):
             if not isinstance(data.edge_index, torch.Tensor):
                 bad_value("data.edge_index", "is missing; accepted: the edges, int64 [2, edges]")
@@ -196,7 +196,7 @@ def fit(
     split: str = "auto",
     progress: bool = False,
 ) -> Fitted:
-    """Trains a model as train.py does, and leaves it with its best weights.
+    """Train a model as train.py does, and leave it with its best weights.
 
     The data say which task it is: nodes, graphs, links or sequences. An epoch is one step of Adam on a whole
     graph, or a step on each batch. The best epoch is the one with the best validation score. On a GPU the
@@ -363,7 +363,7 @@ def _peers(group: dist.ProcessGroup) -> Peers:
 def _caller_of(
     model: torch.nn.Module, data: Any, dataset: NodeDataset, inputs: str, values: str | None, run: RunOptions
 ) -> _Caller:
-    """Returns how a model of nodes is called; raises if its `forward` takes something else."""
+    """Return how a model of nodes is called; raise if its `forward` takes something else."""
     kind = _inputs_of(model) if inputs == "auto" else inputs
     if run.peers is not None and kind != "operand":
         bad_value("group", f"goes with models that take an operand; this one takes {kind}; accepted: None")
@@ -377,7 +377,7 @@ def _caller_of(
 
 
 def _inputs_of(model: torch.nn.Module) -> str:
-    """Returns what a model takes beside the features, by its layers and by its signature."""
+    """Return what a model takes beside the features, by its layers and by its signature."""
     homes = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     if any(home.startswith("gnnsparse.nn") for home in homes):
         return "operand"
@@ -391,7 +391,7 @@ def _inputs_of(model: torch.nn.Module) -> str:
 
 
 def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
-    """Raises a TypeError unless the `forward` of a model takes what it is called with.
+    """Raise a TypeError unless the `forward` of a model takes what it is called with.
 
     `arguments` are the attributes of edges that the data have, and `is_guess` says that `kind` was inferred.
     """
@@ -411,7 +411,7 @@ def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments:
 
 
 def _layers(model: torch.nn.Module) -> list[tuple[str, Any]]:
-    """Returns the layers of gnnsparse.nn in a model that multiply by an operand, with their names."""
+    """Return the layers of gnnsparse.nn in a model that multiply by an operand, with their names."""
     from gnnsparse import nn
 
     kinds = {name: getattr(nn, name) for name in _VALUES}
@@ -419,7 +419,7 @@ def _layers(model: torch.nn.Module) -> list[tuple[str, Any]]:
 
 
 def _values_of(model: torch.nn.Module) -> str | None:
-    """Returns the weights of the operand that the layers of a model need; raises if they differ."""
+    """Return the weights of the operand that the layers of a model need; raise if they differ."""
     needed: dict[str | None, str] = {}
     for name, layer in _layers(model):
         if name == "GCNConv" and not layer.normalize:
@@ -434,7 +434,7 @@ def _values_of(model: torch.nn.Module) -> str | None:
 def _with_used_weights(
     model: torch.nn.Module, data: Any, dataset: NodeDataset, caller: _Caller
 ) -> NodeDataset:
-    """Returns the data set, without weights of edges that the model would ignore, after a warning."""
+    """Return the data set, without weights of edges that the model would ignore, after a warning."""
     weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
     if caller.kind == "operand":
         names = [name for name, _ in _layers(model)]
@@ -453,7 +453,7 @@ def _recipe(
     model: torch.nn.Module, task: Task[Any, Any], dataset: Any, caller: _Caller | None, run: RunOptions,
     seed: int | None,
 ) -> ModelRecipe:  # fmt: skip
-    """Returns what the model is made of, if it is a registered one as it was made, and how it is called."""
+    """Return what the model is made of, if it is a registered one as it was made, and how it is called."""
     inputs: tuple[str, ...] = ("operand",)
     if caller is not None and caller.kind != "operand":
         inputs = ()
@@ -480,7 +480,7 @@ def _recipe(
 def _check_outputs(
     model: torch.nn.Module, x: torch.Tensor, graph: Any, dataset: NodeDataset, caller: _Caller
 ) -> None:
-    """Calls a model once, which also makes lazy parameters, and checks what it returns."""
+    """Call a model once, which also makes lazy parameters, and check what it returns."""
     model.eval()
     with torch.no_grad(), numerics(caller.precision, caller.device):
         outputs: Any = caller(model, x, graph)
@@ -493,7 +493,7 @@ def _check_outputs(
 
 
 def _rows(curves: Any, steps_per_epoch: int) -> list[dict[str, float]]:
-    """Returns a row for each epoch, with the mean of the losses of its steps."""
+    """Return a row for each epoch, with the mean of the losses of its steps."""
     losses: dict[int, list[float]] = {}
     for step, loss in zip(*curves.loss, strict=True):
         losses.setdefault(-(-step // steps_per_epoch), []).append(loss)

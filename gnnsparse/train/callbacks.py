@@ -193,7 +193,7 @@ def _log_row(logger: Any, row: dict[str, float], step: int) -> None:
 
 
 def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
-    """Writes to all loggers. One that can't be written to is dropped, after a RunFolderWarning."""
+    """Write to all loggers. One that can't be written to is dropped, after a RunFolderWarning."""
     for logger in trainer.loggers:
         try:
             write(logger)
@@ -260,16 +260,16 @@ class BestEpoch(Callback):
             module.model.load_state_dict(self.weights)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that a checkpoint stores."""
+        """Return the state that a checkpoint stores."""
         return {"best": self._best, "epoch": self._epoch, "weights": self.weights}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state of a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._best, self._epoch = state_dict["best"], state_dict["epoch"]
         self.weights = state_dict["weights"]
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Moves the state of a checkpoint to the device."""
+        """Move the state of a checkpoint to the device."""
         if self._best is not None and self._epoch is not None:
             self._best, self._epoch = self._best.to(module.device), self._epoch.to(module.device)
             self.weights = {name: tensor.to(module.device) for name, tensor in self.weights.items()}
@@ -300,7 +300,7 @@ class Checkpoints(Callback):
         self._random: dict[str, torch.Tensor] = {}
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Restores the state of the random number generators from a checkpoint."""
+        """Restore the state of the random number generators from a checkpoint."""
         self._written_at = time.monotonic()
         if "cpu" in self._random:
             torch.set_rng_state(self._random["cpu"].cpu())
@@ -308,7 +308,7 @@ class Checkpoints(Callback):
             torch.cuda.set_rng_state(self._random["cuda"].cpu(), module.device)
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, *_: Any) -> None:
-        """Writes if enough time has passed."""
+        """Write if enough time has passed."""
         if self._is_due():
             self._write(trainer, module)
 
@@ -316,7 +316,7 @@ class Checkpoints(Callback):
         return time.monotonic() - self._written_at >= self._seconds
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Writes the final state."""
+        """Write the final state."""
         self._write(trainer, module)
 
     def on_save_checkpoint(self, trainer: pl.Trainer, module: Any, checkpoint: dict[str, Any]) -> None:
@@ -325,14 +325,14 @@ class Checkpoints(Callback):
         checkpoint[SUM] = checkpoint_sum(checkpoint)
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state that a checkpoint stores."""
+        """Return the state that a checkpoint stores."""
         state = {"cpu": torch.get_rng_state()}
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state()
         return {"random": state}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Restores the state of a checkpoint."""
+        """Restore the state of a checkpoint."""
         self._random = state_dict["random"]
 
     def _write(self, trainer: pl.Trainer, module: Any) -> None:
@@ -344,7 +344,7 @@ class Checkpoints(Callback):
         self._write_files({"best.ckpt": self._save_best})
 
     def _write_files(self, writes: Mapping[str, Callable[[Path], bool | None]]) -> None:
-        """Calls what writes a file, or returns False, each by way of another file in the folder."""
+        """Call what writes a file, or return False, each by way of another file in the folder."""
         if self._folder is None:
             return
         part = self._folder / "part.ckpt"
@@ -406,7 +406,7 @@ class EpochTimer(Callback):
         self._marks.append((done, now))
 
     def median_milliseconds(self) -> float | None:
-        """Returns the median over periods of a step's mean time in milliseconds; None: there was no step."""
+        """Return the median over periods of a step's mean time in milliseconds; None: there was no step."""
         if len(self._marks) < 2:
             return None
         last = self._marks[-1][1]
@@ -458,7 +458,7 @@ class _Writer(ExperimentWriter):
         super().__init__(log_dir)
 
     def _check_log_dir_exists(self) -> None:
-        """Drops the other rows, in place of Lightning's warning that all will be deleted."""
+        """Drop the other rows, in place of Lightning's warning that all will be deleted."""
         file = Path(self.metrics_file_path)
         if not file.is_file():
             return
@@ -477,7 +477,7 @@ class _Writer(ExperimentWriter):
         write_text(file, text.getvalue())
 
     def _was_done(self, row: dict[str, str]) -> bool:
-        """Returns whether a row is of a step that was done, and whole: a kill may have cut it."""
+        """Return whether a row is of a step that was done, and whole: a kill may have cut it."""
         step = row.get("step") or ""
         return step.isdecimal() and int(step) <= self._done and None not in row.values()
 
@@ -500,11 +500,11 @@ class StepProfiler(Callback):
         self._first: int | None = None  # of the steps that are being recorded
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Notes the step that the run begins with, which is not 0 if it resumes another."""
+        """Note the step that the run begins with, which is not 0 if it resumes another."""
         self._begin = trainer.global_step
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
-        """Begins to record once the first steps are over."""
+        """Begin to record once the first steps are over."""
         if self._first is not None or self._done:
             return
         step = trainer.global_step
@@ -515,12 +515,12 @@ class StepProfiler(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Ends the recording after the last of the steps."""
+        """End the recording after the last of the steps."""
         if self._first is not None and trainer.global_step - self._first >= self._steps:
             self._finish(trainer.global_step - self._first)
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
-        """Ends the recording of a run that stopped early."""
+        """End the recording of a run that stopped early."""
         if self._first is not None:
             self._finish(max(trainer.global_step - self._first, 1))
         elif not self._done:
@@ -528,7 +528,7 @@ class StepProfiler(Callback):
             warnings.warn(f"trainer.profile: {problem}", RunFolderWarning, stacklevel=2)
 
     def on_exception(self, trainer: pl.Trainer, module: Any, exception: BaseException) -> None:
-        """Ends the recording without a result."""
+        """End the recording without a result."""
         if self._first is not None:
             self._first, self._done = None, True
             self._recorder.abandon()

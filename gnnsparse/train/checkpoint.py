@@ -132,7 +132,7 @@ def _no_model(path: Path, reason: str) -> CheckpointError:
 def check_checkpoint(
     path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
 ) -> dict[str, Any]:
-    """Reads a checkpoint, and raises an error if a run can't be resumed from it.
+    """Read a checkpoint, and raise an error if a run can't be resumed from it.
 
     Reading it makes tensors and plain values only: code in a file is not executed.
 
@@ -263,7 +263,7 @@ def _no_checkpoint(path: Path, reason: str) -> CheckpointError:
 
 
 def _short(text: str) -> str:
-    """Returns a text in one line of at most 200 characters, whatever a file has put into it."""
+    """Return a text in one line of at most 200 characters, whatever a file has put into it."""
     text = " ".join(text.split())
     return text if len(text) <= 200 else f"{text[:197]}..."
 
@@ -273,7 +273,7 @@ def _differs(written: Any, own: Any) -> bool:
 
 
 def _check_contents(checkpoint: Any) -> None:
-    """Raises an error if keys are missing, or values are of a wrong type or do not match their checksum."""
+    """Raise an error if keys are missing, or values are of a wrong type or do not match their checksum."""
     for name, kind in _KEYS.items():
         _item("the file", _typed("the file", checkpoint, dict), name, kind)
     steps = checkpoint["global_step"]
@@ -328,7 +328,7 @@ def _tensors_by_name(where: str, value: Any) -> None:
 
 
 def _check_loops(where: str, value: Any) -> None:
-    """Raises an error unless Lightning's counters are dicts of names, down to counts and flags."""
+    """Raise an error unless Lightning's counters are dicts of names, down to counts and flags."""
     for name, item in _typed(where, value, dict).items():
         _typed(f"a key of {where}", name, str)
         if isinstance(item, dict):
@@ -392,7 +392,7 @@ def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> No
 
 
 def _same(name: str, written: Any, own: Any, free: Collection[str] = ()) -> None:
-    """Raises an error unless a value has the types, keys and sizes of one of this run, and equals it.
+    """Raise an error unless a value has the types, keys and sizes of one of this run, and equals it.
 
     Tensors and what is called as one of `free` may have other values.
     """

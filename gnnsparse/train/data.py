@@ -136,7 +136,7 @@ class PreparedData(pl.LightningDataModule):
         self.cache_hit = self.adj.cache_hit
 
     def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
-        """Makes the operand on the device."""
+        """Make the operand on the device."""
         return prepare(
             graph.to(self.device),  # a GPU sorts the edges of a large graph much faster
             values=values,
@@ -162,7 +162,7 @@ class PreparedData(pl.LightningDataModule):
         return "the batches of this task differ from step to step" if self.fixed_batch is None else None
 
     def padding_obstacle(self, module: TaskModule) -> str | None:
-        """Returns why a module can't be trained on batches with rows that are padding; None: it can.
+        """Return why a module can't be trained on batches with rows that are padding; None: it can.
 
         Its model has to have `ignores_padding`. In a precision of 8 bits no module can, because the scales of
         features are taken over all rows.
@@ -180,7 +180,7 @@ class PreparedData(pl.LightningDataModule):
         return BatchSource(itertools.repeat(step), batch)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Returns the batch itself, which is on the device already.
+        """Return the batch itself, which is on the device already.
 
         Raises:
             ValueError: the trainer runs on another device than that of this data.

@@ -17,7 +17,7 @@ __all__ = ["matmul_precision", "numerics", "resolve_device"]
 
 @contextlib.contextmanager
 def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Sets the precision of float32 products on a GPU inside a `with` block: TF32 except in fp32."""
+    """Set the precision of float32 products on a GPU inside a `with` block: TF32 except in fp32."""
     before = torch.get_float32_matmul_precision()
     if device.type == "cuda":
         torch.set_float32_matmul_precision("highest" if precision is Precision.FP32 else "high")
@@ -29,7 +29,7 @@ def matmul_precision(precision: Precision, device: torch.device) -> Iterator[Non
 
 @contextlib.contextmanager
 def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Makes dense layers compute inside a `with` block as they do in training in this precision.
+    """Make dense layers compute inside a `with` block as they do in training in this precision.
 
     On a GPU fp16, bf16 and, as fp16, int8 and fp8 run under autocast, and in tf32 float32 products may use
     TF32. On a CPU nothing changes.
@@ -43,7 +43,7 @@ def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
 
 
 def resolve_device(name: str) -> torch.device:
-    """Returns the device of an option "cpu", "cuda", or "auto": CUDA if it can be used, else the CPU.
+    """Return the device of an option "cpu", "cuda", or "auto": CUDA if it can be used, else the CPU.
 
     Raises:
         TypeError: `name` is no string.

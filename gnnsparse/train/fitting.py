@@ -101,7 +101,7 @@ def fit(
     curves: Curves | None = None,
     stop: StopRequest | None = None,
 ) -> FitResult:
-    """Trains a model, scores it after the best epoch, and leaves it with the weights of that epoch.
+    """Train a model, score it after the best epoch, and leave it with the weights of that epoch.
 
     The precision is that of the data's operand. On a GPU dense layers use it, too: fp16 and bf16 run under
     autocast, fp16 with a gradient scaler, and in tf32 float32 products may use TF32. On the CPU dense layers
@@ -167,7 +167,7 @@ def fit(
 
 
 def _why_not(module: TaskModule, data: PreparedData, config: TrainerConfig) -> str | None:
-    """Returns why steps are not captured, None if they are; raises UncapturableError if they have to be."""
+    """Return why steps are not captured, None if they are; raise UncapturableError if they have to be."""
     if config.capture == "off":
         return "off"
     reason = obstacle(module, data)
@@ -196,7 +196,7 @@ def _fit(
     curves: Curves | None,
     stop: StopRequest,
 ) -> FitResult:
-    """Trains and scores a model after all checks of `fit` but those of the space in the folder.
+    """Train and score a model after all checks of `fit` but those of the space in the folder.
 
     `span` are the steps that are done and those that will be; if they are equal, the model is only scored.
     """
@@ -273,7 +273,7 @@ def _fit(
 
 
 def _checkpoint_bytes(module: TaskModule) -> int:
-    """Returns what a run's checkpoints take at most: the last one, the one that replaces it, and the best."""
+    """Return what a run's checkpoints take at most: the last one, the one that replaces it, and the best."""
     weights = sum(tensor.nbytes for tensor in module.state_dict().values())
     moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)
     return 2 * (2 * weights + moments) + weights + 2**20
@@ -281,7 +281,7 @@ def _checkpoint_bytes(module: TaskModule) -> int:
 
 @contextlib.contextmanager
 def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
-    """Names the checkpoint in errors that come before the first step, when Lightning restores it."""
+    """Name the checkpoint in errors that come before the first step, when Lightning restores it."""
     try:
         yield
     except (OSError, FloatingPointError, UncapturableError):
@@ -301,7 +301,7 @@ def _make_trainer(
     strategy: ChunkStrategy | None,
     span: tuple[int, int],
 ) -> pl.Trainer:
-    """Makes a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
+    """Make a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
     on_gpu = data.device.type == "cuda"
     trainer = StepTrainer(
         strategy="auto" if strategy is None else strategy,
@@ -341,7 +341,7 @@ def _peak_memory(device: torch.device) -> int:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences Lightning's notices, and warnings about its use of torch, inside a `with` block."""
+    """Silence Lightning's notices, and warnings about its use of torch, inside a `with` block."""
     loggers = [logging.getLogger(f"lightning.{part}") for part in ("pytorch", "fabric")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

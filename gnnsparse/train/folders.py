@@ -49,7 +49,7 @@ class RunFolder:
     def claim(
         cls, path: Path, *, option: str = "folder", resume: Path | None = None, new: bool = False
     ) -> RunFolder:
-        """Makes a folder that of this run, and the folder itself if it is missing.
+        """Make a folder that of this run, and the folder itself if it is missing.
 
         Args:
             path: the folder.
@@ -92,7 +92,7 @@ class RunFolder:
         return folder
 
     def _lock(self) -> None:
-        """Locks the mark for as long as this process lives."""
+        """Lock the mark for as long as this process lives."""
         assert self._descriptor is not None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -118,13 +118,13 @@ class RunFolder:
                 raise
 
     def finish(self) -> None:
-        """Ends the run: the folder stays marked, and a run that resumes this one may have it."""
+        """End the run: the folder stays marked, and a run that resumes this one may have it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def release(self) -> None:
-        """Gives the folder up, because the run did not begin.
+        """Give the folder up, because the run did not begin.
 
         What the run has made in it is removed, and the folder, too, if the run has made it.
         """
@@ -144,11 +144,11 @@ class RunFolder:
         self.finish()
 
     def remove_on_release(self, name: str) -> None:
-        """Notes a folder in this folder that `release` removes with all that is in it."""
+        """Note a folder in this folder that `release` removes with all that is in it."""
         self._removed.append(self.path / name)
 
     def check_space(self, nbytes: int, what: str) -> None:
-        """Raises a RunFolderError if the file system has fewer free bytes than `what` takes."""
+        """Raise a RunFolderError if the file system has fewer free bytes than `what` takes."""
         free = shutil.disk_usage(self.path).free
         if free < nbytes:
             problem = f"{self.path} has {free / 1e6:.1f} MB free, and {what} take {nbytes / 1e6:.1f} MB"
@@ -156,7 +156,7 @@ class RunFolder:
             raise RunFolderError(f"{self._option}: {problem}; accepted: {accepted}")
 
     def make(self, name: str) -> Path:
-        """Makes a folder in this folder, and returns it.
+        """Make a folder in this folder, and return it.
 
         Raises:
             RunFolderError: it can't be made.
@@ -171,7 +171,7 @@ class RunFolder:
         return made
 
     def keep_earlier(self, name: str) -> None:
-        """Renames a file of an earlier run in this folder, as result.json to result-1.json, if there is one.
+        """Rename a file of an earlier run in this folder, as result.json to result-1.json, if there is one.
 
         Raises:
             OSError: it can't be renamed.
@@ -181,14 +181,14 @@ class RunFolder:
             os.rename(file, next(p for p in _numbered(file) if not os.path.lexists(p)))
 
     def first_free(self, name: str) -> str:
-        """Returns a name that nothing in the folder has: this one, or one with a number."""
+        """Return a name that nothing in the folder has: this one, or one with a number."""
         if not os.path.lexists(self.path / name):
             return name
         return next(p.name for p in _numbered(self.path / name) if not os.path.lexists(p))
 
 
 def make_new(path: Path, *, option: str = "folder") -> Path:
-    """Makes a folder that did not exist: `path`, or if something has this name, `path-2`, `path-3`, ...
+    """Make a folder that did not exist: `path`, or if something has this name, `path-2`, `path-3`, ...
 
     Raises:
         RunFolderError: it can't be made.
@@ -206,7 +206,7 @@ def make_new(path: Path, *, option: str = "folder") -> Path:
 
 
 def _missing(path: Path) -> list[Path]:
-    """Returns a folder and those above it that do not exist, from the innermost on."""
+    """Return a folder and those above it that do not exist, from the innermost on."""
     return list(itertools.takewhile(lambda folder: not os.path.lexists(folder), (path, *path.parents)))
 
 
@@ -215,7 +215,7 @@ def _numbered(path: Path) -> Iterator[Path]:
 
 
 def _open_mark(path: Path, may_exist: bool) -> tuple[int, bool]:
-    """Returns a descriptor of the mark, and whether it was created."""
+    """Return a descriptor of the mark, and whether it was created."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         return os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644), True

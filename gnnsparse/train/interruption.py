@@ -62,7 +62,7 @@ class StopRequest:
         self._before = {}
 
     def install(self) -> None:
-        """Takes the signals, once more if something else has taken them since."""
+        """Take the signals, once more if something else has taken them since."""
         if threading.current_thread() is not threading.main_thread():
             return
         for signum in _SIGNALS:

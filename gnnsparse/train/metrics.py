@@ -29,7 +29,7 @@ SMALLER_IS_BETTER = ("mae", "mse")
 
 
 def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
-    """Returns the scores of a data set by name; the first one is the data set's metric.
+    """Return the scores of a data set by name; the first one is the data set's metric.
 
     Classes are scored by accuracy, and two classes by the area under the ROC curve as well if that is the
     metric. Several labels an item are scored by the F1 of all pairs of an item and a label, where a label is
@@ -62,7 +62,7 @@ def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
 
 
 def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
-    """Returns the loss of a data set: a mean over what is known of the targets.
+    """Return the loss of a data set: a mean over what is known of the targets.
 
     It is the cross entropy of classes, the binary cross entropy of labels, the mean absolute error if that is
     the metric, and else the mean squared error of numbers. Classes must not be missing: `known_items`.
@@ -73,7 +73,7 @@ def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
 
 
 def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns the items of which something is known.
+    """Return the items of which something is known.
 
     Args:
         items: int64 [n], ids of nodes or graphs.
@@ -85,14 +85,14 @@ def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def shown_score(name: str, value: float) -> str:
-    """Returns a score as tables show it: a fraction in per cent, an error as a number."""
+    """Return a score as tables show it: a fraction in per cent, an error as a number."""
     if name in REGRESSION_METRICS:
         return f"{value:.4g}"
     return f"{100 * value:.2f} %"
 
 
 def _fraction(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Returns the quotient of two counts or sums, 0 where the second is 0."""
+    """Return the quotient of two counts or sums, 0 where the second is 0."""
     part, whole = part.double(), whole.double()
     return (part / whole.where(whole > 0, 1.0)).where(whole > 0, 0.0).float()
 
@@ -125,7 +125,7 @@ def _mean_roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered_pairs(margin: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Counts in each column the pairs of an item of class 1 and one of class 0 that the margin orders.
+    """Count in each column the pairs of an item of class 1 and one of class 0 that the margin orders.
 
     This is the statistic of Mann and Whitney (1947). For each item of class 1 the items of class 0 with a
     smaller margin are counted, and those with a margin that is not larger.
@@ -153,7 +153,7 @@ def _micro_f1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _errors(outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the errors, 0 for numbers that are missing, and which ones are known, [n, columns] each."""
+    """Return the errors, 0 for numbers that are missing, and which ones are known, [n, columns] each."""
     y = y.reshape(outputs.shape)
     known = ~y.isnan()
     return (outputs.float() - y.where(known, 0.0)).where(known, 0.0), known
@@ -170,7 +170,7 @@ def _mse(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _r2(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Returns the mean over columns of 1 - (sum of squared errors) / (sum of squared deviations).
+    """Return the mean over columns of 1 - (sum of squared errors) / (sum of squared deviations).
 
     A column whose numbers are all equal, for which it is not defined, counts as 0.
     """

@@ -90,12 +90,12 @@ class TaskModule(pl.LightningModule):
             bad_value("optimizer.decay", f"'first' needs a model with first_layer; {type(model)} has none")
 
     def make_optimizer(self, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
-        """Makes Adam for groups of parameters, each with its weight decay."""
+        """Make Adam for groups of parameters, each with its weight decay."""
         # With a fused optimiser the host does not wait for the GPU in a step of a GradScaler either.
         return torch.optim.Adam(groups, lr=self._optimizer.lr, fused=self.fused)
 
     def configure_optimizers(self) -> Any:
-        """Returns Adam, if `fused` in one kernel a step, and a schedule of the learning rate by steps."""
+        """Return Adam, if `fused` in one kernel a step, and a schedule of the learning rate by steps."""
         config = self._optimizer
         first: Any = self.model.first_layer if config.decay == "first" else self.model
         decayed = list(first.parameters())
@@ -113,7 +113,7 @@ class TaskModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def begin_step(self, step: int) -> None:
-        """Does on the host what a step needs before it begins: nothing, unless a subclass needs something.
+        """Do on the host what a step needs before it begins: nothing, unless a subclass needs something.
 
         It runs before each step, also before one that is replayed from a CUDA graph.
 
@@ -122,25 +122,25 @@ class TaskModule(pl.LightningModule):
         """
 
     def share_gradients(self) -> None:
-        """Adds up the gradients of all ranks, in a task that has several, after each backward pass.
+        """Add up the gradients of all ranks, in a task that has several, after each backward pass.
 
         It queues its work on the current stream and does not wait for a GPU: a CUDA graph holds it.
         """
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Begins a step of Lightning's."""
+        """Begin a step of Lightning's."""
         self.begin_step(self.trainer.global_step)
 
     def on_after_backward(self) -> None:
-        """Shares the gradients of a step of Lightning's."""
+        """Share the gradients of a step of Lightning's."""
         self.share_gradients()
 
     def configure_callbacks(self) -> list[Callback]:
-        """Returns what logs losses and scores, for a trainer that is not that of `fit`."""
+        """Return what logs losses and score, for a trainer that is not that of `fit`."""
         return [] if counts_steps(self.trainer) else [_StepLogs()]
 
     def log_scores(self, scores: Mapping[str, torch.Tensor]) -> None:
-        """Logs the scores of a test by name, to the loggers too in a trainer that is not that of `fit`."""
+        """Log the scores of a test by name, to the loggers too in a trainer that is not that of `fit`."""
         self.log_dict(dict(scores), logger=not counts_steps(self.trainer), batch_size=1)
 
     def _cosine(self, step: int) -> float:

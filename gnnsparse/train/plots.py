@@ -62,7 +62,7 @@ def confusion_matrix(
 def write_plots(
     folder: Path, curves: Curves, confusion: torch.Tensor | None, *, steps_per_epoch: int, title: str
 ) -> list[Path]:
-    """Writes curves.png, and confusion.png if there is a confusion matrix, to a folder.
+    """Write curves.png, and confusion.png if there is a confusion matrix, to a folder.
 
     Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
 
@@ -98,7 +98,7 @@ def _warn(problem: str) -> None:
 
 
 def _figure(width: float, height: float) -> Figure:
-    """Makes a figure without pyplot, which keeps every figure and looks for a display."""
+    """Make a figure without pyplot, which keeps every figure and looks for a display."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")

@@ -59,7 +59,7 @@ class BlockBound:
     nnz: int
 
     def takes(self, block: BlockArrays) -> bool:
-        """Returns whether there is room for a block."""
+        """Return whether there is room for a block."""
         csr = block.csr
         return csr.rows < self.rows and csr.cols < self.cols and csr.nnz <= self.nnz
 
@@ -69,7 +69,7 @@ def _rounded(size: int) -> int:
 
 
 def _bound(sizes: Sequence[int], most: int) -> int:
-    """Returns a size that samples hardly ever exceed, after the sizes of some; at most `most`."""
+    """Return a size that samples hardly ever exceed, after the sizes of some; at most `most`."""
     mean = sum(sizes) / len(sizes)
     deviation = math.sqrt(sum((size - mean) ** 2 for size in sizes) / max(len(sizes) - 1, 1))
     return min(most, math.ceil((1 + _MORE) * max(*sizes, mean + _DEVIATIONS * deviation)))
@@ -104,14 +104,14 @@ class _Arrays:
         self.whole = [part[:size] for part, size in zip(self.flat.split(self._rooms), sizes, strict=True)]
 
     def copy(self, given: Sequence[torch.Tensor]) -> None:
-        """Copies an array to the begin of each."""
+        """Copy an array to the begin of each."""
         if given:
             own = [array.numel() for array in given]
             cuts = [cut for n, room in zip(own, self._rooms, strict=True) for cut in (n, room - n)]
             torch._foreach_copy_(list(self.flat.split_with_sizes(cuts)[::2]), list(given))
 
     def numbers(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Returns for each element of `flat` the number of its array, and its place in it, int32."""
+        """Return for each element of `flat` the number of its array, and its place in it, int32."""
         rooms = torch.tensor(self._rooms, dtype=torch.int64, device="cpu")
         array = torch.repeat_interleave(rooms)
         index = torch.arange(array.numel(), dtype=torch.int64, device="cpu")
@@ -165,7 +165,7 @@ class StaticBlocks:
     def _prepare(
         self, at: int, sampler: NeighborSampler, bound: BlockBound, most: tuple[int, int]
     ) -> Prepared:
-        """Makes the state of a block's operand over its buffers."""
+        """Make the state of a block's operand over its buffers."""
         sides = []
         for side, cols in enumerate((bound.cols, bound.rows)):
             offsets = self._offsets.whole[2 * at + side]
@@ -186,7 +186,7 @@ class StaticBlocks:
         return prepared
 
     def takes(self, blocks: Sequence[BlockArrays]) -> bool:
-        """Returns whether there is room for a sample."""
+        """Return whether there is room for a sample."""
         return all(bound.takes(block) for bound, block in zip(self._bounds, blocks, strict=True))
 
     def load(self, blocks: Sequence[BlockArrays]) -> None:
@@ -209,7 +209,7 @@ class StaticBlocks:
         self._counts.copy_(given, non_blocking=True)
 
     def _wait(self) -> None:
-        """Lets the host be a few samples ahead of the GPU at most: each takes memory until it was copied."""
+        """Let the host be a few samples ahead of the GPU at most: each takes memory until it was copied."""
         if self._device.type != "cuda":
             return
         if len(self._loaded) == _AHEAD:
@@ -218,7 +218,7 @@ class StaticBlocks:
         self._loaded.append(torch.cuda.current_stream(self._device).record_event())
 
     def assemble(self) -> None:
-        """Gives what is behind a sample's own offsets, maps and nodes its values, and renews the operands."""
+        """Give what is behind a sample's own offsets, maps and nodes its values, and renews the operands."""
         sides = 2 * len(self._bounds)
         blocks = len(self._bounds)
         own, last, mapped, nodes = self._counts.split([sides, sides, blocks + 1, blocks + 1])
@@ -320,7 +320,7 @@ def make_store(
 
 
 def sampler_identity(run: RunOptions) -> dict[str, Any]:
-    """Returns what decides which neighbours a step takes, for Task.identity; None: it takes all."""
+    """Return what decides which neighbours a step takes, for Task.identity; None: it takes all."""
     options = dataclasses.asdict(run.sampler)
     for name in ("prefetch", "features", "cache_share"):  # they change no number
         del options[name]
@@ -375,7 +375,7 @@ class NodeBatches:
         return self._ahead(self.gather(drawn) for drawn in self._drawn())
 
     def inputs(self) -> Iterator[StepInput]:
-        """Yields the batches as inputs of steps."""
+        """Yield the batches as inputs of steps."""
         for drawn in self._ahead(self._drawn()):
             yield self.input_of(drawn)
 
@@ -404,7 +404,7 @@ class NodeBatches:
         return is_known[:, None].flatten(1).sum(dim=1).cpu()
 
     def _own(self, ids: torch.Tensor) -> tuple[torch.Tensor, float]:
-        """Returns which nodes of a step this process takes, and their fraction of the loss."""
+        """Return which nodes of a step this process takes, and their fraction of the loss."""
         if (peers := self._data.peers) is None:
             return ids, 1.0
         part = ids.tensor_split(peers.ranks)[peers.rank]
@@ -415,7 +415,7 @@ class NodeBatches:
         return prefetch(batches, self._config.prefetch, self._data.device)
 
     def _drawn(self) -> Iterator[DrawnBatch]:
-        """Yields what is drawn for each step from the next one on."""
+        """Yield what is drawn for each step from the next one on."""
         count, size = self._nodes.numel(), self._config.batch_size
         for first, batches in shuffled_epochs(self._data, count, size, self._seed):
             own = [self._own(ids) for ids in batches]
@@ -436,7 +436,7 @@ class NodeBatches:
         return DrawnBatch(ids, blocks, x, fraction)
 
     def gather(self, drawn: DrawnBatch) -> NodeBatch:
-        """Returns the batch of what was drawn."""
+        """Return the batch of what was drawn."""
         x = self._store.gather(drawn.blocks[0].sources.long()) if drawn.x is None else drawn.x
         adjs, y = self._sampler.operands(drawn.blocks), self._y[drawn.ids]
         return NodeBatch(x, adjs, y, self._data, fraction=drawn.fraction)
@@ -475,7 +475,7 @@ class StaticBatch:
             self._x = torch.zeros(size, dtype=store.dtype, device=data.device)
 
     def takes(self, drawn: DrawnBatch) -> bool:
-        """Returns whether there is room for what was drawn."""
+        """Return whether there is room for what was drawn."""
         return drawn.ids.numel() == self.count and self._blocks.takes(drawn.blocks)
 
     def load(self, drawn: DrawnBatch) -> None:
@@ -489,7 +489,7 @@ class StaticBatch:
             self._x[: drawn.x.shape[0]].copy_(drawn.x)
 
     def batch(self) -> NodeBatch:
-        """Puts together the batch that was loaded, by operations that a CUDA graph can hold.
+        """Put together the batch that was loaded, by operations that a CUDA graph can hold.
 
         Features behind those of the sample are some node's: no edge leads from them.
         """

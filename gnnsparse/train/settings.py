@@ -60,7 +60,7 @@ def choices_of(section: type[Any]) -> dict[str, Sequence[str]]:
 
 
 def _check_fields(section: str, settings: Any) -> None:
-    """Checks flags, and the options whose fields say what they accept."""
+    """Check flags, and the options whose fields say what they accept."""
     for field in dataclasses.fields(settings):
         name, value, accepts = f"{section}.{field.name}", getattr(settings, field.name), field.metadata
         if field.type == "bool":

@@ -34,15 +34,15 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         self._collected = False
 
     def collect(self) -> None:
-        """Brings the state of all ranks to rank 0, for its `state_dict`. All ranks call it."""
+        """Bring the state of all ranks to rank 0, for its `state_dict`. All ranks call it."""
         super().consolidate_state_dict(to=0)
         self._collected = self.rank == 0
 
     def consolidate_state_dict(self, to: int = 0) -> None:
-        """Does nothing: Lightning calls it on the rank that writes, and the others would not answer."""
+        """Do nothing: Lightning calls it on the rank that writes, and the others would not answer."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Returns the state as of the last `collect`; before the first one the settings alone."""
+        """Return the state as of the last `collect`; before the first one the settings alone."""
         if not self._collected:
             return torch.optim.Optimizer.state_dict(self)
         found: dict[str, Any] = super().state_dict()
@@ -51,7 +51,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
         return found
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Takes the state of this rank's parameters out of that of all."""
+        """Take the state of this rank's parameters out of that of all."""
         super().load_state_dict(state_dict)
         self.state.clear()  # a second copy, which nothing reads
         for parameter, state in self.optim.state.items():
@@ -75,7 +75,7 @@ class SharedCheckpoints(Checkpoints):
         return Checkpoints.__qualname__
 
     def on_train_start(self, trainer: pl.Trainer, module: Any) -> None:
-        """Tells the ranks whether rank 0 writes at all."""
+        """Tell the ranks whether rank 0 writes at all."""
         super().on_train_start(trainer, module)
         self._writes = self._of_first(self._folder is not None)
 

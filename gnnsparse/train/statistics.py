@@ -79,7 +79,7 @@ def _numbers(name: str, values: Sequence[float]) -> list[float]:
 
 
 def summarize(scores: Sequence[float]) -> Summary:
-    """Computes mean and sample standard deviation.
+    """Compute mean and sample standard deviation.
 
     Raises:
         TypeError: a score is no number.
@@ -91,7 +91,7 @@ def summarize(scores: Sequence[float]) -> Summary:
 
 
 def compare_paired(scores: Sequence[float], reference: Sequence[float]) -> PairedComparison:
-    """Compares scores with those of a reference, pair by pair.
+    """Compare scores with those of a reference, pair by pair.
 
     Args:
         scores: the scores in question, one for each seed.
@@ -126,7 +126,7 @@ def _interval(differences: Any, rounding: float) -> tuple[float, float] | None:
 
 
 def _permutation_test(differences: Any, rounding: float) -> float:
-    """Returns the fraction of sign patterns whose sum of differences is at least as large as the given one.
+    """Return the fraction of sign patterns whose sum of differences is at least as large as the given one.
 
     Args:
         differences: float64 [pairs].
@@ -155,7 +155,7 @@ def smallest_p_value(count: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Corrects the p-values of several tests, so that the chance of any false alarm stays below the level.
+    """Correct the p-values of several tests, so that the chance of any false alarm stays below the level.
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979:
     the smallest of m values is multiplied by m, the next by m - 1, and so on; a value is at least the one
@@ -183,7 +183,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def cross_validated(curves: Sequence[Sequence[float]]) -> tuple[int, Summary]:
-    """Returns the epoch with the best mean score over the folds of a cross-validation, and the scores there.
+    """Return the epoch with the best mean score over the folds of a cross-validation, and the scores there.
 
     It is the protocol of Xu et al. (2019, section 7): one epoch is chosen for all folds. The folds that
     choose it are those that it is scored on, so that the mean is slightly too good.

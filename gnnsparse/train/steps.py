@@ -49,7 +49,7 @@ class UncapturableError(ValueError):
 
 
 def obstacle(module: TaskModule, data: PreparedData) -> str | None:
-    """Returns why the steps of a run can't be captured in CUDA graphs; None: nothing is known to forbid it.
+    """Return why the steps of a run can't be captured in CUDA graphs; None: nothing is known to forbid it.
 
     What only shows in a step, such as a model that waits for the GPU, is found when it is captured.
     """
@@ -70,7 +70,7 @@ def obstacle(module: TaskModule, data: PreparedData) -> str | None:
 
 
 def _hook(module: torch.nn.Module) -> str | None:
-    """Returns a sentence on a hook, which would run when a step is captured and not in each step."""
+    """Return a sentence on a hook, which would run when a step is captured and not in each step."""
     if torch_modules._has_any_global_hook():
         return "a hook of all modules would not run in each step"
     for name, part in module.named_modules():
@@ -101,7 +101,7 @@ class Recorder:
         self._stream: torch.cuda.Stream | None = None
 
     def run_first(self, call: Callable[[], None]) -> None:
-        """Runs a call for the first time, on the stream on which it is captured later."""
+        """Run a call for the first time, on the stream on which it is captured later."""
         if self._stream is None:
             self._stream = torch.cuda.Stream(self._device)
         current = torch.cuda.current_stream(self._device)
@@ -154,7 +154,7 @@ class Program:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self) -> None:
-        """Runs the call.
+        """Run the call.
 
         Raises:
             UncapturableError: see `Recorder.record`.
@@ -172,7 +172,7 @@ class Program:
         self._replay()
 
     def release(self) -> None:
-        """Frees the graph. The next call captures it again."""
+        """Free the graph. The next call captures it again."""
         self._replay = None
 
 
@@ -207,7 +207,7 @@ class Chunks:
         return count
 
     def validates(self, step: int, end: int) -> bool:
-        """Returns whether a step, counted from 1, is followed by a validation."""
+        """Return whether a step, counted from 1, is followed by a validation."""
         return step % self.validate_every == 0 or step == end
 
 
@@ -272,7 +272,7 @@ class Steps:
         self._programs[given.buffers]()
 
     def validate(self) -> None:
-        """Scores the model after the step that was made last."""
+        """Score the model after the step that was made last."""
         if self._source.captures_validation:
             self._validation()
         else:
@@ -296,7 +296,7 @@ class Steps:
         self._step.add_(1)
 
     def _update(self, step: Callable[[], Any]) -> None:
-        """Makes the optimiser's step, in a capture with the settings that a capture needs.
+        """Make the optimiser's step, in a capture with the settings that a capture needs.
 
         The fused optimiser computes the same with `capturable`. It is set for no longer than a capture, so
         that a checkpoint is the same as of a run that is not captured.
@@ -316,7 +316,7 @@ class Steps:
                 group["lr"], group["capturable"] = rate, capturable
 
     def _renew_scaler(self) -> None:
-        """Replaces a gradient scaler that half a step has left where it takes no other step."""
+        """Replace a gradient scaler that half a step has left where it takes no other step."""
         plugin: Any = self._strategy.precision_plugin
         if getattr(plugin, "scaler", None) is not None:
             state = plugin.scaler.state_dict()
@@ -324,7 +324,7 @@ class Steps:
             plugin.scaler.load_state_dict(state)
 
     def release(self) -> None:
-        """Frees the graphs now, and not when Python collects garbage: NCCL can't end before them."""
+        """Free the graphs now, and not when Python collects garbage: NCCL can't end before them."""
         for program in (*self._programs.values(), self._validation):
             program.release()
         if isinstance(self._source.steps, Generator):
@@ -400,7 +400,7 @@ class ChunkStrategy(SingleDeviceStrategy):
         return self.lightning_module.trainer
 
     def release(self) -> None:
-        """Frees the graphs and the gradients, whose memory is that of the graphs."""
+        """Free the graphs and the gradients, whose memory is that of the graphs."""
         if self._steps is not None:
             self._steps.release()
             self._steps = None

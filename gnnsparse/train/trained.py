@@ -111,12 +111,12 @@ class ModelRecipe:
             _check_plain(name, getattr(self, name), 0)
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns the attributes as plain values by name, for a checkpoint."""
+        """Return the attributes as plain values by name, for a checkpoint."""
         return {item.name: _copy(getattr(self, item.name)) for item in dataclasses.fields(self)}
 
     @classmethod
     def read(cls, content: Any) -> ModelRecipe:
-        """Makes a recipe of what `to_dict` returned.
+        """Make a recipe of what `to_dict` returned.
 
         Raises:
             ValueError: a value is missing, unknown, of another type or out of range.
@@ -132,7 +132,7 @@ class ModelRecipe:
         return cls(**given)
 
     def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:
-        """Makes the model, with initial weights.
+        """Make the model, with initial weights.
 
         Args:
             registry: the registry to look the model up in; None: the one that the recipe names, whose module
@@ -176,14 +176,14 @@ def _short(value: Any) -> str:
 
 
 def _copy(value: Any) -> Any:
-    """Returns a value with mappings as dicts."""
+    """Return a value with mappings as dicts."""
     if isinstance(value, Mapping):
         return {key: _copy(item) for key, item in value.items()}
     return [_copy(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
 def _check_plain(name: str, value: Any, depth: int) -> None:
-    """Raises ValueError unless a value is a dict of names, down to texts, finite numbers, flags and None."""
+    """Raise ValueError unless a value is a dict of names, down to texts, finite numbers, flags and None."""
     accepted = "texts, numbers, true, false, null, and lists and dicts of them"
     if depth > 8:
         bad_value(name, f"is nested too deeply; accepted: {accepted}")
@@ -220,7 +220,7 @@ class EdgeModel(torch.nn.Module):
         self.model, self.inputs = model, tuple(inputs)
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Computes what the model does.
+        """Compute what the model does.
 
         Args:
             x: features [nodes, F].
@@ -293,7 +293,7 @@ class Prediction:
 
 
 def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
-    """Returns the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
+    """Return the classes and probabilities of a prediction by name, or its numbers, on the CPU."""
     if prediction.regression:
         return {"values": prediction.values.cpu()}
     return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
@@ -315,7 +315,7 @@ class LoadedModel:
         self.recipe, self.module, self.device = recipe, module, device
 
     def prepare(self, graph: Any, **options: Any) -> SparseOperand:
-        """Prepares a graph or a pattern with the weights and the precision that the model needs.
+        """Prepare a graph or a pattern with the weights and the precision that the model needs.
 
         Args:
             graph: what `gnnsparse.prepare` takes.
@@ -334,7 +334,7 @@ class LoadedModel:
         padding: torch.Tensor | None = None,
         graph_ptr: torch.Tensor | None = None,
     ) -> tuple[Any, ...]:
-        """Checks the arguments of `predict`, and returns those of the model, on its device."""
+        """Check the arguments of `predict`, and return those of the model, on its device."""
         if isinstance(self.module, EdgeModel) and _is_edge_index(graph):
             check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
             return x.to(self.device, self._storage()), graph.to(self.device)
@@ -362,7 +362,7 @@ class LoadedModel:
         return x.to(self.device, dtype), adj, graph_ptr.to(self.device)
 
     def _storage(self) -> torch.dtype:
-        """Returns the dtype of features: on a GPU that of the precision, as in training."""
+        """Return the dtype of features: on a GPU that of the precision, as in training."""
         on_gpu = self.device.type == "cuda"
         return Precision.parse(self.recipe.precision).storage if on_gpu else torch.float32
 
@@ -387,7 +387,7 @@ class LoadedModel:
         padding: torch.Tensor | None = None,
         graph_ptr: torch.Tensor | None = None,
     ) -> Prediction:
-        """Computes logits, probabilities and classes, without gradients, in the precision of the training.
+        """Compute logits, probabilities and classes, without gradients, in the precision of the training.
 
         Args:
             x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
@@ -410,5 +410,5 @@ class LoadedModel:
 
 
 def _is_edge_index(graph: Any) -> bool:
-    """Returns whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
+    """Return whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
     return isinstance(graph, torch.Tensor) and graph.layout == torch.strided and graph.dtype == torch.int64

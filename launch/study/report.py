@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 
 def rows_of(results: Mapping[Run, dict[str, Any]]) -> list[Row]:
-    """Makes a row of the finished runs of each (data set, model, variant).
+    """Make a row of the finished runs of each (data set, model, variant).
 
     Scores are those of the test part, in per cent. Each variant is compared with REFERENCE over the seeds
     that both have; the p-values of each of `families` are corrected by Holm's method.
@@ -54,14 +54,14 @@ def rows_of(results: Mapping[Run, dict[str, Any]]) -> list[Row]:
 
 
 def families(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
-    """Returns the rows that are compared with REFERENCE: those of the precisions, and those of the peers."""
+    """Return the rows that are compared with REFERENCE: those of the precisions, and those of the peers."""
     compared = [row for row in rows if row["compared_seeds"]]
     peers = [row for row in compared if row["variant"] in PEERS]
     return [row for row in compared if row["variant"] not in PEERS], peers
 
 
 def too_few_seeds(family: list[Row]) -> list[str]:
-    """Returns what can't be said of the significance of differences, whatever the scores are; one line each.
+    """Return what can't be said of the significance of differences, whatever the scores are; one line each.
 
     Args:
         family: one of `families`.
@@ -122,12 +122,12 @@ def _comparison(by_seed: Mapping[int, dict[str, Any]], reference: Mapping[int, d
 
 
 def exceptions(rows: Iterable[Row]) -> list[Row]:
-    """Returns the precisions whose mean is further from fp32's than one standard deviation of fp32."""
+    """Return the precisions whose mean is further from fp32's than one standard deviation of fp32."""
     return [row for row in rows if row["variant"] not in PEERS and row["within_deviation"] is False]
 
 
 def paper_rows(study: StudyOptions, rows: Iterable[Row]) -> list[Row]:
-    """Sets the scores of a paper beside those of the study.
+    """Set the scores of a paper beside those of the study.
 
     Returns:
         A dict with keys "dataset", "variant", "paper", "mean", "standard_deviation", "difference" and
@@ -200,7 +200,7 @@ def _where(row: Row) -> str:
 
 
 def _failures(failed: Sequence[dict[str, str]]) -> list[str]:
-    """Returns a line for each reason: a data set that is missing has one for all of its runs."""
+    """Return a line for each reason: a data set that is missing has one for all of its runs."""
     runs: dict[str, list[str]] = {}
     for entry in failed:
         runs.setdefault(entry["reason"], []).append(entry["run"])
@@ -209,7 +209,7 @@ def _failures(failed: Sequence[dict[str, str]]) -> list[str]:
 
 
 def conclusions(content: dict[str, Any]) -> list[str]:
-    """Returns what the results of a study say, one line each, for people."""
+    """Return what the results of a study say, one line each, for people."""
     rows: list[Row] = content["rows"]
     compared = [row for row in rows if row["within_deviation"] is not None and row["variant"] not in PEERS]
     lines = []
@@ -240,7 +240,7 @@ def conclusions(content: dict[str, Any]) -> list[str]:
 
 
 def print_report(content: dict[str, Any], console: Console) -> None:
-    """Prints the table and the conclusions."""
+    """Print the table and the conclusions."""
     table = Table(title=f"Test scores in per cent, {content['device_name']}", title_justify="left")
     for number, name in enumerate(_HEADER):
         table.add_column(name, justify="left" if number < _TEXTS else "right")
@@ -258,7 +258,7 @@ def print_report(content: dict[str, Any], console: Console) -> None:
 
 
 def as_markdown(content: dict[str, Any]) -> str:
-    """Returns the table and the conclusions as Markdown."""
+    """Return the table and the conclusions as Markdown."""
     lines = [_HEADER, ["---"] * len(_HEADER), *map(_cells, content["rows"])]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
     versions = ", ".join(f"{name} {version}" for name, version in content["versions"].items() if version)
@@ -277,7 +277,7 @@ _CSV = (
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """Returns the rows as CSV, the scores of all seeds in one column, with spaces between them."""
+    """Return the rows as CSV, the scores of all seeds in one column, with spaces between them."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*_CSV, "interval_low", "interval_high", "seeds", "scores"])
@@ -288,7 +288,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def draw(content: dict[str, Any], file: Path) -> None:
-    """Draws all scores, with mean and standard deviation of each variant, in a diagram for each data set.
+    """Draw all scores, with mean and standard deviation of each variant, in a diagram for each data set.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -326,7 +326,7 @@ def draw(content: dict[str, Any], file: Path) -> None:
 
 
 def write_text(file: Path, text: str) -> None:
-    """Writes a text file, which appears whole or not at all."""
+    """Write a text file, which appears whole or not at all."""
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         made = Path(folder) / file.name
         made.write_text(text)

@@ -33,7 +33,7 @@ _REFUSED = (ValueError, TypeError, ImportError, OSError, MemoryError)
 
 
 def run_study(arguments: Sequence[str]) -> int:
-    """Trains and reports a study.
+    """Train and reports a study.
 
     Args:
         arguments: the command line, without the name of the program.
@@ -71,7 +71,7 @@ def run_study(arguments: Sequence[str]) -> int:
 
 
 def _without_missing(study: StudyOptions) -> tuple[StudyOptions, list[str]]:
-    """Leaves out peers that can't run here, and returns why; raises ValueError if the user named them."""
+    """Leave out peers that can't run here, and return why; raise ValueError if the user named them."""
     problems = {name: problem for name in study.peers if (problem := peer_problem(name)) is not None}
     if problems and study.peers_asked:
         name, problem = next(iter(problems.items()))
@@ -105,7 +105,7 @@ class _Study:
         self.store = Store(study.folder or study.default_folder(), self._environment)
 
     def train_all(self) -> None:
-        """Trains the runs that are not finished; those that fail are noted.
+        """Train the runs that are not finished; those that fail are noted.
 
         Raises:
             RunFolderError: the folder has runs with other options.
@@ -150,7 +150,7 @@ class _Study:
             self.failed[run] = f"{type(error).__name__}: {_line(error)}"
 
     def content(self) -> dict[str, Any]:
-        """Returns the content of study.json."""
+        """Return the content of study.json."""
         from launch.study.report import paper_rows, rows_of
 
         rows = rows_of({run: self.results[run] for run in self.runs if run in self.results})
@@ -176,7 +176,7 @@ class _Study:
         }
 
     def report(self) -> int:
-        """Prints and writes the results, and returns the exit status."""
+        """Print and write the results, and return the exit status."""
         from launch.study.report import as_csv, as_markdown, draw, print_report, write_text
 
         content, console = self.content(), Console()

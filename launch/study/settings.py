@@ -53,7 +53,7 @@ PEERS = {
 
 
 def peer_problem(name: str) -> str | None:
-    """Returns why a peer can't run here, or None."""
+    """Return why a peer can't run here, or None."""
     peer = PEERS[name]
     if importlib.util.find_spec(peer.package) is None:
         return f"{peer.title} is not installed"
@@ -68,7 +68,7 @@ def peer_problem(name: str) -> str | None:
 
 
 def check_peers(peers: Sequence[str], models: Sequence[str]) -> None:
-    """Raises a ValueError if a peer has no layers for one of the models."""
+    """Raise a ValueError if a peer has no layers for one of the models."""
     for name in peers:
         for model in models:
             if model not in PEERS[name].models:
@@ -141,19 +141,19 @@ class StudyOptions:
         return (*self.precisions, *self.peers)
 
     def default_folder(self) -> Path:
-        """Returns the folder of a study with these options, whatever its lists and number of seeds are."""
+        """Return the folder of a study with these options, whatever its lists and number of seeds are."""
         about = json.dumps([self.experiment, sorted(self.options), str(self.data), self.metric])
         digest = hashlib.blake2b(about.encode(), digest_size=4).hexdigest()
         return Path("outputs") / "studies" / f"{self.experiment}-{digest}"
 
 
 def experiments() -> tuple[str, ...]:
-    """Returns the names of the studies."""
+    """Return the names of the studies."""
     return tuple(sorted(file.stem for file in EXPERIMENTS.glob("*.yaml")))
 
 
 def names_experiment(arguments: Sequence[str]) -> bool:
-    """Returns whether a command line asks for a study."""
+    """Return whether a command line asks for a study."""
     return any(argument.lstrip("+").startswith("experiment=") for argument in arguments)
 
 
@@ -175,7 +175,7 @@ def _file_of(name: str) -> Any:
 
 
 def read_options(arguments: Sequence[str]) -> StudyOptions:
-    """Reads the command line of a study.
+    """Read the command line of a study.
 
     Args:
         arguments: options as `dataset=cora,pubmed` or `optimizer.lr=0.02`.
@@ -291,7 +291,7 @@ class Run:
 
 
 def _flat(options: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Returns nested options by names as model.num_layers."""
+    """Return nested options by names as model.num_layers."""
     flat: dict[str, Any] = {}
     for name, value in options.items():
         flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
@@ -333,7 +333,7 @@ class Store:
         return self.path / "runs" / f"{run.key}.json"
 
     def finished(self, run: Run, options: dict[str, Any]) -> dict[str, Any] | None:
-        """Returns what was kept of a run, or None if it has not been finished.
+        """Return what was kept of a run, or None if it has not been finished.
 
         Args:
             run: the run.
@@ -361,7 +361,7 @@ class Store:
         return dict(kept)
 
     def keep(self, run: Run, options: dict[str, Any], result: dict[str, Any]) -> dict[str, Any]:
-        """Writes the file of a finished run, and returns its content.
+        """Write the file of a finished run, and return its content.
 
         Raises:
             OSError: it can't be written.
@@ -373,6 +373,6 @@ class Store:
         return content
 
     def write(self, content: dict[str, Any]) -> Path:
-        """Writes the study's results, and returns their file."""
+        """Write the study's results, and return their file."""
         write_json(self.path / _STUDY, content)
         return self.path / _STUDY

@@ -48,13 +48,13 @@ def _folders(base: Path, depth: int) -> Iterator[Path]:
 
 
 def _is_named(folder: Path, base: Path, source: Source) -> bool:
-    """Returns whether a folder between `base` and `folder` has the name of the data set."""
+    """Return whether a folder between `base` and `folder` has the name of the data set."""
     names = {source.name, *(part.lower() for part in PurePosixPath(source.place).parts if part != "raw")}
     return any(part.lower() in names for part in folder.relative_to(base).parts)
 
 
 def find_root(name: str, base: Path) -> Path | None:
-    """Finds the folder with all raw files of a published data set, at most four levels below `base`.
+    """Find the folder with all raw files of a published data set, at most four levels below `base`.
 
     Data sets whose files have equal names (flickr and yelp) are told apart by the name of a folder.
 
@@ -112,7 +112,7 @@ def _edge_index(edge_index: torch.Tensor, nodes: int) -> torch.Tensor:
 
 
 def _dgl_graph(edge_index: torch.Tensor, nodes: int) -> Any:
-    """Makes a DGL graph in which every node has one self-loop, as the layers here and PyG's add them."""
+    """Make a DGL graph in which every node has one self-loop, as the layers here and PyG's add them."""
     from gnnsparse.interop.dgl import import_dgl
 
     dgl = import_dgl()
@@ -176,7 +176,7 @@ _DGL_LAYERS: dict[type[torch.nn.Module], Callable[[Any], torch.nn.Module]] = {
 
 
 def with_dgl_layers(model: torch.nn.Module) -> torch.nn.Module:
-    """Replaces the graph layers of a model by DGL's with the same parameters, in place."""
+    """Replace the graph layers of a model by DGL's with the same parameters, in place."""
     with torch.random.fork_rng(devices=[]):  # what DGL draws is replaced
         for parent in list(model.modules()):
             for name, child in list(parent.named_children()):
@@ -201,7 +201,7 @@ class DataError(RuntimeError):
 
 
 def compose_all(study: StudyOptions) -> dict[tuple[str, str], DictConfig]:
-    """Composes and checks the options of each (data set, model), in the order of their training.
+    """Compose and check the options of each (data set, model), in the order of their training.
 
     Raises:
         TypeError: an option is of another type.
@@ -229,7 +229,7 @@ def compose_all(study: StudyOptions) -> dict[tuple[str, str], DictConfig]:
 
 
 def runs_of(study: StudyOptions) -> Iterator[Run]:
-    """Yields the runs in an order in which those with equal data follow one another."""
+    """Yield the runs in an order in which those with equal data follow one another."""
     for dataset in study.datasets:
         for model in study.models:
             for variant in study.variants:
@@ -251,20 +251,20 @@ class Trainer:
         self._data: tuple[Any, PreparedData | None] = (None, None)
 
     def config(self, run: Run) -> DictConfig:
-        """Returns the options of a run."""
+        """Return the options of a run."""
         cfg = copy.deepcopy(self._configs[run.dataset, run.model])
         cfg.seed = run.seed
         cfg.precision = REFERENCE if run.variant in PEERS else run.variant
         return cfg
 
     def options(self, run: Run) -> dict[str, Any]:
-        """Returns the options that a kept result must have been obtained with, as plain values."""
+        """Return the options that a kept result must have been obtained with, as plain values."""
         plain: Any = OmegaConf.to_container(self.config(run), resolve=True)
         data = None if self._study.data is None else str(self._study.data)
         return {**plain, "variant": run.variant, "metric": self._study.metric, "data": data}
 
     def train(self, run: Run) -> dict[str, Any]:
-        """Trains a run, and returns its scores, times and memory as plain values.
+        """Train a run, and return its scores, times and memory as plain values.
 
         Besides the errors of `fit` it raises those of memory that is short.
 
@@ -313,7 +313,7 @@ class Trainer:
         return dataset
 
     def _prepare(self, run: Run, task: Task[Any, Any], dataset: Any, options: RunOptions) -> PreparedData:
-        """Returns the data module, that of the run before if it differs in the seed of the weights alone."""
+        """Return the data module, that of the run before if it differs in the seed of the weights alone."""
         values = (options.values, options.preprocess, options.device, task.identity(options))
         key = (run.dataset, run.variant, values)
         kept, data = self._data
@@ -328,7 +328,7 @@ class Trainer:
 
 
 def reset_peak_memory() -> None:
-    """Makes the largest resident size of the process that of now, where Linux allows it."""
+    """Make the largest resident size of the process that of now, where Linux allows it."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:

@@ -48,7 +48,7 @@ class Lifetimes:
         self.mean: float | None = None
 
     def add(self, products: int) -> None:
-        """Counts a graph that is gone."""
+        """Count a graph that is gone."""
         self.mean = float(products) if self.mean is None else 0.9 * self.mean + 0.1 * products
 
 
@@ -77,7 +77,7 @@ def decide(
     overhead: float = 0.0,
     rates: ConversionRates = _OF_CPU,
 ) -> Decision:
-    """Decides whether a graph is converted in a call, and how much work goes into the operand.
+    """Decide whether a graph is converted in a call, and how much work goes into the operand.
 
     A conversion pays if the products that will use it save more time than it takes. How many there will be is
     not known. As long as no graph has come and gone (training on one graph), a graph is converted in the call

@@ -40,7 +40,7 @@ def _report(seconds: float, counts: torch.Tensor, heights: tuple[int, ...]) -> d
 
 
 def _problem(method: Method, csr: Csr) -> str:
-    """Returns why a reordering does not take a matrix; "" if it does."""
+    """Return why a reordering does not take a matrix; "" if it does."""
     if method.square and csr.rows != csr.cols:
         return "needs a square matrix"
     most = csr.nnz * (2 if method.undirected else 1)
@@ -56,7 +56,7 @@ def _problem(method: Method, csr: Csr) -> str:
     },
 )
 def order_by_counts(csr: Csr, least_gain: float, height: int, width: int) -> Found:
-    """Tries "degree", "rcm", "community", "row-shuffle", "jaccard" and "tca", and takes the best by counts.
+    """Try "degree", "rcm", "community", "row-shuffle", "jaccard" and "tca", and take the best by counts.
 
     Counted are the distinct columns of each panel, which are the rows of X that a kernel gathers, and the
     blocks that the columns fill. An order is taken if neither count is above that of the matrix's own order,

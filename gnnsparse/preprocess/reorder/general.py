@@ -16,7 +16,7 @@ __all__ = ["order_by_communities", "order_by_degree", "order_by_parts", "reverse
 
 @register_reordering("degree")
 def order_by_degree(csr: Csr) -> torch.Tensor:
-    """Orders rows by their number of nonzeros, longest first; rows of equal length keep their order."""
+    """Order rows by their number of nonzeros, longest first; rows of equal length keep their order."""
     return torch.argsort(csr.degrees, descending=True, stable=True)
 
 
@@ -28,7 +28,7 @@ def order_by_degree(csr: Csr) -> torch.Tensor:
     most_nnz=2**31 - 1,  # SciPy's implementation has indices of 32 bits
 )
 def reverse_cuthill_mckee(csr: Csr) -> torch.Tensor:
-    """Orders rows by reverse Cuthill-McKee on A + A^T (scipy's implementation)."""
+    """Order rows by reverse Cuthill-McKee on A + A^T (scipy's implementation)."""
     import numpy as np
     import scipy.sparse
     from scipy.sparse import csgraph
@@ -49,7 +49,7 @@ def reverse_cuthill_mckee(csr: Csr) -> torch.Tensor:
     package="pymetis",
 )
 def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
-    """Groups rows by METIS's k-way partition of A + A^T into parts of about `part_size` rows (pymetis)."""
+    """Group rows by METIS's k-way partition of A + A^T into parts of about `part_size` rows (pymetis)."""
     import pymetis
 
     parts = -(-csr.rows // part_size)
@@ -67,7 +67,7 @@ def order_by_parts(csr: Csr, part_size: int) -> torch.Tensor:
     symmetric=True,
 )
 def order_by_communities(csr: Csr, rounds: int, resolution: float) -> torch.Tensor:
-    """Orders rows by the hierarchy of communities of A + A^T (native code, in all threads).
+    """Order rows by the hierarchy of communities of A + A^T (native code, in all threads).
 
     Communities are found by local moving in levels (Louvain: Blondel et al., "Fast unfolding of communities
     in large networks", 2008). Rows of a community are neighbours, and so are communities of one community of

@@ -30,7 +30,7 @@ _HEIGHT, _WIDTH = 8, 16
     },
 )
 def shuffle_rows(csr: Csr, threshold: float, bin: int, fill: bool, height: int, width: int) -> Found:
-    """Puts rows together that have many columns in common, or so few that they fit one tile.
+    """Put rows together that have many columns in common, or so few that they fit one tile.
 
     Tiled-CSR's algorithms 1 to 3 (Xue et al., section III-B and C): rows are sorted by the sum of their
     squared columns; each tile begins with the first row that is left, and takes of the rows behind it those
@@ -79,7 +79,7 @@ def order_by_similarity(
     csr: Csr, neighbors: int, alpha: float, tree: bool, two_opt: bool, window: int, isolation: bool,
     isolated: float,
 ) -> Found:  # fmt: skip
-    """Orders rows so that the sum of the distances of neighbouring rows is small.
+    """Order rows so that the sum of the distances of neighbouring rows is small.
 
     RSH-SpMM's locality-aware reordering (section 3.4, algorithm 3), by weighted Jaccard similarity: the
     weight of two rows' common columns over that of all their columns, a column of d nonzeros weighing
@@ -123,7 +123,7 @@ def order_by_similarity(
     },
 )
 def order_by_clusters(csr: Csr, group: int, neighbors: int, height: int) -> torch.Tensor:
-    """Puts similar rows into one window, and similar windows near each other.
+    """Put similar rows into one window, and similar windows near each other.
 
     An order like the TCU-cache-aware reordering of DTC-SpMM (Fan et al., ASPLOS 2024), with which RSH-SpMM
     compares its own. The most similar pairs of rows are joined first, to clusters of at most `height` rows;

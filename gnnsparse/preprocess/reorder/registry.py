@@ -32,7 +32,7 @@ __all__ = [
 
 
 def undirected(csr: Csr) -> Csr:
-    """Returns the structure of A + A^T without its diagonal, for a square A on the CPU.
+    """Return the structure of A + A^T without its diagonal, for a square A on the CPU.
 
     The result is symmetric, its columns ascend in each row, and no row has a column twice: libraries that
     partition graphs take that for granted.
@@ -109,7 +109,7 @@ class Method:
             option.check(name, option.default)
 
     def check_options(self, given: Mapping[str, Any] | None, argument: str = "reorder") -> dict[str, Any]:
-        """Checks the given options, and returns all options of the reordering with defaults for the others.
+        """Check the given options, and return all options of the reordering with defaults for the others.
 
         Raises:
             TypeError: an option is of another type.
@@ -119,7 +119,7 @@ class Method:
         return defaults | check_options(argument, self.name, self.options, given)
 
     def check_matrix(self, csr: Csr) -> None:
-        """Raises a ValueError if the reordering does not accept a matrix, or if it is no valid CSR matrix."""
+        """Raise a ValueError if the reordering does not accept a matrix, or if it is no valid CSR matrix."""
         if self.square and csr.rows != csr.cols:
             bad_value("reorder", f"{self.name!r} needs a square matrix, got {csr.rows} x {csr.cols}")
         check_csr("graph", csr)
@@ -132,11 +132,11 @@ class Method:
             )
 
     def order(self, csr: Csr, **options: Any) -> torch.Tensor:
-        """Returns the order that `find` finds, int32 [rows]; see there."""
+        """Return the order that `find` finds, int32 [rows]; see there."""
         return self.find(csr, **options).order
 
     def find(self, csr: Csr, **options: Any) -> Found:
-        """Checks a matrix and the options, computes the order, and checks it.
+        """Check a matrix and the options, compute the order, and check it.
 
         Args:
             csr: the matrix, on the CPU.
@@ -163,7 +163,7 @@ class Method:
         return Found(self._permutation(order, csr.rows), details)
 
     def _permutation(self, order: Any, rows: int) -> torch.Tensor:
-        """Returns what the function made as int32 [rows], if it is a permutation of the rows.
+        """Return what the function made as int32 [rows], if it is a permutation of the rows.
 
         Native code reads memory at the indices in the order, so a wrong one must not get there.
         """
@@ -189,7 +189,7 @@ class Method:
         return self.package
 
     def check_package(self) -> None:
-        """Raises an ImportError if the package that the reordering needs can't be imported."""
+        """Raise an ImportError if the package that the reordering needs can't be imported."""
         if self.package is None:
             return
         try:
@@ -207,7 +207,7 @@ REORDERINGS = Names(METHODS, "none")
 
 
 def register_reordering(name: str, **attributes: Any) -> Callable[[OrderFunction], OrderFunction]:
-    """Registers the decorated function as a reordering.
+    """Register the decorated function as a reordering.
 
     The name of the function stands for `Method.order` afterwards: whoever calls it gets the checks as well.
 
@@ -255,7 +255,7 @@ class Reordering:
     details: dict[str, Any] = field(default_factory=dict)
 
     def report(self) -> dict[str, Any]:
-        """Returns everything but the order as plain values."""
+        """Return everything but the order as plain values."""
         return {
             "method": self.method,
             "seconds": self.seconds,
@@ -266,7 +266,7 @@ class Reordering:
 
 
 def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reordering:
-    """Computes a row order of a graph, and measures its locality.
+    """Compute a row order of a graph, and measure its locality.
 
     Args:
         graph: the graph, on any device; reorderings run on the CPU.

@@ -87,20 +87,20 @@ class Task(Generic[Dataset, Data]):
     samples: ClassVar[bool] = False
 
     def check(self, run: RunOptions) -> None:
-        """Raises TypeError or ValueError if options do not suit the task; called before data is loaded."""
+        """Raise TypeError or ValueError if options do not suit the task; called before data is loaded."""
         if run.sampler.draws and not self.samples:
             bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
 
     def known_steps(self, run: RunOptions) -> int | None:
-        """Returns the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
+        """Return the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
         return self.steps_per_epoch
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns the task's own values that a run and the run whose checkpoint it resumes must share."""
+        """Return the task's own values that a run and the run whose checkpoint it resumes must share."""
         return {}
 
     def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
-        """Loads a data set of the catalog.
+        """Load a data set of the catalog.
 
         Args:
             name: name of the data set.
@@ -146,14 +146,14 @@ class Task(Generic[Dataset, Data]):
         return {}
 
     def found_options(self, dataset: Dataset) -> dict[str, Any]:
-        """Returns options of a data set that loading it has decided, for the recipe of a model.
+        """Return options of a data set that loading it has decided, for the recipe of a model.
 
         They make sure that other data that the model is used on are read in the same way.
         """
         return {}
 
     def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Computes the predictions of a trained model on prepared data.
+        """Compute the predictions of a trained model on prepared data.
 
         Args:
             model: what `gnnsparse.load` returned.
@@ -165,11 +165,11 @@ class Task(Generic[Dataset, Data]):
         raise NotImplementedError
 
     def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:
-        """Returns the size of the problem for result.json, plain values by name."""
+        """Return the size of the problem for result.json, plain values by name."""
         return {"nonzeros": data.adj.nnz}
 
     def table(self, result: Mapping[str, Any]) -> Table:
-        """Makes the table that is printed at the end of a run.
+        """Make the table that is printed at the end of a run.
 
         Args:
             result: the content of result.json.
@@ -204,7 +204,7 @@ class MiniBatchTask(Task[Dataset, Data]):
 
 
 def text_of(group: Mapping[Any, Any]) -> str:
-    """Returns a group of options as one line of text, to compare it with the group of another run."""
+    """Return a group of options as one line of text, to compare it with the group of another run."""
     return ",".join(f"{key!s}={value}" for key, value in group.items())
 
 
@@ -214,7 +214,7 @@ TASKS: Registry[Task[Any, Any]] = Registry("task", package=__name__)
 
 
 def register_task(task: Task[Any, Any]) -> None:
-    """Registers a task under its name. Every file in this folder registers the task that it is named after.
+    """Register a task under its name. Every file in this folder registers the task that it is named after.
 
     Raises:
         ValueError: the name is taken.

@@ -36,7 +36,7 @@ _MULTIPLE = 64
 
 
 def bound_of(sizes: torch.Tensor, count: int) -> int:
-    """Returns a size that batches hardly ever exceed, of `count` items that are drawn without repeats.
+    """Return a size that batches hardly ever exceed, of `count` items that are drawn without repeats.
 
     Args:
         sizes: int64 [items], the size of each.
@@ -187,7 +187,7 @@ class GraphData(MiniBatchData):
                 yield GraphsBatch(self.x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
 
     def _packed(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        """Yields consecutive batches as long as they have few nodes and nonzeros together."""
+        """Yield consecutive batches as long as they have few nodes and nonzeros together."""
         packed: list[torch.Tensor] = []
         elements = 0
         for ids in batches:
@@ -242,7 +242,7 @@ class GraphData(MiniBatchData):
         return iter(self._chunks[part])
 
     def _ranges(self, part: str) -> list[torch.Tensor]:
-        """Divides the graphs of a part into ranges of not too many nodes."""
+        """Divide the graphs of a part into ranges of not too many nodes."""
         graphs = self.parts[part]
         ptr = self.dataset.graph_ptr.cpu()
         ends = (ptr[graphs + 1] - ptr[graphs]).cumsum(0)
@@ -252,7 +252,7 @@ class GraphData(MiniBatchData):
 
 
 def check_preprocess(preprocess: PreprocessConfig) -> None:
-    """Raises ValueError for a row order or a format that a batch of graphs can't be gathered from."""
+    """Raise ValueError for a row order or a format that a batch of graphs can't be gathered from."""
     if preprocess.reorder != "none":
         bad_value("preprocess.reorder", f"got {preprocess.reorder!r} for batches of graphs; accepted: none")
     if preprocess.format not in ("auto", "csr"):

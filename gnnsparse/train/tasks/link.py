@@ -51,7 +51,7 @@ def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Ten
 
 
 def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Returns the mean over edges of 1 / rank among all negatives and the edge itself.
+    """Return the mean over edges of 1 / rank among all negatives and the edge itself.
 
     The rank of an edge is 1 plus the number of negatives with a larger score, plus half the number of those
     with the same score, as the Open Graph Benchmark counts.
@@ -71,7 +71,7 @@ def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torc
 
 
 def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draws pairs of two different nodes without an edge, uniformly and with replacement.
+    """Draw pairs of two different nodes without an edge, uniformly and with replacement.
 
     Args:
         keys: the edges, see `gnnsparse.data.datasets.edge_keys`.
@@ -175,7 +175,7 @@ class LinkData(MiniBatchData):
         return self.dataset.train_edges.shape[0]
 
     def gather(self, part: str, ids: torch.Tensor) -> LinkBatch:
-        """Returns edges of a part, and as many pairs without an edge.
+        """Return edges of a part, and as many pairs without an edge.
 
         Args:
             part: part of the split.
@@ -188,7 +188,7 @@ class LinkData(MiniBatchData):
         return LinkBatch(self.adj, edges[ids.to(self.device)], negative.to(self.device), self)
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[LinkBatch]:
-        """Yields the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
+        """Yield the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
         if self._sampler is None:
             yield from super().training_batches(first, batches)
             return
@@ -199,7 +199,7 @@ class LinkData(MiniBatchData):
             yield LinkBatch(sample.adjs, sample.positive, sample.negative, self, sample.nodes)
 
     def chunks(self, part: str) -> Iterator[LinkBatch]:
-        """Yields the edges of a part with its own pairs without an edge, as one batch.
+        """Yield the edges of a part with its own pairs without an edge, as one batch.
 
         The part "train" has those of the validation part, and as many of its edges as that one has.
         """
@@ -245,12 +245,12 @@ class LinkPredictor(ScoredModule):
         self.score_name = f"hits@{self._k}"
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Clips the gradients of each part of the model."""
+        """Clip the gradients of each part of the model."""
         for part in self.model.children():
             torch.nn.utils.clip_grad_norm_(part.parameters(), _CLIP)
 
     def training_step(self, batch: LinkBatch) -> torch.Tensor:
-        """Returns the loss of the batch, a scalar on the device."""
+        """Return the loss of the batch, a scalar on the device."""
         model: Any = self.model
         features = model(batch.adj) if batch.nodes is None else model(batch.adj, batch.nodes)
         return _loss(model.score(features, batch.positive), model.score(features, batch.negative))
@@ -267,7 +267,7 @@ class LinkPredictor(ScoredModule):
 
 
 def _logits(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns the logits of the edges and of the other pairs of a batch, float32, a chunk at a time."""
+    """Return the logits of the edges and of the other pairs of a batch, float32, a chunk at a time."""
     positive, negative = (
         torch.cat([model.score(features, chunk).float() for chunk in pairs.split(_CHUNK)])
         for pairs in (batch.positive, batch.negative)
@@ -283,7 +283,7 @@ def _scores(positive: torch.Tensor, negative: torch.Tensor, k: int) -> dict[str,
 
 
 def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Returns -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
+    """Return -mean(log p) of edges - mean(log(1 - p)) of other pairs, where p is the sigmoid of a logit."""
     return F.softplus(-positive.float()).mean() + F.softplus(negative.float()).mean()
 
 

@@ -220,7 +220,7 @@ class NodeClassifier(TargetModule):
         self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
-        """Returns what the model says of all nodes, or of those of a sample, [nodes, classes]."""
+        """Return what the model says of all nodes, or of those of a sample, [nodes, classes]."""
         return self.call(self.model, batch.x, batch.adj)
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
@@ -233,7 +233,7 @@ class NodeClassifier(TargetModule):
         return self._loss(self._logits(batch, batch.train), batch.train.y)
 
     def _sample_loss(self, batch: NodeBatch) -> torch.Tensor:
-        """Returns the mean loss of the nodes of a sample."""
+        """Return the mean loss of the nodes of a sample."""
         with ignoring_padding(self.model, *batch.paddings):
             outputs = self.outputs(batch)
         # Behind the batch's nodes is padding, if there is any.
@@ -264,7 +264,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     shared = True
 
     def check(self, run: RunOptions) -> None:
-        """Raises ValueError if the way in which devices share products is chosen, but each has the graph."""
+        """Raise ValueError if the way in which devices share products is chosen, but each has the graph."""
         super().check(run)
         for name in ("way", "parts"):
             got = getattr(run.trainer, name)
@@ -273,15 +273,15 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
                 bad_value(f"trainer.{name}", f"got {got!r}; accepted: {accepted}")
 
     def known_steps(self, run: RunOptions) -> int | None:
-        """Returns 1, the whole graph; None where steps take samples of it."""
+        """Return 1, the whole graph; None where steps take samples of it."""
         return None if run.sampler.draws else self.steps_per_epoch
 
     def identity(self, run: RunOptions) -> dict[str, Any]:
-        """Returns what decides which nodes and neighbours a step takes; None: it takes the whole graph."""
+        """Return what decides which nodes and neighbours a step takes; None: it takes the whole graph."""
         return sampler_identity(run)
 
     def load(self, name: str, options: Mapping[str, Any]) -> NodeDataset:
-        """Loads a data set by `gnnsparse.data.load_dataset`."""
+        """Load a data set by `gnnsparse.data.load_dataset`."""
         return load_dataset(name, **options)
 
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
@@ -292,12 +292,12 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **run.of_data)
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
-        """Returns "ids", the names of the nodes, and "class_names", if the data set has such."""
+        """Return "ids", the names of the nodes, and "class_names", if the data set has such."""
         found = {"ids": dataset.node_ids, "class_names": dataset.class_names}
         return {name: np.array(texts, dtype=str) for name, texts in found.items() if texts is not None}
 
     def found_options(self, dataset: NodeDataset) -> dict[str, Any]:
-        """Returns what the labels are (kind, classes, metric), and the names of the features."""
+        """Return what the labels are (kind, classes, metric), and the names of the features."""
         names = dataset.class_names
         kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
         classes = dataset.num_classes if names is None else list(names)
@@ -309,7 +309,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     def predict(
         self, model: LoadedModel, data: FullGraphData
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Returns "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts.
+        """Return "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts.
 
         A model that predicts numbers has "values" in place of classes and probabilities.
         A part without nodes, in data without labels, has no scores.
@@ -340,7 +340,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         )  # fmt: skip
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
-        """Returns the numbers of nodes and of the operand's nonzeros."""
+        """Return the numbers of nodes and of the operand's nonzeros."""
         if isinstance(adj := data.adj, DistributedOperand):
             facts = adj.facts
             shared = {"devices": facts.ranks, "way": adj.choice.way, "parts": facts.method}
@@ -443,7 +443,7 @@ class SharedGraphData(FullGraphData):
 
 
 def _counted(y: torch.Tensor) -> int:
-    """Returns how many numbers a loss of targets is a mean over."""
+    """Return how many numbers a loss of targets is a mean over."""
     return int((~y.isnan()).sum()) if y.is_floating_point() else y.shape[0]
 
 

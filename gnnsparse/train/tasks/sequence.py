@@ -78,7 +78,7 @@ class SequenceData(MiniBatchData):
         return len(self.dataset.train)
 
     def gather(self, part: str, ids: torch.Tensor) -> SequenceBatch:
-        """Returns a batch of sequences.
+        """Return a batch of sequences.
 
         Args:
             part: part of the split.
@@ -90,7 +90,7 @@ class SequenceData(MiniBatchData):
         return SequenceBatch(tokens, padding, source.y[ids], self.adj, self)
 
     def chunks(self, part: str) -> Iterator[SequenceBatch]:
-        """Yields all sequences of a part in their order, in batches."""
+        """Yield all sequences of a part in their order, in batches."""
         for ids in torch.arange(len(self._parts[part])).split(self.batch_size):
             yield self.gather(part, ids)
 
@@ -118,7 +118,7 @@ class SequenceClassifier(ScoredModule):
         return self.model(batch.tokens, batch.adj, batch.padding)
 
     def training_step(self, batch: SequenceBatch) -> torch.Tensor:
-        """Returns the mean loss of the batch, a scalar on the device."""
+        """Return the mean loss of the batch, a scalar on the device."""
         return F.cross_entropy(self._logits(batch).float(), batch.y)
 
     def scored(self, batch: SequenceBatch) -> SequenceData:
@@ -138,7 +138,7 @@ class SequenceClassifier(ScoredModule):
 
 
 def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
-    """Makes the attention pattern of a run.
+    """Make the attention pattern of a run.
 
     Args:
         options: "name", a pattern in gnnsparse.masks.PATTERNS, and its other arguments.
@@ -166,7 +166,7 @@ class SequenceTask(MiniBatchTask[SequenceDataset, SequenceData]):
     groups = ("pattern",)
 
     def check(self, run: RunOptions) -> None:
-        """Raises an error if an option of the pattern is not accepted, by making a pattern of length 1."""
+        """Raise an error if an option of the pattern is not accepted, by making a pattern of length 1."""
         super().check(run)
         if "pattern" not in run.groups:
             bad_value("pattern", f"got nothing; accepted: {', '.join(PATTERNS)}, and its options")
@@ -177,7 +177,7 @@ class SequenceTask(MiniBatchTask[SequenceDataset, SequenceData]):
         return {"pattern": text_of(run.groups["pattern"])} | super().identity(run)
 
     def model_sizes(self, dataset: SequenceDataset) -> tuple[int, int]:
-        """Returns the size of the vocabulary, and the number of classes."""
+        """Return the size of the vocabulary, and the number of classes."""
         return dataset.vocabulary, dataset.num_classes
 
     def make_data(self, dataset: SequenceDataset, run: RunOptions) -> SequenceData:
@@ -189,7 +189,7 @@ class SequenceTask(MiniBatchTask[SequenceDataset, SequenceData]):
     def predict(
         self, model: LoadedModel, data: SequenceData
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Returns "sequences" (indices), "classes" and "probabilities" of the test part, and its accuracy."""
+        """Return "sequences" (indices), "classes" and "probabilities" of the test part, and its accuracy."""
         parts = [
             arrays_of(model.predict(chunk.tokens, chunk.adj, chunk.padding)) for chunk in data.chunks("test")
         ]
@@ -199,7 +199,7 @@ class SequenceTask(MiniBatchTask[SequenceDataset, SequenceData]):
         return {"sequences": torch.arange(hits.numel()), **arrays}, {"test": {"accuracy": accuracy}}
 
     def describe(self, data: SequenceData, run: RunOptions) -> dict[str, Any]:
-        """Returns the number and length of the training sequences, the pattern's name and its nonzeros."""
+        """Return the number and length of the training sequences, the pattern's name and its nonzeros."""
         return {
             "sequences": len(data.dataset.train),
             "length": data.dataset.length,
