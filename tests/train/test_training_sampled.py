@@ -201,7 +201,7 @@ def test_wrong_models_are_refused() -> None:
         (r"sampler\.fanouts: got int", {"fanouts": 4}),
         (r"sampler\.batch_size: got 0", {"batch_size": 0}),
         (r"sampler\.method: got 'weighted'; accepted: uniform, labor", {"method": "weighted"}),
-        (r"sampler\.replace: got int", {"replace": 1}),
+        (r"sampler\.replace: got 1;", {"replace": 1}),
         (r"sampler\.replace: got true with sampler\.method=labor", {"replace": True, "method": "labor"}),
         (r"sampler\.prefetch: got -1", {"prefetch": -1}),
         (r"sampler\.features: got 'gpu'; accepted: auto, device, pinned, host", {"features": "gpu"}),
