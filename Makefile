@@ -36,7 +36,7 @@ test: $(VENV)/.dev
 
 # For daily work: notes/testing.md says what it leaves out.
 test-quick: $(VENV)/.dev
-	$(pytest) -m "not slow and not gpu" --cases 2 $(ARGS)
+	$(pytest) -m "not slow and not gpu" --cases 1 $(ARGS)
 
 # The numerical tests, and a sample of the others, on each instruction set below the largest that this machine has.
 test-isa: $(VENV)/.dev

@@ -14,6 +14,7 @@ from tests.distributed.ranks import Ranks
 from tests.distributed.trainings import same_weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize(
     "options", [{}, {"missing": True}, {"batch_size": 33}], ids=["", "missing", "of one"]

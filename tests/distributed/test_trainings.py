@@ -8,6 +8,7 @@ from tests.distributed import trainings
 from tests.distributed.ranks import Ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["halo", "features"])
 def test_blocks_of_steps_compute_what_single_steps_do(ranks: Ranks, way: str) -> None:
     """With dropout and batch normalisation; every rank replays as often as the others."""
@@ -15,6 +16,7 @@ def test_blocks_of_steps_compute_what_single_steps_do(ranks: Ranks, way: str) ->
         assert counts == {"first": 2, "recorded": 2, "replayed": 14}  # 12 steps and 4 validations
 
 
+@pytest.mark.slow
 def test_a_capture_that_fails_on_one_rank_is_used_on_none(ranks: Ranks) -> None:
     why = "a step can't be captured in a CUDA graph: operation not permitted"
     for rank, (called, problem, refused, last) in enumerate(ranks.run(3, trainings.failed_captures)):
@@ -29,11 +31,13 @@ def test_ranks_agree_on_a_problem(ranks: Ranks) -> None:
     assert found == ["on rank 1 it rains", "it rains", "it snows"]
 
 
+@pytest.mark.slow
 def test_capture_is_refused_on_all_ranks_on_a_cpu(ranks: Ranks) -> None:
     for said in ranks.run(2, trainings.refused_capture):
         assert said.startswith("trainer.capture: got 'on', but CUDA graphs need a GPU")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [2, 3])
 def test_a_divided_optimiser_computes_the_same_bits(ranks: Ranks, size: int) -> None:
     found = ranks.run(size, trainings.divided)

@@ -60,6 +60,7 @@ def follower_is_gone(folder: Path) -> bool:
 
 
 # Where rank 0 sleeps, it is as a rank that waits for a message on a GPU, which no error ends.
+@pytest.mark.slow
 @pytest.mark.parametrize("leader", [LEADER_WAITS, "time.sleep(90)"], ids=["exchange", "hanging"])
 def test_a_full_disk_of_one_rank_ends_all_with_one_line(tmp_path: Path, leader: str) -> None:
     done, seconds = run(tmp_path, FULL, leader)
@@ -70,6 +71,7 @@ def test_a_full_disk_of_one_rank_ends_all_with_one_line(tmp_path: Path, leader: 
     assert follower_is_gone(tmp_path)
 
 
+@pytest.mark.slow
 def test_ranks_end_with_rank_0(tmp_path: Path) -> None:
     done, _ = run(tmp_path, "time.sleep(90)", "time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == -9

@@ -223,6 +223,7 @@ def made_up() -> list[Case]:
     return found
 
 
+@pytest.mark.slow
 def test_a_fit_finds_what_chooses_well(made_up: list[Case]) -> None:
     start, table = record_for(H200), Table(made_up)
     ideal = quality_of(another_gpu(), table)

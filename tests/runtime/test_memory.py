@@ -126,6 +126,7 @@ def test_absurd_sizes_in_files_are_refused_at_once(tmp_path: Path) -> None:
         load_matrix(path)
 
 
+@pytest.mark.slow
 def test_what_fits_is_not_refused() -> None:
     """The estimates are least needs: with twice as much memory and a margin for libraries, work is done."""
     code = (

@@ -135,6 +135,7 @@ def outcome(path: Path) -> str:
     return "done"
 
 
+@pytest.mark.slow
 def test_every_value_of_another_type(last: Path, tmp_path: Path) -> None:
     """Where the checksum is right, too, a value is refused or does no harm."""
     content, path, refused, done = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", 0, []

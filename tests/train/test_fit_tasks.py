@@ -143,6 +143,7 @@ def _fit_together(rank: int, folder: str) -> None:
     )
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
     in_two_processes(_fit_together, str(tmp_path))
     first, second = (torch.load(tmp_path / f"result{rank}", weights_only=True) for rank in range(2))
