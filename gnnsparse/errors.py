@@ -162,12 +162,8 @@ def check_device(name: str, tensor: torch.Tensor) -> torch.Tensor:
 def check_memory(name: str, nbytes: int, what: str) -> None:
     """Raise MemoryError if an allocation on the CPU needs more memory than this process can still get.
 
-    Without this check the operating system would end the process, or a library would fail after minutes.
-
-    Args:
-        name: the argument that the size comes from.
-        nbytes: bytes that are needed at least.
-        what: what needs them, with its sizes.
+    Without it the operating system would end the process. `name` is the argument that the size comes from,
+    `what` says in words what needs the `nbytes` bytes.
     """
     if nbytes < _SMALL:
         return
@@ -227,22 +223,14 @@ _OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """A limit on the memory of this process.
-
-    Attributes:
-        free: bytes that can still be allocated.
-        name: what sets the limit, as in "this machine".
-    """
+    """A limit on the memory of this process: bytes that can still be allocated, and what sets it."""
 
     free: int
     name: str
 
 
 def available_memory() -> MemoryLimit:
-    """Return the tightest of the limits: the machine's memory, the process's own limits, its cgroup's.
-
-    Files of the operating system are read, which takes about 0.1 ms.
-    """
+    """Return the tightest of the limits of the machine, the process and its cgroup; it takes about 0.1 ms."""
     return min((*_machine(), *_process(), *_cgroup()), key=lambda limit: limit.free)
 
 

@@ -112,13 +112,6 @@ def _round_tf32(x: torch.Tensor) -> torch.Tensor:
 
 
 def round_operand(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Round `x` as an operand of a product of `precision`, and return it in the storage dtype.
-
-    Args:
-        x: any floating dtype and shape.
-
-    Returns:
-        A tensor of dtype `precision.storage` and the shape of `x`; `x` itself if it needs no rounding.
-    """
+    """Round a floating-point tensor to the storage dtype of a precision; return `x` if nothing changes."""
     x = x.to(precision.storage)  # fp16 where X has 8 bits: that is done for a whole X (quantization.py)
     return _round_tf32(x) if precision is Precision.TF32 else x

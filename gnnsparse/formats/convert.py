@@ -19,26 +19,16 @@ _MOST_DEFAULT_THRESHOLD = 6
 
 
 def short_row_limits(rows: int, nnz: int, spec: FormatSpec) -> tuple[int, int]:
-    """Choose the thresholds of RSH-SpMM (algorithm 1) for rows that are kept out of the windows.
+    """Choose RSH-SpMM's thresholds (nonzeros, new columns; algorithm 1) for rows kept out of the windows.
 
     A row is kept out if it has at most `threshold` nonzeros and adds fewer than `new_columns` columns to the
-    window that would begin with it. The paper computes both from the numbers of rows and nonzeros by a
-    function that it does not give, and says that the first stays below a plateau at 6 (section 4.3.2). Here
-    the threshold is a quarter of the mean number of nonzeros, at least 2 and at most 6.
-
-    The paper contradicts itself on the second condition. Algorithm 1, and the text beside it, keep out the
-    rows that add few columns. Sections 2.3, 3.2 and 4.3.2 keep out rows whose columns differ from those of
-    their neighbours, which add many. The algorithm is followed, with more than half of the threshold as
-    `new_columns`: an extremely short row of one or two nonzeros is then kept out whatever its columns, as
-    the other sections want, and a longer one only if its window has about half of its columns anyway.
-    `new_columns` above `threshold` keeps out every short row.
-
-    Args:
-        rows, nnz: size of the matrix.
-        spec: the format, whose own `threshold` and `new_columns` come first.
-
-    Returns:
-        The thresholds (nonzeros, new columns).
+    window that would begin with it. The paper computes both by a function that it does not give, and says
+    that the first stays below a plateau at 6 (section 4.3.2): here it is a quarter of the mean number of
+    nonzeros, at least 2 and at most 6. The paper contradicts itself on the second: algorithm 1 keeps out the
+    rows that add few columns, sections 2.3, 3.2 and 4.3.2 those that add many. Algorithm 1 is followed, with
+    more than half of the threshold, by which a row of one or two nonzeros is kept out whatever its columns,
+    and a longer one only if its window has about half of its columns anyway. The format's own values come
+    first.
     """
     short = spec.threshold
     if short is None:
@@ -64,19 +54,10 @@ def _padded(counts: torch.Tensor, pad: int) -> torch.Tensor:
 
 
 def convert(csr: Csr, spec: FormatSpec, values: torch.Tensor | None) -> BlockedMatrix:
-    """Convert a matrix to a blocked format.
+    """Convert a matrix to a blocked format, on the device where it is.
 
-    Args:
-        csr: the matrix, on the CPU or a GPU.
-        spec: parameters of the format.
-        values: [nnz] in the storage dtype, for formats that store values; else None.
-
-    Returns:
-        The blocked form, on the device of `csr`.
-
-    Raises:
-        TypeError: the format stores entries, and `values` are not of the width of theirs.
-        MemoryError: on the CPU, scratch memory does not fit.
+    `values` are [nnz] in the storage dtype for formats that store values, of the width of the entries where
+    there are entries (else TypeError). MemoryError if scratch memory does not fit on the CPU.
     """
     if csr.device.type == "cpu":
         return _convert_cpu(csr, spec, values)
@@ -176,14 +157,9 @@ def _allocate(
 def _with_entries(
     bitmap_form: BlockedMatrix, csr: Csr, values: torch.Tensor | None, position: torch.Tensor | None
 ) -> BlockedMatrix:
-    """Make the entries of a structure that was converted to bits.
+    """Make the entries of a structure whose bits are in the order of packed_entries.h.
 
-    Args:
-        bitmap_form: the structure; bits of a K tile are ordered by the banks of shared memory that their
-            elements lie in (native packed_entries.h).
-        csr: the matrix.
-        values: [nnz] in a dtype of the width of the encoding.
-        position: int32 [nnz], the place of each nonzero's column in its panel, on a GPU; None on the CPU.
+    `position` has the place of each nonzero's column in its panel, int32 [nnz], on a GPU; None on the CPU.
     """
     spec, device = bitmap_form.spec, csr.device
     layout = _native.ENTRY_LAYOUTS[spec.encoding]
@@ -263,11 +239,7 @@ def _with_values(
 def _zero_index(
     target: BlockedMatrix, csr: Csr, value_index: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute Tiled-CSR's Zero Index (section III-A): the columns of the zeros that each row stores.
-
-    Returns:
-        Offsets, int64 [rows + 1], and columns, int32.
-    """
+    """Compute Tiled-CSR's Zero Index (section III-A): offsets, int64 [rows + 1], and the zeros' columns."""
     spec, device = target.spec, csr.device
     stored = torch.zeros(target.slots * spec.window, dtype=torch.bool, device=device)
     stored[value_index] = True
@@ -288,12 +260,7 @@ def _zero_index(
 def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
     """Compute for each nonzero the index of its value in the `values` of a dense format, int64 [nnz].
 
-    Edge values that are given in the order of the nonzeros reach a format through it, and scores that SDDMM
-    writes in the format's blocks come back to that order.
-
-    Raises:
-        TypeError: the format is no dense one, or keeps rows out of its windows.
-        ValueError: a nonzero is in no column slot of its panel.
+    A TypeError refuses other formats and those that keep rows out; a ValueError another matrix's format.
     """
     spec, device = blocked.spec, csr.device
     if spec.encoding != "dense" or spec.split_short_rows or spec.lane_order:
@@ -319,11 +286,7 @@ def value_places(csr: Csr, blocked: BlockedMatrix) -> torch.Tensor:
 
 
 def place_values(blocked: BlockedMatrix, places: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Put values of the nonzeros, [nnz], in the places of a dense format: [slots * window].
-
-    As in the format's own values, nonzeros that are zero are -0.0, and elements that are no nonzeros are
-    +0.0.
-    """
+    """Put values of the nonzeros in the places of a dense format, [slots * window], zeros as -0.0."""
     out = values.new_zeros(blocked.slots * blocked.spec.window)
     out[places] = values.masked_fill(values == 0, -0.0)
     return out

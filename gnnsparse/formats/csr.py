@@ -160,11 +160,7 @@ class Csr:
         return indptr, indices, torch.empty(self.nnz, dtype=index_dtype(self.nnz), device=self.device)
 
     def transpose(self) -> tuple[Csr, torch.Tensor]:
-        """Return the transpose, and for each of its nonzeros the index here, int32 or int64 [nnz].
-
-        Raises:
-            MemoryError: on the CPU, scratch memory of 24 bytes a column does not fit.
-        """
+        """Return the transpose, and for each of its nonzeros the index here, int32 or int64 [nnz]."""
         self.check_scratch(bytes_per_column=24)
         out = indptr, indices, source = self._empty(self.cols)
         if self.device.type == "cpu":
@@ -174,10 +170,7 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Permute the rows: row i of the result is row `order[i]` of this matrix, a permutation, int [rows].
-
-        Returns the matrix, and for each of its nonzeros its index here, int32 or int64 [nnz].
-        """
+        """Move row `order[i]` to row i; return each nonzero's index here, int32 or int64 [nnz]."""
         order = order.to(device=self.device, dtype=torch.int32)
         if self.device.type != "cpu":
             csr, source = self._gather_rows(order.long(), self.nnz)
@@ -187,13 +180,7 @@ class Csr:
         return Csr(indptr, indices, self.cols), source
 
     def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Gather rows: row i of the result is row `rows[i]` of this matrix, int64 [k]; repeats are allowed.
-
-        Returns the matrix [k, cols], and for each of its nonzeros its index here, int64 [nnz].
-
-        Raises:
-            MemoryError: on the CPU, the rows need more memory than this process can get.
-        """
+        """Gather rows, int64 [k], repeats allowed; return each nonzero's index here, int64 [nnz]."""
         nnz = int((self.indptr[rows + 1] - self.indptr[rows]).sum())
         if self.device.type == "cpu":
             check_memory("rows", 24 * nnz, f"a matrix of {rows.numel()} rows and {nnz} nonzeros")
@@ -214,11 +201,7 @@ class Csr:
             check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Add the diagonal elements that are missing.
-
-        Returns the matrix, and for each of its nonzeros its index here or -1, int32 or int64 [nnz of the
-        result].
-        """
+        """Add the missing diagonal; return each nonzero's index here or -1, int32 or int64 [nnz]."""
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
@@ -243,10 +226,7 @@ class Csr:
         return csr, source
 
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
-        """Count the distinct columns in each group of `height` consecutive rows, int64 [groups], on the CPU.
-
-        `order` is a row order to count in, int [rows]; None: the stored order.
-        """
+        """Count the distinct columns of each `height` rows, in an order or the stored one, int64 [groups]."""
         host = self.to(torch.device("cpu"))
         host.check_scratch(bytes_per_column=12 * _threads())
         counts = torch.zeros(-(-self.rows // height), dtype=torch.int64, device="cpu")
@@ -276,13 +256,7 @@ class PaddedCsr(Csr):
 
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
-    """Run a native CUDA function on the current stream of a GPU: `call(scratch memory or None, stream)`.
-
-    With None for the scratch memory it only returns the bytes needed.
-
-    Raises:
-        RuntimeError: the native module was built without CUDA.
-    """
+    """Run `call(scratch, stream)` on a GPU's current stream; for the scratch None it returns its bytes."""
     if not _native.has_cuda:
         raise RuntimeError(
             "gnnsparse was built without its CUDA kernels: build it again with GNNSPARSE_CUDA=on"
@@ -294,14 +268,9 @@ def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def
 
 
 def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tuple[Csr, torch.Tensor]:
-    """Sort edges by (row, column), int32 or int64 [edges] and in range, and merges repeated ones.
+    """Sort edges by (row, column), int32 or int64 and in range, and merge repeated ones.
 
-    Returns:
-        The matrix, and for each edge the index of the nonzero it was merged into, int32 or int64 [edges].
-
-    Raises:
-        ValueError: there are 2^32 or more edges.
-        MemoryError: on the CPU, the rows and edges need more memory than this process can get.
+    The second result has for each edge the index of its nonzero, int32 or int64. There are at most 2^32 - 1.
     """
     edges, device = row.numel(), row.device
     if device.type == "cpu":
@@ -328,10 +297,7 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
-    """Return `array` if it is a contiguous tensor [count] on the CPU, of one of the dtypes; else ValueError.
-
-    `count` None accepts any length.
-    """
+    """Return a contiguous tensor [count] on the CPU of one of the dtypes; any length if `count` is None."""
     names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     accepted = f"{names} [{'any' if count is None else count}], contiguous, on the CPU"
     if not isinstance(array, torch.Tensor) or array.layout != torch.strided:
@@ -344,10 +310,7 @@ def check_host_array(
 
 
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
-    """Raise a ValueError that names the first of some int32 or int64 indices outside [0, limit).
-
-    `of` names what `limit` is the number of, as in "num_nodes".
-    """
+    """Raise a ValueError that names the first index outside [0, limit), where `limit` is the number `of`."""
     if indices.device.type == "cpu":
         at = _native.first_out_of_range(indices, limit, _threads())
     else:

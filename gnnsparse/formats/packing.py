@@ -15,11 +15,7 @@ _GROUP = _native.ENTRY_LAYOUTS["word_entries"]["group"]
 
 
 def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Read the array `values` of entries, whose values have 2 or 4 bytes.
-
-    Returns:
-        The values, in the storage dtype, and the byte of the K tile's operand that each belongs to, int64.
-    """
+    """Read entries: the values, and the byte of the K tile's operand that each belongs to, int64."""
     if value_bytes == 2:
         pairs = stored.reshape(-1, 2)
         values, places = pairs[:, 0], pairs[:, 1]
@@ -30,10 +26,7 @@ def entry_parts(stored: torch.Tensor, value_bytes: int) -> tuple[torch.Tensor, t
 
 
 def empty_entries(encoding: str, count: int, device: torch.device) -> torch.Tensor:
-    """Make `count` entries that play no part, as int32: their value is 0, their place behind the operand.
-
-    `count` is a multiple of the group of the encoding, "entries" or "word_entries".
-    """
+    """Make `count` entries, whole groups, that play no part, as int32: value 0, place behind the operand."""
     layout = _native.ENTRY_LAYOUTS[encoding]
     if layout["value_bytes"] == 2:
         return torch.full((count,), layout["no_place"] << 16, dtype=torch.int32, device=device)
@@ -82,10 +75,9 @@ def pack_records(
     bitmap: torch.Tensor, brick_ptr: torch.Tensor, brick_rows: torch.Tensor, value_ptr: torch.Tensor,
     values: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Put what a block stores together: arrays of a BlockedMatrix whose blocks have 4 brick columns.
+    """Put what a block of 4 brick columns stores together, in the dtype of `values`.
 
-    Returns:
-        The bytes in front of each record, int64 [blocks + 1], and the records, in the dtype of `values`.
+    The first result has the bytes in front of each record, int64 [blocks + 1].
     """
     device, size = values.device, values.itemsize
     begin, end = brick_ptr[:-1].reshape(-1, _COL_PTR - 1), brick_ptr[_COL_PTR - 1 :: _COL_PTR - 1]

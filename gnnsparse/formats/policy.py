@@ -127,11 +127,6 @@ def policy_changes(policy: WindowPolicy, precision: Precision, window: int) -> d
 
     What a change makes impossible is changed along with it: loads other than "vector" have no `shuffle`,
     "vector" loads without `stage_x` have it, and `stage_x` has "single" staging of A at least.
-
-    Args:
-        policy: the policy to start from.
-        precision: arithmetic of the product.
-        window: rows of the format's windows, which are the same in all policies.
     """
     switches: dict[str, tuple[Any, ...]] = {
         "swapped": (True, False), "k": _DEPTHS[precision], "x_load": X_LOADS, "shuffle": (True, False),
@@ -185,15 +180,10 @@ def packed_kernel(spec: FormatSpec) -> str:
 
 
 def why_not_packed(policy: WindowPolicy, precision: Precision, spec: FormatSpec) -> str:
-    """Return why a packed format's kernel can't run a policy; "" if it can.
+    """Return why the kernel of a packed format can't run a policy; "" if it can.
 
     cuTeSpMM is a kernel for tf32 alone (section 2). RSH-SpMM multiplies in fp16 (section 4.1), its figure 7
     shows the registers of tf32, and the instruction has bf16 as well.
-
-    Args:
-        policy: the policy.
-        precision: arithmetic of the product.
-        spec: the format, of which `packed_kernel` has a name.
     """
     kernel = packed_kernel(spec)
     if precision is Precision.FP32:
@@ -223,11 +213,6 @@ def packed_changes(policy: WindowPolicy, precision: Precision, spec: FormatSpec)
     """Return the policies of a packed format that differ from one in a single switch, by the change.
 
     `x_load` changes with `stage_x`: staged rows are copied by 16 bytes, others loaded by element.
-
-    Args:
-        policy: the policy to start from.
-        precision: arithmetic of the product.
-        spec: the format, of which `packed_kernel` has a name.
     """
     changes = {f"stage_a={stage}": replace(policy, stage_a=stage) for stage in STAGINGS}
     changes |= {f"coarsening={tiles}": replace(policy, coarsening=tiles) for tiles in _COARSENINGS}

@@ -15,15 +15,9 @@ __all__ = ["Weighted", "normalize", "symmetric_scales"]
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """A graph and its weights: nonzero (i, j) has the value row_scale[i] * value * col_scale[j].
+    """A graph whose nonzero (i, j) has the value row_scale[i] * value * col_scale[j]; None stands for ones.
 
-    `graph.values` is None or both scales are, so that a matrix stores a value for each nonzero or is rank-1.
-    Factors that are None are 1.
-
-    Attributes:
-        graph: the graph.
-        row_scale: float32 [rows], or None.
-        col_scale: float32 [cols], or None.
+    `graph.values` is None, or both scales (float32 [rows] and [cols]) are.
     """
 
     graph: SparseGraph
@@ -73,16 +67,9 @@ def _drop_ones(graph: SparseGraph) -> SparseGraph:
 
 
 def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.0) -> Weighted:
-    """Compute normalised weights.
+    """Compute normalised weights: "gcn" (Kipf and Welling 2017) is D^-1/2 (A + I) D^-1/2, "mean" is D^-1 A.
 
-    Args:
-        graph: with or without edge values.
-        kind: None: the graph's values are kept. "gcn": D^-1/2 (A + I) D^-1/2, where D holds the row sums of
-            A + I, and a self-loop is added to nodes without one (Kipf and Welling 2017). "mean": D^-1 A.
-        self_loop_weight: weight of the self-loops that "gcn" adds.
-
-    Raises:
-        ValueError: `kind` is "gcn" and the matrix is not square.
+    D holds the row sums, of A + I for "gcn", which adds self-loops of a weight to nodes without one.
     """
     graph = _drop_ones(graph)
     if kind is None:

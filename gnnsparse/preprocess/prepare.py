@@ -32,18 +32,7 @@ _BLOCKED_ROW_BYTES, _ORDERED_ROW_BYTES = 44, 72
 
 @dataclass(frozen=True)
 class Recipe:
-    """The parameters that a prepared graph depends on.
-
-    Attributes:
-        normalization: None, "gcn" or "mean".
-        self_loop_weight: weight of the self-loops that "gcn" adds.
-        reorder: name of the reordering.
-        reorder_options: options of the reordering, as sorted pairs (name, value).
-        format: name of a blocked format, or "csr".
-        panel: rows of a panel, for formats that have several heights; None: the format's default.
-        format_options: options of the format, as sorted pairs (name, value).
-        precision: precision that stored values are rounded to.
-    """
+    """The parameters that a prepared graph depends on; options are sorted pairs (name, value)."""
 
     normalization: str | None = None
     self_loop_weight: float = 1.0
@@ -95,10 +84,9 @@ def _permuted(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:
-    """Raise MemoryError if a matrix with so many rows can't be prepared in the memory that there is.
+    """Raise MemoryError if a matrix with so many rows can't be prepared, before minutes are spent on it.
 
-    The arrays of an edge_index do not show how many rows its matrix has, so the memory for them would be
-    found missing only after minutes. Wrong values of `num_nodes` are left to the checks of SparseGraph.
+    Wrong values of `num_nodes` are left to the checks of SparseGraph.
     """
     rows = num_nodes[-1] if isinstance(num_nodes, (tuple, list)) and num_nodes else num_nodes
     if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**31:
@@ -119,10 +107,7 @@ def build(source: Source, recipe: Recipe) -> Prepared:
 
 
 def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = None) -> Prepared:
-    """Prepare a matrix whose weights have been computed, by the normalisation that the recipe names.
-
-    `start` is the time at which the preparation began, of time.perf_counter; None: now.
-    """
+    """Prepare a matrix whose weights are computed; it began at `start` of time.perf_counter, None: now."""
     start = time.perf_counter() if start is None else start
     graph = weights.graph
     spec = recipe.spec(graph.nnz / max(graph.num_rows * graph.num_cols, 1))

@@ -43,13 +43,7 @@ _ACCEPTED = (
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """An input of `prepare`.
-
-    Attributes:
-        arrays: the arrays of the input; equal arrays and parameters make equal graphs.
-        parameters: everything else that the graph depends on.
-        build: validates the input and makes the graph.
-    """
+    """An input of `prepare`: its arrays, what else the graph depends on, and what makes the graph of them."""
 
     arrays: list[torch.Tensor | None]
     parameters: tuple[object, ...]
@@ -67,17 +61,7 @@ def _read_values(values: Any, count: int, device: torch.device) -> torch.Tensor 
 
 
 def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
-    """Recognise the form of an input and make its Source.
-
-    Args:
-        data: argument `graph` of `gnnsparse.prepare`.
-        num_nodes, num_cols: arguments of `gnnsparse.prepare`.
-        values: edge values in the order of the edges given, or None.
-
-    Raises:
-        TypeError: `data` has none of the accepted forms, or an array is of another dtype.
-        ValueError: an argument does not go with this form, or a shape or a value is wrong.
-    """
+    """Recognise the form of an input, by the arguments of `gnnsparse.prepare`, and check its arrays."""
     if _is_index_array(data):
         if num_cols is not None:
             bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")

@@ -55,15 +55,7 @@ class CacheWarning(UserWarning):
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """One file of the cache.
-
-    Attributes:
-        key: key of the prepared graph, the name of the file without its ending.
-        path: the file.
-        nbytes: size of the file.
-        used: time of the last use, in seconds since the epoch.
-        metadata: the plain values stored with the tensors; None if the header can't be read.
-    """
+    """A file of the cache, its last use in seconds since the epoch, and its plain values if readable."""
 
     key: str
     path: Path
@@ -118,14 +110,8 @@ def _name(find: Callable[[int], Any], number: int) -> str:
 class GraphCache:
     """A folder of prepared graphs.
 
-    Args:
-        folder: the folder; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
-        max_bytes: size cap of the folder; None: $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB.
-        what: what is stored, for warnings.
-
-    Raises:
-        TypeError: `folder` is no path.
-        ValueError: `folder` is empty or no name of a folder.
+    `folder` None is $GNNSPARSE_CACHE_DIR or the user's cache folder; `max_bytes` None is
+    $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB; `what` names in warnings what is stored.
     """
 
     def __init__(
@@ -159,11 +145,7 @@ class GraphCache:
             warnings.warn(text, CacheWarning, stacklevel=4)
 
     def check_folder(self) -> None:
-        """Warn if another user than this one and root can write to the folder.
-
-        What another user puts there is checked, but values that are wrong in a file with right checksums
-        can't be noticed.
-        """
+        """Warn if other users than this one and root can write to the folder: checksums prove no values."""
         with contextlib.suppress(OSError):
             status = os.stat(self.folder)
             mode = status.st_mode
@@ -184,16 +166,9 @@ class GraphCache:
 
     @contextlib.contextmanager
     def lock(self, key: str, seconds: float | None = None) -> Iterator[bool]:
-        """Hold the key's file lock inside a `with` block, against other processes that write the file.
+        """Hold a key's file lock against other processes that write the file, and yield whether it is held.
 
-        Args:
-            key: the key.
-            seconds: how long to wait for another process that has it; None: ten minutes, and then a
-                CacheWarning.
-
-        Yields:
-            Whether it is held. It is not if another process has it, or if the folder can't be written, which
-            is a CacheWarning, too.
+        It waits `seconds`; None: ten minutes, and then a CacheWarning, as for a folder that can't be written.
         """
         held = None
         try:
@@ -230,17 +205,9 @@ class GraphCache:
     def load(
         self, key: str, unpack: Callable[[dict[str, torch.Tensor], dict[str, Any]], Found]
     ) -> Found | None:
-        """Read the file of a key, verify its checksums and unpack it.
+        """Read a file, verify its checksums, and return what `unpack` makes of tensors and metadata, or None.
 
-        A damaged file is set aside, and a CacheWarning names it.
-
-        Args:
-            key: the key.
-            unpack: makes a result of tensors and metadata; raises ValueError if they can't be what was
-                stored.
-
-        Returns:
-            The result of `unpack`; None if there is no valid file.
+        A file that is damaged, or for which `unpack` raises ValueError, is set aside with a CacheWarning.
         """
         path = self.path(key)
         try:
@@ -290,13 +257,7 @@ class GraphCache:
             self._warn(f"{problem}; it is left alone, and {self._what} is not kept")
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-        """Write the file of a key atomically. If the disk is full or fails, a CacheWarning says so.
-
-        Args:
-            key: the key.
-            tensors: tensors on the CPU.
-            metadata: plain values that JSON can express.
-        """
+        """Write tensors on the CPU and plain values of JSON atomically; what goes wrong is a CacheWarning."""
         path = self.path(key)
         temporary = self.folder / f"{key}-{uuid.uuid4().hex}.part"
         try:
@@ -336,10 +297,7 @@ class GraphCache:
         return found
 
     def problem_of(self, entry: CacheEntry, check: Check) -> str | None:
-        """Read a file, verify its checksums, and return what is wrong with it, or None.
-
-        `check` is called with tensors and metadata, and raises ValueError if they are not valid.
-        """
+        """Return what a file's checksums, or `check` by a ValueError, find wrong; None: nothing."""
         try:
             with open_file(entry.path) as file:
                 check(*_read(file, entry.key))
@@ -348,10 +306,7 @@ class GraphCache:
         return None
 
     def clear(self) -> int:
-        """Remove every file that the cache made, and return the number of prepared graphs among them.
-
-        Files that carry no mark of the cache stay, and so do unfinished files that a process is writing.
-        """
+        """Remove the cache's own files that nobody is writing, and return the number of prepared graphs."""
         removed = sum(self._remove(path) for path, _ in self._files("entry"))
         for path, _ in self._files("damaged"):
             self._remove(path)
@@ -359,10 +314,7 @@ class GraphCache:
         return removed
 
     def _remove_leftovers(self, locks: bool = False, held: str = "") -> None:
-        """Remove unfinished files that nobody writes any more, and with `locks` the locks that are free.
-
-        `held` is a key whose lock the caller holds.
-        """
+        """Remove unfinished files that nobody writes, with `locks` free locks too; the caller has `held`."""
         keys: dict[str, list[Path]] = {}
         for kind in ("part", "lock") if locks else ("part",):
             for path, _ in self._files(kind):

@@ -61,10 +61,7 @@ def file_kind(name: str) -> str | None:
 
 
 def may_remove(path: Path) -> bool:
-    """Return whether a file was made by a cache: its name is one of a cache's, and it is empty or marked.
-
-    Links, folders and other things that are no regular files never are.
-    """
+    """Return whether a cache made a file: a regular one with one of its names, empty or marked."""
     if file_kind(path.name) is None:
         return False
     try:
@@ -100,13 +97,7 @@ def open_file(path: Path) -> Iterator[OpenFile]:
 
 @dataclass(frozen=True)
 class OpenFile:
-    """An open file.
-
-    Attributes:
-        descriptor: its file descriptor.
-        size: its size in bytes.
-        identity: the numbers of its device and inode, which a file that replaces it does not have.
-    """
+    """An open file: its descriptor, its size, and its device and inode, which a replacement does not have."""
 
     descriptor: int
     size: int
@@ -151,13 +142,7 @@ class OpenFile:
         return self._header()[0]
 
     def read(self) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Read arrays and metadata, and compare them with their checksums.
-
-        Raises:
-            DamagedError: the content is not what was written.
-            OSError: the file can't be read.
-            MemoryError: the arrays do not fit into this machine's memory.
-        """
+        """Read arrays and metadata; raise DamagedError unless checksums fit, or OSError or MemoryError."""
         facts, described, sums, start = self._header()
         try:
             tensors = self._arrays(described, start)
@@ -171,11 +156,7 @@ class OpenFile:
         return tensors, facts
 
     def _arrays(self, described: dict[str, Any], start: int) -> dict[str, torch.Tensor]:
-        """Read all arrays, which lie one behind the other, into one piece of memory, each aligned.
-
-        Raises:
-            KeyError, TypeError, ValueError, RuntimeError, OverflowError: the header describes no arrays.
-        """
+        """Read all arrays, which lie one behind the other, into one piece of memory, each aligned."""
         at, total, layout = start, 0, []
         ordered = sorted(described.items(), key=lambda item: [*map(int, item[1]["data_offsets"])])
         for name, entry in ordered:
@@ -219,16 +200,7 @@ def checksum(name: str, tensor: torch.Tensor) -> str:
 
 
 def write_file(path: Path, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
-    """Write a new file, and wait until it is on the disk.
-
-    Args:
-        path: the file, which must not exist.
-        tensors: on the CPU, of the dtypes that the cache has.
-        metadata: plain values that JSON can express.
-
-    Raises:
-        OSError: it can't be written; a part of it may be there.
-    """
+    """Write a new file, tensors on the CPU and plain values of JSON, and wait until it is on the disk."""
     facts = json.dumps(metadata)
     sums = json.dumps({name: checksum(name, tensor) for name, tensor in tensors.items()})
     strings = {"made_by": _MARK, "facts": facts, "sums": sums, "facts_sum": fingerprint([], facts, sums)}

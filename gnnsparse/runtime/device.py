@@ -61,16 +61,7 @@ def partial_width(width: int) -> int:
 
 @dataclass(frozen=True)
 class Device:
-    """The properties of a device that plans depend on.
-
-    Attributes:
-        type: "cpu" or "cuda".
-        capability: compute capability (major, minor) of a GPU.
-        multiprocessors: number of multiprocessors of a GPU.
-        memory: bytes of a GPU's memory.
-        name: name of the GPU as the driver gives it; "" if unknown.
-        l2: bytes of a GPU's L2 cache; 0 if unknown.
-    """
+    """The properties of a device that plans depend on; unknown ones of a GPU are "" and 0."""
 
     type: str
     capability: tuple[int, int] = (0, 0)
@@ -98,11 +89,7 @@ _HERE = nullcontext()
 
 
 class CudaPath:
-    """Access to NVIDIA GPUs through torch and the native module.
-
-    Attributes:
-        native: the module whose functions named cuda_* launch kernels.
-    """
+    """Access to NVIDIA GPUs by torch and the native module, whose functions named cuda_* launch kernels."""
 
     def __init__(self) -> None:
         self.native: Any = _native

@@ -31,10 +31,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the git commit of the checkout whose root is `folder`, with "-dirty" if tracked files differ.
+    """Return the commit of a checkout's root, "-dirty" appended if tracked files differ; None: no checkout.
 
-    Returns None if `folder` is no checkout. The environment variable GNNSPARSE_COMMIT, if set, is returned
-    instead: it names the commit that the sources were copied from.
+    GNNSPARSE_COMMIT, if set, is returned instead: the commit that the sources were copied from.
     """
     if copied := os.environ.get("GNNSPARSE_COMMIT"):
         return copied
@@ -87,11 +86,7 @@ def describe_environment(device: torch.device | str) -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Any) -> None:
-    """Write a JSON file atomically: it appears whole or not at all.
-
-    Raises:
-        ValueError: a number is not finite, which JSON cannot express.
-    """
+    """Write a JSON file atomically; raise ValueError for a number that is not finite."""
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
@@ -132,10 +127,7 @@ def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
 
 
 def without_pipe() -> None:
-    """Send what is printed from now on nowhere, after the reader of a pipe has gone.
-
-    Otherwise Python would report the pipe once more when it ends.
-    """
+    """Send what is printed from now on nowhere: Python would report a closed pipe once more when it ends."""
     with contextlib.suppress(OSError, ValueError):  # an output that is no file
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

@@ -30,11 +30,7 @@ __all__ = [
 
 
 def is_eager() -> bool:
-    """Return whether a call can go straight to a kernel: no transform is active, and nothing is traced.
-
-    torch.compile traces; grad, vmap, jvp and their relatives in torch.func are transforms, and so is a level
-    of forward-mode AD.
-    """
+    """Return whether a call can go straight to a kernel: no trace, transform or forward-mode AD level."""
     return not (torch.compiler.is_compiling() or _in_torch_func() or forward_ad._current_level >= 0)
 
 
@@ -42,10 +38,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def is_batch_of_gradients(grad: torch.Tensor) -> bool:
-    """Return whether a backward pass got a batch of gradients, from torch.autograd's `is_grads_batched`.
-
-    torch makes it by an older vmap, which only operators of the dispatcher can be called with.
-    """
+    """Return whether a backward pass got a batch (`is_grads_batched`), which needs dispatcher operators."""
     return _functorch.is_legacy_batchedtensor(grad)
 
 
@@ -81,10 +74,7 @@ def runs_outside(function: _Function) -> _Function:
 
 
 def materialised(t: torch.Tensor) -> torch.Tensor:
-    """Return `t` with its numbers in memory: negative views are negated, zero tensors get memory.
-
-    Differentiable. Returns `t` itself if it needs neither.
-    """
+    """Return `t` with its numbers in memory, differentiably: negative views negated, zero tensors filled."""
     # While torch.compile traces, the dispatcher settles the arguments of registered operators.
     if torch.compiler.is_compiling() or not (t.is_neg() or t._is_zerotensor()):
         return t
@@ -92,11 +82,7 @@ def materialised(t: torch.Tensor) -> torch.Tensor:
 
 
 def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that torch.func.grad or jvp have wrapped, `t` itself if they have not.
-
-    Raises:
-        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
-    """
+    """Return the tensor that torch.func.grad or jvp wrap; refuse one that torch.vmap maps over."""
     while _functorch.is_gradtrackingtensor(t):
         t = _functorch.get_unwrapped(t)
     if _functorch.is_batchedtensor(t):
@@ -108,12 +94,9 @@ def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
 
 
 def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Return the tensor that torch.func.grad or jvp have wrapped, detached, with its numbers in memory.
+    """Return what torch.func.grad or jvp wrap (see `innermost`) as a detached Tensor with numbers in memory.
 
-    A subclass of Tensor, such as PyG's EdgeIndex, is returned as a Tensor.
-
-    Raises:
-        ValueError: torch.vmap has added a dimension to `t`, so that it stands for many tensors.
+    A subclass of Tensor, such as PyG's EdgeIndex, becomes a Tensor.
     """
     return materialised(innermost(name, t).as_subclass(torch.Tensor).detach())
 

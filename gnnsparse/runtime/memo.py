@@ -36,9 +36,8 @@ _MISSING = object()
 class ForkLock(_thread.RLock):  # type: ignore[misc, name-defined, unused-ignore]
     """A reentrant lock that a process which is forked while another thread holds it finds free.
 
-    The child of a fork has no other threads, so that a lock which one of them held would never be released
-    there. What such a thread was about to keep is made again, or is there already. It is a subclass because a
-    `with` block enters a lock of C without a moment at which an interrupt could leave it held.
+    The child has no other threads to release it. It is a subclass because a `with` block enters a lock of C
+    without a moment at which an interrupt could leave it held.
     """
 
     __slots__ = ()
@@ -63,11 +62,10 @@ if hasattr(os, "register_at_fork"):
 
 
 class cached_property(functools.cached_property[_T]):  # noqa: N801
-    """functools.cached_property as it is from Python 3.12 on.
+    """functools.cached_property as from Python 3.12 on, without the lock that all objects of a class share.
 
-    Before, all objects of a class share a lock, under which values are computed: threads wait for each other,
-    and a process that is forked meanwhile waits for ever. Here two threads may compute a value at once, and
-    both get that of the one that is done first.
+    A process forked while another thread holds that lock would wait for ever. Here two threads may compute a
+    value at once, and both get that of the one that is done first.
     """
 
     @overload
@@ -87,14 +85,10 @@ class cached_property(functools.cached_property[_T]):  # noqa: N801
 class Memo:
     """A dictionary of values, each computed once, under a lock, when its key is first asked for.
 
-    Keys are tuples, strings or frozen dataclasses. Calls that run keep what they were bound to. A value is
-    neither replaced nor dropped, except for plans and calls bound to them.
-
-    Args:
-        lock: shared by all instances whose values are computed from one another, so that none can deadlock.
-        device: where values are computed. On a GPU they are complete before another stream can see them.
-        one_stream: whether all values are computed and used on one stream, so that nothing has to wait.
-        renewable: whether tensors are remembered with what made them, so that `renew` can compute them again.
+    Keys are tuples, strings or frozen dataclasses. Only plans and the calls bound to them are replaced or
+    dropped. The lock is shared by memos whose values are computed from one another. On a GPU a value is
+    complete before another stream can see it, unless all are used on `one_stream`. With `renewable`, tensors
+    are remembered with what made them, for `renew`.
     """
 
     def __init__(
@@ -105,11 +99,7 @@ class Memo:
         self._makers: dict[Hashable, Callable[[], Any]] | None = {} if renewable else None
 
     def get(self, key: Hashable, make: Callable[[], _T]) -> _T:
-        """Return the value of a key; call `make` for it the first time.
-
-        Raises:
-            RuntimeError: the value would have to be computed while a CUDA graph is captured.
-        """
+        """Return the value of a key; the first time call `make`, which a CUDA graph's capture forbids."""
         try:
             return cast(_T, self._values[key])
         except KeyError:
@@ -131,11 +121,7 @@ class Memo:
             return cast(_T, self._values[key])
 
     def renew(self) -> None:
-        """Compute all tensors again, in the memory that they have, after arrays behind them were changed.
-
-        A value is made of arrays and of values that were made before it, so that the order is that of then.
-        Their shapes have to be those of before. What is no tensor stays.
-        """
+        """Compute all tensors again, in their order and memory, after the arrays behind them changed."""
         with outside():
             for key, make in list((self._makers or {}).items()):
                 old, new = self._values[key], make()
@@ -181,10 +167,7 @@ class Memo:
 
 
 def made_once(function: Callable[Concatenate[Any, _P], _T]) -> Callable[Concatenate[Any, _P], _T]:
-    """Make a function of an object that has a `memo` compute its value once for the same other arguments.
-
-    The memo keeps the value. Arguments are given by position and can be hashed.
-    """
+    """Make a function of an object with a `memo` compute its value once for the same positional arguments."""
     name = f"{function.__module__}.{function.__qualname__}"
 
     @functools.wraps(function)
@@ -208,14 +191,9 @@ _NONE: tuple[Multiplier, Multiplier] = (_no_launch, _no_launch)
 
 
 class Launchable:
-    """A bound product that runs with its device as the current GPU.
+    """A bound product `run` with its device as the current GPU, and its native launch without edge values.
 
-    Args:
-        device: the operand's GPU.
-        run: computes the product.
-        launch: the native launch that computes it without edge values; None: there is none.
-        mean: whether the product is a mean.
-        adds: whether `run` takes, after a result's memory, whether the product is added to what that has.
+    `adds`: whether `run` takes, after a result's memory, whether the product is added to what that has.
     """
 
     __slots__ = ("_device", "_run", "adds", "launch", "mean")
@@ -236,14 +214,10 @@ class DispatchCache(dict[Any, Any]):
     """Bound calls by the form of the arguments that have passed all checks.
 
     A call is only taken if the memo still has it: another thread may have replaced its plan since it was
-    bound. Calls that have a native launch, a `Launchable`, are collected in functions of X besides.
-
-    Attributes:
-        repeats: whether a call is likely to come again, so that making a launch for it pays: a sample or a
-            batch of graphs, whose arrays are used on one stream, is multiplied once or twice.
-        multiply: for each of (sum, mean) a function that returns A X by a native launch; None where the call
-            has to go the long way; NotImplemented where autograd records the call. A tuple of functions is
-            never changed, but replaced, so that threads need no lock.
+    bound. Calls that have a native launch, a `Launchable`, are collected in functions of X besides:
+    `multiply` has one for sums and one for means, which returns A X, None where the call has to go the long
+    way, or NotImplemented where autograd records the call. The tuple is never changed, but replaced, so that
+    threads need no lock. `repeats`: whether a launch pays, which it does not for a batch on one stream.
     """
 
     def __init__(self, memo: Memo) -> None:
@@ -283,8 +257,8 @@ class DispatchCache(dict[Any, Any]):
 class Streams:
     """The CUDA streams on which kernels were launched that read an operand's arrays.
 
-    An operand may be freed while such a kernel waits or runs. Memory on a GPU belongs to the stream on which
-    it was allocated, and could be given to another tensor at once, so the other streams are told.
+    Memory on a GPU belongs to the stream on which it was allocated: if the operand is freed while such a
+    kernel waits or runs, the other streams have to be told.
     """
 
     def __init__(self, device: torch.device) -> None:

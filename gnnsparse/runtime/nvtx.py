@@ -41,11 +41,7 @@ def _nvtx() -> Any:
 
 
 def ranged(name: str) -> Callable[[_Function], _Function]:
-    """Make a function run in a range called `name`, after PREFIX; a decorator.
-
-    Where ranges are off it returns the function itself. While torch.compile traces there is no range: the
-    registered operator that is traced has one of its own.
-    """
+    """Make a function run in a range called `name`, after PREFIX; where ranges are off it stays as it is."""
     if not _on:
         return lambda function: function
     return functools.partial(_in_range, PREFIX + name)

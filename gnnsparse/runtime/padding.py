@@ -20,12 +20,7 @@ _CHUNK = 32
 
 @dataclass(frozen=True, eq=False)
 class Padding:
-    """Which rows of a batch are nodes: the first ones. The others are padding.
-
-    Attributes:
-        count: int32 or int64 [], the number of nodes, 1 or more, on the device.
-        rows: number of rows, those of padding included.
-    """
+    """Rows of a batch of which the first `count`, an integer tensor [] on the device, are nodes."""
 
     count: torch.Tensor
     rows: int
@@ -54,14 +49,9 @@ class Padding:
         return self.mask / self.count
 
     def sums(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Sum consecutive rows, in an order that is the same in every run. Differentiable.
+        """Sum the rows between `starts`, int64 [segments + 1], ascending from 0 to `count`.
 
-        Args:
-            x: float32 or float64 [rows, features].
-            starts: int64 [segments + 1], ascending from 0 to `count`.
-
-        Returns:
-            [segments, features] of the dtype of `x`; 0 for segments without rows.
+        The order is the same in every run. Differentiable; 0 for segments without rows.
         """
         if id(starts) not in self._segments:
             self._segments[id(starts)] = starts, _Segments.of(starts, self.rows)
@@ -70,15 +60,10 @@ class Padding:
 
 
 class _Segments(NamedTuple):
-    """Consecutive rows that are summed.
+    """Consecutive rows that are summed, in chunks: torch takes one thread for a feature of a whole segment.
 
-    torch sums a segment with one thread for each feature, which takes milliseconds for thousands of rows. So
-    it is given chunks of segments first.
-
-    Attributes:
-        chunks: int64 [chunks + 1], the first row of each chunk, and the end; the last ones may be empty.
-        ends: int64 [segments + 1], the first chunk of each segment, and the end.
-        of_row: int64 [rows], the segment of each row; of padding the number of segments.
+    `chunks` has the first row of each chunk (the last ones may be empty), `ends` the first chunk of each
+    segment, both with the end; `of_row` the segment of each row, for padding the number of segments; int64.
     """
 
     chunks: torch.Tensor

@@ -33,13 +33,7 @@ MAX_DEFLATE = 1032
 
 @contextlib.contextmanager
 def reading(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Make errors inside a `with` block, in which a file is read, name the file.
-
-    Raises:
-        ValueError: the content is malformed.
-        MemoryError: the content needs more memory than there is.
-        OSError: the operating system can't read the file.
-    """
+    """Make errors in a `with` block that reads a file name it; a malformed or damaged one is a ValueError."""
     try:
         yield
     except _DAMAGED as error:
@@ -60,12 +54,7 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file to read its bytes.
-
-    Raises:
-        ValueError: it is a pipe, a device or a socket, which might be without an end.
-        OSError: there is no such file, it is a folder, or it can't be opened.
-    """
+    """Open a regular file to read its bytes; ValueError for a pipe, a device or a socket, else OSError."""
     descriptor = os.open(
         path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     )  # without waiting for a pipe's writer
@@ -92,15 +81,7 @@ def check_inflated(name: str, nbytes: int, stored: int) -> None:
 
 @contextlib.contextmanager
 def open_text(path: Path) -> Iterator[tuple[BinaryIO, int]]:
-    """Open a text, which is decompressed if its name ends in `.gz`.
-
-    Yields:
-        The file, and the most bytes that it can hold.
-
-    Raises:
-        ValueError: it is no regular file.
-        OSError: it can't be opened.
-    """
+    """Open a text, decompressed if its name ends in `.gz`, and yield it and the most bytes it can hold."""
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         if path.suffix == ".gz":

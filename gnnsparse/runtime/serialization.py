@@ -34,17 +34,10 @@ def to_plain(value: Any) -> Any:
 
 
 def from_plain(kind: Any, content: Any, where: str) -> Any:
-    """Convert plain values, as `to_plain` makes them, to a value of a type.
+    """Convert plain values, as `to_plain` makes them, to a dataclass or another type that JSON can hold.
 
-    Args:
-        kind: a dataclass, int, float, bool, str, an enumeration, Any, a tuple type, a type or None
-            (`int | None`), or Mapping[str or int, a type].
-        content: plain values, as read from a JSON file.
-        where: the name of the value in errors.
-
-    Raises:
-        PlainError: `content` is not of that type, a number is negative, not finite or too large, or a key is
-            missing or unknown.
+    Raises a PlainError that names the value, from `where` on, if it is of another type, a number is negative,
+    not finite or too large, or a key is missing or unknown.
     """
     if kind is Any:
         return content

@@ -22,15 +22,10 @@ _GRAPH_CALLS = 20
 
 @dataclass(frozen=True)
 class Timing:
-    """Milliseconds that one call took, over many repeats.
+    """Milliseconds that one call took, over many repeats: their median, extremes and quartiles.
 
-    Attributes:
-        median, fastest, slowest: median, minimum and maximum of the repeats, in milliseconds.
-        repeats: number of repeats.
-        lower_quartile, upper_quartile: quartiles of the repeats, in milliseconds.
-        method: "clock" (the CPU's clock), "events" (CUDA events around each call) or "graph" (CUDA events
-            around a CUDA graph of several calls).
-        problem: why the method is "events" although a graph was asked for; None otherwise.
+    `method`: by "clock" (of the CPU), "events" (CUDA events around each call) or "graph" (such events around
+    a CUDA graph of several calls); `problem`: why not "graph" although it was asked for.
     """
 
     median: float
@@ -59,20 +54,10 @@ class CaptureError(Exception):
 def capture(
     call: Callable[[], object], calls: int, stream: torch.cuda.Stream | None = None
 ) -> Callable[[], None]:
-    """Capture a CUDA graph of a call made `calls` times, one after the other.
+    """Capture a CUDA graph of a call made `calls` times, and return its replay on the current stream.
 
-    Args:
-        call: queues its work on the current stream, and has run before on this device.
-        calls: number of calls in the graph.
-        stream: a stream other than the current one, on which the call has run before; nothing is computed
-            then. None: the call runs once more, on a stream of its own, before it is captured.
-
-    Returns:
-        A function that replays the graph on the current stream.
-
-    Raises:
-        CaptureError: the call does something that a capture forbids, such as waiting for the GPU. The device
-            and torch's random numbers can be used as before.
+    The call runs once before the capture, on a stream of its own, unless `stream` is one on which it has run.
+    What a capture forbids is a CaptureError, after which the device and torch's random numbers can be used.
     """
     with _no_collection():
         try:
@@ -127,11 +112,7 @@ def _capture(call: Callable[[], object], calls: int, stream: torch.cuda.Stream |
 
 
 def _end(graph: torch.cuda.CUDAGraph, numbers: torch.Tensor) -> None:
-    """End a capture on the current GPU.
-
-    A capture that can't be ended leaves torch's generator in it, which then refuses every draw outside. It
-    gets a state that no capture holds, with the numbers that it had before.
-    """
+    """End a capture; if that fails, free torch's generator of it, which keeps the numbers that it had."""
     try:
         graph.capture_end()
     except RuntimeError:
@@ -186,11 +167,7 @@ def _cpu_samples(call: Callable[[], object], repeats: int, before: Callable[[], 
 
 
 def cache_flusher(device: torch.device | str) -> Callable[[], None]:
-    """Return a function that evicts all earlier data from the device's last-level cache.
-
-    It queues a write of four times the cache's size on the current stream. Call it before each repeat,
-    outside the timed part.
-    """
+    """Return a function that queues a write of four times the last-level cache, evicting earlier data."""
     device = torch.device(device)
     if device.type == "cuda":
         size = torch.cuda.get_device_properties(device).L2_cache_size
@@ -217,25 +194,16 @@ def measure(
     seconds: float = math.inf,
     graph: bool = False,
 ) -> Timing:
-    """Time a call.
+    """Time a call, which queues its work on the current stream of a device, and return a call's statistics.
 
     Args:
-        call: queues its work on the current stream.
-        device: where the work runs: timed by CUDA events on a GPU, by the wall clock on a CPU.
-        warmup: number of calls before the timed ones.
-        repeats: number of timed calls.
+        call, device: the call, timed by CUDA events on a GPU, by the wall clock on a CPU.
+        warmup, repeats: number of calls before the timed ones, and of these.
         before: called before each timed call and not timed, such as `cache_flusher(device)`.
         seconds: time that the repeats should take together at most. Of a slow call there are fewer repeats
             (at least 3, or `repeats` if that is less) and one warm-up call.
-        graph: captures about 1 ms of calls (at most 20) in a CUDA graph and times its replays, so that the
-            time spent in Python is left out. If the call can't be captured, each repeat is timed on its own
-            and `Timing.problem` says why. With a graph `before` is not called: caches are warm.
-
-    Returns:
-        The statistics of one call, in milliseconds.
-
-    Raises:
-        ValueError: `repeats` is below 1, or a graph is asked for on a CPU.
+        graph: replays a CUDA graph of about 1 ms of calls (at most 20), which leaves the time spent in Python
+            out, and `before` too. `Timing.problem` says why if the call can't be captured.
     """
     if repeats < 1:
         raise ValueError(f"repeats: got {repeats}; accepted: at least 1")

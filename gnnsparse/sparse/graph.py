@@ -158,12 +158,7 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
-    """Return a contiguous int32 or int64 tensor made from a tensor, an array or a list, in any range.
-
-    Raises:
-        TypeError: `value` is of another type or dtype.
-        ValueError: it has another number of dimensions than `dim`, or is on a device that is not accepted.
-    """
+    """Return a contiguous int32 or int64 tensor of `dim` dimensions of a tensor, array or list."""
     accepted = f"a {dim}-dimensional integer tensor or array (int32 or int64)"
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided:
@@ -208,11 +203,7 @@ def _infer_nodes(edges: torch.Tensor) -> int:
 def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tuple[int, int] | None]:
     """Check everything of an `edge_index` but the range of its indices.
 
-    Returns:
-        The edges, contiguous, int32 or int64 [2, edges], and (sources, targets); None: unknown.
-
-    Raises:
-        TypeError, ValueError: an argument is not accepted by `SparseGraph.from_edge_index`.
+    Returns the edges, contiguous [2, edges], and (sources, targets), or None if they are unknown.
     """
     edges = index_tensor("edge_index", edge_index, dim=2)
     if edges.shape[0] != 2:
@@ -226,17 +217,10 @@ def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tup
 
 
 def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
-    """Return the arrays of a scipy.sparse object, none of which SciPy's compiled code has read.
+    """Return the arrays of a scipy.sparse object, unread by SciPy's compiled code, which checks no indices.
 
-    That code does not check indices. What is not CSR or CSC is converted to COO, which SciPy does in Python.
-
-    Returns:
-        ("csr", offsets, columns and values), ("csc", offsets, rows and values), or ("bsr" or "coo", rows,
-        columns and values). Indices may be out of range.
-
-    Raises:
-        TypeError: it is not a two-dimensional scipy.sparse object of real numbers.
-        ValueError: an array has another shape than its part has.
+    They are "csr" or "csc" with offsets, indices and values, or "bsr" or "coo" with rows, columns and values.
+    Indices may be out of range. A TypeError refuses other objects and complex numbers.
     """
     import scipy.sparse
 
@@ -258,12 +242,7 @@ def scipy_parts(matrix: Any) -> tuple[str, tuple[torch.Tensor, ...]]:
 
 
 def value_tensor(name: str, value: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Return finite float32 values [count], one for each edge, made from a tensor, an array or a list.
-
-    Raises:
-        TypeError: `value` is no array of real numbers.
-        ValueError: it has another shape or device, or a number is not finite in float32.
-    """
+    """Return finite float32 values [count], one for each edge, made from a tensor, an array or a list."""
     accepted = f"{count} real numbers, one for each edge"
     if isinstance(value, (np.ndarray, list, tuple)):
         value = torch.from_numpy(check_array(name, value, accepted))
@@ -283,10 +262,7 @@ def value_tensor(name: str, value: Any, count: int, device: torch.device) -> tor
 
 
 def merge_values(values: torch.Tensor | None, nnz_index: torch.Tensor, nnz: int) -> torch.Tensor | None:
-    """Sum the values of the edges that were merged into each nonzero, in the order of the edges.
-
-    `values` None means 1 for each edge; the result is None if that holds for each nonzero.
-    """
+    """Sum the values of the edges of each nonzero in the order of the edges; None stands for 1 each."""
     if values is None:
         if nnz == nnz_index.numel():
             return None
@@ -515,12 +491,7 @@ send_by_value(SparseGraph)
 
 
 def restore_graph(indptr: Any, indices: Any, num_cols: Any, values: Any, nnz_index: Any) -> SparseGraph:
-    """Make a graph of what was saved of one, and check it, for the file may hold anything.
-
-    Raises:
-        TypeError: an array is of another type or dtype.
-        ValueError: the arrays are not those of a graph with ascending columns.
-    """
+    """Make a graph of what was saved of one, and check it, for the file may hold anything."""
     graph = SparseGraph.from_csr(indptr, indices, values, num_cols)
     if graph.nnz_index_of_edge is not None:  # columns were sorted
         bad_value("indices", "do not ascend in each row; accepted: those of a saved SparseGraph")

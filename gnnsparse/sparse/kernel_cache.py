@@ -25,13 +25,9 @@ __all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall", "expl
 
 @dataclass(frozen=True)
 class Product:
-    """What an operation is asked to compute.
+    """What an operation, "spmm", "sddmm", "attention" or "attention_grad", is asked to compute.
 
-    Attributes:
-        op: "spmm", "sddmm", "attention" or "attention_grad".
-        width: columns of X, or the feature dimension of q and k in SDDMM and attention.
-        edge_values: whether edge values are given in the call.
-        value_width, heads, has_score_terms: fields of an AttentionProblem.
+    `width` is the columns of X or the features of q and k; the last three are fields of an AttentionProblem.
     """
 
     op: str
@@ -46,13 +42,8 @@ class Product:
 class BoundCall:
     """Key of a product with all arguments but the dense operands bound.
 
-    Attributes:
-        product: the product.
-        dtype: dtype of the dense operands.
-        plan: the plan given by the caller, or None.
-        mean: whether SpMM divides a row's sum by its number of nonzeros.
-        quantization: the precision of 8 bits in which X is stored, or None.
-        stored: whether X is given in 8 bits; `dtype` is that of the result then.
+    `plan` is the caller's, or None; `mean` divides a row's sum by its number of nonzeros; `quantization` is
+    the precision of 8 bits in which X is stored; `stored`: X is given in it, and `dtype` is the result's.
     """
 
     product: Product
@@ -76,10 +67,9 @@ def explicit_values(
     scales: tuple[torch.Tensor | None, torch.Tensor | None],
     precision: Precision,
 ) -> torch.Tensor:
-    """Compute the value of each nonzero, [nnz] in the storage dtype, rounded to a precision.
+    """Compute the value of each nonzero, [nnz], rounded to a precision; factors that are None are 1.
 
-    `values` and `scales`, the row and column weights, stand for 1 where they are None. `row_ids` is the index
-    in `scales[0]` of each stored row, int [rows]; None: they are equal.
+    `row_ids` is the index of each stored row in the row weights `scales[0]`; None: they are equal.
     """
     if values is None:
         values = torch.ones(csr.nnz, dtype=torch.float32, device=csr.device)
@@ -152,10 +142,7 @@ class KernelCache:
         return replace(self, blocked=blocked, memo=Memo(ForkLock(), self.csr.device))
 
     def in_format(self, precision: Precision, spec: FormatSpec | None) -> KernelCache:
-        """Return this orientation with a blocked form, which stores values, if it does, at a precision.
-
-        `spec` None: this object is returned as it is.
-        """
+        """Return this orientation in a blocked format, with values of a precision if it stores them."""
         if spec is None:
             return self
         stored = None
@@ -180,10 +167,7 @@ class KernelCache:
         return KernelCache(csr, row_ids, None, self.given_values, value_index, *scales)
 
     def own_values(self) -> torch.Tensor | None:
-        """Return `given_values` in the order of this orientation's nonzeros, float32 [nnz], or None.
-
-        Values of a transpose are gathered anew in each call.
-        """
+        """Return `given_values` in this orientation's order, gathered anew for a transpose, or None."""
         values, index = self.given_values, self.value_index
         return values if values is None or index is None else values.index_select(0, index.to(values.device))
 
@@ -245,12 +229,7 @@ class KernelCache:
 
     @made_once
     def row_factors(self, weighted: bool, mean: bool) -> torch.Tensor | None:
-        """Return the factors of the rows of a product, float32 [rows] by stored row; None: there are none.
-
-        Args:
-            weighted: whether the row weights of a rank-1 matrix are factors.
-            mean: whether the numbers of nonzeros are divided by.
-        """
+        """Return the factors of stored rows, float32 [rows]: rank-1 weights and 1 / nonzeros."""
         scale = self.row_scale if weighted else None
         if not mean:
             return scale
@@ -306,13 +285,9 @@ class KernelCache:
     def window_work(
         self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
     ) -> WorkList:
-        """Return all windows, those that are long cut into parts.
+        """Return all windows, those that are long cut into parts, by the limit and the fields of a plan.
 
-        Args:
-            limit: `tile_limit` of the plan.
-            for_scores: whether results in row order need the row offsets though the format stores values.
-            balance: `balance` of the plan.
-            concurrent: `concurrent_windows` of the plan.
+        `for_scores`: whether results in row order need the row offsets though the format stores values.
         """
         for_scores = for_scores and self.require_blocked().spec.stores_values
         if balance in ("auto", "none"):
@@ -355,11 +330,7 @@ class KernelCache:
     # Panels.
 
     def panel(self, height: int, bits: bool = False) -> BlockedMatrix:
-        """Return the matrix in panels of `height` rows, which are converted at the first call.
-
-        Panels store the matrix's values, if it has any (as entries with 32 rows in 16 bits); with `bits` they
-        store the structure alone.
-        """
+        """Return the matrix in panels of `height` rows, converted once; with `bits` its structure alone."""
         return self._panel("panel" if bits or self.values is None else "panel-values", height)
 
     @made_once
@@ -374,10 +345,7 @@ class KernelCache:
 
     @made_once
     def panel_counts(self, height: int) -> PanelCounts:
-        """Count the column slots and K tiles of panels, without converting.
-
-        Panels of 32 or more K tiles are counted as up to a sixteenth longer, so that few lengths differ.
-        """
+        """Count the column slots and K tiles of panels, tiles from 32 on as up to a sixteenth more."""
         slots = count_slots(self.csr, format_spec("panel", self.precision, panel=height))
         tiles = slots // PANEL_K_TILE
         grain = 2 ** (tiles.clamp(min=1).double().log2().floor().long() - 4).clamp(min=0)
@@ -399,14 +367,9 @@ class KernelCache:
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
     ) -> tuple[BlockedMatrix, Any, WorkList]:
-        """Return panels of bits for SDDMM or attention, their native handle and their work list.
+        """Return panels of bits for SDDMM or attention, their native handle, and work that has row offsets.
 
-        Args:
-            limit, longest_first, height: `tile_limit`, `longest_first` and `height` of the plan.
-            kernel: "panel" or "attention", which prefetch at different distances.
-
-        Returns:
-            The panels, their native handle, and a work list that has row offsets.
+        The kernels, "panel" and "attention", prefetch at different distances.
         """
         panel = self.panel(height, bits=True)
         work = cut_panels(panel, limit, self.csr, longest_first, 0, self._prefetch(kernel))

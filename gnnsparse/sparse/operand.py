@@ -46,9 +46,8 @@ _lock = ForkLock()
 def _register(operand: SparseOperand, wanted: int | None) -> int:
     """Give an operand a handle that no operand has, here or in another process, and return it.
 
-    A saved program may carry a handle into another process. There it must not stand for another operand,
-    which handles counted from 0 would do. `wanted` is the handle that the operand had in the process that
-    pickled it. It gets it back unless another operand has it, which is the same one on another device.
+    A saved program may carry it into another process. The handle that the operand had in the process that
+    pickled it, `wanted`, is taken again unless another operand has it: the same one on another device.
     """
     with _lock:
         handle = secrets.randbits(63) if wanted is None else wanted
@@ -59,11 +58,7 @@ def _register(operand: SparseOperand, wanted: int | None) -> int:
 
 
 def operand_of(handle: int) -> SparseOperand:
-    """Return the operand of a handle, the integer that custom ops carry in its place.
-
-    Raises:
-        RuntimeError: the operand no longer exists, or is one of another process.
-    """
+    """Return the operand of a handle, the integer that custom ops carry; RuntimeError if it is gone."""
     try:
         return _operands[handle]
     except KeyError:
@@ -81,12 +76,7 @@ _MOST_ROWS = 2**31 - 1
 
 
 def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
-    """Return the numbers of chosen rows, int64 [k] on `device`; `rows` is what `SparseOperand[rows]` takes.
-
-    Raises:
-        TypeError: `rows` is of another type or dtype.
-        ValueError: a number is out of range, a shape is wrong, or there are more than 2^31 - 1 rows.
-    """
+    """Return the numbers of the rows that `SparseOperand[rows]` takes, int64 [k] on a device."""
     if isinstance(rows, slice):
         try:
             chosen = range(*rows.indices(count))
@@ -630,13 +620,7 @@ def bind_matmul(
 
 
 def restore_operand(tensors: Any, facts: Any, state: Any, device: Any) -> SparseOperand:
-    """Make an operand of what was saved of one (gnnsparse.sparse.saved), and check it.
-
-    In a process that has the operand, on the device that is asked for, that one is returned.
-
-    Raises:
-        TypeError, ValueError: the arguments are not those of an operand.
-    """
+    """Check what was saved of an operand (gnnsparse.sparse.saved), and make it unless this process has it."""
     with outside():
         prepared, read = unpack_operand(tensors, facts, state, device)
     known = _operands.get(read.handles[int(read.transposed)])

@@ -157,7 +157,7 @@ class Prepared:
             memo.renew()
 
     def on(self, device: torch.device) -> Prepared:
-        """Return the matrix on a device, in the format that the device chooses if it does.
+        """Return the matrix on a device, in the format that the device chooses if `auto_format`.
 
         The window format is for GPUs whose Tensor Cores have the precision. Index maps are moved when a call
         first needs them.
@@ -203,10 +203,7 @@ class Prepared:
 
     @made_once
     def map_of_edges(self, which: int) -> torch.Tensor | None:
-        """Return for each edge of the input the index of its nonzero in this orientation, int [edges].
-
-        None: edge e is nonzero e.
-        """
+        """Return for each input edge the index of its nonzero in this orientation; None: it is the same."""
         edges = self.edge_map
         if edges is None:
             return None if which == 0 else self.map_of_transpose(1)
@@ -224,12 +221,10 @@ def assemble(
     report: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Prepared:
-    """Make a prepared matrix of arrays that are right by construction: nothing is checked, hashed or stored.
+    """Make a prepared matrix of arrays that are right by construction, as of sampled blocks.
 
-    For operands that are made in each step of training, such as sampled blocks and batches of graphs.
     `forward` has the caller's row order and no blocked form. `transpose_map` has for each nonzero of the
-    transpose its index in A, int32 or int64 [nnz]. `report` is that of a matrix that this one is a part of;
-    `settings` are further attributes of Prepared.
+    transpose its index in A, int32 or int64 [nnz]. `settings` are further attributes of Prepared.
     """
     report = report or {"symmetric": False, "reorder": {"method": "none"}}
     report = {**report, "seconds": 0.0, "edges": forward.csr.nnz}
@@ -245,11 +240,7 @@ def check_product(
     value_width: Any = None,
     has_score_terms: Any = False,
 ) -> Product:
-    """Return what an operation is asked to compute, of arguments of `SparseOperand.plan` that are checked.
-
-    Raises:
-        TypeError, ValueError: an argument is of another type, out of range, or plays no part in `op`.
-    """
+    """Check the arguments of `SparseOperand.plan`, and return the product that they stand for."""
     check_choice("op", op, tuple(KERNELS))
     width = check_integer("width", width)
     if check_flag("edge_values", edge_values) and op != "spmm":

@@ -182,13 +182,9 @@ def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.T
 
 
 def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
-    """Restore the prepared graph that `pack` made tensors and plain values of.
+    """Restore the prepared graph of `pack`, with further attributes of Prepared.
 
-    Everything is checked: native code and kernels that run on the result stay inside its arrays, whatever
-    the tensors and plain values hold. `settings` are the attributes of Prepared that they do not hold.
-
-    Raises:
-        ValueError: an array or a value is missing, of another type or out of range.
+    Everything is checked, by ValueErrors: native code stays inside the arrays whatever the values hold.
     """
     tensors = dict(tensors)
     facts, form = _read_facts(metadata)
@@ -225,15 +221,9 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class _State:
-    """The plain values of a saved operand, beside those of its prepared graph.
+    """The plain values of a saved operand, beside those of its prepared graph, whose names they have.
 
-    Attributes:
-        version: number of the layout.
-        precision, auto_format, cache_hit, balance, normalization, is_part: see Prepared.
-        added_loops: see Prepared, as text, which may be negative; "" for None.
-        transposed: whether it is the transpose that was saved.
-        handles: the handles of the operand and of its transpose.
-        plans: see PlanStore.to_plain; None: plans are not measured.
+    `added_loops` is text, which may be negative; "" for None. `handles` are of the operand and its transpose.
     """
 
     version: int
@@ -273,13 +263,9 @@ def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tu
 
 
 def unpack_operand(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Prepared, _State]:
-    """Restore what `pack_operand` saved, and check it.
+    """Restore what `pack_operand` saved, and check it; a TypeError or ValueError says what is wrong.
 
-    `where` is a tensor on the device of the operand, where `map_location` of torch.load may have put it.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an array or a value is missing, of another type or out of range.
+    `where` is a tensor on the operand's device, where `map_location` of torch.load may have put it.
     """
     if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
         bad_type("tensors", tensors, "the arrays of a saved operand by name")
@@ -310,10 +296,7 @@ def unpack_operand(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Pr
 
 
 def _check_format(spec: FormatSpec, precision: Precision, density: float) -> None:
-    """Raise a ValueError unless parameters are those of the preset that they name.
-
-    Kernels read a format by its name, and the arrays of some formats do not show how wide their blocks are.
-    """
+    """Raise a ValueError unless parameters are those of the preset that they name, by which kernels read."""
     preset = PRESETS[PRESETS.check(spec.name)]
     given = {name: getattr(spec, name) for name in preset.options}
     options = {name: value for name, value in given.items() if value is not None}

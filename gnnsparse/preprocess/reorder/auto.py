@@ -23,10 +23,7 @@ _WIDTH = 16
 
 
 def _count(csr: Csr, order: torch.Tensor | None, heights: tuple[int, ...], width: int) -> torch.Tensor:
-    """Count by height the distinct columns of all groups of rows, and blocks of them, int64 [2, heights].
-
-    Columns are the rows of X that a kernel gathers, blocks the products of Tensor Cores.
-    """
+    """Count by height the distinct columns of all groups of rows, and their blocks, int64 [2, heights]."""
     counts = [csr.count_columns(height, order) for height in heights]
     return torch.tensor(
         [[int(of.sum()) for of in counts], [int(((of + width - 1) // width).sum()) for of in counts]],

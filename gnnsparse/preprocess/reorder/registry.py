@@ -34,12 +34,7 @@ __all__ = [
 def undirected(csr: Csr) -> Csr:
     """Return the structure of A + A^T without its diagonal, for a square A on the CPU.
 
-    The result is symmetric, its columns ascend in each row, and no row has a column twice: libraries that
-    partition graphs take that for granted.
-
-    Raises:
-        ValueError: A has 2^31 or more nonzeros.
-        MemoryError: the result does not fit into this machine's memory.
+    Columns ascend without repeats: libraries that partition graphs take that for granted.
     """
     row, col = csr.row_index().to(torch.int32), csr.indices
     off_diagonal = row != col
@@ -163,10 +158,7 @@ class Method:
         return Found(self._permutation(order, csr.rows), details)
 
     def _permutation(self, order: Any, rows: int) -> torch.Tensor:
-        """Return what the function made as int32 [rows], if it is a permutation of the rows.
-
-        Native code reads memory at the indices in the order, so a wrong one must not get there.
-        """
+        """Return an order as int32 [rows] if it is a permutation: native code reads memory at its indices."""
         wrong = f"{self.name!r} returned no permutation of the {rows} rows"
         if not isinstance(order, torch.Tensor) or order.layout != torch.strided:
             bad_type("reorder", order, f"an integer tensor [rows]; {wrong}")
