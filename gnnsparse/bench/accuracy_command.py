@@ -28,14 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class AccuracySettings:
-    """What is measured.
-
-    Attributes:
-        parts: names in PARTS.
-        ops, ranges, precisions: operations, ranges of their operands, and precisions.
-        device: "cpu" or "cuda".
-        seed: seed of all operands.
-    """
+    """What is measured: names in PARTS, OPERATIONS and RANGES, precisions, "cpu" or "cuda", the seed."""
 
     parts: tuple[str, ...]
     ops: tuple[str, ...]
@@ -218,11 +211,7 @@ def print_report(content: Row, console: Console) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the command with parsed options.
-
-    Returns:
-        The exit status: 1 if a result is less exact than its precision promises, or a kernel failed.
-    """
+    """Run the command; the status is 1 if a result is less exact than its precision promises, or failed."""
     settings, say = settings_of(options), progress()
     content = {**describe_environment(settings.device), "settings": asdict(settings), "rounding": ROUNDING}
     for part in settings.parts:

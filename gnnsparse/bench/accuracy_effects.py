@@ -40,15 +40,7 @@ SERIES: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
 
 
 def half_sums(terms: torch.Tensor, block: int = 1) -> torch.Tensor:
-    """Add up terms with an accumulator of float16.
-
-    Args:
-        terms: [n, sums], float16.
-        block: terms that are added up exactly before their sum is added to the accumulator and rounded.
-
-    Returns:
-        [sums], float16.
-    """
+    """Add up float16 terms [n, sums] in float16; `block` of them are added exactly before each rounding."""
     total = torch.zeros(terms.shape[1], dtype=torch.float64, device=terms.device)
     for part in terms.double().split(block):
         # An exact sum is rounded (by way of float32, as torch does); what does not fit becomes infinite.
@@ -66,20 +58,11 @@ def _error(result: torch.Tensor, exact: torch.Tensor) -> float | None:
 def accumulation_rows(
     device: torch.device | str, seed: int, terms: Sequence[int] = TERMS, series: Sequence[str] = tuple(SERIES)
 ) -> Iterator[Row]:
-    """Measure sums of `terms` products of float16 operands.
+    """Measure sums of `terms` products of float16 operands, by the kernel and with emulated accumulators.
 
-    Args:
-        device: where the kernel runs; the emulation runs on the CPU.
-        seed: seed of the terms.
-        terms: numbers of terms.
-        series: names in SERIES: "ones", whose sum counts; "uniform", terms in [0, 1); "normal", standard
-            normal terms, which cancel to the root of their number.
-
-    Yields:
-        A dict with keys "series", "terms", and the relative errors "kernel" (spmm in fp16, result in
-        float32), "half_blocks" and "half" (emulated); None where a sum is not finite. "ok" says whether the
-        kernel's errors are within the bound of float32 sums in any order: terms * 2^-24 times the sum of the
-        magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms", 2002, section 4.2).
+    Errors are None where a sum is not finite. The kernel has to keep the bound of float32 sums in any order:
+    terms * 2^-24 times the sum of the magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms",
+    2002, section 4.2).
     """
     for name, count in itertools.product(series, terms):
         generator = torch.Generator("cpu").manual_seed(seed)
@@ -116,13 +99,7 @@ _NODES, _WIDTH, _DENSITY = 256, 32, 0.05
 
 @dataclass(frozen=True, eq=False)
 class _Case:
-    """A product y = A x whose gradients are measured.
-
-    Attributes:
-        operand: A.
-        values: the weight of each nonzero, float32 [nnz].
-        parameter: x, float32.
-    """
+    """A product y = A x whose gradients are measured; `values` are the weights of A's nonzeros."""
 
     operand: SparseOperand
     values: torch.Tensor
@@ -167,10 +144,7 @@ def _gradient_row(
 
 
 def _dynamic_scale(case: _Case, gradient: torch.Tensor) -> tuple[float, int]:
-    """The factor that GradScaler arrives at, and the steps that it skips before: the largest that is finite.
-
-    From its first factor it is halved after each step that overflows, and doubled after 2,000 that do not.
-    """
+    """GradScaler's factor in the end, the largest that is finite, and the steps that it skips before."""
     scale, skipped = INITIAL_SCALE, 0
     while not case.gradient(gradient, scale).isfinite().all() and scale > 2.0**-_MOST:
         scale, skipped = scale / 2, skipped + 1
@@ -185,20 +159,10 @@ def scaling_rows(
     precisions: Sequence[str] = ("fp16", "bf16"),
     magnitudes: Sequence[int] = MAGNITUDES,
 ) -> Iterator[Row]:
-    """Measure gradients of a product y = A x with respect to x, whose parameters are float32.
+    """Measure gradients by a float32 x of y = A x in 16 bits, by the way that the loss is scaled.
 
-    Args:
-        device: where it is computed.
-        seed: seed of the graph, the parameters and the gradient.
-        precisions: precisions that store dense operands in 16 bits; the others have no such gradients.
-        magnitudes: the gradient of the loss by y is standard normal times 2 to the power of these.
-
-    Yields:
-        A dict for each precision, magnitude and way: "precision", "magnitude", "way" ("unscaled", and in fp16
-        "scaled": by INITIAL_SCALE, and "dynamic": by the factor that GradScaler arrives at), "scale",
-        "skipped" (steps that GradScaler skips until then), "error" (relative, Frobenius norm; None if an
-        element is not finite), "lost" (fraction of elements that are 0 and should not be), "infinite"
-        (fraction that is not finite), and "ok" (whether the error is at most twice that of plain operations).
+    The gradient of the loss by y is standard normal times 2 to the power of each of `magnitudes`. "scaled" is
+    by INITIAL_SCALE, "dynamic" by the factor that GradScaler arrives at.
     """
     graph = random_graph(_NODES, _NODES, _DENSITY, seed=seed)
     generator = torch.Generator("cpu").manual_seed(seed)
@@ -241,16 +205,8 @@ def overflow_rows(
 ) -> Iterator[Row]:
     """Measure sums and means over rows of `degrees` nonzeros whose terms are all TERM.
 
-    Args:
-        device: where they are computed.
-        precisions: names of precisions; each has results in float32 and in the dtype that it stores.
-        degrees: nonzeros of each row.
-
-    Yields:
-        A dict with keys "precision", "output", "reduce", "degree", "exact" (the sum or mean), "result" (what
-        all elements are; None if they are not finite), "elements", "infinite" (number of elements that are
-        not finite) and "ok": whether exactly the elements are infinite whose sum rounds to infinity, and the
-        others are off by at most two roundings.
+    A result is right if exactly the elements are infinite whose sum rounds to infinity, and the others are
+    off by at most two roundings.
     """
     for degree in degrees:
         columns = torch.arange(degree, dtype=torch.int64, device="cpu").repeat(_ROWS)

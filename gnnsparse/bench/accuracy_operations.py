@@ -40,14 +40,7 @@ _LEFT = 2.0**-7
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """The operands of all operations, float32 on one device.
-
-    Attributes:
-        graph: [m, n], with a value for each nonzero.
-        q: [m, D], queries; the operand of rows of sddmm.
-        k: [n, D], keys; the operand of columns of sddmm.
-        v: [n, F], what is summed over the nonzeros of a row; X of spmm.
-    """
+    """Operands of all operations, float32: a graph [m, n] with values, q [m, D], k [n, D] and v [n, F]."""
 
     graph: SparseGraph
     q: torch.Tensor
@@ -125,15 +118,7 @@ RANGES: dict[str, Callable[[str, int], Operands]] = {
 
 
 def make_operands(op: str, name: str, seed: int, device: torch.device | str) -> Operands:
-    """Make the operands of an operation.
-
-    Args:
-        op: name of the operation.
-        name: one of RANGES: "normal": standard normal numbers; "wide": features from 2^-24 to 2^8; "degree":
-            sums of 4,096 terms of one sign; "cancellation": terms that cancel to about a hundredth.
-        seed: seed of structure and numbers.
-        device: where they are put.
-    """
+    """Make the operands of an operation from a seed, in one of RANGES."""
     return RANGES[name](op, seed).to(device)
 
 
@@ -149,13 +134,9 @@ def by_head(x: torch.Tensor) -> torch.Tensor:
 
 
 class PlainOperations:
-    """The operations on gathered rows, one after another.
+    """The operations on gathered rows, one after another, over nonzeros (`index`) of any order.
 
-    Args:
-        operands: the operands.
-        index: row and column of each nonzero, int64 [2, nnz].
-        values: the weight of each nonzero, float32 [nnz].
-        precision: what operands of products are rounded to, with float32 sums; None: float64, no rounding.
+    Operands of products are rounded to `precision`, with float32 sums; None: float64 without rounding.
     """
 
     def __init__(
@@ -239,16 +220,7 @@ def operation_rows(
 ) -> Iterator[Row]:
     """Measure operations on operands of each range, in each precision and with results of each dtype.
 
-    Args:
-        ops: names in OPERATIONS.
-        ranges: names in RANGES.
-        precisions: names of precisions.
-        seed: seed of the operands.
-        device: where they are computed.
-        operations: what computes them; None: OPERATIONS. A test gives one that is wrong.
-
-    Yields:
-        What `judge` returns, with the keys "op", "range", "precision" and "output".
+    `operations` computes them: a test gives one that is wrong.
     """
     operations = operations or OPERATIONS
     for op, name in itertools.product(ops, ranges):
@@ -309,23 +281,10 @@ def judge(
     sizes: torch.Tensor,
     truncation: float = 0.0,
 ) -> Row:
-    """Compare a result with the exact one.
+    """Compare a result with that of a plain run and that in float64; notes/benchmarks.md lists the keys.
 
-    Args:
-        actual: the result.
-        plain: that of a plain run in its precision, of the same shape and dtype.
-        exact: that in float64.
-        sizes: the root of the sum of the squares of each element's terms, float64.
-        truncation: a relative error that is allowed besides.
-
-    Returns:
-        A dict with these keys, of which the errors are of finite elements and None if there are none:
-        "error": relative error in the Frobenius norm; "largest": largest error over the largest element;
-        "elements": relative error that 90 % of the elements do not exceed; "of_terms": error relative to the
-        norm of `sizes`, which does not grow where terms cancel; "plain": error of the plain run; "allowed":
-        the largest `error` that the rule of gnnsparse.testing accepts; "lost": fraction of elements that are
-        0 and should not be; "infinite": number of elements that are not finite; "ok": whether the rule holds
-        and the plain run has as many; "problem": what is wrong, or "".
+    `sizes` is the root of the sum of the squares of each element's terms, and `truncation` a relative error
+    that is allowed besides. Errors are of finite elements, None if there are none.
     """
     if actual.shape != plain.shape or actual.dtype != plain.dtype:
         return _failed(

@@ -40,12 +40,7 @@ def at_least_one(text: str) -> int:
 
 
 def number_option(accepted: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return a parser of numbers.
-
-    Args:
-        accepted: what is accepted, for the message.
-        fits: whether a number is accepted; NaN stands for what is no number.
-    """
+    """Return a parser of numbers that `fits` accepts, which is given NaN for what is no number."""
 
     def parse(text: str) -> float:
         try:

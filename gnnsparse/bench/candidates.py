@@ -40,10 +40,7 @@ class UnsupportedError(UnavailableError):
 class Variant:
     """One of the variants of a candidate, such as one algorithm of a library.
 
-    Attributes:
-        name: its name.
-        make: prepares it, and returns the function to time and the milliseconds that the preparation took.
-            Raises UnavailableError if it can't run.
+    `make` returns the function to time and the milliseconds of its preparation, or raises UnavailableError.
     """
 
     name: str
@@ -52,20 +49,11 @@ class Variant:
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A function that computes a workload and is timed.
+    """A function that queues a workload on the current stream and is timed; `plan` is None for peers.
 
-    Attributes:
-        name: name of a kernel in KERNELS, or of a peer.
-        ours: whether it is a kernel of this package.
-        call: queues the product on the current stream, and returns the result.
-        gathered: number of rows of a dense operand that it reads: one for each nonzero or column slot.
-        plan: the plan of this package's kernels; None for peers.
-        in_caller_order: converts what `call` returns to rows or nonzeros in the caller's order.
-        columns: int32 [gathered], the indices of the rows that are read, in about the order of reading; None:
-            unknown.
-        variant: name of the variant, if it has several; else "".
-        preprocess_ms: milliseconds that the preparation of the matrix took, before the first call; None:
-            unknown.
+    `columns`, int32 [gathered], are the rows of a dense operand that it reads, in about the order of reading,
+    None if unknown. `in_caller_order` converts what `call` returns to rows or nonzeros in the caller's order.
+    `preprocess_ms` is what the preparation of the matrix took before the first call.
     """
 
     name: str
@@ -102,17 +90,9 @@ def our_variants(work: Workload) -> tuple[str, ...]:
 def our_kernel(
     name: str, plan: Plan | None, a: SparseOperand, work: Workload, variant: str = ""
 ) -> Candidate:
-    """Make the candidate of a kernel of this package.
+    """Make the candidate of a kernel of this package, in one of `our_variants`; "": X is a tensor.
 
-    Args:
-        name: a key of KERNELS.
-        plan: the plan that KERNELS[name] returned for the workload.
-        a: the prepared matrix.
-        work: the workload.
-        variant: one of `our_variants`; "": that in which X is a tensor.
-
-    Raises:
-        UnavailableError: `plan` is None.
+    Raises UnavailableError if `plan`, which KERNELS[name] returned for the workload, is None.
     """
     kernels = a.kernels
     if plan is None:
@@ -140,14 +120,8 @@ def our_kernel(
 def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) -> torch.Tensor:
     """Sort column slots of panels by the time at which panels that run concurrently read them.
 
-    Args:
-        columns: int32 [slots], the column of each column slot, -1 for padded slots.
-        items: items of the panels' work list, in the order of the column slots
-            (gnnsparse.plan.work.cut_panels).
-        concurrent_panels: number of panels that run at a time.
-
-    Returns:
-        int32 [slots], the elements of `columns` in that order.
+    `columns` has -1 for padded slots, and `items` are those of `gnnsparse.plan.work.cut_panels`, in the order
+    of the column slots.
     """
     begin, tiles = items[:, 1].long(), items[:, 2].long()
     item = torch.repeat_interleave(torch.arange(items.shape[0], device=items.device), tiles)

@@ -1,9 +1,9 @@
 """cuSPARSE called directly: every algorithm for CSR, with its preprocessing and a buffer that is kept.
 
 torch calls cuSPARSE's default algorithm and allocates a buffer in every call, so its times are not the best
-that the library can do. The functions are those of NVIDIA's "cuSPARSE Library", chapter "Generic APIs".
-They are called through ctypes in the library that torch has loaded, so that no other package is needed.
-It stands alone because it is a binding, which is tested with a stand-in for the library.
+that the library can do. The functions are those of NVIDIA's "cuSPARSE Library", chapter "Generic APIs",
+called through ctypes in the library that torch has loaded, so that no other package is needed. It stands
+alone because it is a binding, which is tested with a stand-in for the library.
 """
 
 from __future__ import annotations
@@ -57,11 +57,7 @@ def _folders() -> Iterator[Path]:
 
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """Return cuSPARSE: the one that torch has loaded, or one that is installed.
-
-    Raises:
-        UnavailableError: there is none, or it lacks a function that is needed.
-    """
+    """Return the cuSPARSE that torch has loaded, or one that is installed; else raise UnavailableError."""
     library = _find_library()
     for name in ("cusparseSpMM_preprocess", "cusparseSDDMM_preprocess"):
         if not hasattr(library, name):
@@ -81,12 +77,7 @@ def _find_library() -> ctypes.CDLL:
 
 
 class _Call:
-    """The descriptors of a product, which are destroyed with it, and calls of cuSPARSE with them.
-
-    Args:
-        work: the workload, whose tensors are kept.
-        values: values of the sparse matrix in the storage dtype, [nnz].
-    """
+    """The descriptors of a product, which are destroyed with it, and calls of cuSPARSE with them."""
 
     def __init__(self, work: Workload, values: torch.Tensor) -> None:
         csr = work.subject.csr
@@ -122,12 +113,7 @@ class _Call:
         )
 
     def check(self, function: str, *arguments: Any) -> None:
-        """Call a function of cuSPARSE.
-
-        Raises:
-            UnsupportedError: it does not accept the dtype or the algorithm.
-            RuntimeError: it fails otherwise.
-        """
+        """Call a function of cuSPARSE; UnsupportedError: it does not accept the dtype or the algorithm."""
         status = getattr(self.library, function)(*arguments)
         if status == 0:
             return
@@ -183,15 +169,8 @@ def _destroy(library: ctypes.CDLL, made: list[tuple[str, ctypes.c_void_p]]) -> N
 def cusparse_variants(work: Workload) -> Iterator[Variant]:
     """Yield cuSPARSE's product by each of its algorithms for CSR, prepared one after the other.
 
-    The matrix has its weights as an array, dense operands are stored by rows, products are summed in float32,
-    and the result is allocated one time, which spares an allocation in every call that the other candidates
-    make.
-
-    Args:
-        work: the workload.
-
-    Raises:
-        UnavailableError: there is no cuSPARSE, or the matrix is too large for its 32-bit offsets.
+    The weights are an array, sums are float32, and the result is allocated one time, which spares an
+    allocation in every call that the other candidates make.
     """
     spmm, dense = work.op == "spmm", [x.contiguous() for x in work.dense]
     dtype, device = dense[0].dtype, dense[0].device

@@ -14,13 +14,9 @@ __all__ = ["Panel", "accuracy_panels", "form_of", "latency_panels", "plot", "rat
 
 @dataclass
 class Panel:
-    """A diagram with a logarithmic vertical axis.
+    """A diagram with a logarithmic vertical axis; `line` is a value that is marked.
 
-    Attributes:
-        title, x, y: its title, and what the axes are.
-        line: a value that is marked; None: none.
-        series: for each name its points: (x, y), or (x, y, the end of a line above it); x may be a word.
-        styles: matplotlib's styles of the series; others are points.
+    Points of a series are (x, y) or (x, y, the end of a line above it), x a number or a word.
     """
 
     title: str
@@ -32,16 +28,7 @@ class Panel:
 
 
 def plot(panels: list[Panel], path: Path) -> None:
-    """Draw panels below each other, with one colour for each name.
-
-    Args:
-        panels: the diagrams.
-        path: a file that ends in .png, .pdf or .svg.
-
-    Raises:
-        ImportError: matplotlib is not installed.
-        OSError: the file can't be written.
-    """
+    """Draw panels below each other, with one colour for each name, to a file .png, .pdf or .svg."""
     from matplotlib import colormaps
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -75,10 +62,7 @@ def plot(panels: list[Panel], path: Path) -> None:
 
 
 def ratio_panels(rows: list[Row]) -> list[Panel]:
-    """Return the ratios of speed to the baseline's (`add_ratios`), a panel for each op and precision.
-
-    Rows without a ratio, or wrong, are left out.
-    """
+    """Return the right rows' ratios to the baseline (`add_ratios`), a panel for each op and precision."""
     panels: dict[str, Panel] = {}
     for row in rows:
         if row["over_baseline"] is None or not row["ok"]:

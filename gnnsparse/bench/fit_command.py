@@ -72,14 +72,7 @@ def _measured(
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, fit, print how good the choices are, and write the record.
-
-    Returns:
-        The exit status: 1 if nothing could be measured.
-
-    Raises:
-        ValueError: the file of --measured is none of measurements.
-    """
+    """Measure, fit, print how good the choices are, and write the record; 1 if nothing could be measured."""
     if options.measured is None:
         try:
             device_option("cuda")

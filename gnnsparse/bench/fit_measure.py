@@ -44,13 +44,7 @@ _REPEATS = 7
 
 @dataclass(frozen=True)
 class Case:
-    """A problem and the measured times of its plans.
-
-    Attributes:
-        name: name of the matrix.
-        problem: the problem.
-        times: milliseconds of each plan that could run.
-    """
+    """A problem of a matrix, and the milliseconds of each plan that could run."""
 
     name: str
     problem: Problem
@@ -98,17 +92,9 @@ def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
 def measure_cases(
     device: torch.device, more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> list[Case]:
-    """Measure the kernels on the suite and on further matrices.
+    """Measure the kernels on the suite and on `more`, and return the cases that have times of several plans.
 
     Matrices that can't be measured are reported by `tell` and left out.
-
-    Args:
-        device: a GPU.
-        more: further matrices.
-        tell: called with a line of text about each matrix.
-
-    Returns:
-        The cases that have times of two or more plans.
     """
     specs = [*(spec for text in SUITE for spec in parse_matrix(text)), *more]
     cases: list[Case] = []
@@ -147,14 +133,7 @@ class _File:
 
 
 def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str, Any]) -> None:
-    """Write measurements to a file, so that a record can be fitted to them on a machine without a GPU.
-
-    Args:
-        path: the JSON file.
-        start: the record that the fit starts from, with the measured memory rates.
-        cases: the measurements.
-        about: the environment that they were measured in, as plain values.
-    """
+    """Write measurements to a file, so that a record can be fitted to them on a machine without a GPU."""
     listed = tuple(
         _FileCase(
             case.name, case.problem,
@@ -166,14 +145,7 @@ def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str
 
 
 def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
-    """Read a file that `write_cases` wrote.
-
-    Returns:
-        The record to start from, the cases, and the environment that they were measured in.
-
-    Raises:
-        ValueError: the file can't be read, or an entry is wrong, which the message names.
-    """
+    """Read (record to start from, cases, environment) of `write_cases`; ValueError names a wrong entry."""
     try:
         content = read_json(path)
     except OSError as error:
@@ -249,11 +221,7 @@ def _resident_bytes(rates: list[tuple[float, float]]) -> int:
 
 
 def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
-    """Measure the rates of a GPU's memory in a few seconds and 3 GB of it; the rest is that of `start`.
-
-    Raises:
-        RuntimeError: the GPU's memory does not suffice.
-    """
+    """Measure the rates of a GPU's memory in a few seconds and 3 GB of it; the rest is that of `start`."""
     rates = [(size, _gather_rate(size, device)) for size in _SIZES]
     first, rate = _pass_costs(device)
     # Rates can't rise with the size of X: where they seem to, it is noise.

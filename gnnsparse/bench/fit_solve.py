@@ -51,14 +51,9 @@ _HEAT = 2e-3
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a record's choices are on measured cases.
+    """How good a record's choices are, by ratios of their speed to the best plan's; lost: below 0.97.
 
-    Attributes:
-        cases: number of cases.
-        lost: number of choices whose speed is below 0.97 of the best plan's.
-        worst: least ratio of the speed of a choice to the speed of the best plan.
-        mean: geometric mean of these ratios.
-        error: mean relative error of modelled times.
+    `error` is the mean relative error of modelled times.
     """
 
     cases: int
@@ -69,11 +64,7 @@ class Quality:
 
 
 class Table:
-    """Measured plans as arrays. Plans whose times the model computes in one call form a group.
-
-    Args:
-        cases: measured SpMM and SDDMM problems.
-    """
+    """Measured plans as arrays. Plans whose times the model computes in one call form a group."""
 
     def __init__(self, cases: list[Case]) -> None:
         rows: dict[_Group, list[tuple[int, Any]]] = defaultdict(list)
@@ -126,9 +117,7 @@ class Table:
     def soft_regret(self, modelled: np.ndarray, softness: float) -> np.ndarray:
         """Compute the regret of the softened choice of each case, float64 [cases].
 
-        Args:
-            modelled: result of `model`.
-            softness: relative difference of modelled times that lowers a plan's weight by a factor e.
+        A relative difference of modelled times of `softness` lowers a plan's weight by a factor e.
         """
         least = np.full(self.cases, np.inf)
         np.minimum.at(least, self.case, modelled)
@@ -317,12 +306,7 @@ def _annealed(
 
 @dataclass(frozen=True)
 class Fit:
-    """A fitted record.
-
-    Attributes:
-        record: the record.
-        before, after: how good the choices are of the record that the fit started from, and of this one.
-    """
+    """A fitted record, and how good the choices are of the one that the fit started from, and of this one."""
 
     record: GpuRecord
     before: Quality
@@ -356,14 +340,8 @@ def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
 def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, tries: int = _TRIES) -> Fit:
     """Fit the costs of the csr, window and panel kernels.
 
-    Args:
-        start: the record to start from, of this GPU or a similar one, with the memory rates of this GPU.
-        cases: the measurements.
-        steps: iterations of each minimisation, one for each softness.
-        tries: number of random changes at the end.
-
-    Returns:
-        The record with the least cost among all that were reached, `start` included.
+    `start` has the memory rates of this GPU. The result is the record with the least cost of all that were
+    reached, `start` included.
     """
     table = Table(cases)
     start = _with_variants(start, table)

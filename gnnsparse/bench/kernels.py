@@ -64,12 +64,6 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
     The native function `cuda_gather_floor` reads the rows of the dense operand that are listed in the
     candidate's `columns`, in that order and in slices of 128 bytes, and adds up their words. Nothing but the
     reading bounds its time. A gather by torch operations also writes what it reads, so it is no floor.
-
-    Args:
-        work: the workload.
-        candidate: the candidate whose rows are gathered.
-        repeats: number of timed calls.
-        graph: whether it is timed in CUDA graphs, as the candidate should be, too.
     """
     if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
         return None
@@ -102,14 +96,8 @@ TALL = 16
 def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[str, Plan]:
     """Return the plans to measure of an operand in a published format, by the names of their rows.
 
-    Args:
-        a: the operand.
-        op: "spmm" or "sddmm".
-        width: columns of X, or features of Q and K.
-        ablate: whether, for spmm on a GPU, each switch of the policy is changed, one at a time.
-
-    Raises:
-        UnavailableError: another kernel than that of the format would run.
+    With `ablate`, for spmm on a GPU, each switch of the policy is changed, one at a time. Raises
+    UnavailableError if another kernel than that of the format would run.
     """
     blocked = a.kernels.blocked
     name = "csr" if blocked is None else blocked.spec.name
@@ -131,12 +119,7 @@ def format_plans(a: SparseOperand, op: str, width: int, ablate: bool) -> dict[st
 
 
 def tall_plans(a: SparseOperand, width: int) -> dict[str, Plan]:
-    """Return the plans of an operand with windows of 16 rows, A the right or the left operand of the mma.
-
-    Args:
-        a: the operand, in a preset with `panel=TALL`.
-        width: columns of X.
-    """
+    """Return the plans of a preset with `panel=TALL`, A the right or the left operand of the mma."""
     plan, name = a.plan(width), a.kernels.require_blocked().spec.name
     if not isinstance(plan, WindowPlan):
         return {}
@@ -174,20 +157,9 @@ _TRIALS = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure: the options of the command.
+    """What to measure, the options of the command: every combination of ops, precisions, widths, ....
 
-    Attributes:
-        matrices: the matrices.
-        device: "cpu" or "cuda".
-        ops, precisions, widths, values, kernels, peers: every combination of these is measured.
-        repeats: number of timed calls of a candidate.
-        cache: "warm": calls follow one another, as the layers of a training step do; "cold": the last-level
-            cache is flushed before each call.
-        timing: "events": each call is timed on its own; "graph": CUDA graphs of several calls are timed, with
-            warm caches.
-        reorder: row order of this package's operands; peers get the matrix in its own order.
-        formats: published formats that are measured beside the kernels, by the policies of their papers.
-        ablate: whether each switch of a format's policy is measured changed, one at a time.
+    Only this package's operands are reordered; peers get the matrix in its own order.
     """
 
     matrices: tuple[MatrixSpec, ...]
@@ -208,11 +180,7 @@ class Settings:
 
 @dataclass
 class Bench(Session):
-    """A run of the benchmark; `rows` and `skipped` grow with each matrix.
-
-    Attributes:
-        commits: the commits of a run that this one goes on with.
-    """
+    """A run of the benchmark; `commits` are those of a run that this one goes on with."""
 
     who = "name"
     commits: list[str] = field(default_factory=list)
@@ -382,8 +350,7 @@ class Bench(Session):
     def _add(self, name: str, reference: Reference, ours: bool, measured: Callable[[], Row]) -> Row | None:
         """Add the row that `measured` returns and return it, or add why it was skipped and return None.
 
-        Raises:
-            UnsupportedError: the candidate does not have the precision, which is told as well.
+        Raises UnsupportedError, which is told as well, if the candidate does not have the precision.
         """
         work = reference.work
         case = {

@@ -171,12 +171,7 @@ def _kernels(names: tuple[str, ...], device: str, fail: Callable[[str], object])
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
-    """Make the settings of parsed options, without loading any matrix.
-
-    Args:
-        options: the parsed options.
-        fail: called with a message if options do not go together, as ArgumentParser.error.
-    """
+    """Make the settings of parsed options; `fail` is called with a message if they do not go together."""
     if options.timing == "graph" and options.device != "cuda":
         fail("argument --timing: graph needs an NVIDIA GPU; this run is on the CPU")
     if options.timing == "graph" and options.cache == "cold":
@@ -205,19 +200,11 @@ def run(options: argparse.Namespace) -> int:
 def run_kernels(
     settings: Settings, out: Path | None = None, figure: Path | None = None, *, resume: bool = False
 ) -> int:
-    """Measure, print the report, and write it to files.
+    """Measure, print the report, and write the JSON file `out` and the figure.
 
-    Args:
-        settings: what to measure.
-        out: the JSON file to write; None: none.
-        figure: the figure to write; None: none.
-        resume: whether matrices that the file `out` has are left out, and its measurements kept.
-
-    Returns:
-        The exit status: 1 if a kernel of this package is wrong or failed, or a matrix could not be read.
-
-    Raises:
-        ValueError: `resume`, and the file `out` can't be gone on with.
+    With `resume`, matrices that the file has are left out, and its measurements kept; ValueError: it can't be
+    gone on with. The status is 1 if a kernel of this package is wrong or failed, or a matrix could not be
+    read.
     """
     bench = Bench(settings, progress())
     done = go_on(bench, out) if resume and out is not None else set()
@@ -242,20 +229,10 @@ _SAME = ("device", "device_name", "versions")
 
 
 def go_on(bench: Bench, file: Path) -> set[str]:
-    """Add the measurements of a file to a run.
+    """Add the measurements of a file to a run, and return the names of the matrices that are measured.
 
-    Args:
-        bench: the run, which has measured nothing yet.
-        file: what a run with equal settings, but for the matrices, wrote to the file of --out; or a file that
-            does not exist yet.
-
-    Returns:
-        The names of the matrices that need not be measured again. One of which nothing could be measured is
-        not among them.
-
-    Raises:
-        ValueError: the file is none of this benchmark, or of another machine, versions or options.
-            `bench` is as it was.
+    One of which nothing could be measured is not among them. ValueError: the file is none of this benchmark,
+    or of another machine, versions or options, and `bench` is as it was.
     """
     if not file.exists():
         return set()

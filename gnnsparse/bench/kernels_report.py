@@ -34,12 +34,10 @@ def _variant_of(row: Row) -> str:
 
 
 def add_ratios(rows: list[Row], device: str) -> None:
-    """Add to each row its speed relative to the baseline's: above 1 is faster.
+    """Add to each row its speed relative to the baseline's, above 1 is faster; None if there is no baseline.
 
-    The keys are `baseline` (such as "cusparse-best fp16"), `baseline_variant` (the algorithm that it ran),
-    `over_baseline`, `over_cusparse`, which is `over_baseline` if the baseline calls cuSPARSE, else None, and
-    `over_torch`, the speed relative to torch's own call. The baseline is the first of BASELINES that was
-    measured and is right, in the row's precision or else in fp32. All are None if there is none.
+    The baseline is the first of BASELINES that was measured and is right, in the row's precision or else in
+    fp32; notes/benchmarks.md lists the keys.
     """
     right = {(*_case(r), r["kernel"], r["precision"]): r for r in rows if not r["ours"] and r["ok"]}
     for row in rows:
@@ -65,9 +63,7 @@ def _baseline(row: Row, peers: tuple[str, ...], right: dict[tuple[Any, ...], Row
 def means_of_auto(rows: list[Row]) -> list[Row]:
     """Compute the geometric means of the ratios of `auto`, over matrices, widths and values.
 
-    Returns:
-        A dict with keys "op", "precision", "variant", "baseline", "cases", "matrices" and "mean" for each op,
-        precision and variant. Wrong results and cases without a baseline are left out.
+    Wrong results and cases without a baseline are left out.
     """
     groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
@@ -86,18 +82,8 @@ def means_of_auto(rows: list[Row]) -> list[Row]:
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
     """Find cases where `auto` is slower than LOSS times the best of the peers and of our forced kernels.
 
-    Plans and kernels are judged by these cases. Wrong results are left out of the comparison.
-
-    Args:
-        rows: the measurements.
-        drift: how far the reference changed while they were made (`NoiseMeter.drift`).
-
-    Returns:
-        A dict with keys "graph", "op", "values", "precision", "width", "ms", "variant", "best" (a name, with
-        a peer's precision and algorithm), "best_ms", "best_is_ours", "speed" and "noisy" for each case, worst
-        first.
-        "speed" is the speed of `auto` over the best one's; "noisy" is whether the two differ by no more than
-        the measured noise (`gnnsparse.bench.noise.is_noise`).
+    Plans and kernels are judged by these cases, the worst first. Wrong results are left out. "noisy" is
+    whether the two differ by no more than the measured noise.
     """
     lost = []
     for row, best in _compared(rows):

@@ -38,15 +38,9 @@ _SDPA = {
 
 @dataclass(frozen=True, eq=False)
 class Backend:
-    """What runs a task.
+    """What runs a task: a module with its weights in the storage dtype, called with what `prepare` makes.
 
-    Attributes:
-        name: its name, one of BACKENDS.
-        variant: which of several variants it is, such as the kernel of dense attention; "" if there is one.
-        module: the model on the task's device, with the task's weights in the storage dtype.
-        prepare: makes the adjacency that the model is called with; this is the preprocessing.
-        dense: for the transformer: whether all pairs attend, so that it computes something else.
-        context: entered around each call.
+    `dense`: all pairs attend, so that it computes something else. `context` is entered around each call.
     """
 
     name: str
@@ -65,9 +59,7 @@ class Backend:
 def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
     """Return functions that make a backend for a task: one for each of its variants.
 
-    Raises:
-        UnavailableError: the backend does not have the model, or its package is not installed.
-        ValueError: there is no such backend.
+    Raises UnavailableError if the backend does not have the model, or its package is not installed.
     """
     check_choice("backend", name, BACKENDS)
     if name == "gnnsparse":
@@ -231,11 +223,7 @@ def _pyg_stack(task: Task, twin: Callable[[Any], torch.nn.Module]) -> GraphStack
 
 
 def _pyg_backend(name: str, task: Task) -> Backend:
-    """Make the backend "pyg" (edge_index), "pyg-csr" (torch CSR adjacency) or "pyg-compile" for a task.
-
-    Raises:
-        UnavailableError: PyG does not have the model in that way, or it needs more memory than is free.
-    """
+    """Make the backend "pyg" (edge_index), "pyg-csr" (torch CSR adjacency) or "pyg-compile" for a task."""
     from torch_geometric.utils import add_remaining_self_loops
 
     layers = _pyg_layers()

@@ -153,12 +153,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> LatencySettings:
-    """Make the settings of parsed options, without loading anything.
-
-    Args:
-        options: the parsed options.
-        fail: called with a message if options do not go together, as ArgumentParser.error.
-    """
+    """Make the settings of parsed options; `fail` is called with a message if they do not go together."""
     cuda = options.device == "cuda"
     given = {field.name: getattr(options, field.name) for field in fields(LatencySettings)}
     given["modes"] = options.modes or (MODES if cuda else ("eager",))
@@ -192,10 +187,10 @@ def _case(row: Row) -> tuple[Any, ...]:
 
 
 def _competes(peer: Row, row: Row) -> bool:
-    """Return whether a right row of a peer is compared with `row`.
+    """Return whether a right row of a peer is compared with `row`: in its precision, or in fp32.
 
-    A peer may run in fp32 in place of the precision. What is launched from Python is compared with what is
-    launched from Python; what is captured in a CUDA graph, with everything.
+    What is launched from Python is compared with what is launched from Python; what is captured in a CUDA
+    graph, with everything.
     """
     right = not peer["ours"] and peer["ok"] and _case(peer) == _case(row)
     precise = peer["precision"] in (row["precision"], "fp32")
@@ -203,14 +198,7 @@ def _competes(peer: Row, row: Row) -> bool:
 
 
 def break_even(ours: Row, peer: Row) -> int | None:
-    """Return after how many inferences ours has taken less time than a peer, preprocessing included.
-
-    Args:
-        ours, peer: rows with `preprocess_ms` and `p50_ms`.
-
-    Returns:
-        1 or more; None if that never happens.
-    """
+    """Return after how many inferences ours took less time than a peer, preprocessing included, or None."""
     ahead = ours["preprocess_ms"] - peer["preprocess_ms"]
     gain = peer["p50_ms"] - ours["p50_ms"]
     if gain <= 0:
@@ -220,12 +208,10 @@ def break_even(ours: Row, peer: Row) -> int | None:
 
 
 def add_ratios(rows: list[Row]) -> None:
-    """Add to each row its speed relative to peers: above 1 is faster. Wrong results are never compared.
+    """Add to each row its speed relative to the fastest right peer and to PyG's: above 1 is faster.
 
-    The keys are `baseline`, the name of the fastest right peer, `over_baseline`, `over_pyg` (PyG with an
-    edge_index, not captured, in the row's precision if it is right there, else in fp32), and `break_even`,
-    the number of inferences after which a row of ours has made up for its preprocessing, beside the
-    baseline's. All are None if there is no such peer, or if the row itself is wrong.
+    `over_pyg` is relative to PyG with an edge_index, not captured, in the row's precision if it is right
+    there, else in fp32. Wrong results are never compared; what has no peer is None.
     """
     for row in rows:
         row |= {"baseline": None, "over_baseline": None, "over_pyg": None, "break_even": None}
@@ -245,12 +231,7 @@ def _name(row: Row) -> str:
 
 
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
-    """Find right rows of ours that are slower than LOSS times their baseline, worst first.
-
-    Args:
-        rows: the measurements.
-        drift: how far the reference changed while they were made (`NoiseMeter.drift`).
-    """
+    """Find right rows of ours that are slower than LOSS times their baseline, worst first."""
     keys = ("model", "dataset", "batch", "precision", "mode", "cache", "p50_ms", "baseline")
     lost = [
         {key: row[key] for key in keys}
@@ -356,11 +337,7 @@ def _call_lines(bench: LatencyBench) -> list[str]:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Measure, print the report, and write it to files.
-
-    Returns:
-        The exit status: 1 if a result of this package is wrong or failed, or a data set could not be loaded.
-    """
+    """Measure, print the report, and write it to files; the status is 1 if ours is wrong or failed."""
     bench = LatencyBench(settings_of(options, options.fail), progress())
     for _ in bench.run():
         if options.out is not None:  # after each task, because a run may be ended

@@ -61,12 +61,9 @@ _MOST_HELD_MS = 20.0
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of single calls, each of which begins after the one before has ended.
+    """Percentiles by the nearest rank, extremes and mean of single calls, in milliseconds.
 
-    Attributes:
-        p50, p90, p99, max, min, mean: percentiles by the nearest rank, the extremes and the mean.
-        calls: number of timed calls.
-        spread: how far the quartiles lie apart, as a fraction of the median.
+    `spread` is how far the quartiles lie apart, as a fraction of the median.
     """
 
     p50: float
@@ -105,15 +102,9 @@ def _timed(call: Callable[[], object], wait: Callable[[], object]) -> float:
 
 
 def warm_up(call: Callable[[], object], device: torch.device, seconds: float) -> tuple[int, bool]:
-    """Call a function until its time is stable: the medians of two windows of 10 calls agree within 2 %.
+    """Call a function until the medians of two windows of 10 calls agree within 2 %, or `seconds` are over.
 
-    Args:
-        call: queues its work on the current stream.
-        device: where the work runs.
-        seconds: time after which the warm-up ends in any case.
-
-    Returns:
-        The number of calls, and whether the time became stable.
+    Returns the number of calls, and whether the time became stable.
     """
     wait, begin, calls, before = wait_for(device), time.perf_counter(), 0, math.inf
     for _ in range(_WINDOWS):
@@ -140,12 +131,8 @@ def collect(
 ) -> Latency:
     """Time single calls by the clock, from the call to the end of its work ("single stream" of MLPerf).
 
-    Args:
-        call: queues its work on the current stream.
-        device: where the work runs.
-        calls: number of calls.
-        seconds: time after which no further call begins, except for the first LEAST_CALLS.
-        before: called before each call and not timed, such as `cache_flusher(device)`.
+    After `seconds` no further call begins, except for the first LEAST_CALLS. `before` is called before each
+    one and not timed.
     """
     wait, samples, begin = wait_for(device), list[float](), time.perf_counter()
     while len(samples) < calls:
@@ -158,13 +145,7 @@ def collect(
 
 
 def throughput(call: Callable[[], object], device: torch.device, p50: float) -> float:
-    """Return how many calls end in a second when none waits for the one before ("offline" of MLPerf).
-
-    Args:
-        call: queues its work on the current stream.
-        device: where the work runs.
-        p50: median of its latency in milliseconds, from which the number of calls is chosen.
-    """
+    """Return how many calls end in a second when none waits for the one before ("offline" of MLPerf)."""
     count = max(3, min(_OFFLINE_CALLS, round(1e3 * _OFFLINE_SECONDS / max(p50, 1e-3))))
     wait = wait_for(device)
     wait()
@@ -180,11 +161,6 @@ def gpu_time(call: Callable[[], object], device: torch.device, p50: float) -> fl
 
     The GPU is held back while the CPU queues the call, so that the events around it enclose the work alone. A
     call that waits for the GPU itself, as those of layers that index by a mask do, is timed with its gaps.
-
-    Args:
-        call: queues its work on the current stream.
-        device: where the work runs.
-        p50: median of its latency in milliseconds.
     """
     if device.type != "cuda":
         return None
@@ -212,12 +188,7 @@ _TRIALS = 5
 
 @dataclass
 class Measured:
-    """What came of measuring a backend.
-
-    Attributes:
-        rows: one for each mode and state of the cache, as they are written to the JSON file.
-        problems: why a mode was not measured.
-    """
+    """The rows of a backend, one for each mode and state of the cache, and why a mode was not measured."""
 
     rows: list[Row] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
@@ -237,20 +208,11 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
 def measure_backend(
     name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers] | None = None
 ) -> Measured:
-    """Measure a backend.
+    """Measure a backend, with the fastest of its variants whose result is right.
 
     Before anything is measured, it runs a small task, so that the time to the first result is that of this
-    graph or pattern and not that of loading libraries. A backend with several variants is measured with the
-    fastest one whose result is right.
-
-    Args:
-        name: one of BACKENDS.
-        task: the task.
-        settings: what to measure.
-        answers: right results by `Backend.dense`; those that are missing are computed and added.
-
-    Raises:
-        UnavailableError: the backend can't run the task.
+    graph or pattern and not that of loading libraries. `answers` are right results by `Backend.dense`;
+    missing ones are computed and added.
     """
     known = {} if answers is None else answers
     makes = variants_of(name, task)
@@ -415,14 +377,7 @@ _GIVEN, _FOUND = "given.pt", "found.json"
 def measure_isolated(
     name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers]
 ) -> Measured:
-    """Measure a backend in another process; whatever becomes of it is told under `problems`.
-
-    Args:
-        name: one of BACKENDS.
-        task: the task.
-        settings: what to measure; `timeout` is how long the process may take.
-        answers: right results by `Backend.dense`.
-    """
+    """Measure a backend in another process; whatever becomes of it is told under `problems`."""
     with tempfile.TemporaryDirectory(prefix="gnnsparse-latency-") as folder:
         torch.save((name, task, settings, answers), Path(folder) / _GIVEN)
         command = [sys.executable, "-m", "gnnsparse.bench.latency_measure", folder]

@@ -37,11 +37,7 @@ _SLOPE = 0.2
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """How numbers are kept: in float64, or as a plain run in a precision keeps them.
-
-    Attributes:
-        precision: the precision; None: everything is float64.
-    """
+    """How numbers are kept: in float64 (None), or as a plain run in a precision keeps them."""
 
     precision: Precision | None
 
@@ -74,12 +70,7 @@ class Arithmetic:
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """The results that a backend's result is compared with.
-
-    Attributes:
-        exact: in float64.
-        plain: of plain operations in the precision.
-    """
+    """The results that a backend's is compared with: in float64, and of plain operations in the precision."""
 
     exact: torch.Tensor
     plain: torch.Tensor
@@ -87,12 +78,7 @@ class Answers:
 
 @torch.no_grad()
 def answers_of(task: Task, dense: bool = False) -> Answers:
-    """Compute the right result of a task, and that of a plain run.
-
-    Args:
-        task: the task.
-        dense: for the transformer: attention of all pairs instead of the pattern's.
-    """
+    """Compute the right results of a task; `dense`: attention of all pairs instead of the pattern's."""
     compute: Callable[[Task, Arithmetic], torch.Tensor]
     if task.model == "transformer":
         compute = lambda task, how: _encoder(task, how, dense)  # noqa: E731
@@ -110,14 +96,7 @@ def _rounded(task: Task) -> Task:
 
 
 def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
-    """Compare a backend's result with the right one.
-
-    Args:
-        result: what the backend computed.
-        task: the task.
-        answers: of that task.
-        ours: whether it is a result of this package.
-    """
+    """Compare a backend's result with the right one."""
     factor = FACTOR if ours else PEER_FACTOR
     return verdict_of(result, task.shown(result), answers.plain, answers.exact, factor, _FLOOR)
 
@@ -131,13 +110,7 @@ def _edges(csr: Csr, width: int) -> Iterator[tuple[slice, torch.Tensor, torch.Te
 
 
 def _sum(csr: Csr, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Add weighted rows over the neighbours: out[i] = sum_j weights[ij] x[j].
-
-    Args:
-        csr: the structure.
-        weights: [nnz] or [nnz, heads].
-        x: [nodes, features] or [nodes, heads, features].
-    """
+    """Add rows of x over the neighbours, out[i] = sum_j weights[ij] x[j]; weights [nnz] or [nnz, heads]."""
     out = x.new_zeros((csr.rows, *x.shape[1:]))
     for part, row, col in _edges(csr, x[0].numel()):
         out.index_add_(0, row, weights[part, ..., None] * x[col])

@@ -39,29 +39,7 @@ CORA_LIKE = "cora_like"
 
 @dataclass(frozen=True)
 class LatencySettings:
-    """The options of the command.
-
-    Attributes:
-        models, datasets, precisions, backends: every combination of these is measured; the transformer has
-            no data set.
-        device: "cpu" or "cuda".
-        modes: see MODES.
-        caches: "warm": calls follow one another; "cold": the last-level cache is flushed before each call.
-        layers: number of layers; None: 3 of the models of graphs, 4 of the transformer.
-        hidden: features of a hidden layer; None: 128, and 64 for each head of the transformer.
-        heads: heads of the GAT and of the transformer.
-        batches: numbers of sequences that the transformer is given at a time.
-        seq_len: tokens of a sequence.
-        sparsity: fraction of the pairs of tokens that the pattern leaves out.
-        vector: rows of a vector of the pattern.
-        root: a folder with the files of data sets, or with a folder for each; None: they are downloaded.
-        scale: size of generated data sets, as a fraction of the full one.
-        features: features of a node of cora_like and of generated graphs; None: those of the graph that each
-            stands for.
-        calls: number of timed calls.
-        seconds: time that the calls of a row may take; slow ones are called fewer times.
-        timeout: seconds that a compiled peer, which runs in a process of its own, may take altogether.
-    """
+    """The options of the command, whose help says what they mean; None: the model's or graph's default."""
 
     models: tuple[str, ...] = ("gcn",)
     datasets: tuple[str, ...] = ("cora_like",)
@@ -102,11 +80,8 @@ FEED_FORWARD = 4
 class GraphStack(torch.nn.Module):
     """Graph layers one after the other, with activations between them.
 
-    Args:
-        model: its name: "agnn", "gat", ... An AGNN has a linear layer before and after its layers, and no
-            activations between them (Thekumparampil et al. 2018).
-        convs: the layers, each called with features and an adjacency.
-        before, after: linear layers of an AGNN.
+    An AGNN has a linear layer before and after its layers, and no activations between them (Thekumparampil et
+    al. 2018).
     """
 
     def __init__(
@@ -122,12 +97,7 @@ class GraphStack(torch.nn.Module):
         self.before, self.after = before, after
 
     def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
-        """Compute the scores of all nodes, [nodes, classes].
-
-        Args:
-            x: [nodes, features].
-            adj: what the layers take.
-        """
+        """Compute the scores [nodes, classes] of features [nodes, features] on what the layers take."""
         if self.before is not None and self.after is not None:
             x = F.relu(self.before(x))
             for conv in self.convs:
@@ -143,11 +113,7 @@ class GraphStack(torch.nn.Module):
 def make_stack(model: str, features: int, hidden: int, classes: int, layers: int, heads: int) -> GraphStack:
     """Make a stack of this package's layers with weights drawn from a fixed seed, in evaluation mode.
 
-    Args:
-        model: "gcn", "agnn" or "gat".
-        features, hidden, classes: features of a node at first, between the layers, and of the result.
-        layers: number of graph layers.
-        heads: heads of a layer of the GAT, which share `hidden`; its last layer has one.
+    The heads of a GAT's layer share `hidden`; its last layer has one.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -187,14 +153,7 @@ _TINY_NODES, _TINY_EDGES, _TINY_TOKENS = 64, 256, 64
 
 @dataclass(frozen=True, eq=False)
 class GraphInput:
-    """A graph with features.
-
-    Attributes:
-        name: name of the data set.
-        csr: A[target, source], without repeated edges.
-        x: float32 [nodes, features].
-        classes: number of classes.
-    """
+    """A graph A[target, source] without repeated edges, with features [nodes, features], float32."""
 
     name: str
     csr: Csr
@@ -210,15 +169,9 @@ class GraphInput:
 class Task:
     """A model with weights and its input, which every backend computes.
 
-    Attributes:
-        model: name of the model.
-        dataset: name of the input.
-        precision: precision of products; parameters and features are stored in its dtype.
-        csr: structure of the graph or pattern.
-        x: features in the storage dtype, [nodes, features] or [batch, tokens, features].
-        module: the model of this package, float32, with the weights that all backends have.
-        heads: number of heads.
-        checked: the indices of x whose results are checked: all nodes, or the first and the last sequence.
+    `x` has the storage dtype, [nodes, features] or [batch, tokens, features]; `module` is this package's,
+    float32. `checked` are the indices of x whose results are checked: the first and the last sequence; empty:
+    all nodes.
     """
 
     model: str
@@ -251,11 +204,7 @@ class Task:
 
 
 def load_graph(name: str, settings: LatencySettings) -> GraphInput:
-    """Load a data set to the device of the settings.
-
-    Raises:
-        ValueError, OSError, ImportError, MemoryError: see gnnsparse.data.load_dataset.
-    """
+    """Load a data set to the device of the settings, with the errors of gnnsparse.data.load_dataset."""
     if name == CORA_LIKE:
         features = settings.features or _CORA_FEATURES
         return _random_graph(name, _CORA_NODES, _CORA_EDGES, features, _CORA_CLASSES).to(settings.device)

@@ -21,13 +21,9 @@ ENDINGS = (".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".npz")
 
 @dataclass(frozen=True)
 class MatrixSpec:
-    """The source of a matrix, which `load` reads or generates.
+    """The source of a matrix, which `load` reads from `path`, or generates by `gnnsparse.data.graph_like`.
 
-    Attributes:
-        name: name in tables; names of files lack the folders above them, which must not be published.
-        generator: name of a generated graph; "" for a file.
-        path: the file; None for a generated graph.
-        scale, shuffled, seed: arguments of `gnnsparse.data.graph_like`.
+    Names of files lack the folders above them, which must not be published.
     """
 
     name: str
@@ -38,12 +34,7 @@ class MatrixSpec:
     seed: int = 0
 
     def load(self, device: torch.device | str) -> SparseGraph:
-        """Load the structure of the matrix, without values: workloads have their own.
-
-        Raises:
-            ValueError: the file is damaged or of another format.
-            OSError: the file can't be read.
-        """
+        """Load the structure of the matrix, without values: workloads have their own."""
         if self.path is not None:
             graph = load_matrix(self.path).to(device)
         else:
@@ -52,14 +43,10 @@ class MatrixSpec:
 
 
 def parse_matrix(text: str) -> list[MatrixSpec]:
-    """Parse an argument `--matrix` to the matrices that it stands for.
+    """Parse `--matrix`: a generated graph, as `NAME:scale=0.1:shuffled:seed=1`, a file or a folder.
 
-    Args:
-        text: the name of a generated graph, `NAME`, with parameters, as in `NAME:scale=0.1`, `NAME:shuffled`,
-            `NAME:seed=1` or several of these; a file; or a folder, which is searched recursively.
-
-    Raises:
-        ValueError: there is no such graph or file, a parameter is wrong, or the folder has no matrix.
+    A folder is searched recursively. ValueError: there is no such graph or file, a parameter is wrong, or the
+    folder has no matrix.
     """
     name, *parameters = text.split(":")
     if name in BLOCK_MODELS:

@@ -32,11 +32,7 @@ def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
     """Return whether two measurements differ by no more than the noise that was measured.
 
     That is so if the repeats of one of them lie too far apart, if their quartiles overlap, or if the
-    reference changed by as much as they differ.
-
-    Args:
-        mine, other: rows with the keys "ms", "lower_quartile_ms" and "upper_quartile_ms".
-        drift: `NoiseMeter.drift`.
+    reference changed by as much (`drift`) as they differ.
     """
     rows = mine, other
     bounds = [(row["lower_quartile_ms"], row["ms"], row["upper_quartile_ms"]) for row in rows]
@@ -50,10 +46,7 @@ def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
 class NoiseMeter:
     """Times the reference work whenever `read` is called.
 
-    Attributes:
-        device: the device that is watched.
-        readings: the times of the reference so far.
-        earlier: the medians of the reference, in milliseconds, in a run that this one goes on with.
+    `earlier` are the reference's medians, in milliseconds, in a run that this one goes on with.
     """
 
     device: torch.device | str
@@ -91,15 +84,7 @@ class NoiseMeter:
         return max(spreads, default=0.0)
 
     def summary(self, spreads: list[float]) -> dict[str, Any]:
-        """Return what the JSON file says of the noise.
-
-        Args:
-            spreads: for each row how far its quartiles lie apart.
-
-        Returns:
-            A dict with the keys "reference_ms" (the medians), "drift", "spread", "noisy_rows" and "rows"
-            (numbers), and "noisy": whether the machine was too noisy for small differences to mean anything.
-        """
+        """Return what the JSON file says of the noise, and of how far the quartiles of each row lie apart."""
         noisy = sum(spread > SPREAD_LIMIT for spread in spreads)
         return {
             "reference_ms": self.medians,
@@ -109,11 +94,7 @@ class NoiseMeter:
 
 
 def noise_lines(noise: dict[str, Any]) -> list[str]:
-    """Return the lines of a report about the noise: none if the machine was quiet.
-
-    Args:
-        noise: what `NoiseMeter.summary` returned.
-    """
+    """Return the lines of a report about `NoiseMeter.summary`: none if the machine was quiet."""
     lines = []
     if noise["noisy"]:
         lines.append(

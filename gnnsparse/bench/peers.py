@@ -29,14 +29,10 @@ _DENSE_ELEMENTS = 2**25
 
 @dataclass(frozen=True)
 class Peer:
-    """A function of another library.
+    """A function of another library, with the operations, types of devices and precisions that it has.
 
-    Attributes:
-        ops: the operations that it computes.
-        devices: types of devices that it runs on.
-        bind: returns the call to time for a workload, or the variants of which the fastest right one is the
-            peer; raises UnavailableError or ImportError.
-        precisions: precisions whose dtypes it accepts; in place of others it is measured in fp32.
+    In place of other precisions it is measured in fp32. `bind` returns the call to time for a workload, or
+    the variants of which the fastest right one is the peer; it raises UnavailableError or ImportError.
     """
 
     ops: tuple[str, ...]
@@ -69,14 +65,9 @@ def _check_memory(work: Workload, copies: int) -> None:
 def check_memory_of(
     nnz: int, edge_bytes: int, rows: int, device: torch.device, row_bytes: int | None = None
 ) -> None:
-    """Raise UnavailableError if something for each nonzero would need more memory than is free.
+    """Raise UnavailableError if `edge_bytes` for each nonzero, besides 16 of indices, are more than is free.
 
-    Args:
-        nnz: number of nonzeros.
-        edge_bytes: bytes for each of them, besides 16 of indices.
-        rows: number of rows.
-        device: where the memory is.
-        row_bytes: bytes for each row; None: twice those for each nonzero.
+    `row_bytes` for each row come on top; None: twice those for each nonzero.
     """
     needed = nnz * (edge_bytes + 16) + rows * (2 * edge_bytes if row_bytes is None else row_bytes)
     free = free_bytes(device)
@@ -177,10 +168,7 @@ BASELINES: dict[tuple[str, str], tuple[str, ...]] = {
 
 
 def peer_precision(name: str, precision: Precision) -> Precision:
-    """Return the precision in which a peer is compared with kernels of `precision`.
-
-    It is one whose operands have as many bits, or fp32 if the peer does not accept that.
-    """
+    """Return the precision in which a peer is compared: of as many bits, or fp32 where it lacks that."""
     storage = Precision.FP32 if precision is Precision.TF32 else precision.rounded
     return storage if storage.value in PEERS[name].precisions else Precision.FP32
 
@@ -188,14 +176,7 @@ def peer_precision(name: str, precision: Precision) -> Precision:
 def peer_candidates(name: str, work: Workload) -> list[Callable[[], Candidate]]:
     """Return functions that make the candidates of a peer: one for each of its variants, usually one.
 
-    The functions raise UnavailableError if that variant can't run.
-
-    Args:
-        name: a key of PEERS.
-        work: a workload of an operation, a device and a precision (`peer_precision`) that the peer accepts.
-
-    Raises:
-        UnavailableError: the peer can't run; the message says why.
+    They raise UnavailableError if that variant can't run, as this does if the peer can't.
     """
     peer = PEERS[name]
     try:

@@ -66,13 +66,7 @@ Row = dict[str, Any]
 
 
 def assemble(files: list[ResultFile], problems: list[str], made: str) -> Report:
-    """Make the report of files.
-
-    Args:
-        files: the results.
-        problems: lines about files that are none.
-        made: when and by which version the report is made.
-    """
+    """Make the report of files; `problems` are lines about files that are none, `made` says when and how."""
     report = Report(files, list(problems), made)
     for file in files:
         _add(report, file)
@@ -176,14 +170,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Read results, and write the report. Files that are no results are named on stderr and in the report.
+    """Read results, and write the report; the status is 1 if there is no result, and nothing was written.
 
-    Returns:
-        The exit status: 1 if there is no result, and nothing was written.
-
-    Raises:
-        ValueError: there is no such file or folder.
-        OSError: a file can't be written.
+    Files that are no results are named on stderr and in the report.
     """
     errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
     console = Console(highlight=False, markup=False, soft_wrap=True)

@@ -28,15 +28,10 @@ Row = dict[str, Any]
 
 @dataclass
 class Session:
-    """A run of a benchmark; `rows` and `skipped` grow as it goes on.
+    """A run of a benchmark; `rows` and `skipped` grow as it goes on, and `tell` gets lines of text.
 
-    Attributes:
-        settings: what to measure.
-        tell: called with a line of text when something begins.
-        rows: the measurements, as they are written to the JSON file (notes/benchmarks.md lists the keys).
-        skipped: what was asked for and not measured: the combination, where "" or 0 stands for all, "reason",
-            and "failed": whether an error occurred; False: a known limit was met.
-        noise: what is known of the noise; it is read when the run begins and as it goes on.
+    `skipped` has what was asked for and not measured, where "" or 0 stands for all: "failed" is whether an
+    error occurred, else a known limit was met.
     """
 
     #: The key that says who was skipped.
@@ -73,13 +68,7 @@ class Session:
 
 
 def skipped_lines(skipped: list[Row], who: str, keys: tuple[str, ...]) -> list[str]:
-    """Return a line for each candidate and reason for which it was skipped.
-
-    Args:
-        skipped: `Session.skipped`.
-        who: the key that names the candidate.
-        keys: keys of the combinations that a line names.
-    """
+    """Return a line for each candidate and reason for which it was skipped, with the values of `keys`."""
     groups: dict[tuple[str, str, bool], list[Row]] = defaultdict(list)
     for case in skipped:
         groups[case[who], case["reason"], case["failed"]].append(case)
@@ -97,12 +86,7 @@ def skipped_lines(skipped: list[Row], who: str, keys: tuple[str, ...]) -> list[s
 
 
 def no_losses(measured: int, compared: int) -> str:
-    """Return what a report says of losses when it lists none: a comparison of nothing shows nothing.
-
-    Args:
-        measured: number of measurements.
-        compared: number of right results of ours that stand beside a right one of another.
-    """
+    """Return what a report says of losses when it lists none: a comparison of nothing shows nothing."""
     if compared:
         return f"nowhere among {compared} compared cases"
     return "nothing was compared: no right results stand side by side" if measured else "nothing was measured"

@@ -36,14 +36,10 @@ VALUES = ("gcn", "none", "random")
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A matrix with its weights, rows in the caller's order.
+    """A matrix with its weights, rows in the caller's order; `kind` is one of VALUES.
 
-    Attributes:
-        name: name of the matrix.
-        kind: its weights, one of VALUES.
-        graph: the argument for `gnnsparse.prepare`.
-        csr: the structure of the product, which for "gcn" includes self-loops.
-        scale: for "gcn": float64 [rows], the weight of nonzero (i, j) is scale[i] * scale[j]; else None.
+    `csr` includes the self-loops of "gcn", whose weights are scale[i] * scale[j], float64; else `scale` is
+    None.
     """
 
     name: str
@@ -55,11 +51,7 @@ class Subject:
     def weights(
         self, nnz_index: torch.Tensor | slice, rows: torch.Tensor, columns: torch.Tensor
     ) -> torch.Tensor | None:
-        """Return the exact weights of some nonzeros, float64 [n]; None if all are 1.
-
-        Args:
-            nnz_index, rows, columns: index, row and column of each nonzero, int64 [n].
-        """
+        """Return the exact weights of some nonzeros, float64 [n]; None if all are 1."""
         if self.scale is not None:
             return self.scale[rows] * self.scale[columns]
         values = self.graph.values
@@ -77,15 +69,9 @@ class Subject:
 
 
 def make_subject(name: str, graph: SparseGraph, kind: str) -> Subject:
-    """Add weights to the structure of a graph.
+    """Add weights to the structure of a graph, whose own values are ignored.
 
-    Args:
-        name: name of the matrix.
-        graph: the graph, whose own values are ignored.
-        kind: "gcn": D^-1/2 (A + I) D^-1/2 of the structure; "none": all 1; "random": standard normal.
-
-    Raises:
-        ValueError: `kind` is "gcn" and the matrix is not square.
+    "gcn": D^-1/2 (A + I) D^-1/2 of a square matrix; "none": all 1; "random": standard normal.
     """
     csr = graph.csr
     if kind == "random":
@@ -102,15 +88,9 @@ def make_subject(name: str, graph: SparseGraph, kind: str) -> Subject:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """A product to measure.
+    """A product to measure. Dense operands are stored in the precision's dtype, and have `width` columns.
 
-    Attributes:
-        subject: the matrix.
-        op: one of OPS.
-        precision: precision of the product; dense operands are stored in its dtype.
-        width: columns of X, or features of Q and K.
-        seed: seed of the dense operands. They are drawn from a standard normal distribution in float32 and
-            then rounded, so that precisions have operands as equal as possible.
+    They are drawn in float32 and then rounded, so that precisions have operands as equal as possible.
     """
 
     subject: Subject
@@ -163,14 +143,7 @@ _CHUNK = 2**24
 
 @dataclass(frozen=True)
 class Verdict:
-    """The outcome of a check.
-
-    Attributes:
-        ok: whether the result is right.
-        error: relative error of the checked rows in the Frobenius norm; None if it is not finite.
-        allowed: the largest error allowed.
-        problem: what is wrong, or "".
-    """
+    """The outcome of a check, with the checked rows' relative error (Frobenius), None if not finite."""
 
     ok: bool
     error: float | None
@@ -182,14 +155,9 @@ def verdict_of(
     result: torch.Tensor, checked: torch.Tensor, plain: torch.Tensor, exact: torch.Tensor, factor: float,
     floor: float,
 ) -> Verdict:  # fmt: skip
-    """Compare a result with the exact one.
+    """Compare the checked part of a result with a plain run's and the exact one; any NaN in it is wrong.
 
-    Args:
-        result: the result, which is searched for NaN.
-        checked: the part of it that is compared.
-        plain, exact: results of a plain run, and in float64, of that part.
-        factor: the error allowed, in units of the plain run's error.
-        floor: the relative error that is allowed in any case.
+    `factor` is the error allowed in units of the plain run's, `floor` what is allowed in any case.
     """
     if checked.shape != exact.shape:
         return Verdict(False, None, 0.0, f"has shape {tuple(checked.shape)}, not {tuple(exact.shape)}")
@@ -208,14 +176,7 @@ def verdict_of(
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """The nonzeros of sampled rows of a matrix.
-
-    Attributes:
-        subject: the matrix.
-        chosen: the sampled rows, int64 [samples].
-        local: for each nonzero of these rows the position of its row in `chosen`, int64 [n].
-        nnz_index: for each nonzero of these rows its index in the matrix, int64 [n].
-    """
+    """The nonzeros of sampled rows of a matrix: for each its index in it, and its row's place in `chosen`."""
 
     subject: Subject
     chosen: torch.Tensor
@@ -233,11 +194,7 @@ class Sample:
         return cls(subject, chosen, local, torch.arange(local.numel(), device=csr.device) + start[local])
 
     def parts(self, width: int) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Yield (local, nnz_index, rows, columns) of a part of the nonzeros at a time.
-
-        Args:
-            width: features that the caller gathers for each nonzero, by which the size of a part is chosen.
-        """
+        """Yield (local, nnz_index, rows, columns) of as many nonzeros as `width` features are gathered of."""
         size = max(1, _CHUNK // max(width, 1))
         for local, nnz_index in zip(self.local.split(size), self.nnz_index.split(size), strict=True):
             yield local, nnz_index, self.chosen[local], self.subject.csr.indices[nnz_index].long()
@@ -252,12 +209,7 @@ def _choose_rows(csr: Csr) -> torch.Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """The exact result of a workload at sampled rows, and the result of a plain run.
-
-    Attributes:
-        work: the workload.
-        sample: the sampled rows of its matrix.
-    """
+    """The exact result of a workload at sampled rows, and the result of a plain run."""
 
     work: Workload
     sample: Sample
@@ -269,12 +221,7 @@ class Reference:
         return make(self.work, self.sample)
 
     def judge(self, result: torch.Tensor, factor: float) -> Verdict:
-        """Compare a result with the exact one.
-
-        Args:
-            result: `Workload.output_shape`, any dtype, rows or nonzeros in the caller's order.
-            factor: the error allowed, in units of the plain run's error.
-        """
+        """Compare a result in the caller's order, of any dtype, with the exact one."""
         exact, plain = self.results
         if tuple(result.shape) != self.work.output_shape:
             problem = f"has shape {tuple(result.shape)}, not {self.work.output_shape}"
@@ -331,16 +278,9 @@ def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch
 def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bool) -> torch.Tensor:
     """Call a function with new memory full of NaN, so that elements which it does not write are found.
 
-    Args:
-        call: computes the workload.
-        work: the workload.
-        fill_all: True: torch fills all new memory. Its deterministic mode is then on, in which torch may
-            choose other kernels of its own. False: for peers on a GPU, whose timed kernels have to be the
-            ones that are checked, some blocks of the output's size are filled and freed before, which the
-            caching allocator then hands out.
-
-    Returns:
-        The result of the call.
+    `fill_all`: torch fills all new memory, in its deterministic mode, in which it may choose other kernels of
+    its own. For peers on a GPU, whose timed kernels have to be the ones that are checked, some blocks of the
+    output's size are filled and freed before, which the caching allocator then hands out.
     """
     if not fill_all and work.device.type == "cuda":
         shape, dtype = work.output_shape, work.dense[0].dtype

@@ -1,4 +1,4 @@
-"""The options of `gnnsparse doctor`."""
+"""The command `gnnsparse doctor`: checks of the installation, each with what to do about what they find."""
 
 from __future__ import annotations
 
@@ -67,13 +67,7 @@ LEVELS = (OK, NOTE, BROKEN)
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement about the installation.
-
-    Attributes:
-        level: one of LEVELS.
-        text: what is so.
-        advice: what to do about it; "" if nothing is.
-    """
+    """A statement about the installation, its level, and what to do about it; "" if nothing is."""
 
     level: str
     text: str
@@ -82,13 +76,7 @@ class Finding:
 
 @dataclass
 class Section:
-    """The findings about one subject, with the facts that they were made from.
-
-    Attributes:
-        name: the subject.
-        facts: plain values by name, for `--json`.
-        findings: the statements.
-    """
+    """The findings about one subject, with the facts, for `--json`, that they were made from."""
 
     name: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -168,11 +156,7 @@ def _listed(versions: dict[str, str | None]) -> str:
 
 
 def check_cache(folder: str | None = None) -> Section:
-    """Check the folder of the cache, its size, whether it can be written, and its files.
-
-    Args:
-        folder: the folder; None: $GNNSPARSE_CACHE_DIR or the user's cache folder.
-    """
+    """Check the folder of the cache, its size, whether it can be written, and its files."""
     section = Section("Cache")
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -264,16 +248,10 @@ _REBUILD = "build gnnsparse again on this machine with GNNSPARSE_CUDA=on, or ins
 
 
 def fit_of_architectures(architectures: str, capability: tuple[int, int]) -> str:
-    """Return how CUDA kernels run on a GPU.
+    """Return "built" if CUDA kernels for `architectures`, as "80,90a,120", have machine code for a GPU.
 
-    Args:
-        architectures: those that the kernels were built for, as in "80,90a,120". The newest one without a
-            letter has PTX (native/cuda.cmake).
-        capability: the GPU's compute capability.
-
-    Returns:
-        "built" if there is machine code for the GPU, "ptx" if the driver compiles the kernels when they are
-        first used, "" if they can't run.
+    "ptx": the driver compiles them when they are first used; "": they can't run. The newest architecture
+    without a letter has PTX (native/cuda.cmake).
     """
     major, minor = capability
     plain = []
@@ -460,11 +438,7 @@ def check_kernels(seconds: float) -> Section:
 
 
 def examine(seconds: float = 10.0) -> list[Section]:
-    """Make all checks; one that fails itself is a finding, and the others go on.
-
-    Args:
-        seconds: most seconds of the self-test; 0: none.
-    """
+    """Make all checks; one that fails itself is a finding, and the others go on."""
     checks: dict[str, Callable[[], Section]] = {
         "Packages": check_packages, "GPU": check_gpu, "CPU": check_cpu, "Cache": check_cache,
         "Self-test": lambda: check_kernels(seconds),

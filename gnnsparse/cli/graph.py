@@ -88,12 +88,7 @@ _WORDS = {"count": "counting edges", "distribute": "distributing edges", "sort":
 
 
 def run(options: argparse.Namespace) -> int:
-    """Make or describe a graph, and return the exit status: 1 if a file is damaged, else 0.
-
-    Raises:
-        ValueError: an option is not accepted, or a folder is not what it should be.
-        OSError: a file can't be read or written, or the disk is too full.
-    """
+    """Make or describe a graph, and return the exit status: 1 if a file is damaged, else 0."""
     if options.subject == "info":
         return _info(options.folder, verify=options.verify)
     with _bar() as tell:

@@ -40,11 +40,7 @@ def make_full_parser(arguments: Sequence[str]) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command and return its exit status.
-
-    The status is 1 if a file is damaged, a result of ours is not right, or nothing was found, and 2 if an
-    option is not accepted.
-    """
+    """Run the command and return its exit status: 1 if something is damaged or wrong, 2 after bad options."""
     arguments = sys.argv[1:] if arguments is None else arguments
     options = make_full_parser(arguments).parse_args(arguments)
     options.arguments = arguments

@@ -1,4 +1,4 @@
-"""The options of `gnnsparse profile`, checked before anything is loaded."""
+"""The command `gnnsparse profile`."""
 
 from __future__ import annotations
 
@@ -139,18 +139,10 @@ def _stack(model: str, features: int, width: int, layers: int) -> GraphStack:
 
 
 def make_step(options: argparse.Namespace) -> Callable[[], object]:
-    """Prepare the graph, and return a function that does a training step.
+    """Prepare the graph, and return a function that does a training step, of random features and labels.
 
-    A step is forward pass, cross entropy of all nodes, backward pass and Adam. Features and labels are
-    random.
-
-    Args:
-        options: `model`, `matrix`, `layers`, `width` (hidden features), `features`, `device`, and
-            `precision`: that of the operand; on a GPU dense layers use it too, as in training.
-
-    Raises:
-        ValueError: the file of the matrix is damaged, or the matrix is not square.
-        OSError: the file can't be read.
+    A step is forward pass, cross entropy of all nodes, backward pass and Adam. On a GPU dense layers use the
+    operand's precision too, as in training.
     """
     graph, precision = options.matrix.load(options.device), Precision(options.precision)
     if graph.num_rows != graph.num_cols:
@@ -185,11 +177,7 @@ def make_step(options: argparse.Namespace) -> Callable[[], object]:
 
 
 def load_callable(module: str, name: str) -> Callable[[], object]:
-    """Import a function of the user's from a module, found from the current folder too, or from a file.
-
-    Raises:
-        ValueError: there is no such module or file, or it has no such function.
-    """
+    """Import a function of the user's from a module, found from the current folder too, or from a file."""
     path = Path(module)
     if path.suffix == ".py":
         if not path.is_file():
@@ -218,16 +206,6 @@ def run(options: argparse.Namespace) -> int:
 
     Ranges of operations are decided on when gnnsparse is imported, so where they are off the command runs
     again in a process in which they are on.
-
-    Args:
-        options: the parsed options, with the arguments that they were parsed from.
-
-    Returns:
-        The exit status.
-
-    Raises:
-        ValueError: the function to profile or the matrix can't be loaded.
-        OSError: the trace can't be written.
     """
     if not ranges_are_on():
         # Kineto, the library behind torch.profiler, reports its own progress on stderr below this level.

@@ -45,19 +45,9 @@ _ROUNDINGS = {
 
 @dataclass(frozen=True)
 class CaseResult:
-    """The outcome of one case.
+    """The outcome of one case: the largest relative error (Frobenius) of the result and its gradients.
 
-    Attributes:
-        device: "cpu" or "cuda".
-        isa: the CPU's instruction set, or "" on a GPU.
-        op: the operation.
-        kernel: the kernel that was forced, or "auto".
-        weights: "stored", or "gcn" for products of a row's and a column's weight.
-        precision: the precision.
-        ok: whether the results are right.
-        error: the largest relative error of the result and its gradients (Frobenius norm), None if unknown.
-        allowed: the error that was allowed there.
-        problem: what is wrong, or "".
+    `isa` is "" on a GPU; `weights` are "stored", or "gcn" for products of a row's and a column's weight.
     """
 
     device: str
@@ -78,15 +68,9 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on a small matrix.
+    """An operation on a small matrix in the precision to test (`operand`) and in fp32 (`exact`).
 
-    Attributes:
-        op, kernel, weights: as in CaseResult.
-        operand: the matrix in the precision to test.
-        exact: the matrix in fp32.
-        call: (operand, tensors, options `impl` or `plan`) -> result.
-        inputs: the tensors, in the storage dtype of the precision.
-        plan: the plan that forces the kernel; None: the operand's own.
+    `plan` forces the kernel; None: the operand's own.
     """
 
     op: str
@@ -257,15 +241,10 @@ def _line(error: BaseException) -> str:
 
 
 def self_test(seconds: float) -> tuple[list[CaseResult], int]:
-    """Test every kernel.
+    """Test every kernel; return the outcomes, and how many cases were due after `seconds` and left out.
 
-    References are computed in one thread: with more, small operations wait long where cores are busy.
-
-    Args:
-        seconds: cases that are due later are left out; those of a GPU come first.
-
-    Returns:
-        The outcomes, and the number of cases that were left out.
+    References are computed in one thread: with more, small operations wait long where cores are busy. The
+    cases of a GPU come first.
     """
     results, left_out, deadline = list[CaseResult](), 0, time.perf_counter() + seconds
     threads = torch.get_num_threads()

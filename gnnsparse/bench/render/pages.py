@@ -104,10 +104,7 @@ def as_html(report: Report) -> str:
 def draw(chart: Bars | Curves, width: int | None = None, style: str = "") -> str:
     """Return a chart as an SVG element, or "" if it has nothing to draw.
 
-    Args:
-        chart: the chart.
-        width: the width in pixels of a file of its own; None: the element stands in a page.
-        style: the style of such a file.
+    `width` in pixels and `style` are of a file of its own; None: the element stands in a page.
     """
     templates = _environment().get_template("charts.jinja").module
     if isinstance(chart, Curves):
@@ -171,23 +168,14 @@ def _draw_curves(chart: Curves, template: Callable[..., str]) -> str:
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]], right: Sequence[bool] = ()) -> str:
-    """Return a table in Markdown, whose cells are Markdown already.
-
-    Args:
-        header: names of the columns.
-        rows: the cells.
-        right: whether each column is aligned to the right; empty: none is.
-    """
+    """Return a table of cells in Markdown; columns of which `right` is true are aligned to the right."""
     header = list(header)
     rule = ["---:" if number else "---" for number in right or [False] * len(header)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows))
 
 
 def as_markdown(report: Report) -> str:
-    """Return the report in Markdown: its tables, and of its charts the values.
-
-    Tables that a page folds are left out, and named. Markup from files is shown as text.
-    """
+    """Return the report in Markdown: its tables, and the values of its charts; of folded tables the name."""
     losses, lost = _as_text(losses_text(report.comparisons)), losses_table(report.comparisons)
     blocks = ["# gnnsparse: results", _as_text(report.made), losses]
     if report.problems:

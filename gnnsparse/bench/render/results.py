@@ -26,13 +26,9 @@ _UNFOLDED = 40, 16
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table. Columns are named by keys of results (`peak_bytes`), from which units are read.
 
-    Attributes:
-        title: its title.
-        header: names of the columns, as keys of the results (`peak_bytes`), from which units are read.
-        rows: its rows, each as long as the header.
-        folded: whether a page shows it only when it is asked for.
+    A page shows a folded one only when it is asked for.
     """
 
     title: str
@@ -43,15 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Bar:
-    """A value with a label.
-
-    Attributes:
-        label: what was measured.
-        value: the value; None: there is none, and `text` says why.
-        text: the value as text.
-        kind: OURS or PEER.
-        low, high: an interval around the value, or None.
-    """
+    """A value with a label and an interval; without a value `text` says why."""
 
     label: str
     value: float | None
@@ -65,11 +53,7 @@ class Bar:
 class Bars:
     """Horizontal bars from zero, or points with intervals on an axis that begins elsewhere.
 
-    Attributes:
-        title: what they show, with the unit.
-        bars: the bars.
-        line: a value that is marked by a line, such as 1 for ratios; None: there is no line.
-        points: whether points are drawn in place of bars.
+    `line` is a value that is marked, such as 1 for ratios.
     """
 
     title: str
@@ -80,15 +64,7 @@ class Bars:
 
 @dataclass(frozen=True)
 class Curves:
-    """Curves over a common axis.
-
-    Attributes:
-        title: what they show.
-        x_label: what the horizontal axis is.
-        curves: pairs (name, values at equal distances).
-        line: a value that is marked by a line, or None.
-        log: whether the vertical axis is logarithmic; values are above 0 then.
-    """
+    """Curves (name, values at equal distances) over a common axis; `line` is a value that is marked."""
 
     title: str
     x_label: str
@@ -104,13 +80,7 @@ Part = Table | Bars | Curves
 class Comparison:
     """A time of ours beside the best time of others in the same case.
 
-    Attributes:
-        section: what was compared: "kernels", "training", ...
-        file: name of the file.
-        case: the case in words.
-        ours, best: names of what was measured.
-        ours_ms, best_ms: their milliseconds.
-        fastest_ms: the milliseconds of the fastest of ours in this case.
+    `fastest_ms` is that of the fastest of ours in this case.
     """
 
     section: str
@@ -130,13 +100,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file of results.
+    """A file of results, named without the folders above it, and what they were obtained with.
 
-    Attributes:
-        name: its name in the report; without the folders above it.
-        content: its content.
-        environments: what its results were obtained with: device, versions, commit, date. A file has one, or
-            one for each of its parts.
+    A file has one environment, or one for each of its parts.
     """
 
     name: str
@@ -146,14 +112,9 @@ class ResultFile:
 
 @dataclass
 class Report:
-    """A report.
+    """What a report shows: for each section pairs (name of the file, part), and all comparisons.
 
-    Attributes:
-        files: the files whose results it shows.
-        problems: lines about what could not be shown, and about what to know of files.
-        made: when and by which version it was made.
-        sections: for each section what it shows: pairs (name of the file, part).
-        comparisons: all comparisons of times with other libraries.
+    `problems` are lines about what could not be shown, and about what to know of files.
     """
 
     files: list[ResultFile]
@@ -173,14 +134,7 @@ _DEPTH = 4
 
 
 def read_results(paths: Sequence[Path]) -> tuple[list[ResultFile], list[str]]:
-    """Read JSON files, and folders, which are searched for them.
-
-    Returns:
-        The results, and a line for each file that is none, or folder that has none.
-
-    Raises:
-        ValueError: there is no such file or folder.
-    """
+    """Read JSON files, also in folders; return the results, and a line for each file that is none."""
     found: dict[Path, str] = {}
     results, problems = [], []
     for path in paths:
@@ -268,12 +222,7 @@ def shown_number(value: float) -> str:
 
 
 def shown_cell(column: str, value: Any) -> str:
-    """Return a cell as text.
-
-    Args:
-        column: the key of the column; `..._bytes` are shown in MiB or GiB.
-        value: the cell.
-    """
+    """Return a cell as text; those of columns `..._bytes` are shown in MiB or GiB."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -303,10 +252,7 @@ def column_name(key: str) -> str:
 
 
 def table_of(title: str, rows: Sequence[dict[str, Any]], folded: bool = False) -> Table:
-    """Return a table with each key of each row, nested ones too, that has a value somewhere.
-
-    It is folded if it is large, too.
-    """
+    """Return a table, folded if large, of each key, nested ones too, that has a value somewhere."""
     flat = [_flat(row) for row in rows]
     header = tuple(
         dict.fromkeys(key for row in flat for key, value in row.items() if value not in (None, ""))

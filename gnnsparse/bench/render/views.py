@@ -62,9 +62,7 @@ _CASES_DRAWN, _BARS, _NAMED = 40, 14, 12
 def benchmark_of(rows: list[Row]) -> tuple[str, str] | None:
     """Return the section and the key of the times of rows of `gnnsparse bench`; None if they are others.
 
-    Raises:
-        KeyError: some rows have the keys of a benchmark, and others lack one.
-        ValueError: a time is no number above 0.
+    Errors are raised if only some rows have the keys of a benchmark, or a time is no number above 0.
     """
     for section, keys, time in _BENCHMARKS:
         if not any({*keys, time} <= row.keys() for row in rows):
@@ -175,13 +173,6 @@ def show_times(
 
     A peer counts in the same precision or in fp32. What Python launches is compared with what Python
     launches, what is captured in a CUDA graph with everything.
-
-    Args:
-        file: name of the file.
-        rows: rows for which `is_timed` holds.
-        section: the section of the comparisons.
-        time: the key of the times; "": all keys of times.
-        about: what all rows have in common, in words.
     """
     if _are_pairs(rows):
         timed = [
