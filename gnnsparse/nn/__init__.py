@@ -39,11 +39,7 @@ __all__ = [
 
 
 def find_layers() -> None:
-    """Import every file in this folder, and add its layers to this package.
-
-    Raises:
-        ValueError: two files define layers with one name.
-    """
+    """Import every file in this folder, and add its layers to this package; raise if two have one name."""
     for module in discover(__name__):
         for name in getattr(module, "__all__", ()):
             layer = getattr(module, name)

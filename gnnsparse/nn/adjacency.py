@@ -32,13 +32,11 @@ __all__ = [
 
 
 class Fingerprint:
-    """What is remembered of a tensor, to be compared with what is remembered of a tensor in a later call.
+    """What is remembered of a tensor, to be compared with what is remembered of one in a later call.
 
-    On the CPU it is a hash of the contents, because torch does not count the changes that are made through
-    NumPy, `.data`, DLPack or another process. It reads 20 GB/s and more, which is a few hundredths of the
-    time of a sparse product. On a GPU a hash would make the host wait for the device, so that it is the
-    tensor object, its version counter, address, shape, strides and dtype. Changes that torch does not count,
-    through `.data`, DLPack or a kernel of another library, are not noticed there. None equals None only.
+    On the CPU it is a hash of the contents (20 GB/s and more), because torch does not count changes made
+    through NumPy, `.data`, DLPack or another process. On a GPU a hash would make the host wait: it is the
+    object, its version counter and place, so that changes that torch does not count are not noticed.
     """
 
     __slots__ = ("_ref", "_what")
@@ -91,10 +89,7 @@ class Recipe(Protocol[_Made]):
     """How a layer makes an adjacency of edges. Recipes are frozen dataclasses, which are compared."""
 
     def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _Made:
-        """Make the adjacency of edges [2, edges] between `size` = (sources, targets).
-
-        `weighted` says whether `values` will be called with edge weights.
-        """
+        """Make the adjacency of edges between (sources, targets); `weighted`: `values` will get weights."""
 
 
 def check_precision(operand: SparseOperand, precision: Precision | None) -> None:
@@ -129,13 +124,9 @@ DEFAULT = Preparation()
 
 @dataclass(frozen=True)
 class GcnRecipe:
-    """How a layer makes a matrix of the edges of a square graph.
+    """How a layer makes a matrix of a square graph's edges; `normalize` scales by D^-1/2 on both sides.
 
-    Attributes:
-        normalize: whether the matrix is scaled by D^-1/2 on both sides, where D holds the sums of the rows.
-        loop_weight: weight of the self-loops that nodes without one get; None: none are added.
-        precision: precision of the operand.
-        preparation: how much work goes into the operand; None: that of `DEFAULT`.
+    Nodes without a self-loop get one of `loop_weight`, unless that is None.
     """
 
     normalize: bool
@@ -149,10 +140,7 @@ class GcnRecipe:
 
 
 def _find_loops(edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the indices of edges that are no self-loops, the nodes with a self-loop, and its index for each.
-
-    If a node has several, the last one counts, as in PyG.
-    """
+    """Return the indices of edges that are no self-loops, nodes with self-loops, and the last one of each."""
     is_loop = edge_index[0] == edge_index[1]
     edges = is_loop.nonzero().flatten()
     nodes, group = edge_index[0][edges].long().unique(return_inverse=True)
@@ -163,9 +151,8 @@ def _find_loops(edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, t
 class GcnAdjacency:
     """The operand that a GcnRecipe makes.
 
-    If it is normalised, has self-loops and no edge weights, the operand has rank-1 weights, and no edge
-    values are needed. In all other cases the operand is the structure alone, and `values` returns its edge
-    values.
+    Normalised with self-loops and no edge weights it has rank-1 weights; otherwise it is the structure alone,
+    and `values` returns its edge values.
     """
 
     def __init__(self, edge_index: torch.Tensor, num_nodes: int, recipe: GcnRecipe, weighted: bool) -> None:
@@ -189,10 +176,7 @@ class GcnAdjacency:
         self._indices: torch.Tensor | None = None
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Compute the edge values float32 [nnz]; None: the operand's own are right. Differentiable.
-
-        The weights are floating-point [edges], 1 each if they are None.
-        """
+        """Compute edge values [nnz] of weights [edges] or of 1 each; None: the operand's own are right."""
         if edge_weight is None:
             if self._has_scales or not self._recipe.normalize:
                 return None
@@ -220,10 +204,7 @@ class GcnAdjacency:
 def check_edge_weight(
     edge_weight: Any, edges: int, device: torch.device, by_head: bool = False
 ) -> torch.Tensor:
-    """Return `edge_weight` if it is a floating-point tensor [edges] on `device`, else raise.
-
-    With `by_head` [edges, heads] is accepted too.
-    """
+    """Return a floating-point tensor [edges] on `device`, `by_head` also [edges, heads]; raise otherwise."""
     if not isinstance(edge_weight, torch.Tensor) or not edge_weight.is_floating_point():
         bad_type("edge_weight", edge_weight, f"a floating-point tensor [{edges}]")
     if edge_weight.shape != (edges,) and not (
@@ -237,14 +218,9 @@ def check_edge_weight(
 
 @dataclass(frozen=True, eq=False)
 class _Entry:
-    """The last adjacency of a layer, and what it was made of. Replaced as a whole, for calls from threads.
+    """The last adjacency of a layer and what it was made of: (size, recipe, whether there are edge weights).
 
-    Attributes:
-        made_for: the size, the recipe, and whether there are edge weights.
-        edges: the edges.
-        adjacency: what was made.
-        weights: the edge weights that `values` were computed from; None: none were computed yet.
-        values: the last edge values.
+    It is replaced as a whole, for calls from threads. `values` were computed from `weights`, None: not yet.
     """
 
     made_for: tuple[tuple[int, int], Any, bool]
@@ -258,14 +234,10 @@ _Cached = TypeVar("_Cached", bound=Adjacency)
 
 
 class AdjacencyMemo(Generic[_Cached]):
-    """Keeps what a layer made of an `edge_index`, for calls with that edge_index.
+    """Keeps what a layer made of an `edge_index`; copies share the operand, pickles do not contain it.
 
-    Copies share the operand; pickles do not contain it.
-
-    Args:
-        forever: False: an edge_index whose `Fingerprint` is another makes a new operand. True: the first
-            operand is used in all calls, whatever their edge_index, which have edge weights if the
-            first has. In both cases edge values that need a gradient are computed in each call.
+    With `forever` the first operand is used whatever the edge_index of a call; else until its `Fingerprint`
+    is another. Edge values that need a gradient are computed in each call.
     """
 
     def __init__(self, forever: bool = False) -> None:
@@ -287,14 +259,7 @@ class AdjacencyMemo(Generic[_Cached]):
     def resolve(
         self, size: tuple[int, int], adj: Any, edge_weight: torch.Tensor | None, recipe: Recipe[_Cached]
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Return the operand of a call, and edge values to use in place of its own weights, or None.
-
-        Args:
-            size: (sources, targets), the numbers of nodes.
-            adj: an operand, which is returned itself, or an edge_index.
-            edge_weight: with an edge_index: floating-point [edges], or None for 1 each.
-            recipe: how a matrix is made of the edge_index.
-        """
+        """Return the operand of a call, `adj` itself if it is one, and values in place of its own or None."""
         if isinstance(adj, SparseOperand):  # the layer has checked what it is
             if edge_weight is not None:
                 bad_value("edge_weight", "goes with an edge_index; an operand has its weights already")
@@ -319,7 +284,6 @@ class AdjacencyMemo(Generic[_Cached]):
         return made
 
     def _find(self, edge_index: torch.Tensor, made_for: tuple[tuple[int, int], Any, bool]) -> _Entry:
-        """Return the entry of an edge_index: the last one, or a new one."""
         entry, (size, recipe, weighted) = self._entry, made_for
         if entry is not None and self._forever:
             if weighted != entry.made_for[2]:

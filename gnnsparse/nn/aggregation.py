@@ -35,13 +35,7 @@ def check_aggregation(aggr: Any) -> str:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """How a layer reduces the features of a node's neighbours, and the recipe of its operands.
-
-    Attributes:
-        reduce: "sum", "mean", "max" or "min".
-        precision: precision of the operand.
-        preparation: how much work goes into the operand; None: that of `DEFAULT`.
-    """
+    """How a layer reduces ("sum", "mean", "max" or "min") features of neighbours, and makes operands."""
 
     reduce: str
     precision: Precision
@@ -53,10 +47,9 @@ class Aggregation:
 
 
 class Neighbours:
-    """The operand that an Aggregation makes.
+    """The operand that an Aggregation makes, in which an edge that is repeated counts several times.
 
-    A mean without edge weights has rank-1 weights in the operand, and a sum none, so that neither stores a
-    value for each edge. An edge that is repeated counts several times.
+    Without edge weights a mean has rank-1 weights and a sum none, so that no edge has a stored value.
     """
 
     def __init__(
@@ -78,10 +71,9 @@ class Neighbours:
             self._fraction = counts[target].float().reciprocal()
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Compute the edge values for a product with the operand; None: its own weights are right.
+        """Compute the edge values float32 [nnz] or [nnz, heads] of weights [edges] or [edges, heads].
 
-        They are float32 [nnz] for floating-point weights [edges], or [nnz, heads] for [edges, heads]; without
-        weights each edge counts 1. Differentiable. The weights of repeated edges are refused for a maximum.
+        None: the operand's own are right. The weights of repeated edges are refused for a maximum.
         """
         operand = self.operand
         merged = self._reduce in ("max", "min") and operand.num_edges != operand.nnz
@@ -121,14 +113,7 @@ def neighbours_of(
 ) -> tuple[SparseOperand, torch.Tensor | None]:
     """Return the operand of a layer's call, and edge values to use in place of its own weights, or None.
 
-    Args:
-        memo: what the layer made before.
-        adj: an operand, a product with which is the reduction, or an edge_index.
-        size: (sources, targets).
-        edge_weight: weights of the edges, or None.
-        reduce: how the layer reduces.
-        precision: what the layer was asked for, or None.
-        weighted: whether the layer has edge weights, so that those of an operand are used.
+    `size` is (sources, targets); `weighted` says whether the layer uses the weights of an operand.
     """
     if isinstance(adj, SparseOperand):
         check_precision(adj, precision)
@@ -175,13 +160,6 @@ def linear_of_neighbours(
     """Apply a linear layer to the reduced features of neighbours, in the order that costs less.
 
     Extrema do not commute with the linear layer.
-
-    Args:
-        operand: the operand, [targets, sources].
-        x: features of the sources, [sources, in_features].
-        values: edge values, or None.
-        linear: the linear layer.
-        reduce: how features are reduced.
     """
     if reduce in ("max", "min"):
         return linear(spmm(operand, x, values, reduce=reduce))
@@ -194,11 +172,9 @@ def linear_of_neighbours(
 def product_first(x: torch.Tensor, weight: torch.Tensor, values: torch.Tensor | None) -> bool:
     """Return whether (A x) W costs less than A (x W), for W the transpose of `weight` [out, in].
 
-    The dense products cost equally much in both. The cost of a sparse product is proportional to its width,
-    the columns or the rows of the weight. There is one in the forward pass, and one in the backward pass for
-    each gradient that has to pass through A: in (A x) W for the gradient of x, which the first layer of a
-    model does not need; in A (x W) for the gradient of x or of W. Without gradients equal widths are for
-    (A x) W, whose dense product adds the bias on its way.
+    A sparse product costs its width, forward and for each gradient that passes through A: in (A x) W for that
+    of x, in A (x W) for that of x or of W. Without gradients equal widths are for (A x) W, whose dense
+    product adds the bias.
     """
     if not torch.is_grad_enabled():
         return weight.shape[1] <= weight.shape[0]

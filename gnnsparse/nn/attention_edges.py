@@ -139,13 +139,7 @@ def padding_bias(pattern: SparseOperand, mask: torch.Tensor, batch: torch.Size) 
 
 
 class AttentionEdges(NamedTuple):
-    """The edges of a call.
-
-    Attributes:
-        operand: the pattern, [L, S].
-        bias: added to the scores, the argument of gnnsparse.attention, or None.
-        is_causal: whether edges to later keys are left out.
-    """
+    """The pattern [L, S] of a call, the `bias` of its edges, and whether later keys are left out."""
 
     operand: SparseOperand
     bias: torch.Tensor | None
@@ -155,9 +149,7 @@ class AttentionEdges(NamedTuple):
 class LayerPatterns:
     """The pattern of a layer, which follows the length of its input.
 
-    Attributes:
-        own: the patterns of the layer's description; None: all keys, unless a call says otherwise.
-        precision: precision of the operands; None: that of the dtype of the queries.
+    `own` None: all keys, unless a call says otherwise. `precision` None: that of the dtype of the queries.
     """
 
     def __init__(self, pattern: Any, options: Any, precision: Precision | None) -> None:
@@ -186,13 +178,9 @@ class LayerPatterns:
     def edges(
         self, given: Given, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor
     ) -> AttentionEdges:
-        """Return the edges of a call.
+        """Return the edges of a call with `lengths` (queries, keys) and `heads` ([batch and] heads).
 
-        Args:
-            given: the call's arguments.
-            lengths: queries L and keys S.
-            heads: sizes before the lengths, [heads] or [batch, heads].
-            like: a tensor with the device and the dtype of the queries.
+        `like` has the device and the dtype of the queries.
         """
         mask, is_causal, bias = given.attn_mask, given.is_causal, given.bias
         if mask is not None:
@@ -237,9 +225,9 @@ def _check_mask(mask: Any, lengths: tuple[int, int], heads: torch.Size, like: to
 
 
 def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> torch.Tensor:
-    """Return the weights [..., heads, nnz] as the caller wants them. Differentiable.
+    """Return the weights [..., heads, nnz] as the caller wants them, dense or sparse COO. Differentiable.
 
-    They are [..., L, S], or [..., heads, L, S] unless they are averaged over the heads: dense, or sparse COO.
+    They are [..., L, S], or [..., heads, L, S] unless they are averaged over the heads.
     """
     if given.average_attn_weights:
         weights = weights.mean(-2)
@@ -260,12 +248,7 @@ MOST_MASKS = 4
 
 @dataclass(frozen=True)
 class MaskPattern:
-    """The pattern of a mask.
-
-    Attributes:
-        operand: the pairs that some head may attend to, [L, S].
-        is_whole: whether the mask adds nothing to the scores of these pairs, in no head.
-    """
+    """The pairs [L, S] that some head may attend to; `is_whole`: the mask adds nothing to their scores."""
 
     operand: SparseOperand
     is_whole: bool
@@ -277,14 +260,10 @@ _lock = ForkLock()
 
 
 def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
-    """Return the pattern of a mask, which is made once while the mask does not change.
+    """Return the pattern of a mask [L, S] or [any, L, S], made once while the mask does not change.
 
-    On the CPU a mask is known by its contents, which takes a pass over it, on a GPU by the tensor object. The
+    On the CPU a mask is known by its contents, on a GPU by the tensor object. True and -inf block pairs. The
     pattern can't be made while a CUDA graph is captured.
-
-    Args:
-        mask: [L, S] or [any, L, S], bool, True for pairs that are blocked; or floating-point, -inf for those.
-        precision: precision of the operand.
     """
     dense = unwrapped("attn_mask", mask)
     can_change = mask.is_floating_point() and (mask.requires_grad or not is_eager())

@@ -42,13 +42,7 @@ Fill = float | torch.Tensor | str
 
 @dataclass(frozen=True)
 class EdgeRecipe:
-    """How a layer makes a pattern of edges.
-
-    Attributes:
-        add_self_loops: whether self-loops are replaced by one for each node that is a source and a target.
-        precision: precision of the operand.
-        preparation: how much work goes into the operand; None: that of `DEFAULT`.
-    """
+    """How a layer makes a pattern, perhaps with one self-loop for each node that is source and target."""
 
     add_self_loops: bool
     precision: Precision
@@ -80,14 +74,9 @@ def _with_loops(edge_index: torch.Tensor, others: torch.Tensor | None, loops: in
 
 
 class Edges:
-    """The edges of a layer's call, those of an edge_index or of an operand.
+    """The edges of a layer's call, `count` of an edge_index or an operand (`given`: its repeats count once).
 
-    Args:
-        operand: the operand, [targets, sources].
-        count: number of edges of the edge_index; for an operand, those that it was prepared from.
-        others: int64 [n], indices of the edges that are no self-loops; None: all edges are used.
-        loops: number of self-loops that follow them.
-        given: whether the operand was given to the layer; its repeated edges then count once.
+    `others` int64 are the edges that are no self-loops (None: all are used), which `loops` self-loops follow.
     """
 
     def __init__(
@@ -112,26 +101,16 @@ class Edges:
         return None if self.given else log_counts(self.operand)
 
     def index(self, edge_index: Any) -> torch.Tensor:
-        """Return the edges with their self-loops, sources over targets; for an operand in its own order.
-
-        `edge_index` is what this object was made of, an edge_index or an operand.
-        """
+        """Return the edges of `edge_index` with self-loops, sources over targets; an operand in its order."""
         if self.given:
             return self.operand.indices().flip(0)
         return _with_loops(unwrapped("adj", edge_index), self._others, self._loops)
 
     def features(self, edge_attr: Any, edge_index: Any, weight: torch.Tensor, fill: Fill) -> torch.Tensor:
-        """Return the features of all edges, [edges, edge_dim], those of self-loops included. Differentiable.
+        """Return the features of all edges in the order of `index`, self-loops included. Differentiable.
 
-        They are in the order of `index`, or for an operand of the edges that it was made from.
-
-        Args:
-            edge_attr: [edges, edge_dim], or [edges] where edge_dim is 1, in the order of the edge_index, or
-                of the edges that the operand was prepared from. Edges with features must not be repeated.
-            edge_index: the edges that this object was made of, or the operand that it has.
-            weight: [.., edge_dim], by which the features will be multiplied.
-            fill: the features of self-loops: a number, a tensor that is expanded to [loops, edge_dim], or
-                how those of the other edges at the target are reduced.
+        `weight` [.., edge_dim] will be multiplied by them; `fill` gives those of self-loops. An operand has
+        them in the order of the edges that it was made from. Edges with features must not be repeated.
         """
         if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
             edge_attr = edge_attr[:, None]
@@ -181,7 +160,6 @@ class Edges:
         return found[: self._loops]
 
     def _sums(self, features: torch.Tensor, mean: bool) -> torch.Tensor:
-        """Sum the features of the edges at each target, in an order that is the same in every run."""
         operand, none = self.operand, features.new_zeros((self._loops, features.shape[1]))
         wide = torch.cat([features, none])
         if wide.dtype in (torch.float16, torch.bfloat16):
@@ -195,9 +173,8 @@ class Edges:
 
 @made_once
 def log_counts(operand: SparseOperand) -> torch.Tensor | None:
-    """Return a bias by which the softmax counts repeated edges several times; None if there are none.
+    """Return a bias, float32 [nnz], by which softmax counts repeated edges several times, or None.
 
-    It is float32 [nnz] in the operand's order, the logarithm of the number of times that each edge was given.
     The operand has no self-loops that `prepare` added.
     """
     if operand.num_edges == operand.nnz:
@@ -279,18 +256,10 @@ def attend(
     want_weights: bool,
     **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Compute attention over the edges of a layer's call.
+    """Compute attention over a layer's edges [targets, heads, features], and wanted weights [edges, heads].
 
-    Args:
-        edges: the edges.
-        q, k, v: see graph_attention.
-        features: features of the edges, in the order in which the operand's edges were given, or None.
-        want_weights: whether the weights are returned.
-        options: further arguments of graph_attention.
-
-    Returns:
-        The output [targets, heads, features], and the weights [edges, heads] in the order of
-        `edges.index`, which repeats of an edge share, or None.
+    `features` are in the order in which the operand's edges were given, `options` go to graph_attention.
+    Weights are in the order of `edges.index`; repeats of an edge share them.
     """
     operand = edges.operand
     if features is not None:  # no edge is repeated

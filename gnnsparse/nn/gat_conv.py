@@ -220,10 +220,7 @@ class GATConv(_GatLayer):
     def _node_scores(
         self, sources: torch.Tensor, targets: torch.Tensor | None
     ) -> tuple[torch.Tensor | None, torch.Tensor]:
-        """Return a . W x of targets and of sources, [nodes, heads] each, by products with one matrix.
-
-        A product reads W x once, where multiplying and summing would write arrays of its size.
-        """
+        """Return a . W x of targets and of sources, [nodes, heads], by products, which read W x once."""
         if targets is sources:
             both = sources.flatten(1) @ _by_heads(torch.cat([self.att_dst, self.att_src]))
             of_targets, of_sources = both.unflatten(1, (2, self.heads)).unbind(1)

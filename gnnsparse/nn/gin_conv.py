@@ -122,11 +122,7 @@ class GINConv(GraphLayer):
 
 
 def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
-    """Return the parts of a network that begins with a linear layer, which nothing watches; else itself.
-
-    The sum over neighbours commutes with the linear layer, and costs less behind it where it makes features
-    fewer.
-    """
+    """Return the parts of a network that begins with a linear layer that nothing watches; else itself."""
     if type(network) is not torch.nn.Sequential or len(network) < 2:
         return (network,)
     if is_watched(network) or not is_plain_linear(network[0]):
@@ -135,7 +131,6 @@ def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
 
 
 def _reset(module: torch.nn.Module) -> None:
-    """Draw the parameters of a module anew: by its `reset_parameters`, or else those of its children."""
     reset = getattr(module, "reset_parameters", None)
     if callable(reset):
         reset()

@@ -30,16 +30,10 @@ def check_features(
     dim: int | None = 2,
     device: torch.device | None = None,
 ) -> torch.Tensor:
-    """Return `x` if a layer can take it, a dense floating-point tensor; else raise.
+    """Return `x` [..., features] if a layer can take it, a dense floating-point tensor; else raise.
 
-    Args:
-        name: the argument.
-        x: the input [..., features].
-        features: its last size; None: any.
-        parameter: what it is multiplied by, whose device and dtype it must have. Under autocast the dtypes
-            may differ. None: any.
-        dim: its number of dimensions; None: at least one.
-        device: where it must be, if there is no parameter; None: anywhere.
+    `dim` None accepts one dimension or more. The device, and without autocast the dtype, are those of the
+    `parameter` that multiplies x.
     """
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or not x.is_floating_point():
         bad_type(name, x, _accepted(features, dim))
@@ -88,13 +82,9 @@ def check_nodes(
     *,
     device: torch.device | None = None,
 ) -> Nodes:
-    """Return the features of sources and of targets that a layer's input `x` holds.
+    """Return the features of sources and of targets that a layer's input holds, one tensor or a pair.
 
-    Args:
-        x: features [nodes, channels], which are those of both; or a pair of the features of sources and of
-            targets, of which the latter may be None.
-        channels: features of a source and of a target; None: any.
-        parameter, device: see check_features.
+    Those of targets may be None. The other arguments are those of check_features.
     """
     if not isinstance(x, (tuple, list)):
         x = check_features("x", x, channels[0], parameter, device=device)
@@ -108,13 +98,9 @@ def check_nodes(
 
 
 def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
-    """Return the numbers of sources and of targets of a layer's graph.
+    """Return the numbers of sources and of targets of a graph; `size` is what the caller gave, or None.
 
-    Args:
-        nodes: features of sources and of targets.
-        size: the numbers of both as the caller gives them, or None. Without features of targets they are as
-            many as the operand has rows, or else as there are sources.
-        adj: an operand, or an edge_index.
+    Without features of targets they are as many as the operand has rows, or else as there are sources.
     """
     sources, targets = nodes[0].shape[0], None if nodes[1] is None else nodes[1].shape[0]
     if size is not None:
@@ -150,8 +136,5 @@ def is_watched(module: torch.nn.Module) -> bool:
 
 
 def is_plain_linear(module: torch.nn.Module, kind: type[torch.nn.Module] = torch.nn.Linear) -> bool:
-    """Return whether a module is a linear layer that nothing watches: a product may stand for it.
-
-    `kind` is the class whose `forward` is known to be that product.
-    """
+    """Return whether nothing watches a layer of the class `kind`, whose `forward` is a product."""
     return type(module) is kind and not is_watched(module)

@@ -63,8 +63,7 @@ propagated_linear: Callable[..., torch.Tensor] = direct(_Propagated)
 def can_propagate(x: Any, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
     """Return whether `propagated_linear` takes these arguments, which a layer then need not check.
 
-    Else there is nothing to record, an argument is not what the layer takes, or a transform, autocast, a
-    trace or a subclass of Tensor has to see the operations one by one.
+    Else there is nothing to record, or a transform, autocast, a trace or a subclass must see each operation.
     """
     if not is_eager() or not torch.is_grad_enabled():  # first: torch.compile need not trace the rest
         return False
@@ -109,10 +108,7 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 
 def linear_in_vectors(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Compute x W^T; in inference on a GPU its rows begin at whole vectors of 16 bytes.
-
-    Kernels read such rows as they are; a matrix of 7 or 41 columns they would copy first.
-    """
+    """Compute x W^T; in inference on a GPU with rows that begin at whole vectors, as kernels read them."""
     features = weight.shape[0]
     rest = features * weight.dtype.itemsize % VECTOR_BYTES
     if rest == 0 or not x.is_cuda or not _is_inference(x, weight):
@@ -130,11 +126,7 @@ def padded_linear(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 def activated_linear(
     x: torch.Tensor, linear: torch.nn.Linear, activation: Callable[[torch.Tensor], torch.Tensor]
 ) -> torch.Tensor:
-    """Apply a linear layer and an activation; in inference in the memory of the layer's result.
-
-    F.relu and F.gelu can be computed in place. If the layer has hooks, which may keep its result, that is
-    left as it is.
-    """
+    """Apply a linear layer and an activation; in inference F.relu and F.gelu in the memory of its result."""
     in_place = _IN_PLACE.get(activation)
     if in_place is None or not is_plain_linear(linear) or not _is_inference(x, linear.weight):
         return activation(linear(x))

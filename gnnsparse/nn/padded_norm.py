@@ -19,14 +19,9 @@ __all__ = ["ignoring_padding"]
 def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Iterator[None]:
     """Make a model compute with padded arrays what it would compute without padding, in a `with` block.
 
-    Each BatchNorm1d takes its statistics over the nodes, one with an attribute `takes_padding` by itself, and
+    Each BatchNorm1d without an attribute `takes_padding` takes its statistics over the nodes, and
     `pool_graphs` leaves the padding out. Everything else in the model has to compute row by row, or along the
-    edges of an operand.
-
-    Args:
-        model: the model.
-        paddings: which rows are nodes, of arrays with each number of rows that has padding; none, or None:
-            all are.
+    edges of an operand. A padding is of arrays with its number of rows; None: all rows are nodes.
     """
     known = [padding for padding in paddings if padding is not None]
     if not known:
@@ -124,11 +119,9 @@ def _normalize(
 
 
 class _BatchNorm(torch.autograd.Function):
-    """The normalisation with statistics over the nodes alone, and these.
+    """The normalisation with statistics over the nodes alone, and these; without second derivatives.
 
-    Each operation is a launch, which takes longer than its arithmetic on small graphs: there are as few as
-    can be. The gradients of padding are 0 where they come from, and what padding holds is finite. It has no
-    second derivatives: x - mean is kept as a number, not as a function of x.
+    There are as few launches as can be. The gradients of padding are 0, what it holds is finite.
     """
 
     @staticmethod

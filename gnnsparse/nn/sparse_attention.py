@@ -34,10 +34,10 @@ def is_nested(x: Any) -> bool:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The tokens of sequences of several lengths, one after another: values [all tokens, features].
+    """The tokens of sequences one after another: values [all tokens, features], int64 [sequences + 1].
 
-    `offsets`, int64 [sequences + 1] on the tokens' device, say where each begins. None: the nested tensor has
-    the older layout torch.strided, which torch's encoder makes of padded sequences in evaluation.
+    Offsets None: the older layout torch.strided, which torch's encoder makes of padded sequences in
+    evaluation.
     """
 
     values: torch.Tensor
@@ -180,10 +180,7 @@ class SparseAttention(torch.nn.Module):
 
     @property
     def _qkv_same_embed_dim(self) -> bool:
-        """False: torch's encoder layer then calls this layer in evaluation too.
-
-        Else it would compute the whole layer by one operator (its fast path), which knows no pattern.
-        """
+        """False: else torch's encoder layer computes all by one operator, which knows no pattern."""
         return False
 
     def reset_parameters(self) -> None:
@@ -273,7 +270,6 @@ class SparseAttention(torch.nn.Module):
 
     @property
     def _rows(self) -> list[int]:
-        """Rows of the weights for queries, keys and values."""
         keys = self.num_kv_heads * self.head_dim
         return [self.embed_dim, keys, keys]
 
@@ -288,10 +284,7 @@ class SparseAttention(torch.nn.Module):
         return self.q_proj_weight if self.in_proj_weight is None else self.in_proj_weight
 
     def _project(self, inputs: list[torch.Tensor], itself: bool) -> list[torch.Tensor]:
-        """Compute queries, keys and values [..., heads, tokens, head_dim] of inputs [..., tokens, features].
-
-        One product computes all where `itself` says that the inputs are one tensor.
-        """
+        """Compute queries, keys and values [..., heads, tokens, head_dim], at once if the inputs are one."""
         bias, rows = self.in_proj_bias, self._rows
         if itself and (weight := self.in_proj_weight) is not None:
             # Not `split`, a function in Python that takes twice as long.
@@ -384,10 +377,7 @@ class SparseAttention(torch.nn.Module):
     def _batches(
         self, query: Any, key: Any, value: Any, pattern: SparseOperand | None
     ) -> tuple[list[torch.Tensor], tuple[int, int]]:
-        """Return the inputs of a call as [..., length, features], and the numbers of queries and keys.
-
-        They are checked, beside the operand of the call, `pattern`, if there is one.
-        """
+        """Check inputs; return them as [..., length, features], and the numbers of queries and keys."""
         queries, keys = (None, None) if pattern is None else pattern.shape
         weight = self._query_weight()
         q = self._batch("query", query, self.embed_dim, weight, queries)

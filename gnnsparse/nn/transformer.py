@@ -272,11 +272,7 @@ class TransformerEncoder(torch.nn.Module):
 def _given(
     pattern: Any, mask: Any, name: str, padding: torch.Tensor | None, is_causal: bool, bias: Any
 ) -> Given:
-    """Return the arguments of a call as SparseAttention has them.
-
-    `pattern` is the first argument by position after the input, a pattern or torch's mask, `mask` the mask by
-    its `name`.
-    """
+    """Return the arguments of a call as SparseAttention has them; `pattern` by position may be a mask."""
     if isinstance(pattern, torch.Tensor):
         if mask is not None:
             bad_type(name, mask, "one mask; this argument was given by position and by name")
@@ -296,7 +292,6 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 
 def _edges(attn: SparseAttention, src: Sequences | torch.Tensor, given: Given) -> AttentionEdges:
-    """Return the edges of self-attention of an input, which all layers with the same patterns share."""
     if isinstance(src, Sequences):
         refuse_beside_nested(given)
         patterns, like = attn.patterns.get(given.is_causal), _like(src.values)

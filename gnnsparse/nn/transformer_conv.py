@@ -148,7 +148,6 @@ class TransformerConv(EdgeAttention):
         return q, k, v, parts[3] if self.root_weight else None
 
     def _with_root(self, mean: torch.Tensor, root: torch.Tensor) -> torch.Tensor:
-        """Add the node's own term, or weigh both by the gate."""
         if self.lin_beta is None:
             return mean + root
         gate = self.lin_beta(torch.cat([mean, root, mean - root], dim=-1)).sigmoid()

@@ -332,10 +332,9 @@ def rows_per_warp(rates: AttentionRates, rows: int, nnz: int, multiprocessors: i
 
 
 def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, forward: bool) -> bool:
-    """Return whether a pass over CSR rows is faster over tiles than edge by edge.
+    """Return whether a pass over CSR rows is faster over tiles than edge by edge (notes/log.md).
 
-    It is where a warp takes all heads at once, and they are more than a part of the `most` that it takes;
-    forward in heads of some width (notes/log.md).
+    It is where a warp takes all heads at once, and they are more than a part of the `most` that it takes.
     """
     return rates.tile_heads * most < heads <= most and (not forward or width >= rates.tile_width)
 

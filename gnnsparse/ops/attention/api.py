@@ -251,15 +251,7 @@ _quick_by_head = direct(_ByHead)
 
 
 def _by_head(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Multiply each head by its matrix. Differentiable.
-
-    Args:
-        x: [n, H, a].
-        weight: [H, a, b], of the dtype of x.
-
-    Returns:
-        [n, H, b] in the dtype of x.
-    """
+    """Multiply each head by its matrix: [n, H, a] by [H, a, b] to [n, H, b] in the dtype of x."""
     if is_eager() and not torch.is_autocast_enabled(x.device.type):
         return _quick_by_head(x, weight)
     return torch.bmm(x.transpose(0, 1), weight).transpose(0, 1).to(x.dtype)
@@ -272,14 +264,9 @@ _DOTS = ("dot", "cosine")
 
 @dataclass
 class _Given:
-    """Checks of the arguments that have to go together; all sizes are known after `nodes`.
+    """Checks of arguments that have to go together; heads, width (D) and value_width are known after `nodes`.
 
-    Attributes:
-        operand: the operand [L, S].
-        score: the name of the score.
-        dtypes: the dtypes that are accepted.
-        in_coo: whether edge tensors are in the order of the edges given to `prepare`.
-        heads, width, value_width: H, D and Dv.
+    `in_coo`: edge tensors are in the order of the edges given to `prepare`.
     """
 
     operand: SparseOperand
@@ -422,10 +409,9 @@ def _scaled(
 
 
 def _suits_attention(call: GraphCall) -> bool:
-    """Return whether `gnnsparse.attention`, which has more kernels, is to compute a call.
+    """Return whether a call is scaled dot-product attention and `attention` has more kernels for it.
 
-    It can if the call is scaled dot-product attention. Where its plans are the kernels over rows, these run
-    here, without conversions of its layouts.
+    Where its plans are the kernels over rows, these run here, without conversions of its layouts.
     """
     a = call.arrays
     has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
@@ -444,10 +430,7 @@ def _suits_attention(call: GraphCall) -> bool:
 
 
 def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
-    """Compute a call by `attention`, whose plan has the choice of more kernels.
-
-    Nothing is rounded to 8 bits, as in the kernels of this operation.
-    """
+    """Compute a call by `attention`, with nothing rounded to 8 bits, as in the kernels of this operation."""
     a = call.arrays
     out: torch.Tensor = attention(
         call.operand.unquantized, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,

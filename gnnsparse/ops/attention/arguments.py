@@ -30,16 +30,9 @@ Needs = tuple[bool, bool, bool, bool]
 
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
-    """Attention over the nonzeros of an operand [L, S], for H heads in each of B batch entries.
+    """Attention over an operand [L, S] for H heads in each of B batch entries: q [B, H, L, D], k and v.
 
-    Attributes:
-        operand: the operand, whose nonzeros are the edges.
-        q, k, v: [B, H, L, D], [B, H, S, D], [B, H, S, Dv], any strides.
-        bias: [B or 1, H or 1, nnz] in the operand's own order, or None.
-        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
-        scale: factor of the dot products.
-        dropout_p: probability with which a weight is dropped.
-        is_causal: whether edges with column > row are masked.
+    Strides are any. The bias is [B or 1, H or 1, nnz] in the operand's order, the seed int64 [1] or None.
     """
 
     operand: SparseOperand
@@ -64,10 +57,7 @@ class AttentionCall:
 
 
 def to_heads(x: torch.Tensor, leading: tuple[int, ...]) -> torch.Tensor:
-    """Broadcast `x` [..., n, d] to the leading sizes `leading`, and fold all but the last: [B, H, n, d].
-
-    The result is a view, unless more than two leading dimensions have strides that can't be folded.
-    """
+    """Broadcast `x` [..., n, d] to the leading sizes, and fold all but the last, by a view if it can be."""
     if x.shape[:-2] != leading:
         x = x.expand(*leading, *x.shape[-2:])
     return x.flatten(0, -4) if len(leading) > 2 else four_dimensions(x)
@@ -137,15 +127,11 @@ class Arrays(NamedTuple):
 
 
 class Result(NamedTuple):
-    """Results of graph attention.
+    """Results of graph attention: sums [L, H, Dv] of values and [L, H, d_e] of mapped features (or None).
 
-    Attributes:
-        out: [L, H, Dv] in the dtype of v: sums of weight * value.
-        mapped: [L, H, d_e] in the dtype of v: sums of weight * mapped features; None: there are none, or
-            they take no part in the values.
-        stats: float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a
-            GPU of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge
-            that counts; 0 and 1 without softmax.
+    `stats` float32 [L, H, 2]: for each row what its scores are lowered by before they are exponents (on a GPU
+    of 2), and the factor that makes the sum of its weights 1; 0 and 0 for rows without an edge that counts; 0
+    and 1 without softmax.
     """
 
     out: torch.Tensor
@@ -163,19 +149,9 @@ class Result(NamedTuple):
 class GraphCall(NamedTuple):
     """Attention over the nonzeros of an operand [L, S] for H heads, edge tensors in the operand's order.
 
-    Attributes:
-        operand: the operand, whose nonzeros are the edges.
-        arrays: the tensors, any strides.
-        score: "dot", "additive" or "gatv2".
-        scale: factor of dot products.
-        negative_slope: slope of leaky_relu below 0.
-        to_keys, to_values: what `features` are added to. `mapped` takes part in the scores if `mapped_q` is
-            there, and in the values if `to_values`.
-        clamp: scores are clamped to [-clamp, clamp]; 0: they are not.
-        normalize: whether the weights of a row are divided by their sum.
-        is_causal: whether edges with column > row are masked.
-        dropout_p: probability with which a weight is dropped.
-        seed: seed of dropout, int64 [1]; None if dropout_p is 0.
+    `features` are added `to_keys` and `to_values`; `mapped` takes part in the scores if `mapped_q` is there,
+    and in the values if `to_values`. Scores ("dot", "additive" or "gatv2") are clamped to [-clamp, clamp]
+    unless it is 0. The seed of dropout is int64 [1], or None.
     """
 
     operand: SparseOperand
@@ -203,10 +179,9 @@ class GraphCall(NamedTuple):
         return self[2:-1]
 
     def rounded(self) -> GraphCall:
-        """Return the call with its tensors as the CPU's kernels read them, with contiguous rows.
+        """Return the call as the CPU's kernels read it: rounded to the precision, with contiguous rows.
 
-        Operands of products are rounded to the precision. Biases, `att`, and with additive scores all but the
-        values are in float32.
+        Biases, `att`, and with additive scores all but the values are in float32.
         """
         a, precision = self.arrays, self.operand.precision
         scored = Precision.FP32 if self.score == "additive" else precision
@@ -217,10 +192,9 @@ class GraphCall(NamedTuple):
 
 
 def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
-    """Return gradients as kernels write them in the shapes and dtypes of the tensors that they belong to.
+    """Return gradients of every head in the shapes and dtypes of the tensors, which heads may share.
 
-    Kernels write those of every head, and of `att` a sum for each group of rows; tensors that heads share get
-    the sum of the heads' gradients.
+    Kernels write that of `att` as a sum for each group of rows.
     """
 
     def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:

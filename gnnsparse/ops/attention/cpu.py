@@ -39,10 +39,7 @@ def _readable(call: AttentionCall) -> AttentionCall:
 
 
 def _interleaved(x: torch.Tensor) -> bool:
-    """Return whether `x` [B, H, n, d] is stored row by row, with the heads of a row beside one another.
-
-    Kernels then take the heads of a row one after another in one thread, since they share cache lines.
-    """
+    """Return whether heads of a row of `x` [B, H, n, d] are neighbours; one thread then takes them all."""
     return x.stride(1) < x.stride(2)
 
 
@@ -62,8 +59,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(call: AttentionCall, stats: torch.Tensor, grad_out: torch.Tensor, needs: Needs) -> Grads:
     """Compute the gradients of `schema.run_backward`, that of the bias in float32.
 
-    The output is not read: delta, the row sum of grad_out times out, equals the row sum of the weights times
-    their gradients, which has no rounding of the output in it.
+    Delta, the row sum of grad_out times out, is that of the weights times their gradients: `out` is not read.
     """
     operand, threads = call.operand, torch.get_num_threads()
     found = empty_grads(call, needs)
@@ -104,7 +100,6 @@ def graph_forward(call: GraphCall) -> Result:
 
 
 def _new_edges(call: GraphCall) -> torch.Tensor:
-    """Allocate the weight of each edge and the gradient of its score, float32 [nnz, H, 2]."""
     device = call.operand.device
     return torch.empty(call.operand.nnz, call.heads, 2, dtype=torch.float32, device=device)
 
@@ -125,10 +120,9 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
 
 
 def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
-    """Allocate the gradients that the kernels write.
+    """Allocate the gradients that the kernels write, in the dtypes of the arguments.
 
-    They are in the dtypes of the arguments; float32 where the kernels write nothing else, and where the
-    gradients of all heads are added up afterwards.
+    They are float32 where kernels write nothing else, and where those of all heads are added up afterwards.
     """
     heads, additive = call.heads, call.score == "additive"
 

@@ -36,24 +36,14 @@ __all__ = ["backward", "forward"]
 
 
 class _PanelPass(NamedTuple):
-    """The arguments from the operand for the kernels of a pass over panels.
-
-    Attributes:
-        panel, work: the panels of bits and their work list.
-        head: panels, stored rows and work list as native arguments, those before the workspace.
-    """
+    """Panels of bits, their work list, and the native arguments of a pass that come before the workspace."""
 
     panel: BlockedMatrix
     work: WorkList
     head: tuple[Any, ...]
 
     def workspace(self, heads: int, widths: tuple[int, ...], device: torch.device) -> torch.Tensor | None:
-        """Allocate the workspace for partial results of panels that are divided among items of a work list.
-
-        Returns:
-            Uninitialised float32 memory: for each row of a partial result of each head its sums of each
-            width, padded, and two floats of the softmax (shift and sum). None if no panel is divided.
-        """
+        """Allocate float32 for partial results of divided panels, or None: sums and two numbers a row."""
         if self.work.partials == 0:
             return None
         floats = sum(map(partial_width, widths)) + _native.PARTIAL_ROW_STATS
@@ -63,7 +53,6 @@ class _PanelPass(NamedTuple):
 
 @made_once
 def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
-    """Return the arguments of a pass over the rows of an orientation by a plan, which are cached."""
     panel, view, work = kernels.score_panels(plan.tile_limit, plan.longest_first, plan.height, "attention")
     rows = _native.StoredRows(kernels.csr.indptr, kernels.row_ids)
     return _PanelPass(panel, work, (view, rows, work.view))
@@ -72,11 +61,10 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
 class _DkvPlaces(NamedTuple):
     """Places of the partial sums of dK and dV: those of a column are neighbours, in the order of the panels.
 
-    Attributes:
-        places: int32 [K tiles, 8, 4]: at [n, j] the place of column slot 8 (n // 2) + 2 j + n % 2 of the
-            K tile; -1 for padded slots. A head has room for the sums of padded slots too, which are not
-            written.
-        starts: int32 [columns + 1], the first place of each column.
+    `places` int32 [K tiles, 8, 4]: at [n, j] that of column slot 8 (n
+
+    2) + 2 j + n % 2 of a K tile; -1 for padded slots. `starts` int32 [columns + 1]: the first place of each
+    column.
     """
 
     places: torch.Tensor
@@ -85,7 +73,6 @@ class _DkvPlaces(NamedTuple):
 
 @made_once
 def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
-    """Return the places at which the fused backward pass writes partial sums of dK and dV, cached."""
     slots = kernels.panel(SCORE_ROWS, bits=True).columns
     real = torch.nonzero(slots >= 0).squeeze(1)
     by_column = real[torch.argsort(slots[real], stable=True)]

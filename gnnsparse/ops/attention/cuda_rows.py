@@ -86,10 +86,7 @@ def _rates(kernels: KernelCache) -> AttentionRates:
 
 
 def _can_take_tiles(call: GraphCall, forward: bool) -> bool:
-    """Return whether the kernels of tiles, which multiply on Tensor Cores, compute a pass.
-
-    They take dot products and additive scores without any other term, and forward additive scores alone.
-    """
+    """Return whether the kernels of tiles compute a pass: plain dot products, or additive scores."""
     a, storage = call.arrays, call.operand.precision.storage
     width = a.v.shape[2]
     if _native.graph_tile_heads(width) == 0:
@@ -166,13 +163,7 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
 
 
 class _Backward:
-    """The passes of a backward pass.
-
-    Args:
-        call: the arguments of attention, laid out for the kernels.
-        needs: which gradients are needed, by the names of Arrays.
-        tiles: whether the kernels of tiles run.
-    """
+    """The passes of a backward pass; `needs` says by the names of Arrays which gradients are needed."""
 
     def __init__(self, call: GraphCall, needs: dict[str, bool], tiles: bool) -> None:
         self.call, self.needs, self.tiles = call, needs, tiles
@@ -203,11 +194,9 @@ class _Backward:
     def rows(self, result: Result, **given: torch.Tensor | None) -> tuple[torch.Tensor, Arrays]:
         """Run the pass over rows: what it stores of the edges, and gradients but of k, v and mapped.
 
-        Args:
-            result: the results of the forward pass, laid out like v.
-            given: by the native names the gradients of the results, "out" and "mapped", laid out like v; that
-                of the weights, "weights", float32 [nnz, H]; and "inner", the sum over a row's edges of
-                weight * its gradient, float32 [L, H]; None: that of the results.
+        `given`, by native names: the gradients of the results "out" and "mapped", laid out like v; of
+        "weights", float32 [nnz, H]; and "inner", float32 [L, H], the sum over a row's edges of weight * its
+        gradient.
         """
         call, a = self.call, self.call.arrays
         work, items = _rows(call.operand.kernels, call, self.tiles)

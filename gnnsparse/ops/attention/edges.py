@@ -18,12 +18,8 @@ __all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
 class EdgeOrder(NamedTuple):
     """How nonzeros and the edges given to `prepare` correspond.
 
-    Attributes:
-        edge_of: for each nonzero the index of its edge, int64 [nnz]; `edges` for self-loops that were added.
-        nonzero_of: for each edge the index of its nonzero, int64 [edges].
-        edges: number of edges.
-        has_repeats: whether edges share a nonzero.
-        has_added: whether `prepare` added self-loops, which are none of the edges.
+    `edge_of` int64 [nnz] has `edges` for self-loops that were added (`has_added`); `nonzero_of` is int64
+    [edges]; `has_repeats`: edges share a nonzero.
     """
 
     edge_of: torch.Tensor
@@ -67,11 +63,7 @@ _reorder = direct(_Reorder)
 
 
 def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
-    """Reorder [edges, ...] to the operand's order [nnz, ...]; self-loops that were added get zeros.
-
-    Raises:
-        ValueError: an edge was given several times, so that its rows of `x` would belong to one nonzero.
-    """
+    """Reorder [edges, ...] to the operand's [nnz, ...], 0 for added self-loops; raise for repeated edges."""
     found: torch.Tensor
     if torch.compiler.is_compiling():  # which can't look up what is cached with an operand
         found = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)

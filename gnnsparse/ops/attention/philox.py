@@ -24,10 +24,7 @@ def _multiply(x: torch.Tensor, factor: int) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def philox4x32(counter: _Words, key: tuple[torch.Tensor, torch.Tensor]) -> _Words:
-    """Compute ten rounds of Philox.
-
-    Words are int64 tensors in [0, 2^32); counter and key are broadcast against each other.
-    """
+    """Compute ten rounds of Philox of words in [0, 2^32), int64 tensors that are broadcast."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(_ROUNDS):
@@ -49,13 +46,7 @@ def dropout_threshold(p: float) -> int:
 
 
 def keeps(seed: torch.Tensor, index: torch.Tensor, head: int, p: float) -> torch.Tensor:
-    """Compute which edges dropout with probability `p` leaves, bool [edges].
-
-    Args:
-        seed: int64 [1], the key.
-        index: (row, column) of each edge, int64 [2, edges].
-        head: index of the head among those of all batch entries.
-    """
+    """Compute which edges `index` [2, edges] dropout leaves; `head` counts those of all batch entries."""
     key = (seed & _WORD, (seed >> 32) & _WORD)
     zero = torch.zeros_like(seed)
     word = philox4x32((index[0], index[1], zero + head, zero), key)[0]

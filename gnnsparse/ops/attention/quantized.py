@@ -70,10 +70,7 @@ def dequantized(call: AttentionCall) -> AttentionCall:
 
 
 def differentiable(call: AttentionCall) -> AttentionCall:
-    """Return `dequantized(call)` for autograd and transforms: gradients pass the rounding unchanged.
-
-    Numbers of float64 are not rounded.
-    """
+    """Return `dequantized(call)`, but of float64, for autograd: gradients pass the rounding unchanged."""
     precision = call.operand.kernels.quantization
     if precision is None:
         return call
@@ -101,9 +98,8 @@ def takes_bytes(call: AttentionCall, plan: Plan) -> bool:
 def native_attention(call: AttentionCall) -> _native.QuantizedAttention:
     """Return the native form of a call on a GPU, whose K and V are stored in 8 bits for it.
 
-    A row of K and the row of V lie side by side, in one line of memory if they have 64 features. The scales
-    of K, and that of the scores, are multiplied into Q: its products with numbers then have the size of
-    scores, whatever the scales are.
+    A row of K and the row of V lie side by side. The scales of K, and that of the scores, are multiplied into
+    Q: its products with numbers then have the size of scores, whatever the scales are.
     """
     precision = call.operand.kernels.quantization
     assert precision is not None

@@ -57,18 +57,15 @@ def _or_empty(grads: Tensors, like: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def _runs_unfused(call: AttentionCall, plan: Plan | None) -> bool:
-    """Return whether attention on a CPU is not fused: by the plan, or because its format has nothing else."""
     return isinstance(plan, UnfusedPlan) or call.operand.kernels.runs_format_alone
 
 
 def run_forward(call: AttentionCall, plan: Plan | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention on the operand's device by a plan; None: the operand's own.
+    """Compute attention on the operand's device by a plan (None: its own): output and statistics.
 
-    Returns:
-        The output, [B, H, L, Dv] in the dtype and memory order of q; and for each row what its scores (on a
-        GPU as exponents of 2) are lowered by before they are exponents, and the factor that makes the sum of
-        its weights 1, float32 [B, H, L, 2]; both are 0 for rows without unmasked edges. Rows are in the
-        caller's numbering.
+    The output [B, H, L, Dv] has the dtype and memory order of q. The statistics, float32 [B, H, L, 2] in the
+    caller's numbering of rows, are what a row's scores (on a GPU as exponents of 2) are lowered by before
+    they are exponents, and the factor that makes the sum of its weights 1; both are 0 without unmasked edges.
     """
     if not path().takes(call.operand.device):
         run = unfused.forward if _runs_unfused(call, plan) else cpu.forward
@@ -97,19 +94,10 @@ def run_backward(
     call: AttentionCall, out: torch.Tensor, stats: torch.Tensor, grad: torch.Tensor, needs: Needs,
     plan: Plan | None = None,
 ) -> Grads:  # fmt: skip
-    """Compute the gradients of q, k, v and bias on the operand's device; those not needed are None.
+    """Compute the needed gradients of q, k, v and bias, in their shapes and dtypes, and memory orders.
 
-    Where k and v are rounded to 8 bits, gradients pass the rounding unchanged.
-
-    Args:
-        call: the arguments of `run_forward`.
-        out, stats: its results.
-        grad: gradient of `out`, [B, H, L, Dv], any strides.
-        needs: which gradients are needed.
-        plan: the plan given for the forward pass; None: the operand's own.
-
-    Returns:
-        Gradients in the shapes and dtypes of the arguments; those of q, k and v in their memory orders.
+    Where k and v are rounded to 8 bits, gradients pass the rounding unchanged. `grad` [B, H, L, Dv] is that
+    of `out`, any strides; `plan` the one given for the forward pass.
     """
     given, call = call, dequantized(call)
     if not path().takes(call.operand.device):
@@ -157,14 +145,7 @@ def run_graph(call: GraphCall, wants_weights: bool) -> Outputs:
 def _graph_gradients(
     call: GraphCall, outputs: Sequence[Any], grads: Tensors, needs: Sequence[bool]
 ) -> Arrays:
-    """Compute the gradients of the arrays on the operand's device; those not needed are None.
-
-    Args:
-        call: the arguments of graph attention.
-        outputs: out, mapped and stats, as an operator returns them.
-        grads: gradients of out, of mapped and of the weights; None: there is none.
-        needs: which gradients are needed.
-    """
+    """Compute the needed gradients of the arrays from those (or None) of out, mapped and the weights."""
     out, mapped, stats = outputs
     result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
@@ -181,14 +162,8 @@ def _graph_gradients(
 class _Recorded(torch.autograd.Function):
     """What both operations have in common: gradients by kernels, by an operator, or with a graph.
 
-    Attributes:
-        tensors: number of tensors that get gradients.
-        options: number of options that the gradient takes too.
-        saved: number of results that the gradient takes.
-        differentiable: places of the results that have gradients.
-        run: computes the results by kernels.
-        gradients: computes the gradients that are needed by kernels, or if they are traced by an operator.
-        unfused: computes the results that have gradients by operations that autograd differentiates.
+    `tensors` arguments get gradients, `options` options and `saved` results are what the gradient takes, and
+    `differentiable` are the places of results that have one.
     """
 
     tensors: ClassVar[int]
@@ -235,8 +210,6 @@ class _Recorded(torch.autograd.Function):
 def _with_graph(
     compute: Callable[[list[Any]], Tensors], tensors: list[Any], needs: Sequence[bool], grads: Tensors
 ) -> Tensors:
-    """Compute gradients that can be differentiated again, from those of the results of `compute`."""
-
     def run(*wanted: torch.Tensor) -> tuple[torch.Tensor, ...]:
         found = iter(wanted)
         outputs = compute([next(found) if need else x for x, need in zip(tensors, needs, strict=True)])

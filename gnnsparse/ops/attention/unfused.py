@@ -46,14 +46,9 @@ def _exact(x: torch.Tensor) -> torch.Tensor:
 
 
 class _Head(NamedTuple):
-    """One head of one batch entry.
+    """One head of one batch entry: its place `at`, that of its bias, tensors, and masked scores [nnz].
 
-    Attributes:
-        at: (batch entry, head).
-        of_bias: the first two indices of its bias in [B or 1, H or 1, nnz].
-        q, k, v: [L, D], [S, D], [S, Dv].
-        scores: scaled, biased and masked: float32 [nnz], float64 for float64 q.
-        factors: what dropout multiplies the weights with, [nnz]: 0 or 1 / (1 - p); None without dropout.
+    `factors` are what dropout multiplies the weights with, 0 or 1 / (1 - p), or None.
     """
 
     at: tuple[int, int]
@@ -70,7 +65,6 @@ class _Head(NamedTuple):
 
 
 def _heads(call: AttentionCall, impl: str = "auto") -> Iterator[_Head]:
-    """Yield all heads of all batch entries, in order; `impl` is that of sddmm."""
     a, bias, seed, index = call.operand.unquantized, call.bias, call.seed, None
     if call.is_causal or seed is not None:
         index = call.operand.indices()
@@ -93,10 +87,9 @@ def _heads(call: AttentionCall, impl: str = "auto") -> Iterator[_Head]:
 
 
 def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute attention by the three operations, which autograd differentiates and `impl` is passed to.
+    """Compute the output and the weights after dropout [B, H, nnz] by three operations, in the dtype of q.
 
-    Returns:
-        The output [B, H, L, Dv] and the weights after dropout [B, H, nnz], both in the dtype of q.
+    Autograd differentiates them, and `impl` is passed to them.
     """
     call = differentiable(call)
     a, q = call.operand.unquantized, call.q
@@ -113,10 +106,9 @@ def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor
 
 
 def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the statistics of each row's softmax as the kernels of the device have them, float32 [rows, 2].
+    """Return the statistics of each row's softmax as the device's kernels have them, float32 [rows, 2].
 
-    They are the largest score and its weight, which take no sum whose order could vary. Kernels of a GPU
-    compute powers of two, and lower exponents by whole numbers.
+    They are the largest score and its weight, which take no sum whose order could vary.
     """
 
     def largest(x: torch.Tensor) -> torch.Tensor:
