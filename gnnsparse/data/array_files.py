@@ -36,11 +36,7 @@ Shape = tuple[int | None, ...]
 
 
 class Arrays:
-    """The arrays of an npz archive by name, of which each is read when it is asked for.
-
-    Attributes:
-        names: the names of the arrays.
-    """
+    """The arrays of an npz archive, `names`, of which each is checked and read when it is asked for."""
 
     def __init__(self, archive: zipfile.ZipFile, size: int) -> None:
         self._archive = archive
@@ -55,15 +51,10 @@ class Arrays:
         self.names = frozenset(self._members)
 
     def read(self, name: str, kinds: str, shape: Shape | None = None) -> np.ndarray:
-        """Read an array.
+        """Read an array, in the byte order of this machine, contiguous and writable.
 
-        Args:
-            name: its name.
-            kinds: the kinds of numpy's types that are accepted, as in "iu".
-            shape: its shape, in which None stands for any size; None: any shape.
-
-        Returns:
-            The array, in the byte order of this machine, contiguous and writable.
+        `kinds` are the kinds of numpy's types that are accepted, as in "iu"; None in `shape` stands for any
+        size.
         """
         member = self._members.get(name)
         if member is None:
@@ -104,15 +95,10 @@ def bytes_of(array: np.ndarray) -> memoryview:
 
 
 def map_npy(path: Path, dtypes: tuple[Any, ...], shape: Shape) -> np.ndarray:
-    """Map the array of an npy file into memory, of which nothing is read but the header.
+    """Map the array of an npy file into memory for reading, of which nothing is read but the header.
 
-    The array can't be written to. The mapping goes on when the file is replaced by another one of its name. A
-    file that is cut short while it is mapped ends the process at the next access to what is missing.
-
-    Args:
-        path: the file.
-        dtypes: the types that are accepted, in the byte order of this machine.
-        shape: its shape, in which None stands for any size.
+    A file that is cut short while it is mapped ends the process at the next access to what is missing; one
+    that is replaced by another of its name stays mapped. `dtypes` are in this machine's byte order.
     """
     open_regular(path).close()
     with reading(path):
@@ -140,7 +126,7 @@ def _check_shape(name: str, array: np.ndarray, wanted: Shape) -> None:
 
 
 def _read_array(name: str, file: IO[bytes], kinds: str, wanted: Shape | None) -> np.ndarray:
-    """Read an array by numpy, which loads no pickles; see `Arrays.read`."""
+    """Read an array by numpy, which loads no pickles."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types
@@ -201,19 +187,10 @@ def parse_rows(
     columns: tuple[int, ...] | None = None,
     exact: bool = True,
 ) -> np.ndarray:
-    """Parse lines of numbers; lines without any, and what follows `%`, are left out.
+    """Parse lines of numbers to [rows, columns], or [rows] of a structured type; `%` begins a comment.
 
-    Args:
-        name: the name of the table in errors.
-        lines: the lines.
-        dtype: a numpy type for all columns, or a structured one.
-        rows: the number of rows.
-        delimiter: what separates numbers; None: white space.
-        columns: the columns to read, so that others may hold anything; None: all.
-        exact: whether there must be so many rows; else there may be fewer.
-
-    Returns:
-        [rows, columns], or [rows] of a structured type.
+    `columns` are those that are read, so that others may hold anything. With `exact` False there may be fewer
+    rows. Numbers are separated by white space if `delimiter` is None.
     """
     dtype = np.dtype(dtype)
     with warnings.catch_warnings():
@@ -236,10 +213,7 @@ def parse_rows(
 
 
 def read_csv(path: Path, dtype: Any, rows: int, columns: int | None = None, exact: bool = True) -> np.ndarray:
-    """Read a table [rows, columns] of comma-separated numbers without a head, `.csv.gz`.
-
-    With `columns` None it may have any number of them; `exact` is that of `parse_rows`.
-    """
+    """Read a table [rows, columns] of comma-separated numbers without a head; `exact` as in `parse_rows`."""
     with open_text(path) as (file, size), reading(path):
         first = bounded_line(file)
         width = first.count(b",") + 1

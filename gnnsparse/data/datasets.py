@@ -67,10 +67,7 @@ def _check_square(graph: Any) -> int:
 
 
 def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
-    """Return `values`, float32 of any shape, if all are finite, else raise.
-
-    A finite sum has finite terms; only where it is not, as large numbers can overflow it, are they looked at.
-    """
+    """Return float32 values if all are finite, else raise; only where their sum is not are they looked at."""
     if math.isfinite(float(values.sum())):
         return values
     wrong = ~torch.isfinite(values)
@@ -81,14 +78,9 @@ def check_finite(name: str, values: torch.Tensor) -> torch.Tensor:
 
 
 def check_labels(name: str, labels: Any, items: int, count: int, *, missing: bool = False) -> None:
-    """Raise if `labels` are no labels of nodes or graphs.
+    """Raise unless `labels` are int64 [items], classes below `count`, or float32 [items, count] of 0 and 1.
 
-    Args:
-        name: the argument.
-        labels: int64 [items], a class below `count` of each item; or float32 [items, count] of 0 and 1.
-        items: the number of nodes or graphs.
-        count: the number of classes or labels.
-        missing: whether some may be missing: classes of -1, and labels of NaN.
+    With `missing` some may be missing: classes of -1, and labels of NaN.
     """
     if isinstance(labels, torch.Tensor) and labels.is_floating_point():
         check_tensor(name, labels, dtypes=(torch.float32,), shape=(items, count))
@@ -107,10 +99,10 @@ def check_labels(name: str, labels: Any, items: int, count: int, *, missing: boo
 
 
 def _check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
-    """Raise if `targets` are no targets of nodes or graphs, of which some may be missing.
+    """Raise unless `targets` are labels, or with `regression` float32 [items] (one number each) or [items,
+    count].
 
-    With `regression` they are float32 [items] (if `count` is 1) or [items, count], finite numbers, NaN for
-    those that are missing; else labels.
+    NaN and the class -1 stand for missing ones.
     """
     if not regression:
         check_labels(name, targets, items, count, missing=True)
@@ -411,10 +403,7 @@ def edge_keys(graph: SparseGraph) -> torch.Tensor:
 
 
 def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
-    """Return for each pair of a row and a column, int64 [k, 2], whether there is such an edge, bool [k].
-
-    `keys` is what `edge_keys` returned of a graph with so many columns.
-    """
+    """Return for pairs (row, column), int64 [k, 2], whether `edge_keys` of a graph has them, bool [k]."""
     wanted = pairs[:, 0] * columns + pairs[:, 1]
     if keys.numel() == 0:
         return torch.zeros_like(wanted, dtype=torch.bool)

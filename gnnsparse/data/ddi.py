@@ -28,17 +28,9 @@ _ARRAYS = ("indptr", "indices", "valid_edge", "valid_edge_neg", "test_edge", "te
 def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
     """Load ogbl-ddi (Hu et al. 2020) with its published split, by the proteins that drugs target.
 
-    Args:
-        root: the file ogbl_ddi.npz, or a folder that has it, in itself or in `graphs`. Its arrays: the CSR
-            arrays `indptr` and `indices` of the training graph, both directions of each edge, and
-            `valid_edge`, `valid_edge_neg`, `test_edge` and `test_edge_neg`, integers [k, 2].
-
-    Returns:
-        The data set, on the CPU.
-
-    Raises:
-        TypeError: `root` is no path.
-        DatasetUnavailableError: there is no such file, it can't be read, or is malformed.
+    `root` is the file ogbl_ddi.npz, or a folder that has it, in itself or in `graphs`. Its arrays: the CSR
+    arrays `indptr` and `indices` of the training graph, both directions of each edge, and `valid_edge`,
+    `valid_edge_neg`, `test_edge` and `test_edge_neg`, integers [k, 2].
     """
     if not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, f"the file {_FILE}, or a folder that has it")

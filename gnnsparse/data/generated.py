@@ -31,13 +31,8 @@ _ARRAYS = ("indptr", "indices", "x", "y")
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """A computed graph of N nodes with features and classes, on the CPU.
-
-    Attributes:
-        graph: N x N, without values.
-        x: float32 [N, F], finite.
-        y: int64 [N], the class of each node, below `classes`.
-        classes: number of classes.
+    """A computed graph of N nodes without values, x float32 [N, F], and classes y, int64 [N], below
+    `classes`.
     """
 
     graph: SparseGraph
@@ -47,17 +42,11 @@ class Generated:
 
 
 def cached_data(name: str, about: str, recipe: object, make: Callable[[], Generated]) -> Generated:
-    """Return the data set of a recipe: from the cache, or computed and stored there.
+    """Return the data set of a recipe: from the cache, or computed by `make` and stored there.
 
-    A damaged file is reported, set aside and made anew. Where the cache can't be written, a CacheWarning says
-    so, and the data set is computed. The folder is $GNNSPARSE_CACHE_DIR or the user's cache folder.
-
-    Args:
-        name: name of the data set.
-        about: its options in a few words, for `gnnsparse cache ls`; "": it has none.
-        recipe: all that the data set depends on, with a `repr` that tells it from others. The release of
-            torch, whose random numbers may change, is added.
-        make: computes the data set.
+    A damaged file is reported, set aside and made anew. `recipe` is all that the data set depends on, with a
+    `repr` that tells it from others; the release of torch, whose random numbers may change, is added. `about`
+    are its options in a few words, for `gnnsparse cache ls`.
     """
     cache = GraphCache(what="the data set")
     cache.check_folder()
@@ -117,15 +106,8 @@ _BRIGHTEST = 16
 def load_digits(split: int = 0) -> NodeDataset:
     """Load 1,797 images of digits with 8 x 8 pixels, each joined with its 8 nearest others by edges.
 
-    The graph is kept in the package's cache with the images, so that a second call does not need
-    scikit-learn, whose import takes longer than training.
-
-    Args:
-        split: number of a random split, from 0 on: 60 training and 30 validation nodes of each class, the
-            others for testing.
-
-    Raises:
-        ImportError: the images are not in the cache, and scikit-learn is not installed.
+    It is cached, as the import of scikit-learn takes longer than training. A random split has 60 training and
+    30 validation nodes of each class, the others are for testing.
     """
     made = cached_data("digits", "", (_DIGITS_VERSION, _NEIGHBOURS, _BRIGHTEST), _read_images)
     masks = split_by_class(made.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
@@ -143,8 +125,7 @@ def _read_images() -> Generated:
 def _nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
     """Make the symmetric graph that joins every point, [N, F], with its `count` nearest others.
 
-    All N x N distances are held in memory. Among points at equal distances those with smaller indices are
-    chosen. Distances between points of small integers are exact, so that every machine makes an equal graph.
+    Of equal distances smaller indices win, and those of small integers are exact: equal graphs everywhere.
     """
     nodes = points.shape[0]
     square = (points * points).sum(dim=1)
@@ -195,16 +176,6 @@ def make_dataset(name: str, scale: float = 1.0, seed: int = 0, split: int = 0) -
     Each community has a class, which most of its nodes share. A node's features are a mean vector of its
     class plus noise, so strong that the class can be told from the features of a neighbourhood only, not from
     those of a single node.
-
-    Args:
-        name: name of a generated graph: "reddit_like", "products_like" or "arxiv_like".
-        scale: factor of the numbers of nodes and edges, at most 1.
-        seed: seed of the graph, the labels and the features.
-        split: number of the random split.
-
-    Raises:
-        ValueError: `scale` is too small for the graph's mean degree.
-        MemoryError: the features or the graph need more memory than this process can get.
     """
     task = _TASKS[name]
     nodes = BLOCK_MODELS[name].scaled(check_scale_of(name, scale))[0]

@@ -57,10 +57,8 @@ def _distinct(keys: torch.Tensor) -> torch.Tensor:
 class Sampler:
     """Draws distinct pairs of nodes on a device, in proportion to the product of the nodes' weights.
 
-    Args:
-        weights: float64 [nodes], on the CPU.
-        bounds: int64 [communities + 1], the first node of each community and the number of nodes, on the CPU.
-        generator: the random numbers, on the device; the attribute may be replaced.
+    `weights` are float64 [nodes], `bounds` int64 [communities + 1] the first node of each community and the
+    number of nodes, both on the CPU; the generator, on the device, may be replaced.
     """
 
     def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, generator: torch.Generator) -> None:
@@ -71,11 +69,8 @@ class Sampler:
         self._bounds_there = bounds.to(self.device)
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divide `count` pairs inside communities among these.
-
-        Yields:
-            A number of pairs, at most `most` or those of one community, and the nodes of the communities that
-            they are in.
+        """Divide `count` pairs inside communities: yield numbers of pairs, at most `most` or those of one
+        community, with the nodes of the communities that they are in.
         """
         weight = self.weight_below[self._bounds_there].cpu()
         wanted = (weight / weight[-1] * count).round().long()
@@ -88,10 +83,8 @@ class Sampler:
             first = last
 
     def even_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divide `count` pairs with any first ends among ranges of nodes of about equal weight.
-
-        Yields:
-            A number of pairs, about `most` or less, and the nodes that their first ends are drawn from.
+        """Divide `count` pairs among ranges of nodes of about equal weight: yield numbers of pairs, about
+        `most` or less, with the nodes that their first ends are drawn from.
         """
         parts = max(1, -(-count // most))
         total = self.weight_below[-1]
@@ -121,16 +114,11 @@ class Sampler:
         return self._bounds_there[behind - 1], self._bounds_there[behind]
 
     def fill(self, count: int, nodes: slice, span: Span, between: bool = False) -> torch.Tensor:
-        """Draw until there are about `count` distinct pairs, or all rounds are used.
+        """Draw until there are about `count` distinct pairs, or all rounds are used; return their keys, int64
+        [pairs].
 
-        Args:
-            count: number of pairs.
-            nodes: the nodes that the first ends are drawn from.
-            span: the range that the second end is drawn from, for each first end.
-            between: whether both ends must be in different communities.
-
-        Returns:
-            Keys, int64 [pairs].
+        First ends are drawn from `nodes`, and second ones from the `span` of each; `between`: both ends must
+        be in different communities.
         """
         found = torch.empty(0, dtype=torch.int64, device=self.device)
         for _ in range(_ROUNDS):
@@ -370,7 +358,7 @@ def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) 
 def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
     """Return quantiles of the Pareto distribution in random order, float64 [nodes].
 
-    With quantiles in place of draws the expected degrees, up to their order, do not depend on the seed.
+    Draws in their place would make the expected degrees depend on the seed.
     """
     weights = torch.arange(nodes, dtype=torch.float64).add_(0.5).div_(nodes)
     weights.pow_(-1 / model.tail).clamp_(max=model.cap)
@@ -380,8 +368,7 @@ def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) ->
 def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
     """Make the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
 
-    Row i holds its smaller neighbours, then its larger ones. The larger ones are in order in the given pairs.
-    A stable sort by the larger node brings the smaller ones into order. Nothing else needs sorting.
+    Row i holds its smaller neighbours, ordered by a stable sort, then its larger ones, in order already.
     """
     upper, lower = (torch.bincount(ends, minlength=nodes) for ends in (small, large))
     indptr = pad((upper + lower).cumsum(0), (1, 0))

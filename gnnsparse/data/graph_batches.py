@@ -32,11 +32,8 @@ _ALIGNMENT = 16
 class BatchPlans:
     """The plans of one orientation of all batches on a GPU, chosen when the first needs them.
 
-    Rows of batches have few nonzeros, and batches differ in size alone. A plan whose rows are not split and
-    not grouped needs nothing of a batch that a GPU would have to compute, and the host to wait for.
-
-    Args:
-        longest_row: number of nonzeros of the longest row of any batch.
+    Rows of batches have few nonzeros, at most `longest_row`, and batches differ in size alone. A plan whose
+    rows are not split and not grouped needs nothing of a batch that the host would have to wait for.
     """
 
     def __init__(self, longest_row: int) -> None:
@@ -56,17 +53,13 @@ class BatchPlans:
 
 
 class _PackedBatches:
-    """Chosen blocks of a block-diagonal matrix, laid one after another and divided among batches.
+    """Chosen blocks of a block-diagonal matrix, laid one after another and divided among batches of `sizes`
+    blocks.
 
     Indices of nodes and of nonzeros are those in the batch. All index arithmetic is on the device, with sizes
-    that are known on the CPU, so that nothing waits for a GPU.
-
-    Args:
-        nodes, edges: int64 [blocks + 1] on the CPU, the first node and the first nonzero of each block of the
-            whole matrix, and the end.
-        chosen: int64 [k] on the CPU, the blocks of one batch after another.
-        sizes: the number of blocks of each batch.
-        device: the device of the matrix.
+    that are known on the CPU, so that nothing waits for a GPU. `nodes` and `edges`, int64 [blocks + 1] on the
+    CPU, are the first node and the first nonzero of each block of the whole matrix, and the end; `chosen`,
+    int64 [k] on the CPU, are the blocks of one batch after another.
     """
 
     def __init__(
@@ -168,10 +161,8 @@ def _aligned(part: torch.Tensor) -> torch.Tensor:
 
 
 class _PaddingSource:
-    """The arrays of a whole block-diagonal operand, each with one element more, which padding reads.
-
-    Behind the last block comes an empty one, in which the nodes of a batch that are padding lie. `nodes` and
-    `edges` are those of _PackedBatches.
+    """The arrays of a whole operand, each with one element more, which padding reads: an empty block behind
+    the last.
     """
 
     def __init__(self, whole: SparseOperand, nodes: torch.Tensor, edges: torch.Tensor) -> None:
@@ -197,13 +188,11 @@ def _with_end(array: torch.Tensor, last: int) -> torch.Tensor:
 class PaddedBlocks:
     """A batch of a fixed number of blocks in static buffers, the same from batch to batch.
 
-    All sizes are bounds: nodes behind those of the blocks have no edges, and nonzeros behind those of the
-    blocks belong to no row. `assemble` writes the arrays of the blocks in `chosen` by operations whose sizes
-    do not depend on them, so that a CUDA graph can hold it. `nodes` is more than any batch has, and `edges`
-    as many or more; `plans` are those of the operand and of its transpose.
+    `assemble` writes the arrays of the blocks `chosen`, int64 [blocks + 1] with the empty block behind all
+    last, by operations whose sizes do not depend on them, so that a CUDA graph can hold it. Sizes are bounds:
+    nodes behind those of the blocks have no edges, and nonzeros behind those of the blocks belong to no row.
 
     Attributes:
-        chosen: int64 [blocks + 1], the numbers of the blocks, and that of the empty block behind all.
         adj: the operand, nodes x nodes.
         graph_ptr: int64 [blocks + 1], the first node of each block, and the number of nodes.
         rows: int64 [nodes], the row of each node in the whole operand; of padding the number of its rows.

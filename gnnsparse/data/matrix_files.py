@@ -31,12 +31,9 @@ _MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The elements of a matrix in any order, in which repeated ones are not yet summed.
+    """The elements of a matrix in any order, repeats not yet summed: row and col int32 [elements], in range.
 
-    Attributes:
-        shape: number of rows and of columns.
-        row, col: int32 [elements], in range.
-        values: float64 or integers [elements]; None: the matrix is a pattern.
+    Values are float64 or integers; None: the matrix is a pattern.
     """
 
     shape: tuple[int, int]
@@ -55,14 +52,9 @@ class _Head:
 
 
 def read_mtx(path: Path) -> Coordinates:
-    """Read a Matrix Market file, `.mtx` or `.mtx.gz`.
+    """Read a Matrix Market file of real numbers, integers or a pattern, `.mtx` or `.mtx.gz`, in any storage.
 
-    Coordinates and arrays of real numbers and integers, and patterns, are read; of general, symmetric and
-    skew-symmetric matrices, and Hermitian ones of real numbers, which are symmetric.
-
-    Returns:
-        All elements: those of symmetric storage on both sides of the diagonal. The zeros of an array are left
-        out, and those of coordinates are kept.
+    Symmetric storage is expanded. The zeros of an array are left out, and those of coordinates are kept.
     """
     with open_text(path) as (file, size), reading(path):
         head = _read_head(file, size)
@@ -281,10 +273,7 @@ def _read_npz(path: Path) -> SparseGraph:
 
 
 def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
-    """Make a matrix of the arrays indptr, indices and shape, and data if there is one, of an archive.
-
-    The names of the arrays begin with the prefix.
-    """
+    """Make a matrix of the arrays indptr, indices, shape and data, if there is one, with a prefix."""
     rows, cols = _shape(arrays, prefix + "shape")
     indptr = arrays.read(prefix + "indptr", "iu", (None,))
     indices = arrays.read(prefix + "indices", "iu", (None,))

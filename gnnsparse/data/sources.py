@@ -53,14 +53,10 @@ class DatasetUnavailableError(RuntimeError):
 
 @dataclass(frozen=True, eq=False)
 class RawNodes:
-    """Features, labels and splits of N nodes, and the edges between them.
+    """N nodes and their edges, int32 [2, edges], sources over targets, in any order and with repeats.
 
-    Attributes:
-        edges: int32 [2, edges], sources over targets, in any order and with repeats.
-        x: float32 [N, F], finite.
-        y: int64 [N], a class of each node below N; or float32 [N, labels] of 0 and 1.
-        train_masks, val_masks, test_masks: bool [splits, N], without overlap in each split; None: the files
-            have no split.
+    x is float32 [N, F], finite; y int64 [N], classes below N, or float32 [N, labels] of 0 and 1; masks are
+    bool [splits, N], without overlap in each split, or None if the files have no split.
     """
 
     edges: torch.Tensor
@@ -92,14 +88,9 @@ class RawNodes:
 
 
 def load_arrays(path: Path, dtypes: dict[str, tuple[torch.dtype, ...]]) -> dict[str, torch.Tensor] | None:
-    """Read the arrays that this package has written to a safetensors file.
+    """Read arrays of given names and types that this package has written to a safetensors file.
 
-    Args:
-        path: the file.
-        dtypes: the arrays that the file may have, with their types.
-
-    Returns:
-        The arrays; None if there is no such file, it is damaged, or has other arrays or types.
+    Return None if there is no such file, it is damaged, or has other arrays or types.
     """
     from safetensors.torch import load_file
 
@@ -140,15 +131,13 @@ class Source:
     """The source of a published data set.
 
     Attributes:
-        name: name of the data set in this package.
         downloader: name of the class in torch_geometric.datasets that downloads the raw files, or "ogb".
         args: arguments of the class after its root.
         read: takes the folder of the raw files and their names, and returns what they hold.
         place: folder of the raw files, relative to the root.
         files: the raw files, relative to `place`.
         site: the site that a download must reach.
-        splits: number of splits in the files; None: they have none.
-        metric: the metric that the data set is scored by.
+        splits: number of splits; None: there is no end of them, since they are random.
         directed: whether the files have each edge in one direction only; reverse edges are then added.
         normalize: whether features are usually divided by the sum of their row.
     """
@@ -198,9 +187,8 @@ def _ogb_downloader(source: Source) -> Any:
 
 @contextlib.contextmanager
 def no_update_check() -> Iterator[None]:
-    """Hide the package `outdated`, by which ogb looks for a newer release of itself when it is imported.
-
-    It asks the network in threads without a time limit, for which a process behind a firewall would wait.
+    """Hide `outdated`, by which ogb, when it is imported, asks the network for a newer release without a time
+    limit.
     """
     if "outdated" in sys.modules:
         yield
@@ -217,10 +205,7 @@ class _DownloadedError(Exception):
 
 
 def _download(source: Source, root: Path) -> Path:
-    """Download the raw files of a data set below `root`, and return their folder.
-
-    Errors of the class that downloads are passed on; they are of many types.
-    """
+    """Download the raw files below `root`, and return their folder; errors of the downloader are passed on."""
     base = import_downloader(source)
 
     def stop(dataset: Any) -> None:
@@ -254,15 +239,8 @@ def data_folder() -> Path:
 
 
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
-    """Read a published data set from its raw files.
-
-    Args:
-        source: the data set.
-        root: a folder with the raw files; None: they are downloaded the first time.
-        download: whether missing files may be downloaded.
-
-    Returns:
-        What the files hold, checked. The caller owns it.
+    """Read a published data set from its raw files in `root`, or None: those that were, or may be,
+    downloaded.
     """
     raw = raw_folder(source, root, download)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
@@ -410,9 +388,8 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staged(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `folder`, which is removed after the `with` block unless it was renamed.
-
-    The caller holds the lock of `folder`.
+    """Yield an empty folder next to `folder`, removed afterwards unless it was renamed; the caller holds the
+    lock.
     """
     staging = folder.with_name(folder.name + ".part")
     shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed

@@ -25,10 +25,10 @@ def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
-    """Draw `train` training and `val` validation nodes of each class; the others are test nodes.
+    """Draw `train` training and `val` validation nodes of each class of y, int64 [N]; the others are test
+    nodes.
 
-    If a class of y, int64 [N], is too small for them, a third of it are test nodes, and the others are
-    divided in the proportion of `train` to `val`. Splits are numbered from 0 on.
+    Of a class that is too small a third are test nodes, the others divided in the proportion of both.
     """
     generator = split_generator(split)
     chosen_train, chosen_val = [], []
@@ -64,10 +64,10 @@ def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, 
 
 
 def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
-    """Take the earliest nodes for training, the next ones for validation, and the last ones for the test.
+    """Take the earliest nodes, by times real [N], for training, the next for validation, the last for the
+    test.
 
-    Nodes of the same time, real [N], are in the same part, so that the fractions are met as nearly as that
-    allows.
+    Nodes of the same time are in the same part; the fractions are met as nearly as that allows.
     """
     moments, counts = times.unique(return_counts=True)
     before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # nodes before each moment

@@ -28,15 +28,11 @@ _FOLDS = 10
 
 @dataclass(frozen=True, eq=False)
 class _TUGraphs:
-    """What the files of a data set hold.
+    """What the files of a data set hold: a block-diagonal matrix, node_labels int64 [N] and classes y [G]
+    from 0 on.
 
-    Attributes:
-        graph: the block-diagonal matrix of all graphs.
-        graph_ptr: int64 [G + 1].
-        node_labels: int64 [N], numbers from 0 on.
-        y: int64 [G], classes from 0 on.
-        attributes: float32 [N, F], or None if the files have none.
-        test_fold: int64 [G], the fold in which a graph is tested, -1 for none; None: the files have no folds.
+    `test_fold`, int64 [G], is the fold in which a graph is tested, -1 for none; None: the files have no
+    folds.
     """
 
     graph: SparseGraph
@@ -58,8 +54,8 @@ def load_tu(
 ) -> GraphDataset:
     """Load a data set of graphs and a split of ten-fold cross-validation.
 
-    The features of a node are its label, one-hot. A fold holds a tenth of the graphs, and of each
-    class the same fraction as the data set.
+    The features of a node are its label, one-hot. A fold holds a tenth of the graphs, and of each class the
+    same fraction as the data set.
 
     Args:
         title: the name that TU Dortmund gives it: "PROTEINS", "ENZYMES" or "DD".
@@ -77,12 +73,8 @@ def load_tu(
             features before the labels.
         download: whether missing files may be downloaded.
 
-    Returns:
-        The data set, on the CPU.
-
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range, or the files have no node attributes.
+        TypeError, ValueError: an argument is of another type or range, or there are no node attributes.
         DatasetUnavailableError: the files are not there, can't be downloaded or read, or are malformed.
         ImportError: scikit-learn, which draws folds, or torch-geometric, which downloads, is not installed.
     """
@@ -117,12 +109,9 @@ def load_tu(
 
 
 def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
-    """Return the fold of each item, int64 [n], by scikit-learn's StratifiedKFold with `shuffle=True`.
+    """Return the fold of each item of classes y, int64 [n], by scikit-learn's StratifiedKFold, shuffled.
 
-    Args:
-        y: int64 [n], classes, of which the largest has an item for each fold.
-        folds: number of folds, no more than there are items.
-        seed: the seed; what it is modulo 2^32 counts.
+    What the seed is modulo 2^32 counts.
     """
     selection = import_optional("sklearn.model_selection", "a data set of graphs without folds of its own")
     if y.numel() < folds:

@@ -45,15 +45,12 @@ class Content:
     """A graph of N nodes as its file has it.
 
     Attributes:
-        nodes: N.
         edges: int64 [2, edges], sources over targets; they are checked when a graph is made of them.
         weights: real [edges]; None: the edges have none.
-        x: real [N, F]; None: the nodes have no features.
-        y: integers, real numbers or texts, [N] or [N, columns]; None: the file says nothing of the nodes.
+        x: real [N, F].
+        y: integers, real numbers or texts, [N] or [N, columns].
         masks: of each of PARTS, bool [N] or, with several splits, [N, splits]; empty: the file has no split.
         columns: other columns of the nodes by name, [N] each.
-        ids: the names of the nodes; None: they are numbered.
-        feature_names: the names of the features, F different texts; None: they have none.
         label_columns: the names of the columns of `y`, if it has several with names.
         directed: whether an edge stands for one direction, unless the user says otherwise.
         named: whether each value of `y` is the name of a class; otherwise integers are numbers of classes.
@@ -99,14 +96,8 @@ def mask_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """The labels of N nodes.
-
-    Attributes:
-        y: int64 [N], classes, -1 where there is none; or float32 [N, labels] of 0 and 1, or float32 [N,
-            targets], NaN where there are none.
-        count: number of classes, labels or targets.
-        kind: "class", "multilabel" or "regression".
-        names: the names of the classes or labels; None: they are numbered.
+    """Labels of N nodes, of a kind of _LABEL_KINDS: y is int64 [N], classes, -1 where there is none; or
+    float32 [N, count], NaN where there are none.
     """
 
     y: torch.Tensor
@@ -142,9 +133,7 @@ def _count_and_names(classes: int | tuple[str, ...]) -> tuple[int, tuple[str, ..
 def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
     """Make labels of what a file says of its nodes.
 
-    With `kind` "auto" whole numbers and texts are classes, other numbers are targets of a regression, and a
-    table of 0 and 1 with several columns is multi-label. An empty text is a missing label, and so is -1
-    unless it is one of the names of `classes`.
+    An empty text is a missing label, and so is -1 unless it is one of the names of `classes`.
     """
     y = content.y
     if y is None:
@@ -336,11 +325,7 @@ def _numbered(y: np.ndarray, known: np.ndarray, classes: Classes) -> _Labels:
 
 @dataclass(frozen=True)
 class FileOptions:
-    """What a user says of a file; `load_custom` documents the attributes, None: decided by what is there.
-
-    `time` is the column of times, which is no feature, and `has_features` whether columns of the nodes are
-    features at all.
-    """
+    """What a user says of a file, see `load_custom`; `time`: the column of times, which is no feature."""
 
     edges: str | None = None
     nodes: str | None = None
@@ -462,8 +447,7 @@ def _metric(kind: str, given: str | None) -> str:
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
     """Make the graph A[target, source]; in an undirected one each edge leads both ways.
 
-    Of an undirected graph without weights repeated edges count once, since its file may have each edge once
-    or in both directions. Weights of repeated edges are summed.
+    Without weights its repeated edges count once: its file may have each edge once or in both directions.
     """
     directed = content.directed if directed is None else directed
     edges, weights = torch.from_numpy(content.edges).contiguous(), content.weights

@@ -51,12 +51,9 @@ _NO_COLUMNS = {
 def read_archive(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph of an npz archive.
 
-    Args:
-        path: the archive. The edges are edge_index [2, edges], sources over targets; or edges [edges, 2]; or
-            the matrix A[target, source] as indptr and indices, as row and col, or as gnn-benchmark has it.
-            Other arrays: x [N, F] (or gnn-benchmark's attr_indptr and so on), y, edge_weight or data,
-            train_mask, val_mask and test_mask (bool [N] or [N, splits]) or train_idx, val_idx and test_idx,
-            num_nodes, and ids, texts [N].
+    The edges are edge_index [2, edges], sources over targets; or edges [edges, 2]; or the matrix A[target,
+    source] as indptr and indices, as row and col, or as gnn-benchmark has it. Masks are bool [N] or [N,
+    splits], or train_idx and so on.
     """
     with open_npz(path) as arrays:
         edges, weights, nodes = _edges(arrays)
@@ -185,9 +182,8 @@ SAVED = ("processed/data.pt", "data.pt")
 def read_saved(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph that torch.save has written, by torch.load with weights_only, which runs no code of it.
 
-    Args:
-        path: a file of a Data, of a list or tuple with one graph, of what an InMemoryDataset saves as its
-            processed file, or of a dict of tensors; or the folder of the processed file.
+    The file has a Data, a list or tuple with one graph, what an InMemoryDataset saves as its processed file,
+    or a dict of tensors; `path` may also be the folder of the processed file.
     """
     if path.is_dir():
         path = next((path / name for name in SAVED if (path / name).is_file()), path / SAVED[0])
@@ -268,12 +264,7 @@ _ATTRIBUTES = {
 
 
 def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
-    """Make a content of the attributes of a PyG graph.
-
-    Args:
-        attributes: edge_index, and x, y, edge_weight, num_nodes, train_mask, val_mask, test_mask and columns
-            of the nodes, if there are such; anything else is left out.
-    """
+    """Make a content of the attributes of a PyG graph; those that nobody knows are left out."""
     arrays = {}
     for name, (kinds, accepted) in _ATTRIBUTES.items():
         if attributes.get(name) is not None:
@@ -333,13 +324,8 @@ _LINE = 2**16
 
 
 def read_matrix(path: Path, options: FileOptions) -> Content:
-    """Read the matrix A[target, source] of a Matrix Market file, and labels of a text beside it.
-
-    Args:
-        path: the file, `.mtx` or `.mtx.gz`.
-        options: `labels` is the name of the file of labels in the same folder, a label in each line, an empty
-            one where there is none; None: the name of the matrix with the ending .labels, .labels.txt,
-            _labels.txt or .y.txt, if there is such a file.
+    """Read the matrix A[target, source] of a Matrix Market file, and the labels in the lines of a text beside
+    it.
     """
     found = read_mtx(path)
     rows, cols = found.shape
@@ -379,14 +365,7 @@ _MAX_XML, _XML_FACTOR = 2**31, 30
 
 
 def read_graphml(path: Path, options: FileOptions) -> Content:
-    """Read a GraphML file by NetworkX, with the attributes of its nodes and edges.
-
-    Args:
-        path: the file.
-        options: `label` is the attribute of a node that is its label (None: label or y, if there is one),
-            `weight` that of an edge (None: weight, if edges have it), and `feature_columns` those of nodes
-            that are features (None: all numbers but the label).
-    """
+    """Read a GraphML file by NetworkX: all attributes of nodes that are numbers are features, but the label."""
     if options.label is not None and not isinstance(options.label, str):
         bad_type("label", options.label, "the name of one attribute of a GraphML file")
     networkx = import_optional("networkx", path.name)
@@ -474,11 +453,7 @@ OGB_MARK = "raw/num-node-list.csv.gz"
 
 
 def read_ogb_folder(folder: Path, _: FileOptions | None = None) -> Content:
-    """Read a folder of OGB's node data sets as it lies after its download: compressed tables.
-
-    Args:
-        folder: the folder with raw/, and split/, whose masks are read if there is one split.
-    """
+    """Read a folder of OGB as it lies after its download, with the masks if it has one split."""
 
     def table(name: str, dtype: Any, rows: int, columns: int | None = None) -> np.ndarray:
         if not (folder / name).is_file():
@@ -537,9 +512,6 @@ def read_dgl(path: Path, _: FileOptions | None = None) -> Content:
     """Read a graph of a file that dgl.save_graphs has written, in a process of its own.
 
     DGL reads such files in native code that does not check them: a damaged one can end a process.
-
-    Args:
-        path: the file, with one graph of one kind of nodes; features are "feat", labels "label", weights "w".
     """
     if importlib.util.find_spec("dgl") is None:
         raise ImportError(f"{path.name} needs dgl, which is not installed: docs/howto/dgl-model.md says how")

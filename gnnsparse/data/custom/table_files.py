@@ -28,13 +28,10 @@ _UNNAMED = re.compile(r"|Unnamed: \d+(_level_\d+)?|__index_level_\d+__")
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The columns of a table, of which every value is a number or a text.
+    """The columns of a table: arrays [rows] of numbers, or of texts as objects.
 
     Attributes:
         file: the name of the file, for messages.
-        names: the names of the columns: the first row of a text, or those of a Parquet file. Whether that
-            row is names or values is decided by what reads the table.
-        columns: the columns below the names, arrays [rows] of numbers, or of texts as objects.
         first_row: whether the names are the first row of a text, which may be values.
         nameless: whether the columns have no names, but numbers: column 1, column 2 and so on.
     """
@@ -105,13 +102,8 @@ class Table:
     def numbers(
         self, option: str, name: str, missing: bool = False, accepted: str = "finite numbers"
     ) -> np.ndarray:
-        """Return a column, which an option chooses, as finite numbers, float64; else raise.
-
-        Args:
-            option: the option.
-            name: the column.
-            missing: whether values may be missing, which become NaN.
-            accepted: what an error says is accepted.
+        """Return a column, which an option chooses, as finite numbers, float64; missing ones, if they may be,
+        as NaN.
         """
         numbers, wrong = self._parsed(name)
         wrong |= np.isinf(numbers) if missing else ~np.isfinite(numbers)
@@ -156,12 +148,7 @@ def text_of(value: Any) -> str:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table.
-
-    Args:
-        path: a file with one of ENDINGS: a text in UTF-8 with a row in each line, separated by commas, or by
-            tabs in `.tsv`; or a Parquet file.
-    """
+    """Read a table: a text in UTF-8, separated by commas, or by tabs in `.tsv`; or a Parquet file."""
     is_parquet = path.name.endswith(".parquet")
     with (
         reading(path),

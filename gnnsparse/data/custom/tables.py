@@ -41,12 +41,7 @@ _PARTS = {
 
 
 def read_tables(path: Path, options: FileOptions) -> Content:
-    """Read a graph of a table of edges and a table of nodes, whose ids are texts.
-
-    Args:
-        path: the folder of both tables, or the file of the edges, beside which that of the nodes may lie.
-        options: the names of the files, and what their columns mean.
-    """
+    """Read a graph of a table of edges and one of nodes in a folder, or of a file of edges; ids are texts."""
     folder, edges = path, path
     if path.is_dir():
         found = _file(folder, "edges", options.edges, required=True)
@@ -130,10 +125,7 @@ def _with_names_of_nodes(table: Table, options: FileOptions) -> Table:
 
 
 def _are_names(table: Table, given: Iterable[str | None]) -> bool:
-    """Return whether the names of a table are certain: it is a Parquet file, or an option has one of them.
-
-    A table that pandas writes with its index has an empty text as its first name.
-    """
+    """Return whether names are certain: of a Parquet file, given as an option, or as pandas writes an index."""
     return not table.first_row or table.names[0] == "" or any(name in table.names for name in given)
 
 

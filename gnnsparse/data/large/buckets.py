@@ -34,12 +34,8 @@ _FAN_OUT = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """How much is held in memory.
-
-    Attributes:
-        part: edges that are read at a time. Their keys and the arrays by which they are sorted into buckets
-            take up to 96 bytes an edge.
-        bucket: keys of a bucket that is sorted in memory.
+    """How many edges are read at a time, each with up to 96 bytes of keys and sorting, and keys sorted in
+    memory.
     """
 
     part: int
@@ -54,13 +50,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A file of keys.
-
-    Attributes:
-        file: int64 keys in any order; nothing if there are none.
-        low, high: the range of the keys, from `low` on and below `high`.
-        count: how many there are, repeats included.
-    """
+    """A file of `count` int64 keys from `low` on and below `high`, in any order; no file if there are none."""
 
     file: Path
     low: int
@@ -76,12 +66,7 @@ class Bucket:
 
 
 class Spiller:
-    """Distributes keys to buckets, and splits those that are too large.
-
-    Args:
-        folder: where the files of buckets are made.
-        limits: how many keys are held in memory.
-    """
+    """Distributes keys to buckets, whose files it makes in a folder, and splits those that are too large."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder, self._limits, self._files = folder, limits, 0
@@ -89,17 +74,12 @@ class Spiller:
     def distribute(
         self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
     ) -> list[Bucket]:
-        """Distribute keys in [low, high) to buckets.
+        """Distribute keys in [low, high) to buckets, whose ranges ascend; some may be too large to be sorted
+        in memory.
 
-        Args:
-            parts: returns the keys, a part at a time. It is called twice with `count_first`.
-            low, high: the range of the keys, which is not empty.
-            count_first: whether keys are counted, so that buckets get about as many as fit into memory; else
-                buckets have equal ranges.
-            step: ranges begin at multiples of `step` from `low` on, where there are enough of these.
-
-        Returns:
-            The buckets in the order of their ranges. Some may have too many keys to be sorted in memory.
+        `parts` returns the keys, a part at a time. With `count_first` it is called twice, and buckets get
+        about as many keys as fit into memory; else they have equal ranges. Ranges begin at multiples of
+        `step` from `low` on where there are enough of these.
         """
         cells = min(_CELLS if count_first else _FAN_OUT, -(-(high - low) // step))
         width = -(-(high - low) // (cells * step)) * step
@@ -145,10 +125,8 @@ class Spiller:
         return list(zip(paths, totals.tolist(), strict=True))
 
     def sorted(self, buckets: Iterable[Bucket]) -> Iterator[tuple[Keys, int]]:
-        """Yield the distinct keys of buckets in ascending order, and remove their files.
-
-        Yields:
-            Keys, and how many keys were read for them, repeats included.
+        """Yield the distinct keys of buckets in ascending order, a part at a time, with the number of keys,
+        repeats included, that were read for it; remove the files.
         """
         pending = list(buckets)[::-1]
         while pending:
@@ -184,10 +162,8 @@ def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
 
 
 def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the group of each cell: consecutive cells, of which `counts` says how many keys they have.
-
-    A group has about `most` keys. A cell with more of them is a group of its own, and where 256 groups are
-    too few, groups get more.
+    """Return the group of each cell: consecutive cells with about `most` keys, more where 256 groups are too
+    few.
     """
     # Two neighbouring groups have more than `most` keys together, or they would be one.
     most = max(most, -(-2 * int(counts.sum()) // (_FAN_OUT - 2)))

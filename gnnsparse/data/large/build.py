@@ -53,13 +53,8 @@ _END = object()
 
 
 class Edges:
-    """Edges that are read part by part, in any form that `build_graph` takes.
-
-    Of a file nothing is read here but its header.
-
-    Args:
-        edges: the argument `edges` of `build_graph`.
-        num_nodes: the number of nodes.
+    """Edges that are read part by part, in any form that `build_graph` takes; of a file only its header is
+    read here.
 
     Attributes:
         count: the number of edges; None: it is not known before all of them were read.
@@ -124,15 +119,7 @@ _OFFSETS = 1 << 20
 
 
 class NpyWriter:
-    """Writes a one-dimensional .npy file whose length is known at the end.
-
-    Args:
-        path: the file, which must not exist.
-        dtype: the type of its elements.
-
-    Attributes:
-        count: how many elements were written.
-    """
+    """Writes a new one-dimensional .npy file whose length is known at the end; `count`: elements written."""
 
     def __init__(self, path: Path, dtype: Any) -> None:
         self._path, self._dtype, self._sum = path, np.dtype(dtype), xxhash.xxh3_128()
@@ -170,12 +157,7 @@ class NpyWriter:
 
 
 class CsrWriter:
-    """Writes the offsets and columns of a matrix from its nonzeros in the order of rows and columns.
-
-    Args:
-        folder: where `indptr.npy` and `indices.npy` are made.
-        rows, cols: the shape of the matrix.
-    """
+    """Writes the offsets and columns of a matrix from its nonzeros in the order of rows and columns."""
 
     def __init__(self, folder: Path, rows: int, cols: int) -> None:
         self._rows, self._cols, self._row = rows, cols, 0

@@ -279,11 +279,10 @@ def _map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.
 
 
 def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Divide the rows from `first` on and below `stop` of a matrix on the CPU into parts of bounded size.
+    """Divide rows of a matrix on the CPU: yield first row, row behind the last, first nonzero, nonzero
+    behind.
 
-    Yields:
-        The first row, the row behind the last, the first nonzero, and the nonzero behind the last. A part has
-        at most a million rows; it has more than four million nonzeros only if it is one row.
+    A part has at most a million rows, and more than four million nonzeros only if it is one row.
     """
     offsets, stop = csr.indptr.numpy(), csr.rows if stop is None else stop
     begin = int(offsets[first])
