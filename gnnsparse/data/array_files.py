@@ -53,8 +53,7 @@ class Arrays:
     def read(self, name: str, kinds: str, shape: Shape | None = None) -> np.ndarray:
         """Read an array, in the byte order of this machine, contiguous and writable.
 
-        `kinds` are the kinds of numpy's types that are accepted, as in "iu"; None in `shape` stands for any
-        size.
+        `kinds` are those of numpy's types that are accepted, as in "iu"; None in `shape` stands for any size.
         """
         member = self._members.get(name)
         if member is None:

@@ -99,11 +99,7 @@ def check_labels(name: str, labels: Any, items: int, count: int, *, missing: boo
 
 
 def _check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
-    """Raise unless `targets` are labels, or with `regression` float32 [items] (one number each) or [items,
-    count].
-
-    NaN and the class -1 stand for missing ones.
-    """
+    """Raise unless targets, some of which may be missing, are labels or float32 [items] or [items, count]."""
     if not regression:
         check_labels(name, targets, items, count, missing=True)
         return

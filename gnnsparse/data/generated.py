@@ -31,9 +31,7 @@ _ARRAYS = ("indptr", "indices", "x", "y")
 
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """A computed graph of N nodes without values, x float32 [N, F], and classes y, int64 [N], below
-    `classes`.
-    """
+    """A graph of N nodes without values, x float32 [N, F], and y int64 [N], classes below `classes`."""
 
     graph: SparseGraph
     x: torch.Tensor

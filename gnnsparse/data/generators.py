@@ -69,8 +69,8 @@ class Sampler:
         self._bounds_there = bounds.to(self.device)
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divide `count` pairs inside communities: yield numbers of pairs, at most `most` or those of one
-        community, with the nodes of the communities that they are in.
+        """Yield numbers of pairs inside communities, at most `most` or those of one, and their range of
+        nodes.
         """
         weight = self.weight_below[self._bounds_there].cpu()
         wanted = (weight / weight[-1] * count).round().long()
@@ -83,9 +83,7 @@ class Sampler:
             first = last
 
     def even_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Divide `count` pairs among ranges of nodes of about equal weight: yield numbers of pairs, about
-        `most` or less, with the nodes that their first ends are drawn from.
-        """
+        """Yield numbers of pairs, about `most` or less, and ranges of first ends, of about equal weight."""
         parts = max(1, -(-count // most))
         total = self.weight_below[-1]
         bounds_of_weight = torch.arange(1, parts, dtype=torch.float64, device=self.device) / parts * total
@@ -114,11 +112,9 @@ class Sampler:
         return self._bounds_there[behind - 1], self._bounds_there[behind]
 
     def fill(self, count: int, nodes: slice, span: Span, between: bool = False) -> torch.Tensor:
-        """Draw until there are about `count` distinct pairs, or all rounds are used; return their keys, int64
-        [pairs].
+        """Draw about `count` distinct pairs, or fewer after all rounds; return their keys, int64 [pairs].
 
-        First ends are drawn from `nodes`, and second ones from the `span` of each; `between`: both ends must
-        be in different communities.
+        First ends are of `nodes`, second ones of the `span` of each, with `between` of another community.
         """
         found = torch.empty(0, dtype=torch.int64, device=self.device)
         for _ in range(_ROUNDS):

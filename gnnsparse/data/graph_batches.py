@@ -161,9 +161,7 @@ def _aligned(part: torch.Tensor) -> torch.Tensor:
 
 
 class _PaddingSource:
-    """The arrays of a whole operand, each with one element more, which padding reads: an empty block behind
-    the last.
-    """
+    """The arrays of a whole operand, and an empty block behind the last, which padding reads."""
 
     def __init__(self, whole: SparseOperand, nodes: torch.Tensor, edges: torch.Tensor) -> None:
         self.whole, prepared, device = whole, whole.prepared, whole.device

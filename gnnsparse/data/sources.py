@@ -187,9 +187,7 @@ def _ogb_downloader(source: Source) -> Any:
 
 @contextlib.contextmanager
 def no_update_check() -> Iterator[None]:
-    """Hide `outdated`, by which ogb, when it is imported, asks the network for a newer release without a time
-    limit.
-    """
+    """Hide `outdated`, by which ogb asks the network for a newer release, without a time limit."""
     if "outdated" in sys.modules:
         yield
         return
@@ -205,7 +203,7 @@ class _DownloadedError(Exception):
 
 
 def _download(source: Source, root: Path) -> Path:
-    """Download the raw files below `root`, and return their folder; errors of the downloader are passed on."""
+    """Download the raw files below `root`, and return their folder; errors are the downloader's."""
     base = import_downloader(source)
 
     def stop(dataset: Any) -> None:
@@ -239,9 +237,7 @@ def data_folder() -> Path:
 
 
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
-    """Read a published data set from its raw files in `root`, or None: those that were, or may be,
-    downloaded.
-    """
+    """Read a published data set from its raw files in `root`; None: from those that are downloaded."""
     raw = raw_folder(source, root, download)
     folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
     if (nodes := _load_raw(folder / _ARRAYS)) is not None:
@@ -388,9 +384,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _staged(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder next to `folder`, removed afterwards unless it was renamed; the caller holds the
-    lock.
-    """
+    """Yield an empty folder beside `folder`, whose lock is held, to be renamed or else removed."""
     staging = folder.with_name(folder.name + ".part")
     shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed
     staging.mkdir(parents=True)

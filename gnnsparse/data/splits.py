@@ -25,8 +25,7 @@ def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
-    """Draw `train` training and `val` validation nodes of each class of y, int64 [N]; the others are test
-    nodes.
+    """Draw `train` and `val` nodes of each class of y, int64 [N]; all others are test nodes.
 
     Of a class that is too small a third are test nodes, the others divided in the proportion of both.
     """
@@ -64,8 +63,7 @@ def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, 
 
 
 def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
-    """Take the earliest nodes, by times real [N], for training, the next for validation, the last for the
-    test.
+    """Take the earliest nodes, by times real [N], for training, and the last ones for the test.
 
     Nodes of the same time are in the same part; the fractions are met as nearly as that allows.
     """

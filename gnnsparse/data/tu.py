@@ -28,11 +28,8 @@ _FOLDS = 10
 
 @dataclass(frozen=True, eq=False)
 class _TUGraphs:
-    """What the files of a data set hold: a block-diagonal matrix, node_labels int64 [N] and classes y [G]
-    from 0 on.
-
-    `test_fold`, int64 [G], is the fold in which a graph is tested, -1 for none; None: the files have no
-    folds.
+    """The block-diagonal matrix of G graphs, node_labels [N] and classes y [G] from 0 on, test_fold -1 for
+    none.
     """
 
     graph: SparseGraph

@@ -96,9 +96,7 @@ def mask_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class _Labels:
-    """Labels of N nodes, of a kind of _LABEL_KINDS: y is int64 [N], classes, -1 where there is none; or
-    float32 [N, count], NaN where there are none.
-    """
+    """Labels: classes, int64 [N], -1 where there is none; or float32 [N, count], NaN where there is none."""
 
     y: torch.Tensor
     count: int

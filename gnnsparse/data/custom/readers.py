@@ -324,9 +324,7 @@ _LINE = 2**16
 
 
 def read_matrix(path: Path, options: FileOptions) -> Content:
-    """Read the matrix A[target, source] of a Matrix Market file, and the labels in the lines of a text beside
-    it.
-    """
+    """Read the matrix A[target, source] of a Matrix Market file, and labels in the lines of a text beside it."""
     found = read_mtx(path)
     rows, cols = found.shape
     if rows != cols:
@@ -365,7 +363,7 @@ _MAX_XML, _XML_FACTOR = 2**31, 30
 
 
 def read_graphml(path: Path, options: FileOptions) -> Content:
-    """Read a GraphML file by NetworkX: all attributes of nodes that are numbers are features, but the label."""
+    """Read a GraphML file by NetworkX; attributes of nodes that are numbers are features, but the label."""
     if options.label is not None and not isinstance(options.label, str):
         bad_type("label", options.label, "the name of one attribute of a GraphML file")
     networkx = import_optional("networkx", path.name)

@@ -102,9 +102,7 @@ class Table:
     def numbers(
         self, option: str, name: str, missing: bool = False, accepted: str = "finite numbers"
     ) -> np.ndarray:
-        """Return a column, which an option chooses, as finite numbers, float64; missing ones, if they may be,
-        as NaN.
-        """
+        """Return the column of an option as finite numbers, float64, or NaN where values may be missing."""
         numbers, wrong = self._parsed(name)
         wrong |= np.isinf(numbers) if missing else ~np.isfinite(numbers)
         if wrong.any():

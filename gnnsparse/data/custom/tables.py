@@ -125,7 +125,7 @@ def _with_names_of_nodes(table: Table, options: FileOptions) -> Table:
 
 
 def _are_names(table: Table, given: Iterable[str | None]) -> bool:
-    """Return whether names are certain: of a Parquet file, given as an option, or as pandas writes an index."""
+    """Return whether names are certain: of Parquet, given as options, or as pandas writes an index."""
     return not table.first_row or table.names[0] == "" or any(name in table.names for name in given)
 
 

@@ -34,9 +34,7 @@ _FAN_OUT = 256
 
 @dataclass(frozen=True)
 class Limits:
-    """How many edges are read at a time, each with up to 96 bytes of keys and sorting, and keys sorted in
-    memory.
-    """
+    """Numbers of edges, of up to 96 bytes each, and of keys of 8 bytes that are in memory at a time."""
 
     part: int
     bucket: int
@@ -50,7 +48,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class Bucket:
-    """A file of `count` int64 keys from `low` on and below `high`, in any order; no file if there are none."""
+    """A file of `count` int64 keys from `low` on and below `high`; there is no file if there are no keys."""
 
     file: Path
     low: int
@@ -74,8 +72,7 @@ class Spiller:
     def distribute(
         self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
     ) -> list[Bucket]:
-        """Distribute keys in [low, high) to buckets, whose ranges ascend; some may be too large to be sorted
-        in memory.
+        """Distribute keys in [low, high) to ascending ranges, some of which may not fit into memory.
 
         `parts` returns the keys, a part at a time. With `count_first` it is called twice, and buckets get
         about as many keys as fit into memory; else they have equal ranges. Ranges begin at multiples of
@@ -125,9 +122,7 @@ class Spiller:
         return list(zip(paths, totals.tolist(), strict=True))
 
     def sorted(self, buckets: Iterable[Bucket]) -> Iterator[tuple[Keys, int]]:
-        """Yield the distinct keys of buckets in ascending order, a part at a time, with the number of keys,
-        repeats included, that were read for it; remove the files.
-        """
+        """Yield the distinct keys in ascending order, with how many were read, and remove the files."""
         pending = list(buckets)[::-1]
         while pending:
             bucket = pending.pop()
@@ -162,9 +157,7 @@ def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
 
 
 def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Return the group of each cell: consecutive cells with about `most` keys, more where 256 groups are too
-    few.
-    """
+    """Return the group of each cell: neighbours with about `most` keys, more if 256 groups are too few."""
     # Two neighbouring groups have more than `most` keys together, or they would be one.
     most = max(most, -(-2 * int(counts.sum()) // (_FAN_OUT - 2)))
     groups, group, held = np.empty(len(counts), np.uint8), 0, 0

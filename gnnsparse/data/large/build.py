@@ -53,8 +53,7 @@ _END = object()
 
 
 class Edges:
-    """Edges that are read part by part, in any form that `build_graph` takes; of a file only its header is
-    read here.
+    """Edges that are read part by part, in any form that `build_graph` takes.
 
     Attributes:
         count: the number of edges; None: it is not known before all of them were read.

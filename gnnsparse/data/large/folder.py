@@ -279,8 +279,7 @@ def _map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.
 
 
 def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
-    """Divide rows of a matrix on the CPU: yield first row, row behind the last, first nonzero, nonzero
-    behind.
+    """Divide rows of a matrix: yield the first row, the one behind the last, and the same of nonzeros.
 
     A part has at most a million rows, and more than four million nonzeros only if it is one row.
     """
