@@ -324,7 +324,7 @@ _LINE = 2**16
 
 
 def read_matrix(path: Path, options: FileOptions) -> Content:
-    """Read the matrix A[target, source] of a Matrix Market file, and labels in the lines of a text beside it."""
+    """Read the matrix A[target, source] of a Matrix Market file, and labels, one in a line of a text."""
     found = read_mtx(path)
     rows, cols = found.shape
     if rows != cols:
