@@ -106,15 +106,10 @@ class Fitted:
 
 @dataclass(frozen=True, eq=False)
 class _Caller:
-    """How a model is called.
+    """How a model is called: `kind` is one of INPUTS but "auto", `values` are the weights of its operand."""
 
-    Attributes:
-        kind: one of INPUTS but "auto".
-        values: weights of the operand.
-        precision: precision of the operand's products, and on a GPU of dense layers.
-        arguments: names of the edges' attributes that are passed as well.
-        fixed: the graph of the training, and its edges if it came as PyG's Data.
-    """
+    # Names of the edges' attributes that are passed too; the training's graph, with its edges if it was PyG's
+    # Data.
 
     kind: str
     values: str | None
@@ -391,10 +386,7 @@ def _inputs_of(model: torch.nn.Module) -> str:
 
 
 def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
-    """Raise a TypeError unless the `forward` of a model takes what it is called with.
-
-    `arguments` are the attributes of edges that the data have, and `is_guess` says that `kind` was inferred.
-    """
+    """Raise a TypeError unless a model's `forward` takes what it is called with, `arguments` of edges too."""
     given = ("x",) if kind == "none" else ("x", "A" if kind == "operand" else "edge_index")
     signature = inspect.signature(model.forward)
     first = next(iter(signature.parameters), "")

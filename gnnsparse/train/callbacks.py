@@ -56,10 +56,9 @@ def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 
 class Validation(Callback):
-    """Validates every few steps, and after the last one, with the batch that was just trained on.
+    """Validates every few steps, and after the last one, with the batch that was just trained on."""
 
-    Lightning's evaluation loop would take as long as a whole epoch on a small graph.
-    """
+    # Lightning's evaluation loop would take as long as a whole epoch on a small graph.
 
     def __init__(self, every: int, history: History, best: BestEpoch) -> None:
         self._every, self._history, self._best = every, history, best
@@ -78,16 +77,10 @@ class Validation(Callback):
 
 
 class StepRows:
-    """What a chunk of steps has logged, on its way from the device to the host.
+    """What a chunk of steps has logged, [steps, columns], on its way from the device to the host."""
 
-    Making it does not wait for a GPU, and `read` waits for these steps alone, not for later ones.
-
-    Args:
-        first: the first of the steps, counted from 1.
-        names: names of the columns; the first is that of the training loss.
-        values: float32 [steps, columns], on the device.
-        validated: the steps that have more columns than the loss.
-    """
+    # Making it does not wait for a GPU, and `read` waits for these steps alone. The first column is the
+    # training loss, and steps that are not in `validated` have no other.
 
     def __init__(
         self, first: int, names: tuple[str, ...], values: torch.Tensor, validated: frozenset[int]
@@ -116,14 +109,10 @@ class StepRows:
 
 
 class History(Callback):
-    """Sends losses and validation scores to the loggers, a row for each step, `every` steps at a time.
+    """Sends losses and validation scores to the loggers, a row for each step, `every` steps at a time."""
 
-    Rows of single steps come with Lightning's steps, and those of chunks by `add`. `curves` stores all of
-    them.
-
-    Attributes:
-        latest: the last value that was written of each column, by name.
-    """
+    # Rows of single steps come with Lightning's steps, and those of chunks by `add`. `latest` has the value
+    # of each column that was written last.
 
     def __init__(
         self, every: int, steps: int = 1, in_chunks: bool = False, curves: Curves | None = None
@@ -161,11 +150,7 @@ class History(Callback):
             self.flush(trainer)
 
     def flush(self, trainer: pl.Trainer) -> None:
-        """Write all rows up to now, so that `latest` is of the last step.
-
-        Raises:
-            FloatingPointError: a loss is not finite.
-        """
+        """Write all rows up to now; raise FloatingPointError if a loss is not finite."""
         found = [row for chunk in self._chunks for row in chunk.read()]
         if self._rows:  # one copy from the device
             values = iter(torch.stack([v.float() for _, row in self._rows for v in row.values()]).tolist())
@@ -204,15 +189,10 @@ def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
 
 
 class BestEpoch(Callback):
-    """Stores the weights of the epoch with the best validation score, the first one among equals.
+    """Stores the weights of the epoch with the best validation score, the first one among equals."""
 
-    The comparison runs on the device: each validation selects between the stored and the present weights by
-    an element-wise operation, so that the host does not wait. With `patience`, the steps without a better
-    score after which training stops, the host needs the outcome and waits.
-
-    Attributes:
-        weights: the model's state dict after the best epoch.
-    """
+    # It compares on the device, so that the host does not wait, unless there is `patience`: the steps without
+    # a better score after which training stops.
 
     def __init__(self, score: str, patience: int | None, smaller_is_better: bool = False) -> None:
         self._score, self._patience = score, patience
@@ -232,11 +212,8 @@ class BestEpoch(Callback):
         return self._sign * (-math.inf if self._best is None else float(self._best))
 
     def update(self, scores: dict[str, torch.Tensor], step: int | torch.Tensor, module: Any) -> None:
-        """Store score, step and weights if the score is the best so far.
-
-        The tensors that hold them stay the same from the second call on, so that it can be captured, with a
-        step that is int64 [] on the device.
-        """
+        """Store score, step and weights if the score is the best so far."""
+        # The tensors stay the same from the second call on: it can be captured, with a step on the device.
         value = self._sign * scores[self._score].float()
         present = {name: tensor.detach() for name, tensor in module.model.state_dict().items()}
         if self._best is None or self._epoch is None:
@@ -373,10 +350,9 @@ class Checkpoints(Callback):
 
 
 class EpochTimer(Callback):
-    """Times steps in periods, those from one validation to the next, so that each has one.
+    """Times steps in periods, those from one validation to the next, so that each has one."""
 
-    On a GPU it records CUDA events and reads them at the end, because the host runs ahead of the device.
-    """
+    # On a GPU it records CUDA events and reads them at the end, because the host runs ahead of the device.
 
     def __init__(self, period: int = 1) -> None:
         self._period = period
@@ -419,10 +395,7 @@ class EpochTimer(Callback):
 
 
 def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> list[Logger]:
-    """Return the loggers of a run, of which a resumed one has done some steps.
-
-    What was logged of later ones, before the run was killed, is dropped, because they are trained again.
-    """
+    """Return a run's loggers, without what was logged after the `done` steps that it goes on from."""
     loggers: list[Logger] = []
     if folder is None:
         return loggers
@@ -488,11 +461,9 @@ _BEFORE = 5
 
 
 class StepProfiler(Callback):
-    """Profiles a few steps after the first ones, writes their trace and prints what they cost.
+    """Profiles a few steps after the first ones, writes their trace and prints what they cost."""
 
-    A run with fewer steps than that is profiled from its first step on. If Lightning's step is a chunk of
-    steps, whole chunks are profiled. If the trace can't be written, a RunFolderWarning says so.
-    """
+    # A run with fewer steps is profiled from its first step on, and one in chunks by whole chunks.
 
     def __init__(self, steps: int, device: torch.device, trace: Path) -> None:
         self._steps, self._trace, self._recorder = steps, trace, Recorder(device)
@@ -555,12 +526,10 @@ class _Bar(Progress):
 
 
 class ProgressReport(Callback):
-    """Reports how far the training is, with the latest loss and scores.
+    """Reports the latest loss and scores: on a terminal a bar, elsewhere a line every few `seconds`."""
 
-    On a terminal it is a bar, drawn every `redraw` seconds; elsewhere a line every few `seconds`, which is
-    flushed at once, so that a log file can be watched. A run that takes less prints none. For the report the
-    history is written to the loggers, which waits for a GPU, every few seconds.
-    """
+    # A line is flushed at once, for a log file that is watched. For it the history is written to the loggers,
+    # which waits for a GPU. `redraw` are the seconds between two looks of the bar.
 
     def __init__(
         self,

@@ -92,14 +92,8 @@ def _sum(content: Any) -> str:
 
 
 def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
-    """Read the weights of a model from a best.ckpt or a last.ckpt, and what the model is made of.
-
-    Reading it makes tensors and plain values only: code in a file is not executed. The plain values of the
-    ModelRecipe are not checked yet; None: the file has none.
-
-    Raises:
-        CheckpointError: it is no checkpoint of a run, or it was damaged.
-    """
+    """Return the weights in a best.ckpt or last.ckpt, and its unchecked recipe; raise CheckpointError."""
+    # Reading makes tensors and plain values only: code in a file is not executed.
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch.load raises errors of many types
@@ -132,24 +126,9 @@ def _no_model(path: Path, reason: str) -> CheckpointError:
 def check_checkpoint(
     path: Path, config: TrainerConfig, identity: dict[str, Any], steps_per_epoch: int | None = 1
 ) -> dict[str, Any]:
-    """Read a checkpoint, and raise an error if a run can't be resumed from it.
-
-    Reading it makes tensors and plain values only: code in a file is not executed.
-
-    Args:
-        path: the checkpoint.
-        config: settings of the run.
-        identity: plain values by name that identify the run, the argument of `fit`. `check_data` compares
-            those of the data.
-        steps_per_epoch: optimiser steps of an epoch; None: unknown yet, and epochs are not compared.
-
-    Returns:
-        The checkpoint; its tensors are mapped from the file.
-
-    Raises:
-        CheckpointError: there is no such file, it is no checkpoint, it was damaged, it belongs to a run of
-            another identity, or it has more epochs than the run.
-    """
+    """Return a checkpoint, mapped from its file; raise CheckpointError if a run can't go on from it."""
+    # Code in the file is not executed. `identity` are plain values that both runs share, of which
+    # `check_data` compares the data's. Without `steps_per_epoch` the numbers of epochs are not compared.
     if not path.is_file():
         raise CheckpointError(f"resume: there is no file {path}")
     checkpoint = _read(path)
@@ -180,10 +159,8 @@ def _read(path: Path) -> Any:
 
 
 def contents_of(dataset: Any) -> dict[str, str]:
-    """Return the size and a checksum of each part of a data set by name: edges, weights, features, masks, ...
-
-    Its name is left out: the same data may lie in another file. What is no dataclass has no parts.
-    """
+    """Return the size and a checksum of each part of a data set by name: edges, features, masks, ..."""
+    # Its own name is left out: the same data may lie in another file. What is no dataclass has no parts.
     found: dict[str, str] = {}
     if not dataclasses.is_dataclass(dataset):
         return found
@@ -239,10 +216,8 @@ def is_complete(checkpoint: Mapping[str, Any], config: TrainerConfig, steps_per_
 
 
 def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) -> None:
-    """Raise a CheckpointError if a run came to its end and has its results: there is nothing to go on with.
-
-    A run that was killed between its last checkpoint and its results is resumed to be scored.
-    """
+    """Raise a CheckpointError if a run came to its end and has its results."""
+    # A run that was killed between its last checkpoint and its results is resumed to be scored.
     results = path.resolve().parent.parent / "result.json"
     if not results.exists():
         return
@@ -367,11 +342,7 @@ def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> None:
-    """Raise an error if a checkpoint is not one of the module's model, optimiser and schedule.
-
-    Raises:
-        CheckpointError: names, shapes or dtypes of weights, or settings of the optimiser differ.
-    """
+    """Raise a CheckpointError if a checkpoint's weights, optimiser or schedule are not those of a module."""
     try:
         _same("state_dict", checkpoint["state_dict"], module.state_dict())
         if weights := checkpoint["callbacks"]["BestEpoch"]["weights"]:
@@ -392,10 +363,7 @@ def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> No
 
 
 def _same(name: str, written: Any, own: Any, free: Collection[str] = ()) -> None:
-    """Raise an error unless a value has the types, keys and sizes of one of this run, and equals it.
-
-    Tensors and what is called as one of `free` may have other values.
-    """
+    """Refuse a value of other types, keys, sizes or, but in tensors and in `free`, contents than `own`."""
     if isinstance(own, torch.Tensor):
         _typed(name, written, torch.Tensor)
         if written.shape != own.shape or written.dtype != own.dtype:

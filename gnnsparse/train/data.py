@@ -36,14 +36,10 @@ __all__ = [
 
 @dataclass(frozen=True, eq=False)
 class StepInput:
-    """The batch of a step.
+    """The batch of a step: `single` makes it for a step that is launched by itself."""
 
-    Attributes:
-        single: makes the batch for a step that is launched by itself.
-        buffers: the static buffers that steps of one captured graph share; None: the step can't be captured.
-        load: fills them, before the graph of the step is replayed.
-        static: makes the batch of them, as a part of the step that is captured.
-    """
+    # Steps of one captured graph share `buffers`, which `load` fills before it is replayed and of which
+    # `static` makes the batch within it. Without buffers the step can't be captured.
 
     single: Callable[[], Any]
     buffers: Hashable | None = None
@@ -53,14 +49,9 @@ class StepInput:
 
 @dataclass(frozen=True, eq=False)
 class BatchSource:
-    """The batches of a run in chunks of steps.
+    """The inputs of a run's steps without end, and the batch that it validates with."""
 
-    Attributes:
-        steps: yields the input of each step without end, from the trainer's next one on.
-        validation: the batch that `TaskModule.validation_step` takes.
-        captures_validation: whether the arrays of that batch are static, and a validation comes after so few
-            steps that capturing it is worth the memory that its graph keeps.
-    """
+    # A validation is captured if its arrays are static, and it is worth the memory that its graph keeps.
 
     steps: Iterator[StepInput]
     validation: Any
@@ -162,11 +153,8 @@ class PreparedData(pl.LightningDataModule):
         return "the batches of this task differ from step to step" if self.fixed_batch is None else None
 
     def padding_obstacle(self, module: TaskModule) -> str | None:
-        """Return why a module can't be trained on batches with rows that are padding; None: it can.
-
-        Its model has to have `ignores_padding`. In a precision of 8 bits no module can, because the scales of
-        features are taken over all rows.
-        """
+        """Return why a module can't be trained on batches with padding; None: it can."""
+        # In a precision of 8 bits no module can: the scales of features are taken over all rows.
         if not getattr(module.model, "ignores_padding", False):
             return f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
         if self.precision.quantizes:
@@ -180,11 +168,7 @@ class PreparedData(pl.LightningDataModule):
         return BatchSource(itertools.repeat(step), batch)
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """Return the batch itself, which is on the device already.
-
-        Raises:
-            ValueError: the trainer runs on another device than that of this data.
-        """
+        """Return the batch, which is there already; raise ValueError for another device."""
         if device.type != self.device.type:
             raise ValueError(f"device: the trainer runs on {device}, the data was put on {self.device}")
         return batch
@@ -193,23 +177,9 @@ class PreparedData(pl.LightningDataModule):
 class MiniBatchData(PreparedData):
     """A data module whose steps take mini-batches of items, in an order that differs between epochs.
 
-    The order depends on the seed and the number of the epoch alone. In a resumed run it begins with the batch
-    after the last one that the checkpoint was trained on. Subclasses say how many items there are to train on
-    (`train_items`), and make batches of them (`gather`) and of the parts to score (`chunks`).
-
-    Args:
-        graph, values: see PreparedData.
-        batch_size: items of a training step; the last step of an epoch may have fewer.
-        seed: seed of the order.
-        options: precision, device and preprocess, see PreparedData.
-
-    Attributes:
-        batch_size, seed: the arguments.
-        prefetch: batches that a thread makes ahead; 0: there is no thread.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
+    The order depends on the seed and the number of the epoch alone, and a resumed run goes on in it.
+    Subclasses say how many items there are to train on (`train_items`), and make batches of them (`gather`)
+    and of the parts to score (`chunks`). With `prefetch` a thread makes so many batches ahead.
     """
 
     prefetch = 0
@@ -226,21 +196,11 @@ class MiniBatchData(PreparedData):
         raise NotImplementedError
 
     def gather(self, part: str, ids: torch.Tensor) -> Any:
-        """Return a batch.
-
-        Args:
-            part: part of the split.
-            ids: int64 [batch] on the CPU, indices of the items in the part.
-        """
+        """Return a batch of the items of a part with the indices `ids`, int64 [batch] on the CPU."""
         raise NotImplementedError
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
-        """Yield the batches of training steps.
-
-        Args:
-            first: number of the first of the steps, counted from 0 over all epochs.
-            batches: int64 [batch] on the CPU for each step, indices of its items.
-        """
+        """Yield the batches of steps from `first` on, each of items by index, int64 [batch]."""
         return (self.gather("train", ids) for ids in batches)
 
     def chunks(self, part: str) -> Iterator[Any]:
@@ -274,12 +234,9 @@ class MiniBatchData(PreparedData):
 def shuffled_epochs(
     data: pl.LightningDataModule, items: int, batch_size: int, seed: int
 ) -> Iterator[tuple[int, Sequence[torch.Tensor]]]:
-    """Yield the steps of epochs from the trainer's next step on: without end for `fit`, else one epoch.
-
-    The order of an epoch depends on the seed and its number. It is yielded as the number of its first step,
-    counted from 0 over all epochs, and for each step the indices of its items, int64 [at most batch_size] on
-    the CPU.
-    """
+    """Yield epochs' first steps, counted over all epochs, and the items of each of their steps."""
+    # They begin with the trainer's next step, and do not end for `fit`. The order of the items, int64 [at
+    # most batch_size] on the CPU, depends on the seed and the number of the epoch.
     step = 0 if data.trainer is None else data.trainer.global_step
     while True:
         epoch, skipped = divmod(step, -(-items // batch_size))

@@ -29,11 +29,8 @@ def matmul_precision(precision: Precision, device: torch.device) -> Iterator[Non
 
 @contextlib.contextmanager
 def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
-    """Make dense layers compute inside a `with` block as they do in training in this precision.
-
-    On a GPU fp16, bf16 and, as fp16, int8 and fp8 run under autocast, and in tf32 float32 products may use
-    TF32. On a CPU nothing changes.
-    """
+    """Make dense layers compute inside a `with` block as they do in training in this precision."""
+    # On a GPU fp16, bf16 and, as fp16, int8 and fp8 run under autocast, and tf32 allows TF32.
     half = device.type == "cuda" and precision.rounded in (Precision.FP16, Precision.BF16)
     with contextlib.ExitStack() as contexts:
         contexts.enter_context(matmul_precision(precision, device))

@@ -196,10 +196,7 @@ def _fit(
     curves: Curves | None,
     stop: StopRequest,
 ) -> FitResult:
-    """Train and score a model after all checks of `fit` but those of the space in the folder.
-
-    `span` are the steps that are done and those that will be; if they are equal, the model is only scored.
-    """
+    """Train from the first to the second step of `span`, or only score if they are equal."""
     done, end = span
     steps, device = data.steps_per_epoch, data.device
     every = steps * config.val_every

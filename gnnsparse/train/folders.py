@@ -124,10 +124,7 @@ class RunFolder:
             self._descriptor = None
 
     def release(self) -> None:
-        """Give the folder up, because the run did not begin.
-
-        What the run has made in it is removed, and the folder, too, if the run has made it.
-        """
+        """Give the folder up, without what the run has made of it and in it: the run did not begin."""
         for tree in self._removed:
             shutil.rmtree(tree, ignore_errors=True)
         for made in self._made:
@@ -156,11 +153,7 @@ class RunFolder:
             raise RunFolderError(f"{self._option}: {problem}; accepted: {accepted}")
 
     def make(self, name: str) -> Path:
-        """Make a folder in this folder, and return it.
-
-        Raises:
-            RunFolderError: it can't be made.
-        """
+        """Make a folder in this folder, and return it, or raise RunFolderError."""
         made = self.path / name
         if not made.exists():
             self._made.append(made)
@@ -171,11 +164,7 @@ class RunFolder:
         return made
 
     def keep_earlier(self, name: str) -> None:
-        """Rename a file of an earlier run in this folder, as result.json to result-1.json, if there is one.
-
-        Raises:
-            OSError: it can't be renamed.
-        """
+        """Rename a file of an earlier run, as result.json to result-1.json, if there is one."""
         file = self.path / name
         if os.path.lexists(file):
             os.rename(file, next(p for p in _numbered(file) if not os.path.lexists(p)))
@@ -188,11 +177,7 @@ class RunFolder:
 
 
 def make_new(path: Path, *, option: str = "folder") -> Path:
-    """Make a folder that did not exist: `path`, or if something has this name, `path-2`, `path-3`, ...
-
-    Raises:
-        RunFolderError: it can't be made.
-    """
+    """Make and return `path`, or if it exists `path-2`, `path-3`, ...; raise RunFolderError if it fails."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):

@@ -81,13 +81,9 @@ class StopRequest:
 
 
 class StopAtRequest(Callback):
-    """Ends the training after the step in which a signal came. Lightning then ends as at the last step.
+    """Ends the training after the step in which a signal came, on several ranks after the same step."""
 
-    Several ranks end after the same step, the first in which a signal had come to one of them.
-
-    Attributes:
-        stopped: whether it has ended the training, and not early stopping in the same step.
-    """
+    # `stopped` says that it has, and not early stopping in the same step.
 
     def __init__(self, request: StopRequest, peers: Peers | None = None) -> None:
         self._request, self._peers, self.stopped = request, peers, False

@@ -125,18 +125,9 @@ def _mean_roc_auc(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _ordered_pairs(margin: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Count in each column the pairs of an item of class 1 and one of class 0 that the margin orders.
-
-    This is the statistic of Mann and Whitney (1947). For each item of class 1 the items of class 0 with a
-    smaller margin are counted, and those with a margin that is not larger.
-
-    Args:
-        margin: float32 [n, columns].
-        y: int64 [n, columns], 0, 1, or -1 for items that do not count.
-
-    Returns:
-        Twice the ordered pairs, where ties are half ordered, and all pairs: int64 [columns] each.
-    """
+    """Count twice the pairs of items of classes 1 and 0 that the margin orders, and all pairs, by column."""
+    # This is the statistic of Mann and Whitney (1947), in which ties are half ordered. Margin and y, which is
+    # -1 for items that do not count, are [n, columns].
     ordered, order = margin.T.contiguous().sort(dim=1)
     classes = y.T.contiguous()
     below = F.pad((classes.gather(1, order) == 0).long().cumsum(1), (1, 0))
@@ -170,10 +161,7 @@ def _mse(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 def _r2(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the mean over columns of 1 - (sum of squared errors) / (sum of squared deviations).
-
-    A column whose numbers are all equal, for which it is not defined, counts as 0.
-    """
+    """Return the mean over columns of 1 - squared errors / squared deviations, 0 of equal numbers."""
     error, known = _errors(outputs, y)
     y = y.reshape(outputs.shape).double()
     count = known.sum(0).clamp(min=1)

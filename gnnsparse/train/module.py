@@ -19,11 +19,7 @@ __all__ = ["ScoredModule", "StepTrainer", "TargetModule", "TaskModule", "counts_
 
 
 class StepTrainer(pl.Trainer):
-    """A trainer that ends after a number of steps, and whose loaders are endless: ends of epochs are slow.
-
-    Attributes:
-        in_chunks: whether each of its steps is a chunk of steps.
-    """
+    """A trainer of so many steps, each maybe a chunk, with endless loaders: ends of epochs are slow."""
 
     in_chunks = False
 
@@ -39,10 +35,7 @@ def trains_in_chunks(trainer: Any) -> bool:
 
 
 class _StepLogs(Callback):
-    """Logs the loss of each step, and the scores of each validation, in a trainer that is the user's own.
-
-    The callbacks of `fit` do so many steps at a time, under the same names.
-    """
+    """Logs losses and scores by the names of `fit`, step by step, in a trainer of the user's own."""
 
     def on_train_batch_end(self, trainer: pl.Trainer, module: Any, outputs: Any, *_: Any) -> None:
         module.log("train/loss", outputs["loss"], batch_size=1)
@@ -113,19 +106,10 @@ class TaskModule(pl.LightningModule):
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def begin_step(self, step: int) -> None:
-        """Do on the host what a step needs before it begins: nothing, unless a subclass needs something.
-
-        It runs before each step, also before one that is replayed from a CUDA graph.
-
-        Args:
-            step: number of the steps before it.
-        """
+        """Do on the host what a step needs before it begins or is replayed; `step` come before it."""
 
     def share_gradients(self) -> None:
-        """Add up the gradients of all ranks, in a task that has several, after each backward pass.
-
-        It queues its work on the current stream and does not wait for a GPU: a CUDA graph holds it.
-        """
+        """Add up the gradients of all ranks after a backward pass, as a CUDA graph can hold."""
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         """Begin a step of Lightning's."""
@@ -177,12 +161,7 @@ class ScoredModule(TaskModule):
 
 
 class TargetModule(ScoredModule):
-    """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics.
-
-    Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
-            with the targets.
-    """
+    """A ScoredModule of nodes or graphs, by the loss and the scores of gnnsparse.train.metrics."""
 
     def __init__(
         self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int

@@ -47,11 +47,7 @@ class Curves:
 def confusion_matrix(
     dataset: NodeDataset | GraphDataset, logits: torch.Tensor, y: torch.Tensor
 ) -> torch.Tensor | None:
-    """Return how many items with the class of a row were given the class of a column.
-
-    It is int64 [classes, classes] on the CPU. Classes in `y` may be missing, -1. None: the targets are no
-    classes.
-    """
+    """Return how many known items of a row's class were given a column's; None of other targets."""
     if dataset.multi_label or dataset.regression:
         return None
     classes, known = dataset.num_classes, y >= 0
@@ -62,20 +58,8 @@ def confusion_matrix(
 def write_plots(
     folder: Path, curves: Curves, confusion: torch.Tensor | None, *, steps_per_epoch: int, title: str
 ) -> list[Path]:
-    """Write curves.png, and confusion.png if there is a confusion matrix, to a folder.
-
-    Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
-
-    Args:
-        folder: the folder, which is made if it does not exist.
-        curves: losses and scores.
-        confusion: see `confusion_matrix`; None: it is not drawn.
-        steps_per_epoch: optimiser steps of an epoch.
-        title: what the plots are headed by.
-
-    Returns:
-        The files that were written.
-    """
+    """Write curves.png, and confusion.png if there is a matrix, to a new folder; return what was written."""
+    # Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
     if importlib.util.find_spec("matplotlib") is None:
         _warn("no plots are drawn, as matplotlib is missing (pip install matplotlib, or trainer.plots=false)")
         return []

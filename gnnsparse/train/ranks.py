@@ -13,10 +13,7 @@ __all__ = ["agreed_problem", "all_of_ranks"]
 
 
 def agreed_problem(problem: str | None, peers: Peers | None) -> str | None:
-    """Return a problem of this rank, or else that of the first rank that has one; None: no rank has.
-
-    All ranks call it; without peers this process is the only one.
-    """
+    """Return this rank's problem, or else that of the first rank with one. All ranks call it."""
     if peers is None:
         return problem
     found: list[str | None] = [None] * peers.ranks

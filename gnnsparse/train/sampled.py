@@ -78,12 +78,9 @@ def _bound(sizes: Sequence[int], most: int) -> int:
 def bounds_of(
     samples: Sequence[Sequence[BlockArrays]], nodes: int, most_edges: Sequence[tuple[int, int]]
 ) -> list[BlockBound]:
-    """Return sizes that samples hardly ever exceed, after the blocks of some that were drawn.
-
-    The numbers of rows grow from the last block to the first, so that arrays of nodes tell by their number of
-    rows which block they belong to. `most_edges` are for each block numbers of nonzeros that no row and no
-    column exceeds.
-    """
+    """Return sizes that samples hardly ever exceed, after the blocks of some that were drawn."""
+    # Rows grow from the last block to the first, so that their number tells the block of an array.
+    # `most_edges` are numbers of nonzeros that no row and no column of each block exceeds.
     found: list[BlockBound] = []
     rows = _rounded(samples[0][-1].csr.rows + 1)
     for at in reversed(range(len(samples[0]))):
@@ -120,18 +117,12 @@ class _Arrays:
 
 
 class StaticBlocks:
-    """Static buffers for the operands of a sample's blocks.
+    """Static buffers for the operands of a sample's blocks, and for the nodes of the first one's columns.
 
-    All sizes are bounds: rows behind those of a sample have no edges, nonzeros behind its own belong to no
-    row. `load` copies arrays into them, and `assemble` gives what is behind them the values it has to have,
-    by operations whose sizes do not depend on the sample, so that a CUDA graph can hold it. `weighted`, a
-    block that was drawn, shows what weights there are.
-
-    Attributes:
-        adjs: the operands.
-        nodes: int32 [columns of the first block], the nodes of its columns; behind them node 0.
-        paddings: which rows are nodes: of the features of the first block's columns, and of each block's
-            results. `assemble` replaces them.
+    Rows behind those of a sample have no edges, and nonzeros behind its own belong to no row. `load` copies
+    arrays into them, and `assemble` makes what is behind them, and `paddings` (of the first block's columns
+    and of each block's rows), by operations that a CUDA graph can hold. `weighted` shows what weights to
+    hold.
     """
 
     paddings: tuple[Padding, ...]
@@ -242,18 +233,11 @@ _LOOKED_AT = 16
 
 @dataclass(frozen=True, eq=False)
 class NodeBatch:
-    """Nodes to train on, with neighbours that were drawn.
+    """Nodes to train on, features of their sampled neighbours, and the operands of the layers' blocks."""
 
-    Attributes:
-        x: [nodes, features], features of the sources of the first layer.
-        adj: the operands of the layers' blocks, in their order; the targets of the last one are the nodes.
-        y: the targets of the nodes, in their order, as in gnnsparse.train.tasks.node.Part.
-        data: the data module of the batch, from which validation gets the whole graph.
-        paddings: which rows of arrays with some numbers of rows are nodes, if the batch is in static buffers;
-            the model's results have more rows then than there are targets. Empty: all rows are nodes.
-        fraction: of the numbers that the loss of the step is a mean over, the fraction that this process has,
-            as a number or as float32 [] on the device. 1: it takes the step alone.
-    """
+    # The targets of the last block are the nodes. In static buffers `paddings` say which rows are nodes, and
+    # the model has more rows of results than `y`. `data` has the whole graph for validation, and `fraction`
+    # is this process' of the numbers that the loss is a mean over, on the device in static buffers.
 
     x: torch.Tensor
     adj: list[SparseOperand]
@@ -265,15 +249,9 @@ class NodeBatch:
 
 @dataclass(frozen=True, eq=False)
 class DrawnBatch:
-    """What was drawn for a step, of which no operands are made yet.
+    """What was drawn for a step: `ids` among the nodes to train on, and arrays of the layers' blocks."""
 
-    Attributes:
-        ids: int64 [batch] on the device, indices of the batch's nodes among the nodes to train on.
-        blocks: the arrays of the layers' blocks, in their order.
-        x: [nodes, features], features of the sources of the first layer; None: they are gathered in the step,
-            from the device's memory.
-        fraction: see NodeBatch.
-    """
+    # Without `x` the features of the first block's sources are gathered in the step, on the device.
 
     ids: torch.Tensor
     blocks: tuple[BlockArrays, ...]
@@ -300,11 +278,7 @@ def make_sampler(
 def make_store(
     config: SamplerConfig, x: torch.Tensor, sampler: NeighborSampler, data: PreparedData
 ) -> FeatureStore:
-    """Make the store of a run's features, [nodes, features]; the sampler's graph says which are used most.
-
-    Raises:
-        ValueError: the placement does not go with the device.
-    """
+    """Make the store of a run's features; raise ValueError if the placement does not go with the device."""
     on_gpu = path().takes(data.device)
     if config.features == "pinned" and not on_gpu:
         bad_value("sampler.features", "got 'pinned' on the CPU; accepted: auto, device, host")
@@ -328,10 +302,7 @@ def sampler_identity(run: RunOptions) -> dict[str, Any]:
 
 
 def check_blocks(model: Any, config: SamplerConfig) -> None:
-    """Raise a ValueError unless a model takes as many sampled blocks as there are fan-outs.
-
-    A model that takes blocks says how many in its attribute `num_convolutions`.
-    """
+    """Raise a ValueError unless a model takes so many sampled blocks (`num_convolutions`)."""
     layers = getattr(model, "num_convolutions", None)
     if layers is None:
         bad_value("sampler", f"{type(model).__name__} takes the whole graph alone; accepted: none")
@@ -345,11 +316,10 @@ def check_blocks(model: Any, config: SamplerConfig) -> None:
 class NodeBatches:
     """A loader of the training nodes without end, each batch with neighbours that are drawn anew.
 
-    Which nodes and neighbours a step takes depends on the seed and the number of the step alone, so that a
-    resumed run goes on with what it would have taken. Several ranks divide the nodes of each step: which ones
-    these are does not depend on the number of ranks, and neither does which neighbours are drawn for a node.
-    A rank that no node is left for takes the first one of the step with a fraction of 0, since its gradients
-    are exchanged like those of the others.
+    What a step takes depends on the seed and the number of the step alone. Several ranks divide its nodes:
+    which these are, and what is drawn for a node, does not depend on their number. A rank that no node is
+    left for takes the first one with a fraction of 0, since its gradients are exchanged like those of the
+    others.
     """
 
     def __init__(
@@ -380,11 +350,8 @@ class NodeBatches:
             yield self.input_of(drawn)
 
     def input_of(self, drawn: DrawnBatch) -> StepInput:
-        """Return what was drawn as the input of a step.
-
-        It goes into the static buffers, unless it is larger than they are on some rank, or is the last batch
-        of an epoch, with fewer nodes.
-        """
+        """Return what was drawn as the input of a step."""
+        # Too large on some rank, or as an epoch's smaller last batch, it stays out of the static buffers.
         single, peers = partial(self.gather, drawn), self._data.peers
         fits = self.buffers.takes(drawn)
         if peers is not None:
@@ -426,10 +393,7 @@ class NodeBatches:
                 yield self.draw(step, ids, fraction)
 
     def draw(self, step: int, ids: torch.Tensor, fraction: float = 1.0) -> DrawnBatch:
-        """Draw the neighbours for a step, and gather features that are not in the device's memory.
-
-        Its nodes have the indices `ids`, int64 [batch] on the device, in `nodes`.
-        """
+        """Draw the neighbours of the nodes `ids`, and gather features that are not on the device."""
         blocks = self._sampler.draw(self._nodes[ids], step % 2**32)
         stays = self._store.placement == "device"
         x = None if stays else self._store.gather(blocks[0].sources.long())
@@ -443,11 +407,7 @@ class NodeBatches:
 
     @cached_property
     def buffers(self) -> StaticBatch:
-        """Static buffers for batches of the full size.
-
-        Their sizes depend on the seed and the nodes alone, so that a resumed run has those of one that was
-        not interrupted.
-        """
+        """Static buffers for batches of the full size, sized by the seed and the nodes alone."""
         order = torch.randperm(self._nodes.numel(), generator=split_generator(0, self._seed))
         batches = order.split(self._config.batch_size)
         full = [self._own(ids)[0] for ids in batches if ids.numel() == batches[0].numel()]
@@ -489,10 +449,8 @@ class StaticBatch:
             self._x[: drawn.x.shape[0]].copy_(drawn.x)
 
     def batch(self) -> NodeBatch:
-        """Put together the batch that was loaded, by operations that a CUDA graph can hold.
-
-        Features behind those of the sample are some node's: no edge leads from them.
-        """
+        """Put together the batch that was loaded, by operations that a CUDA graph can hold."""
+        # Features behind those of the sample are some node's: no edge leads from them.
         self._blocks.assemble()
         x = self._store.gather(self._blocks.nodes.long()) if self._x is None else self._x
         y = self._y.index_select(0, self._ids)

@@ -22,11 +22,9 @@ __all__ = ["ShardedOptimizer", "SharedCheckpoints"]
 
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
-    """Adam of which each rank has the state of some parameters, which it updates and sends to the others.
+    """Adam of which each rank has the state of some parameters, which it updates and sends to the others."""
 
-    Checkpoints hold the state of all parameters as those of Adam do, so that a run can go on with any number
-    of ranks, or without a division.
-    """
+    # Checkpoints hold the state of all, as Adam's do: a run can go on with any number of ranks.
 
     def __init__(self, groups: list[dict[str, Any]], peers: Peers, **defaults: Any) -> None:
         super().__init__(groups, torch.optim.Adam, peers.group, parameters_as_bucket_view=True, **defaults)
@@ -60,10 +58,7 @@ class ShardedOptimizer(ZeroRedundancyOptimizer):
 
 
 class SharedCheckpoints(Checkpoints):
-    """Checkpoints of ranks that divide the optimiser's state: rank 0 writes after all have sent theirs.
-
-    A rank other than 0 has no folder.
-    """
+    """Checkpoints of such ranks: rank 0, which alone has a folder, writes after all have sent theirs."""
 
     def __init__(self, peers: Peers, *args: Any) -> None:
         super().__init__(*args)

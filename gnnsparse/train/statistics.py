@@ -126,12 +126,7 @@ def _interval(differences: Any, rounding: float) -> tuple[float, float] | None:
 
 
 def _permutation_test(differences: Any, rounding: float) -> float:
-    """Return the fraction of sign patterns whose sum of differences is at least as large as the given one.
-
-    Args:
-        differences: float64 [pairs].
-        rounding: by how much a difference may be wrong.
-    """
+    """Return the fraction of sign patterns with a sum as large as that of differences, but for rounding."""
     from scipy import stats
 
     large = abs(differences.sum()) - 2 * rounding * len(differences)
@@ -147,10 +142,7 @@ def _permutation_test(differences: Any, rounding: float) -> float:
 
 
 def smallest_p_value(count: int) -> float:
-    """Return the smallest p-value that `compare_paired` gives for `count` pairs, whatever the scores are.
-
-    It is that of differences which all have one sign: two of 2^count patterns of signs are as extreme.
-    """
+    """Return the smallest p-value of `compare_paired` for `count` pairs: all differences have one sign."""
     return max(2.0 ** (1 - count), 1 / (_PATTERNS + 1))
 
 

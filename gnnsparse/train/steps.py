@@ -49,10 +49,7 @@ class UncapturableError(ValueError):
 
 
 def obstacle(module: TaskModule, data: PreparedData) -> str | None:
-    """Return why the steps of a run can't be captured in CUDA graphs; None: nothing is known to forbid it.
-
-    What only shows in a step, such as a model that waits for the GPU, is found when it is captured.
-    """
+    """Return why a run's steps can't be captured, as far as it shows before they are; None: they can."""
     if data.device.type != "cuda":
         return f"CUDA graphs need a GPU, and the run is on {data.device}"
     if (reason := data.capture_obstacle(module)) is not None:
@@ -83,16 +80,11 @@ def _hook(module: torch.nn.Module) -> str | None:
 
 
 class Recorder:
-    """Captures calls in CUDA graphs on one GPU; with `required` a capture that fails ends the run.
+    """Captures calls in CUDA graphs on one GPU; with `required` a capture that fails ends the run."""
 
-    When a capture fails, the calls of all programs run as they are from then on. Several ranks capture a call
-    on all of them, or on none: NCCL does not allow anything between. A capture launches nothing, so that a
-    rank whose capture fails leaves no other one waiting.
-
-    Attributes:
-        problem: why a capture failed; None: none did.
-        is_recording: whether a call is being captured.
-    """
+    # After a failure, which is `problem`, the calls of all programs run as they are. Several ranks capture a
+    # call on all of them or on none: NCCL does not allow anything between. A capture launches nothing, so
+    # that a rank whose capture fails leaves no other one waiting.
 
     def __init__(self, device: torch.device, required: bool, peers: Peers | None = None) -> None:
         self.problem: str | None = None
@@ -111,13 +103,8 @@ class Recorder:
         current.wait_stream(self._stream)
 
     def record(self, call: Callable[[], None], undo: Callable[[], None]) -> Callable[[], None]:
-        """Capture a call that has run before, and return what replays it; the call itself if that fails.
-
-        `undo` is called after a failure, to put right what half a call has left in Python's objects.
-
-        Raises:
-            UncapturableError: it can't be captured, and the recorder was made with `required`.
-        """
+        """Capture a call that has run before; return what replays it, or the call itself if that fails."""
+        # Then `undo` puts right what half a call has left in Python's objects.
         # What the first run has allocated on its stream would be kept for calls that no longer come.
         torch.cuda.empty_cache()
         replay, problem, cause = call, None, None
@@ -141,10 +128,9 @@ class Recorder:
 
 
 class Program:
-    """A call that runs as it is the first time, and is captured the second time and replayed from then on.
+    """A call that runs as it is the first time, is captured the second time, and replayed from then on."""
 
-    It queues its work on the current stream, and its tensors have the same memory in each call.
-    """
+    # It queues its work on the current stream, and its tensors have the same memory in each call.
 
     def __init__(
         self, call: Callable[[], None], recorder: Recorder, undo: Callable[[], None] = lambda: None
@@ -154,11 +140,7 @@ class Program:
         self._replay: Callable[[], None] | None = None
 
     def __call__(self) -> None:
-        """Run the call.
-
-        Raises:
-            UncapturableError: see `Recorder.record`.
-        """
+        """Run, capture or replay the call; see `Recorder.record` for a capture that fails."""
         # Ranks that train together have all failed then: NCCL wants a call captured on all of them, or none.
         # Graphs of before a failed capture share torch's generator with it, and can't be replayed either.
         if self._recorder.problem is not None:
@@ -182,10 +164,7 @@ _MOST = 64
 
 @dataclass(frozen=True)
 class Chunks:
-    """How a run is divided into chunks of steps, and who is told of their steps.
-
-    With `stops_early` each validation may be the last.
-    """
+    """How a run is divided into chunks of steps, and who is told of their steps."""
 
     validate_every: int
     log_every: int
@@ -212,11 +191,7 @@ class Chunks:
 
 
 class Steps:
-    """The training steps and the validation of a run as programs, and their results on the device.
-
-    The strategy has the module, its optimiser and schedules, the device and Lightning's plugin of the
-    precision, as a ChunkStrategy does.
-    """
+    """The training steps and the validation of a ChunkStrategy as programs, with results on the device."""
 
     def __init__(
         self, strategy: Any, source: BatchSource, recorder: Recorder, chunks: Chunks, done: int = 0
@@ -296,11 +271,8 @@ class Steps:
         self._step.add_(1)
 
     def _update(self, step: Callable[[], Any]) -> None:
-        """Make the optimiser's step, in a capture with the settings that a capture needs.
-
-        The fused optimiser computes the same with `capturable`. It is set for no longer than a capture, so
-        that a checkpoint is the same as of a run that is not captured.
-        """
+        """Make the optimiser's step, in a capture, and no longer, with the settings that it needs."""
+        # The fused optimiser computes the same with `capturable`; checkpoints must not hold it.
         if not self._recorder.is_recording:
             step()
             return
@@ -341,12 +313,10 @@ class Steps:
 
 
 class ChunkStrategy(SingleDeviceStrategy):
-    """Lightning's strategy for one device, whose training step is a chunk of steps.
+    """Lightning's strategy for one device, whose training step is a chunk of steps."""
 
-    Lightning's own calls of a step, backward and the optimiser, are left out: a chunk has made them. Its
-    counters and schedules go on as if it had made each step. The source of the batches is made when the first
-    step is.
-    """
+    # Lightning's own calls of backward and the optimiser are left out: a chunk has made them. Its counters
+    # and schedules go on as if it had made each step.
 
     def __init__(
         self, device: torch.device, chunks: Chunks, recorder: Recorder, source: Callable[[], BatchSource]

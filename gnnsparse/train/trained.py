@@ -116,11 +116,7 @@ class ModelRecipe:
 
     @classmethod
     def read(cls, content: Any) -> ModelRecipe:
-        """Make a recipe of what `to_dict` returned.
-
-        Raises:
-            ValueError: a value is missing, unknown, of another type or out of range.
-        """
+        """Make a recipe of what `to_dict` returned; raise ValueError if it is something else."""
         names = [item.name for item in dataclasses.fields(cls)]
         given = {**_LATER, **content} if isinstance(content, dict) else {}
         if set(given) != set(names):
@@ -132,16 +128,8 @@ class ModelRecipe:
         return cls(**given)
 
     def build(self, registry: Mapping[str, Any] | None = None) -> torch.nn.Module:
-        """Make the model, with initial weights.
-
-        Args:
-            registry: the registry to look the model up in; None: the one that the recipe names, whose module
-                is imported.
-
-        Raises:
-            ValueError: the registry can't be imported or is none, it has no such model, or the options are
-                not those of the model; or the model is in no registry.
-        """
+        """Make the model, with initial weights; raise ValueError if it or its options are unknown."""
+        # The registry that the recipe names is imported, unless another one is given.
         if self.registry is None:
             accepted = "gnnsparse.load(..., model=...) in Python, with one made as it was for the training"
             bad_value("model", f"is a {self.name}, which is in no registry; accepted: {accepted}")
@@ -205,30 +193,16 @@ def _check_plain(name: str, value: Any, depth: int) -> None:
 
 
 class EdgeModel(torch.nn.Module):
-    """A model of an `edge_index`, as PyG's are, or of the features alone, which is called with an operand.
+    """A model of an `edge_index`, as PyG's are, or of the features alone, which is called with an operand."""
 
-    Args:
-        model: the model.
-        inputs: what its `forward` takes beside the features, see `ModelRecipe.inputs`.
-
-    Attributes:
-        model, inputs: the arguments.
-    """
+    # `inputs` are those of `ModelRecipe`.
 
     def __init__(self, model: torch.nn.Module, inputs: Sequence[str]) -> None:
         super().__init__()
         self.model, self.inputs = model, tuple(inputs)
 
     def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Compute what the model does.
-
-        Args:
-            x: features [nodes, F].
-            adj: an operand with the weights of the graph's edges; or an `edge_index`, which is passed on.
-
-        Raises:
-            ValueError: the model was trained with features of edges, which an operand does not have.
-        """
+        """Compute what the model does, of features [nodes, F] and an operand, or an `edge_index` as it is."""
         if not self.inputs:
             return self.model(x)
         if "edge_attr" in self.inputs:

@@ -100,12 +100,7 @@ class Task(Generic[Dataset, Data]):
         return {}
 
     def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
-        """Load a data set of the catalog.
-
-        Args:
-            name: name of the data set.
-            options: options of its loader.
-        """
+        """Load a data set of the catalog by its name and the options of its loader."""
         dataset: Dataset = load_entry(name, options)
         return dataset
 
@@ -126,13 +121,7 @@ class Task(Generic[Dataset, Data]):
         return made
 
     def recipe(self, dataset: Dataset, options: RunOptions, /, **own: Any) -> ModelRecipe:
-        """Return what a model of a data set is made of.
-
-        Args:
-            dataset: the data set that it is trained on.
-            options: the options of the run.
-            own: what is known of the model and its call: registry, name, options, inputs, run.
-        """
+        """Return what a model of a data set is made of; `own`: registry, name, options, inputs, run."""
         inputs, outputs = self.model_sizes(dataset)
         return ModelRecipe(
             in_channels=inputs, out_channels=outputs, task=self.name, values=options.values,
@@ -146,22 +135,11 @@ class Task(Generic[Dataset, Data]):
         return {}
 
     def found_options(self, dataset: Dataset) -> dict[str, Any]:
-        """Return options of a data set that loading it has decided, for the recipe of a model.
-
-        They make sure that other data that the model is used on are read in the same way.
-        """
+        """Return options of a data set that loading it decided, by which other data are read alike."""
         return {}
 
     def predict(self, model: Any, data: Data) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Compute the predictions of a trained model on prepared data.
-
-        Args:
-            model: what `gnnsparse.load` returned.
-            data: the data, on the model's device.
-
-        Returns:
-            The arrays of predictions.npz, on the CPU, and scores as `FitResult.metrics` has them.
-        """
+        """Return the arrays of predictions.npz, on the CPU, and scores as in `FitResult.metrics`."""
         raise NotImplementedError
 
     def describe(self, data: Data, run: RunOptions) -> dict[str, Any]:
@@ -169,11 +147,7 @@ class Task(Generic[Dataset, Data]):
         return {"nonzeros": data.adj.nnz}
 
     def table(self, result: Mapping[str, Any]) -> Table:
-        """Make the table that is printed at the end of a run.
-
-        Args:
-            result: the content of result.json.
-        """
+        """Make the table that is printed at the end of a run, of the content of result.json."""
         from rich.table import Table
 
         title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**result)
@@ -214,9 +188,5 @@ TASKS: Registry[Task[Any, Any]] = Registry("task", package=__name__)
 
 
 def register_task(task: Task[Any, Any]) -> None:
-    """Register a task under its name. Every file in this folder registers the task that it is named after.
-
-    Raises:
-        ValueError: the name is taken.
-    """
+    """Register a task under its name, that of its file in this folder; raise ValueError if it is taken."""
     TASKS.register(task.name, task)

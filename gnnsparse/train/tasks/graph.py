@@ -25,7 +25,7 @@ from gnnsparse.train.settings import PreprocessConfig
 from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task
 from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
-__all__ = ["GraphData", "GraphPredictor", "bound_of"]
+__all__ = ["GraphData", "GraphPredictor"]
 
 _log = logging.getLogger("gnnsparse.train")
 
@@ -36,12 +36,7 @@ _MULTIPLE = 64
 
 
 def bound_of(sizes: torch.Tensor, count: int) -> int:
-    """Return a size that batches hardly ever exceed, of `count` items that are drawn without repeats.
-
-    Args:
-        sizes: int64 [items], the size of each.
-        count: items of a batch, at most as many as there are.
-    """
+    """Return a size that `count` items of the sizes, int64 [items], drawn without repeats hardly exceed."""
     largest = int(sizes.sort(descending=True).values[:count].sum())
     items, exact = sizes.numel(), sizes.double()
     left = (items - count) / max(items - 1, 1)  # drawing without repeats makes sums differ less
@@ -50,12 +45,7 @@ def bound_of(sizes: torch.Tensor, count: int) -> int:
 
 
 class StaticGraphs:
-    """Static buffers for batches of a fixed number of training graphs.
-
-    Args:
-        data: has the graphs.
-        count: graphs of a batch.
-    """
+    """Static buffers for batches of `count` training graphs."""
 
     def __init__(self, data: GraphData, count: int) -> None:
         self._data = data
@@ -92,17 +82,10 @@ _PACKED_ELEMENTS = 2**19
 
 @dataclass(frozen=True, eq=False)
 class GraphsBatch:
-    """A batch of graphs on one device, with n nodes together.
+    """A batch of graphs on one device: features [n, F], a block-diagonal operand, and targets [graphs]."""
 
-    Attributes:
-        x: [n, F], features of the nodes.
-        adj: the operand of the batch, n x n, block-diagonal.
-        graph_ptr: int64 [graphs + 1], the first node of each graph, and n.
-        y: [graphs] or [graphs, columns], targets.
-        data: the data module of the batch, from which validation gets the graphs of other parts.
-        padding: which rows of `x` and `adj` are nodes, if there are more rows (gnnsparse.runtime.padding);
-            None: all are. graph_ptr then ends with the number of nodes.
-    """
+    # graph_ptr, int64 [graphs + 1], has the first node of each graph, and the number of nodes; `padding` says
+    # which rows are nodes if there are more. From `data` validation gets the graphs of other parts.
 
     x: torch.Tensor
     adj: SparseOperand
@@ -168,12 +151,7 @@ class GraphData(MiniBatchData):
         return self.parts["train"].numel()
 
     def gather(self, part: str, ids: torch.Tensor) -> GraphsBatch:
-        """Return a batch of graphs.
-
-        Args:
-            part: part of the split.
-            ids: int64 [batch] on the CPU, indices of the graphs in the part.
-        """
+        """Return a batch of the graphs of a part with the indices `ids`, int64 [batch] on the CPU."""
         (batch,) = self.gather_all(part, [ids])
         return batch
 
@@ -311,10 +289,7 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
         check_preprocess(run.preprocess)
 
     def predict(self, model: LoadedModel, data: GraphData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return "graphs" (numbers), "classes" and "probabilities" of the test part, and its scores.
-
-        A model that predicts numbers has "values" in place of classes and probabilities.
-        """
+        """Return "graphs" (numbers), what `arrays_of` has of the test part, and its scores."""
         chunks = list(data.chunks("test"))
         found = [model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr) for chunk in chunks]
         logits, y = torch.cat([one.logits for one in found]), torch.cat([chunk.y for chunk in chunks])

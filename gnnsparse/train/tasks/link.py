@@ -102,16 +102,10 @@ def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torc
 
 @dataclass(frozen=True, eq=False)
 class LinkBatch:
-    """Pairs of nodes on one device.
+    """Pairs of nodes on one device, int64 [k, 2]: edges, and such without an edge."""
 
-    Attributes:
-        adj: the prepared graph, or the operands of the layers' blocks of neighbours that were drawn.
-        positive: int64 [k, 2], edges.
-        negative: int64 [n, 2], pairs without an edge.
-        data: the data module of the batch, from which validation gets the pairs of other parts.
-        nodes: int64 [sources of the first block], the nodes of a sample, whose pairs are positions among the
-            targets of the last block; None: the graph is whole, and pairs are nodes.
-    """
+    # `adj` is the prepared graph, or the operands of a sample's blocks; then `nodes` are the sources of the
+    # first one, and pairs are positions among the last one's targets.
 
     adj: SparseOperand | list[SparseOperand]
     positive: torch.Tensor
@@ -175,12 +169,7 @@ class LinkData(MiniBatchData):
         return self.dataset.train_edges.shape[0]
 
     def gather(self, part: str, ids: torch.Tensor) -> LinkBatch:
-        """Return edges of a part, and as many pairs without an edge.
-
-        Args:
-            part: part of the split.
-            ids: int64 [batch] on the CPU, indices of the edges in the part.
-        """
+        """Return the edges of a part with the indices `ids`, int64 [batch], and as many other pairs."""
         edges = self._parts[part][0]
         assert edges is not None
         draw = split_generator(int(ids.sum()) % 2**31, self.seed)
@@ -199,10 +188,8 @@ class LinkData(MiniBatchData):
             yield LinkBatch(sample.adjs, sample.positive, sample.negative, self, sample.nodes)
 
     def chunks(self, part: str) -> Iterator[LinkBatch]:
-        """Yield the edges of a part with its own pairs without an edge, as one batch.
-
-        The part "train" has those of the validation part, and as many of its edges as that one has.
-        """
+        """Yield the edges of a part with its own pairs without an edge, as one batch."""
+        # The part "train" has those of the validation part, and as many of its edges as that one has.
         positive, negative = self._parts[part]
         assert positive is not None
         if negative is None:

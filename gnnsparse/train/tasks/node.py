@@ -309,11 +309,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     def predict(
         self, model: LoadedModel, data: FullGraphData
     ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return "nodes" (ids), "classes" and "probabilities" of all nodes, and the scores of the parts.
-
-        A model that predicts numbers has "values" in place of classes and probabilities.
-        A part without nodes, in data without labels, has no scores.
-        """
+        """Return "nodes" (ids), what `arrays_of` has of all nodes, and the scores of parts with labels."""
         batch = data.batch
         prediction = model.predict(batch.x, batch.adj)
         scores = {
@@ -376,15 +372,9 @@ register_task(NodeTask())
 
 @dataclass(frozen=True, eq=False)
 class SharedPart(Part):
-    """The nodes of one part of a split of which a rank has some.
+    """The rank's own nodes of a part, which has the given fraction of the numbers in the part's loss."""
 
-    Attributes:
-        nodes: int64 [n], rows of the rank's own nodes of which a target is known.
-        y: [n] or [n, ..], targets of these.
-        fraction: of the numbers that the part's loss is a mean over, the fraction that this rank has.
-        all_y: on rank 0 the targets of the part's nodes of all ranks, in the order of the graph; else None.
-        gather: brings rows of these nodes to rank 0 in this order.
-    """
+    # On rank 0 `all_y` are those of all ranks in the order of the graph, in which `gather` brings rows to it.
 
     fraction: float
     all_y: torch.Tensor | None
@@ -392,15 +382,7 @@ class SharedPart(Part):
 
 
 class SharedGraphData(FullGraphData):
-    """The data module of one rank: its nodes of a graph, prepared and put on a device when it is made.
-
-    Args:
-        dataset: the whole graph with its features, labels and split, the same on all ranks.
-        peers: the ranks.
-        way: how they share products, see `gnnsparse.distributed.distribute`.
-        parts: how they share nodes, likewise.
-        options: values, precision, device and preprocess, see FullGraphData.
-    """
+    """The data module of one rank, of the data set that all have: its nodes, shared by `way` and `parts`."""
 
     adj: DistributedOperand
     peers: Peers
@@ -450,21 +432,11 @@ def _counted(y: torch.Tensor) -> int:
 class SharedNodeClassifier(NodeClassifier):
     """Trains one model on the nodes of all ranks; each rank has a copy of it, and all copies stay equal.
 
-    The loss is that of one process: the mean over the nodes of all ranks. Gradients are added up in the order
-    of ranks. Rank 0 computes the scores, from the logits of all ranks in the order of the graph, and tells
-    the others. In each step a rank draws random numbers of its own, which depend on the seed, the step and
-    the number of ranks alone.
-
-    With `draws` each rank has the whole graph and takes samples of it, and rank 0 alone computes the logits
-    that are scored. Batch normalisation takes its statistics over the rows of all ranks' samples, in which a
-    node that two ranks have reached is counted twice.
-
-    Args:
-        model: the argument of NodeClassifier, as are dataset, optimizer and max_steps.
-        peers: the ranks.
-        seed: seed of dropout.
-        shards_optimizer: whether each rank keeps the optimiser's state of some parameters alone.
-        draws: whether steps take samples.
+    The loss is that of one process. Gradients are added up in the order of ranks. Rank 0 computes the scores,
+    from the logits of all ranks in the order of the graph, and tells the others. Random numbers of a step
+    depend on the seed, the step, the rank and the number of ranks alone. With `draws` each rank takes samples
+    of the whole graph, and rank 0 alone computes logits to score; batch normalisation counts a node twice
+    that two ranks have reached.
     """
 
     def __init__(
@@ -514,10 +486,7 @@ class SharedNodeClassifier(NodeClassifier):
         return None if self._draws and self._peers.rank else super().scored(batch)
 
     def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
-        """Return "loss" and the scores of the nodes of a part, the same bits on each rank.
-
-        All ranks choose their best epoch by these, so that the last bit must not differ.
-        """
+        """Return "loss" and the scores of a part, the same bits on each rank: they choose by them."""
         names, found = ["loss", *self._scores], None
         if scored is not None:
             whole, outputs = scored

@@ -78,12 +78,7 @@ class SequenceData(MiniBatchData):
         return len(self.dataset.train)
 
     def gather(self, part: str, ids: torch.Tensor) -> SequenceBatch:
-        """Return a batch of sequences.
-
-        Args:
-            part: part of the split.
-            ids: int64 [batch], indices of the sequences in the part.
-        """
+        """Return a batch of the sequences of a part with the indices `ids`, int64 [batch]."""
         source, ids = self._parts[part], ids.to(self.device)
         tokens = source.tokens[ids]
         padding = tokens == 0 if self._padded else None
@@ -138,16 +133,7 @@ class SequenceClassifier(ScoredModule):
 
 
 def make_pattern(options: Mapping[str, Any], length: int) -> SparseGraph:
-    """Make the attention pattern of a run.
-
-    Args:
-        options: "name", a pattern in gnnsparse.masks.PATTERNS, and its other arguments.
-        length: length of the sequences.
-
-    Raises:
-        TypeError: an option is of another type, or the pattern has no such option.
-        ValueError: there is no such pattern, or an option is out of range.
-    """
+    """Make a run's pattern of gnnsparse.masks.PATTERNS, "name" and its arguments; raise for wrong ones."""
     with naming("pattern"):
         name = check_choice("name", options.get("name"), tuple(PATTERNS))
         for option, value in options.items():
