@@ -1,8 +1,6 @@
 """Operations on prepared operands: SpMM, SDDMM, softmax over edges and attention.
 
-The public functions check their arguments and go through `dispatch` to a kernel, which `spmm_kernels`,
-`sddmm_kernels` and their relatives bind to the operand; `reference` has their specifications in plain torch.
-An operation of several files has a folder, and is found by itself: functions in the `__all__` of a folder's
+An operation of several files has a folder, which is found by itself: the functions in the `__all__` of its
 `api` can be imported from this package.
 """
 
@@ -23,11 +21,7 @@ __all__ = [
 
 
 def find_operations() -> None:
-    """Make the operations of every folder importable from this package, and registers their operators.
-
-    Raises:
-        ValueError: two folders define an operation of one name.
-    """
+    """Make the operations of every folder importable from here; ValueError if two folders define one name."""
     for folder in pkgutil.iter_modules(__path__):
         if not folder.ispkg:  # a module that operations share
             continue

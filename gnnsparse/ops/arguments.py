@@ -35,13 +35,7 @@ def require_kernels(kind: str) -> None:
 
 
 def resolve_impl(impl: Any, operand: SparseOperand) -> str:
-    """Return the implementation to use: "reference", or the type of the operand's device.
-
-    Raises:
-        TypeError: `impl` is no string.
-        ValueError: `impl` is unknown, or can't run on the operand's device.
-        RuntimeError: the native module was built without CUDA.
-    """
+    """Return "reference", or the type of the operand's device, after checking that `impl` can run there."""
     check_choice("impl", impl, IMPLS)
     kind = operand.device.type
     if impl == "reference":
@@ -68,14 +62,7 @@ def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
 def check_features(
     name: str, x: Any, operand: SparseOperand, rows: int, impl: str, heads: bool = True
 ) -> torch.Tensor:
-    """Return `x` if it is [rows, any], on the operand's device and of a dtype that `impl` takes.
-
-    Features in heads, [rows, heads, any], are accepted unless `heads` is False. Negative views are computed.
-
-    Raises:
-        TypeError, ValueError: it is something else.
-        MemoryError: it is too wide for this machine.
-    """
+    """Return `x` if it is [rows, any] or [rows, heads, any], on A's device and of a dtype of `impl`."""
     by_head = heads and isinstance(x, torch.Tensor) and x.dim() == 3
     shape = (rows, None, None) if by_head else (rows, None)
     check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=shape)
@@ -84,12 +71,10 @@ def check_features(
 
 
 def check_fits(name: str, x: torch.Tensor, operand: SparseOperand) -> None:
-    """Raise MemoryError if rows as wide as those of `x`, one for each row and column, don't fit on the CPU.
-
-    A tensor that was expanded has that many elements without their memory; a kernel reads a copy.
-    """
+    """Raise MemoryError if rows as wide as those of `x`, one for each row and column, don't fit the CPU."""
     if torch.compiler.is_compiling() or x.device.type != "cpu":
         return
+    # An expanded tensor has that many elements without their memory; a kernel reads a copy.
     nbytes = 4 * math.prod(x.shape[:-2]) * max(operand.shape) * x.shape[-1]
     if nbytes >= _LARGE:
         which = f"{name} of shape {tuple(x.shape)} with this A of {operand.shape[0]} x {operand.shape[1]}"
@@ -105,10 +90,7 @@ def check_edges(
     heads: int | None = None,
     any_heads: bool = False,
 ) -> torch.Tensor:
-    """Return `values` if they are [nnz], on the operand's device and of a dtype that `impl` takes.
-
-    With `heads`, [nnz, heads] is accepted too, and [nnz, any] with `any_heads`. Negative views are computed.
-    """
+    """Return `values` if they are [nnz], or [nnz, heads] where heads may be, and on A's device."""
     by_head = (any_heads or heads is not None) and isinstance(values, torch.Tensor) and values.dim() == 2
     shape = (operand.nnz, heads) if by_head else (operand.nnz,)
     check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=shape)

@@ -44,20 +44,17 @@ def cpu_loader(precision: Precision) -> Callable[[torch.Tensor], torch.Tensor]:
 class CudaLoader:
     """A loader for GPUs: it converts X to the storage dtype and pads rows to whole vectors.
 
-    X itself is returned, without a copy, if it already has the dtype, the alignment and no scale. Rows of
-    several slices are padded to whole sectors of memory at least: otherwise each slice of every other row
-    would touch one sector more.
+    X itself is returned if it already has the dtype, the alignment and no scale. Rows of several slices are
+    padded to whole sectors at least: otherwise each slice of every other row would touch one sector more.
 
     Args:
         precision: arithmetic of the product.
         width: columns of X.
         scale: float32 [rows], factors of X's rows; None: 1 each.
         rounds: whether the loader rounds to TF32; False: the kernels do.
-        whole: bytes, VECTOR_BYTES or a multiple of it: X is also copied if it has rows of several slices that
-            are no multiples of it, which pays where every row is read often.
+        whole: bytes of which rows of several slices become multiples, which pays where each is read often.
         unpacked: bytes of the longest rows that count as one slice there.
-        halves: whether the kernels also read rows that consist of half vectors and begin at multiples of
-            these, which pays where no row is read often.
+        halves: whether the kernels also read rows of half vectors, which pays where no row is read often.
         elements: whether the kernels read element by element, so that rows may begin and end anywhere.
     """
 
@@ -109,10 +106,7 @@ def aligned_values(values: torch.Tensor, precision: Precision) -> torch.Tensor:
 
 
 def partial_sums(count: int, rows: int, width: int, device: torch.device) -> torch.Tensor | None:
-    """Allocate uninitialised float32 memory for `count` partial results of `rows` rows each.
-
-    Rows are padded as the kernels expect it. None if `count` is 0.
-    """
+    """Allocate float32 memory for `count` partial results of `rows` padded rows; None if `count` is 0."""
     if count == 0:
         return None
     return torch.empty(count * rows * partial_width(width), dtype=torch.float32, device=device)

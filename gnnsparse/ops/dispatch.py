@@ -1,9 +1,9 @@
 """How a call of an operation reaches its kernel: eagerly, under autograd, in a transform, or traced.
 
 A call of ordinary tensors goes straight to a kernel that was bound to the operand, inside the operation's
-class of autograd if a gradient is needed. The same class serves torch.func. What torch.compile traces, and
-subclasses of Tensor, go through operators of torch.library, which cost three times as much and use the
-gradient of that class too. An operand is passed to them as its integer handle; the caller keeps it alive.
+class of autograd if a gradient is needed or torch.func is active. What torch.compile traces, and subclasses
+of Tensor, go through operators of torch.library, which cost three times as much and use the gradient of that
+class too. An operand is passed to them as its integer handle; the caller keeps it alive.
 """
 
 from __future__ import annotations
@@ -33,10 +33,7 @@ _library = torch.library.Library("gnnsparse", "DEF")
 
 
 def is_plain(*tensors: torch.Tensor | None) -> bool:
-    """Return whether a native kernel can read the memory of all tensors now.
-
-    False while torch.compile traces, and for subclasses of Tensor, whose calls go through torch.library.
-    """
+    """Return whether kernels can read all tensors now: no subclass, and nothing that torch.compile traces."""
     if torch.compiler.is_compiling():
         return False
     for t in tensors:  # noqa: SIM110  (`all` takes several times as long)
@@ -55,10 +52,7 @@ def needs_grad(*tensors: torch.Tensor | None) -> bool:
 
 
 def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | None:
-    """Return what checks of a dense tensor depend on.
-
-    None: `t` has another layout, is of a subclass of Tensor, or its numbers are not in its memory.
-    """
+    """Return what checks of a dense tensor depend on; None if its memory does not hold its numbers."""
     if type(t) not in _PLAIN or t.layout is not torch.strided or t.is_nested:
         return None
     if not (t.is_neg() or t._is_zerotensor()):
@@ -67,11 +61,7 @@ def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | N
 
 
 def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
-    """Return a faster `function.apply`, which does not inspect the signature of `forward`.
-
-    torch inspects it anew in each call, which takes longer than the rest of `apply`. Only the transforms of
-    torch.func need it: inside them call `function.apply`.
-    """
+    """Return a faster `function.apply`, for calls outside of torch.func, which does not inspect `forward`."""
     quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
     return quick
 
@@ -118,15 +108,8 @@ def call(
 ) -> Any:  # fmt: skip
     """Run an operation whose arguments have been checked, on the path that they need.
 
-    Args:
-        operation: its class.
-        operator: its operator of torch.library.
-        operand: the operand.
-        tensors: the dense arguments.
-        bind: returns the kernel's call: (*tensors) -> results.
-        options: what the class and the operator take after the operand.
-        operator_options: what the operator takes besides, and the bound call has in it.
-        form: the form of the arguments under which the call is remembered for the next one; None: it is not.
+    The operator takes `operator_options` besides, which the call (*tensors) -> results that `bind` makes has
+    in it. That call is remembered under `form`, unless it is None.
     """
     if not is_plain(*tensors):
         return operator(*tensors, operand.handle, *options, *operator_options)
@@ -143,18 +126,14 @@ def call(
 
 
 def operand_at(place: int | SparseOperand) -> SparseOperand:
-    """Return the operand that an operation got: itself, or its handle, which operators get."""
+    """Return the operand that an operation got: itself, or by its handle, which operators get."""
     return operand_of(place) if isinstance(place, int) else place
 
 
 def native_or_composed(
     tensors: tuple[torch.Tensor | None, ...], native: Callable[[], Any], composed: Callable[[], Any]
 ) -> Any:
-    """Compute a gradient of `tensors` whose kernel has no gradient of its own.
-
-    By the kernel, or the operator that stands for it while it is traced; for second derivatives and in
-    transforms by operations that have gradients.
-    """
+    """Compute a gradient by its kernel, or where it needs a gradient itself by operations that have one."""
     traced = not is_plain(*tensors)
     return native() if traced or (is_eager() and not needs_grad(*tensors)) else composed()
 
@@ -169,11 +148,7 @@ def refuse_batch(operation: str, grad: torch.Tensor) -> None:
 
 
 def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
-    """Return the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0.
-
-    Raises:
-        NotImplementedError: it is a batch of gradients.
-    """
+    """Return the gradient that a backward pass got, contiguous: autograd may pass one with strides of 0."""
     refuse_batch(operation, grad)
     return grad.contiguous()
 
@@ -210,14 +185,10 @@ def register(
     setup: Callable[..., None] | None = None,
     backward: Callable[..., Any] | None = None,
 ) -> None:
-    """Register an operator for CPU and CUDA tensors.
+    """Register an operator of a schema "name(Tensor x, int operand) -> Tensor" for CPU and CUDA tensors.
 
-    Args:
-        schema: name and signature, as in "name(Tensor x, int operand) -> Tensor".
-        run: computes the results.
-        fake: returns results of the right shapes and dtypes without computing them.
-        setup, backward: the gradient, as arguments `setup_context` and `backward` of
-            torch.library.register_autograd; None: the operator has no gradient, and refuses to record one.
+    `fake` returns results of the right shapes and dtypes without computing them. `setup` and `backward` are
+    those of torch.library.register_autograd; None: the operator refuses to record a gradient.
     """
     name = schema.partition("(")[0]
     _library.define(schema)
@@ -236,11 +207,7 @@ def register(
 
 
 def _refuse_transforms(name: str, tensors: Iterable[Any]) -> None:
-    """Raise NotImplementedError if a tensor carries what an operator of torch.library has no rule for.
-
-    That is a tangent of forward-mode AD, and a gradient of torch.func. Without the check the first would be
-    lost, and the results be those of a constant.
-    """
+    """Raise NotImplementedError for tangents and gradients of torch.func, which would be lost silently."""
     if not _in_torch_func() and forward_ad._current_level < 0:
         return
     for t in tensors:
@@ -263,15 +230,7 @@ def check_operator_tensor(
     shape: tuple[int | None, ...],
     dtypes: tuple[torch.dtype, ...] = FLOATS,
 ) -> None:
-    """Check a tensor that an operator was called with, which may be called directly too.
-
-    The public functions have checked their arguments before they call an operator, and eager calls call none.
-    A tensor on the meta device, which has a shape alone, goes with an operand on every device.
-
-    Raises:
-        TypeError: the dtype or layout is not accepted.
-        ValueError: the shape or the device does not go with the operand.
-    """
+    """Check a tensor of an operator, which may be called directly; on the meta device it fits any operand."""
     device = None if x.device.type == "meta" else operand.device
     check_tensor(name, x, dtypes=dtypes, device=device, shape=shape)
 

@@ -131,11 +131,7 @@ def spmm(
 def spmm_max_grad(
     kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
-    """Compute the gradient of x from that of `spmm_max`, [m, n] or [m, heads, d].
-
-    `kernels` are those of the transpose, edge values in its order, and argmax the columns that `spmm_max` has
-    returned, of the shape of `grad`.
-    """
+    """Compute the gradient of x from that of `spmm_max`, by the transpose's kernels, values in its order."""
     return _multiply(kernels, grad, values, argmax.contiguous(), None, None)
 
 
@@ -145,9 +141,7 @@ def spmm_max(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     """Compute the largest or smallest product of each row and feature; values None are A's weights.
 
-    Returns:
-        The results [m, ...], 0 for rows without nonzeros, and the columns of the nonzeros that gave them,
-        int32 [m, ...], -1 for rows without nonzeros.
+    Returns the results [m, ...] and the columns that gave them, int32; 0 and -1 for rows without nonzeros.
     """
     shape, precision = _Shape.of(x), kernels.precision
     y = x.new_empty(kernels.csr.rows, *x.shape[1:])
@@ -182,8 +176,8 @@ def sddmm(
 ) -> torch.Tensor:  # fmt: skip
     """Compute the dot products of rows of q and k at the nonzeros, in each head: [nnz] or [nnz, heads].
 
-    With the columns that `spmm_max` has returned as `argmax`, of the shape of q, a feature counts only at the
-    nonzero that gave it. The `lanes` of a plan are those of a head, its `row_lanes` those of a nonzero.
+    With `argmax` of `spmm_max`, of the shape of q, a feature counts only at the nonzero that gave it. The
+    `lanes` of a plan are those of a head, its `row_lanes` those of a nonzero.
     """
     shape, precision = _Shape.of(q), kernels.precision
     out = q.new_empty(kernels.csr.nnz, *q.shape[1:-1])

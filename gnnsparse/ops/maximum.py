@@ -1,9 +1,7 @@
-"""The maximum and the minimum in place of SpMM's sum.
+"""The maximum and the minimum in place of SpMM's sum; alone, as an operation of its own.
 
-What the gradient needs of the forward pass is which nonzero gave each element of the result: its column,
-since a row has each column once. This argmax is int32 for every matrix, and a kernel that runs over the
-transpose, whose rows are the columns, compares it with the row that it is at. No kernel adds atomically.
-It stands alone as an operation of its own.
+What the gradient needs of the forward pass is the column of the nonzero that gave each element, int32. A
+kernel over the transpose, whose rows are the columns, compares it with its row; none adds atomically.
 """
 
 from __future__ import annotations
@@ -38,10 +36,7 @@ __all__ = ["spmm_max"]
 def spmm_max(
     a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, largest: bool, plan: Plan | None
 ) -> torch.Tensor:
-    """Compute the largest or smallest product of each row and feature, recorded by autograd.
-
-    x is [k, n], or [k, heads, d] with edge values [nnz, heads]; values None are A's weights.
-    """
+    """Compute the maximum or minimum; values None are A's weights, or [nnz, heads] with x [k, heads, d]."""
     a.kernels.require("reduce", "a max" if largest else "a min", None)
     bind = lambda: partial(heads.spmm_max, a.kernels, largest=largest, plan=plan)  # noqa: E731
     y: torch.Tensor = call(_SpmmMax, torch.ops.gnnsparse.spmm_max, a, (x, values), bind, (largest,))[0]

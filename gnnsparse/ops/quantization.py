@@ -39,13 +39,7 @@ _COUNTER = 0x51
 
 @dataclass(frozen=True, eq=False)
 class StoredX:
-    """X in 8 bits, in the memory of a CPU or a GPU.
-
-    Attributes:
-        numbers: uint8 [k, n padded to 16], the bytes of int8 or e4m3 numbers; zeros behind n.
-        scale: float32 [n padded to 16]: what the numbers of a feature are multiplied by.
-        number_type: which numbers these are, in the native module.
-    """
+    """X in 8 bits: bytes [k, n padded to 16], zeros behind n, and the float32 scales of the features."""
 
     numbers: torch.Tensor
     scale: torch.Tensor
@@ -55,14 +49,10 @@ class StoredX:
 def store(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> StoredX:
-    """Round a matrix to 8 bits, in one native call.
+    """Round a matrix [k, n] of any strides to 8 bits, in one native call.
 
-    Args:
-        x: [k, n], float32, float16 or bfloat16, on a CPU or a GPU, any strides.
-        precision: int8 or fp8.
-        weights: float32 [k]: what the rows are multiplied by before; None: 1.
-        seed: numbers are rounded up or down at random by it, so that their mean is x; None: to nearest, ties
-            to even.
+    The rows are multiplied by `weights`, float32 [k], before. With a seed numbers are rounded up or down at
+    random, so that their mean is x; without, to nearest, ties to even.
     """
     rows, columns = x.shape
     padded = -(-columns // _native.EIGHT_BIT_PADDING) * _native.EIGHT_BIT_PADDING
@@ -83,16 +73,10 @@ def store(
 
 
 def store_heads(x: torch.Tensor, precision: Precision, numbers: torch.Tensor) -> torch.Tensor:
-    """Round heads to 8 bits on a GPU, each by itself, to nearest, as its attention reads them.
+    """Round each of the heads [batches, heads, n, d] to 8 bits on the current GPU, for its attention.
 
-    Args:
-        x: [batches, heads, n, d], float32, float16 or bfloat16, on the current GPU, any strides.
-        precision: int8 or fp8.
-        numbers: where they go: uint8 [batches, heads, n, d padded to 16], each row contiguous and aligned to
-            16 bytes; zeros behind d. Of int8 each byte is the integer plus 128.
-
-    Returns:
-        float32 [batches, heads, d padded]: what the numbers of a feature of a head are multiplied by.
+    `numbers`, uint8 [batches, heads, n, d padded to 16], rows contiguous and aligned to 16 bytes, get zeros
+    behind d; of int8 each byte is the integer plus 128. Returns scales of features, [batches, heads, padded].
     """
     gpu, device = path(), x.device
     shape = *x.shape[:2], numbers.shape[3]
@@ -120,14 +104,9 @@ def _parts(rows: int, padded: int, device: torch.device) -> int:
 def quantize(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the numbers that `store` stores, and their scales, in torch and on any device.
+    """Compute in torch, on any device, what `store` stores of x [k, n]: numbers [k, n] and scales [n].
 
-    Args:
-        x: [k, n], any floating dtype and strides.
-        precision, weights, seed: as in `store`.
-
-    Returns:
-        Numbers, float32 [k, n], and scales, float32 [n]: NaN for a feature that is not finite everywhere.
+    The scale is NaN for a feature that is not finite everywhere.
     """
     scaled = x.float() if weights is None else x.float() * weights[:, None]
     peak = torch.cat([scaled.abs(), scaled.new_zeros(1, x.shape[1])]).amax(0)
@@ -162,10 +141,7 @@ def _uniform(x: torch.Tensor, seed: int) -> torch.Tensor:
 
 
 def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = None) -> torch.Tensor:
-    """Return x [k, n] rounded to what the precision stores, in its own dtype: float32 or float64.
-
-    Differentiable; the gradient passes unchanged.
-    """
+    """Return x [k, n] rounded to what the precision stores, in its dtype; gradients pass unchanged."""
 
     def rounded(x: torch.Tensor) -> torch.Tensor:
         numbers, scale = quantize(x, precision, None, seed)
@@ -175,10 +151,7 @@ def fake_quantized(x: torch.Tensor, precision: Precision, seed: int | None = Non
 
 
 def exact_rounded(x: torch.Tensor, precision: Precision) -> torch.Tensor:
-    """Round an operand of the reference to the precision, in float32; returns float64 as it is.
-
-    Differentiable; the gradient passes unchanged.
-    """
+    """Round an operand of the reference in float32, float64 as it is; the gradient passes unchanged."""
     if x.dtype == torch.float64 or precision is Precision.FP32:
         return x if x.dtype == torch.float64 else x.float()
     return straight_through(x.float(), lambda x: round_operand(x, precision).float())

@@ -16,16 +16,8 @@ def spmm(
 ) -> torch.Tensor:
     """Compute y[i] = sum of value * x[j] over the nonzeros (i, j).
 
-    Args:
-        index: the nonzeros.
-        values: [nnz], or [nnz, heads] with x [cols, heads, d]; None: 1 each.
-        x: [cols, n] or [cols, heads, d].
-        rows: rows of the matrix.
-        reduce: "sum"; "mean", which divides by the number of nonzeros of a row; "max" or "min", among whose
-            equal terms the first is taken. Rows without nonzeros give 0.
-
-    Returns:
-        [rows, ...] in the dtype of x.
+    x is [cols, n], or [cols, heads, d] with values [nnz, heads]; values None are 1 each. A "mean" is over the
+    nonzeros of a row; of a "max" or "min" the first of equal terms is taken. Rows without nonzeros give 0.
     """
     terms = x.index_select(0, index[1])
     if values is not None:
@@ -55,30 +47,12 @@ def _first_of_the_largest(row: torch.Tensor, terms: torch.Tensor, rows: int, sma
 
 
 def sddmm(index: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-    """Compute out[e] = dot(q[i], k[j]) for nonzero e = (i, j).
-
-    Args:
-        index: the nonzeros.
-        q: [rows, d], or [rows, heads, d].
-        k: [cols, d], or [cols, heads, d].
-
-    Returns:
-        [nnz], or [nnz, heads], in the dtype of q.
-    """
+    """Compute out[e] = dot(q[i], k[j]) for nonzero e = (i, j), of rows [..., d] or [..., heads, d]."""
     return (q.index_select(0, index[0]) * k.index_select(0, index[1])).sum(-1)
 
 
 def edge_softmax(index: torch.Tensor, scores: torch.Tensor, rows: int) -> torch.Tensor:
-    """Compute the softmax over the nonzeros of each row; a row whose scores are all -inf gives zeros.
-
-    Args:
-        index: the nonzeros.
-        scores: [nnz], or [nnz, heads].
-        rows: rows of the matrix.
-
-    Returns:
-        [nnz], or [nnz, heads], in the dtype of scores.
-    """
+    """Compute the softmax over each row of scores [nnz] or [nnz, heads]; 0 in a row that is all -inf."""
     shape = (rows, *scores.shape[1:])
     row = index[0].reshape(-1, *[1] * (scores.dim() - 1)).expand(scores.shape)
     top = scores.new_full(shape, float("-inf"))

@@ -23,10 +23,6 @@ def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) 
     """Return a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
 
     `plan` is for a GPU; None: the operand's own. On a CPU the operand's format says which kernel runs.
-
-    Raises:
-        ValueError: `plan` is no plan of SDDMM.
-        RuntimeError: `plan` is of the window kernel and the operand has no blocked format.
     """
     on_gpu = path().takes(q.device)
     kernels.require("A", "sddmm", "sddmm")
@@ -65,11 +61,7 @@ def _on_cpu(kernels: KernelCache) -> SddmmCall:
 
 
 def _blocked_on_cpu(kernels: KernelCache) -> SddmmCall:
-    """Bind the product over the arrays of the prepared format.
-
-    Scores are written where the format has its values, in the blocks that SpMM reads (FlashSparse, algorithm
-    1), and then brought in the order of the nonzeros.
-    """
+    """Bind the product over the prepared format, in whose blocks it writes (FlashSparse, algorithm 1)."""
     view, places, row_ids = kernels.require_blocked().view(), kernels.value_places, kernels.row_ids
     values, load = kernels.require_blocked().values, cpu_loader(kernels.precision)
     count = 0 if values is None else values.numel()

@@ -15,15 +15,7 @@ __all__ = ["inverse_lengths", "row_sums", "segment_sums"]
 
 
 def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
-    """Sum the edge values of each row, in an order that is the same in every run. Differentiable.
-
-    Args:
-        operand: the operand.
-        values: float32 [nnz, ...] in its order.
-
-    Returns:
-        float32 [rows, ...], rows in the caller's numbering.
-    """
+    """Sum float32 edge values [nnz, ...] of each row, in the caller's numbering, in a fixed order."""
     kernels = operand.kernels
     with outside():  # they are kept
         lengths = kernels.csr.degrees
@@ -48,14 +40,9 @@ def inverse_lengths(x: torch.Tensor) -> torch.Tensor:
 
 
 def segment_sums(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Sum consecutive rows, in an order that is the same in every run. Differentiable.
+    """Sum consecutive rows of x [rows, features] in a fixed order. Differentiable.
 
-    Args:
-        x: float32 or float64 [rows, features].
-        starts: int64 [segments + 1], ascending from 0 to the number of rows, which is not checked.
-
-    Returns:
-        [segments, features] of the dtype of `x`; 0 for segments without rows.
+    Segment i has the rows from starts[i], int64 [segments + 1] and not checked, to starts[i + 1].
     """
     if x.device.type == "cpu" and x.dtype == torch.float32 and is_eager() and is_plain(x, starts):
         return _segment_sums(x, starts)

@@ -99,11 +99,7 @@ def _run(kernels: KernelCache, name: str, *inputs: torch.Tensor) -> torch.Tensor
 
 
 def softmax(kernels: KernelCache, scores: torch.Tensor) -> torch.Tensor:
-    """Compute the softmax of scores [nnz] or [nnz, heads] by the kernels of their device, in float32.
-
-    Returns:
-        [nnz] or [nnz, heads] in the dtype of the scores.
-    """
+    """Compute the softmax of scores [nnz] or [nnz, heads] in float32, and return it in their dtype."""
     return _run(kernels, "softmax", scores)
 
 

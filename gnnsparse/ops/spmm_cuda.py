@@ -38,10 +38,7 @@ __all__ = ["bind"]
 def bind(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> SpmmCall:
-    """Return a function that runs SpMM: (x, edge values or None[, y]) -> y. `kernels` keeps it.
-
-    X and y have `dtype`. Raises ValueError if `plan` can't run for this operand.
-    """
+    """Return a function that runs SpMM by a plan, ValueError if it can't: (x, edge values[, y]) -> y."""
     width = product.width
 
     def make() -> SpmmCall:
@@ -133,10 +130,7 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
 
 
 def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype: torch.dtype) -> Any:
-    """Return the native object that queues a product without edge values in one call.
-
-    None: it would not pay, or there is none for the kernel, or module or torch lack what it needs.
-    """
+    """Return the native object that queues a product without edge values in one call; None: there is none."""
     gpu, device, csr, work = path(), kernels.csr.device, kernels.csr, bound.work
     native, possible = gpu.native, bound.launches and not product.edge_values
     if not possible or not kernels.dispatch_cache.repeats or getattr(native, "SpmmLaunch", None) is None:
@@ -264,11 +258,7 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
 
 
 def _policy(kernels: KernelCache, blocked: BlockedMatrix, plan: WindowPlan) -> _native.WindowPolicy | None:
-    """Return the native handle of a plan's policy; None: it is the one that the window kernel has.
-
-    Raises:
-        ValueError: the policy can't exist for the operand's precision and format, or this GPU lacks a part.
-    """
+    """Return the native handle of a plan's policy; None: it is the one that the window kernel has."""
     policy, precision = plan.policy, kernels.precision
     if why := policy.why_not(precision, blocked.spec.encoding, blocked.spec.window):
         bad_value("plan", f"its policy can't run here: {why}")

@@ -29,16 +29,8 @@ def bind_spmm(
     """Return a function that runs SpMM for arguments of the form of `x` and `values`: (x, values) -> y.
 
     All arguments that do not depend on the tensors are prepared here, which takes most of a small call's
-    time: without heads `kernels` keeps the function.
-
-    Args:
-        kernels: cache of the orientation that is multiplied.
-        x: [k, n], or [k, heads, d] with values for each head.
-        values: [nnz], [nnz, heads] or None.
-        plan: the plan to run by on a GPU; None: the operand's own. On a CPU the format says which kernel
-            runs.
-        mean: whether a row's sum is divided by its number of nonzeros.
-        seed: seed by which an X of 8 bits is rounded stochastically; None: to nearest.
+    time: without heads `kernels` keeps the function. Plans are for GPUs; on a CPU the format decides. A
+    `seed` rounds an X of 8 bits stochastically.
     """
     on_gpu = path().takes(x.device)
     if kernels.quantization is not None:
@@ -70,14 +62,10 @@ def _by_head(
 
 @ranged("spmm")
 def spmm_into(a: SparseOperand, x: torch.Tensor, out: torch.Tensor, *, add: bool = False) -> None:
-    """Compute A x into memory that the caller has, rounded to the dtype of `out`, without gradients.
+    """Compute A x into memory [m, n] of the caller, rounded to its dtype, without gradients.
 
-    Args:
-        a: an operand of one process, of shape [m, k].
-        x: [k, n], float32, float16 or bfloat16, on the operand's device.
-        out: [m, n], float32, float16 or bfloat16; its rows may lie apart, but not the elements of a row.
-        add: whether the rounded product is added to what `out` has. Kernels that can't do it write it
-            elsewhere, and another one adds it; the bits are the same.
+    Its rows may lie apart, but not the elements of a row. With `add` the rounded product is added to what is
+    there, with the same bits whether the kernel adds or not.
     """
     run = bind_spmm(a.kernels, x, None)
     if add and isinstance(run, Launchable) and run.adds:

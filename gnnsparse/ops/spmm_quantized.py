@@ -1,7 +1,4 @@
-"""SpMM of an X that is stored in 8 bits: it is rounded as a whole, multiplied, and scaled by feature.
-
-A matrix that does not change between products is rounded once: `StoredFeatures`.
-"""
+"""SpMM of an X in 8 bits: it is rounded as a whole, once for all products if it does not change."""
 
 from __future__ import annotations
 
@@ -79,11 +76,7 @@ def bind(
 def bind_stored(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool
 ) -> StoredSpmm:
-    """Return a function that multiplies an X which `store` stored, into a result of `dtype`.
-
-    X is stored with the column weights of the matrix, unless values are given in the call. On a GPU it has to
-    be the current one when the function is called.
-    """
+    """Return a function that multiplies an X that `store` stored, on the current GPU, into a `dtype`."""
 
     def make() -> StoredSpmm:
         if not path().takes(kernels.csr.device):

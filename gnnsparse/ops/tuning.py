@@ -33,11 +33,7 @@ _SECONDS = 0.5
 def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
     """Return the fastest candidate plan for a product, measured unless the store has it.
 
-    The reasons of the plan report the measured times. In stored plans `direction` is the name of the
-    orientation: "A", or "T" for its transpose.
-
-    Raises:
-        RuntimeError: the native module has no kernels for the operand's device.
+    The reasons of the plan report the measured times. `direction` names the orientation, "A" or "T".
     """
     device = kernels.csr.device
     require_kernels(device.type)
@@ -71,10 +67,7 @@ def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], na
 
 
 def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
-    """Return the reason of an autotuned plan: its time, then the best time of each other kernel.
-
-    For example "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms".
-    """
+    """Return a reason such as "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms"."""
     others: dict[str, float] = {}
     for plan, ms in times.items():
         if plan.label != chosen.label and ms < math.inf:

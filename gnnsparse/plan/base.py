@@ -131,12 +131,10 @@ class Problem:
         return (self.rows + self.cols) / 2 * self.row_bytes
 
     def odd_rows_us(self, unit: int) -> float:
-        """Return how many microseconds the model adds to SpMM if rows are not multiples of `unit` bytes.
+        """Return the microseconds that the model adds to SpMM if rows are not multiples of `unit` bytes.
 
-        The models of the kernels are fitted to widths whose rows are whole sectors of 32 bytes. At other
-        widths a kernel copies X, reads parts of lines and shifts results. Together this takes about as long
-        as `odd_row_passes` of the record over the dense operands. Each kernel says which rows it can read and
-        write as they are.
+        The models are fitted to rows of whole sectors. At other widths a kernel copies X, reads parts of
+        lines and shifts results, which takes about `odd_row_passes` of the record over the dense operands.
         """
         if self.op != "spmm" or self.quantization or self.is_short or self.row_bytes % unit == 0:
             return 0.0

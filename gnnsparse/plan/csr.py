@@ -60,10 +60,7 @@ class CsrKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Return a reason where few columns make this kernel faster than panels, wherever it was measured.
-
-        The models are fitted from 32 columns on; below, panels take less by them (notes/log.md).
-        """
+        """Return a reason where few columns make this kernel faster than panels; the models begin at 32."""
         if self._is_narrow(problem):
             return f"X has at most {problem.record.csr.narrow_columns} columns"
         vectors, panels = -(-problem.row_bytes // VECTOR_BYTES), problem.panel(16)
@@ -88,10 +85,7 @@ class CsrKernel(Kernel):
         return self._is_short(problem) and problem.width <= most and problem.nnz <= _native.MOST_NARROW_NNZ
 
     def by_vectors(self, problem: Problem) -> CsrPlan:
-        """Return a plan whose lanes load vectors of X's rows.
-
-        Lanes are chosen by the width and the mean row, and limits by the size of the matrix.
-        """
+        """Return a plan whose lanes load vectors of X's rows, by the width, the mean row and the size."""
         if problem.device.type == "cpu":
             return CsrPlan(reasons=("the CPU kernels work row by row",))
         rates = problem.record.csr

@@ -75,10 +75,7 @@ class PanelPlan(Plan):
 
 
 def takes(device: Device, precision: Precision) -> CanRun:
-    """Return whether panel kernels run on a device, which must have asynchronous copies to shared memory.
-
-    In fp32 each operand is split into two tf32 parts.
-    """
+    """Return whether panel kernels run on a device, which needs asynchronous copies to shared memory."""
     if device.type != "cuda" or device.capability < (8, 0):
         return CanRun(f"no asynchronous copies on sm_{device.capability[0]}{device.capability[1]}")
     return takes_stored_operands(precision)
@@ -95,28 +92,21 @@ def _sums_integers(precision: Precision | None, stores_values: bool) -> bool:
 
 
 def reads_lines(problem: Problem, reads: float) -> bool:
-    """Return whether panels that read each row of X `reads` times need rows that begin at lines of memory.
-
-    If slices do not stay in L2, one that begins in the middle of a line is read from memory in two parts.
-    """
+    """Return whether panels that read each row of X `reads` times need rows that begin at lines of memory."""
     return reads >= problem.record.panel.line_reads and not problem.slice_is_resident
 
 
 def panel_tile_limit(mean_tiles: float, share: float, at_least: int) -> int:
     """Return the most K tiles of a panel's parts, such that few panels are cut unless the matrix is small.
 
-    That is from the mean panel's K tiles, but at most four times the equal `share` of each warp of the GPU,
-    and `at_least` so many in a large matrix.
+    They are from the mean panel's K tiles up to four times the equal `share` of each warp, and `at_least`
+    many in a large matrix.
     """
     return max(6, min(max(at_least, int(1.3 * mean_tiles)), int(4 * share)))
 
 
 class PanelKernel(Kernel):
-    """The panel kernel with panels of one height.
-
-    Args:
-        height: rows of a panel, a key of HEIGHTS.
-    """
+    """The panel kernel with panels of one height, a key of HEIGHTS."""
 
     plan_type = PanelPlan
 

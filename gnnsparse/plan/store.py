@@ -31,11 +31,9 @@ def _plain_plan(plan: Plan) -> dict[str, Any]:
 
 
 class PlanStore:
-    """The plans that were measured on one prepared graph.
+    """The plans that were measured on a prepared graph, in `cache`, or in this process alone if it is None.
 
-    Args:
-        graph: the key of the prepared graph in the cache, or another string that identifies it.
-        cache: the cache to store plans in; None: they are kept in this process alone.
+    `graph` is the key of the prepared graph in the cache, or another string that identifies it.
     """
 
     def __init__(self, graph: str, cache: GraphCache | None) -> None:
@@ -51,13 +49,7 @@ class PlanStore:
 
     @classmethod
     def from_plain(cls, content: Any) -> PlanStore:
-        """Make a store without a cache of what `to_plain` returned.
-
-        A plan is checked when it is looked up, as one that the cache holds.
-
-        Raises:
-            ValueError: `content` is something else.
-        """
+        """Make a store without a cache of what `to_plain` returned; plans are checked when looked up."""
         kept: _Saved = from_plain(_Saved, content, "plans")
         store = cls(kept.graph, None)
         store._saved = dict(kept.plans)
@@ -71,11 +63,7 @@ class PlanStore:
         return fingerprint([], *parts, problem)
 
     def find(self, key: str, accepted: Iterable[Plan]) -> Plan | None:
-        """Return the plan of a key; None if there is none, or it is not one of the accepted plans.
-
-        Reasons are not compared. A plan that is not accepted is reported by a CacheWarning, and the next
-        `keep` replaces it.
-        """
+        """Return the plan of a key if it is, but for its reasons, one of the accepted plans, else None."""
         if key in self._found:
             return self._found[key]
         where, stored = "what was saved with the operand", self._saved.get(key)

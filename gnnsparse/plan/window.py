@@ -142,10 +142,7 @@ class WindowKernel(Kernel):
         return [plan, replace(plan, tile_limit=4 * plan.tile_limit)]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Return the csr kernel's modelled time in microseconds, times factors of the GPU's record.
-
-        In SpMM the factor is multiplied by the ratio of gathered rows of X, column slots to nonzeros.
-        """
+        """Return the csr kernel's modelled time, times a factor and in SpMM slots for each nonzero."""
         csr = CSR.time_us(problem, CSR.by_vectors(problem))
         rates = problem.record.window
         if problem.op == "sddmm":

@@ -40,15 +40,13 @@ class WorkList:
 
     Attributes:
         items: int32 [items, 4]: the index of the row or window, the part's first nonzero (counted in the row)
-            or K tile (counted in the window), their number in the part, and the place of the part's partial
-            sum, or -1 if the row or window has one part. For panels see `cut_panels`.
-        cuts: int32 [cut rows, windows or panels, 4]: its index, the place of its first partial sum, the
-            number of its partial sums, and 0.
+            or K tile (in the window), their number, and the place of the part's partial sum, -1 if the row or
+            window is not cut. For panels see `cut_panels`.
+        cuts: int32 [cut rows, windows or panels, 4]: its index, its first partial sum, their number, and 0.
         partials: number of partial sums.
-        row_offsets: int32 [items, rows of a window or panel]: the number of nonzeros of each row before the
-            part. Only for windows in plain bitmaps, and for panels in SDDMM and attention; else None.
-        prefetch_distance: a warp prefetches to L2 what the item that lies this many items further on reads
-            first; 0: no prefetch.
+        row_offsets: int32 [items, rows of a window or panel]: nonzeros of each row before the part, for
+            windows in plain bitmaps, and for panels in SDDMM and attention.
+        prefetch_distance: a warp prefetches to L2 what the item this many further on reads first; 0: none.
     """
 
     items: torch.Tensor
@@ -70,11 +68,8 @@ def _cut(
 ) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Cut rows, windows or panels of `work` nonzeros or K tiles, int64 [n], into `parts` parts each.
 
-    All but the last part of one have the same length, which takes parts from `limited_parts`. With `even`
-    their lengths differ by at most 1, and none is empty if there is work for all.
-
-    Returns:
-        `items`, `cuts` and `partials` of a WorkList.
+    Parts have the same length but for the last, from `limited_parts`; with `even` lengths differ by at most
+    1. Returns `items`, `cuts` and `partials` of a WorkList.
     """
     device = work.device
     item = torch.repeat_interleave(torch.arange(work.numel(), device=device), parts)
@@ -97,10 +92,7 @@ def _cut(
 
 
 def cut_rows(csr: Csr, limit: int) -> WorkList:
-    """Make the work list of the rows with more than `limit` nonzeros, in parts of at most `limit`.
-
-    Shorter rows are not in the list: the kernels find them by their index.
-    """
+    """Make the work list of the rows with more than `limit` nonzeros; kernels find shorter ones by index."""
     degrees = csr.degrees
     long = (degrees > limit).nonzero().flatten()
     items, cuts, partials = _cut(degrees[long], limited_parts(degrees[long], limit))
@@ -116,15 +108,11 @@ def no_work(device: torch.device) -> WorkList:
 
 
 def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> torch.Tensor:
-    """Group neighbouring rows so that each group has about `size` nonzeros.
+    """Group neighbouring rows to about `size` nonzeros, two more for storing each row: int32 [groups + 1].
 
-    To account for storing its result, a row counts two nonzeros more than it has. Rows with more than `limit`
-    nonzeros, which `cut_rows` cuts, are groups of their own. In a matrix without such rows groups may be made
-    `at_once`, with equal numbers of rows, so that the host need not wait for a GPU to know how many there
-    are.
-
-    Returns:
-        int32 [groups + 1], the first row of each group, and the number of rows at the end.
+    The first row of each group, and the number of rows. Rows of more than `limit` nonzeros, which `cut_rows`
+    cuts, are groups of their own. Without such rows groups may be made `at_once`, with equal numbers of rows,
+    so that the host need not wait for a GPU to know how many there are.
     """
     if csr.rows == 0:
         return torch.zeros(1, dtype=torch.int32, device=csr.device)
@@ -150,15 +138,9 @@ def cut_windows(
     blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False, *, balance: str = "auto",
     concurrent: int = 1,
 ) -> WorkList:  # fmt: skip
-    """Make the work list of all windows.
+    """Make the work list of all windows, with the balance of a WindowPlan.
 
-    Args:
-        blocked: the windows.
-        csr: the matrix in the windows' row order.
-        limit: most K tiles of a part; for the balance "auto".
-        for_scores: whether results in row order need the row offsets though the format stores values.
-        balance: as of a WindowPlan.
-        concurrent: number of windows that run at a time; for the balances "wave" and "adaptive".
+    `csr` has the windows' row order; `for_scores` asks for row offsets though the format stores values.
     """
     tiles = window_tiles(blocked)
     parts = {
@@ -182,19 +164,8 @@ def cut_panels(
 
     An item holds what a warp needs at its start: the first row, the first K tile counted over all panels, the
     number of K tiles, and the place of the partial sum. If there is no partial sum, the last number is -1
-    minus the K tile with which the warp starts, which is 0 unless `concurrent_panels` is given.
-
-    Args:
-        blocked: the panels.
-        limit: most K tiles of a part.
-        csr: the matrix, to compute `row_offsets`; None: they are not needed.
-        longest_first: whether items are sorted by length, so that no long part starts last.
-        concurrent_panels: number of panels that run at a time, which then read neighbouring rows of X at the
-            same time; 0: every part starts with its first K tile.
-        prefetch_distance: the attribute of the work list.
-
-    Raises:
-        ValueError: the matrix has too many K tiles for 32 bits.
+    minus the K tile with which the warp starts, which is 0 unless `concurrent_panels` is given, the number of
+    panels that run at a time. With `csr` the list has row offsets. `longest_first` sorts items by length.
     """
     if blocked.slots >= PANEL_K_TILE * _MOST_TILES:
         most = PANEL_K_TILE * _MOST_TILES
@@ -220,14 +191,10 @@ def cut_panels(
 def _first_tiles(items: torch.Tensor, panels: int, concurrent_panels: int) -> torch.Tensor:
     """Choose the K tile with which each item starts, so that concurrent warps read the same part of X.
 
-    A panel's columns are sorted, so a warp that computes its K tiles in order reads X from its first to its
-    last rows. If each warp began with its first K tile, warps that started at different times would be in
-    different parts of X. Instead one imagined sweep over X repeats with a period of `concurrent_panels` mean
-    panels of K tiles. Each item starts with such a K tile that halfway through its run it reads the part of X
-    where the sweep is then. When it has computed its last K tile, it goes on with its first.
-
-    Returns:
-        int32 [items], counted from the item's first K tile.
+    A panel's columns are sorted, so that warps which began at their first K tiles at different times would be
+    in different parts of X. Instead one imagined sweep over X repeats with a period of `concurrent_panels`
+    mean panels of K tiles: halfway through its run an item reads what the sweep is at, and after its last K
+    tile it goes on with its first.
     """
     tiles = items[:, 2].double()
     mean = (tiles.sum() / max(panels, 1)).clamp(min=1)
@@ -276,17 +243,12 @@ def limited_parts(work: torch.Tensor, limit: int) -> torch.Tensor:
 
 
 def wave_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
-    """Cut windows as cuTeSpMM does (section 5, equations 6 and 7).
+    """Cut windows as cuTeSpMM does (section 5, equations 6 and 7), with `concurrent` windows at a time.
 
     A window of b tiles has num_loads = b / AVG, AVG being the mean over all windows, and is cut into
     partition_ratio = num_loads / num_waves parts. As in the paper's example, num_waves is the number of
-    windows over that of windows that run at a time, rounded up. The paper does not say how a ratio that is no
-    integer is rounded: here upwards, so that no part is longer than the tiles that one place on the GPU
-    computes on average in all waves.
-
-    Args:
-        tiles: int64 [windows].
-        concurrent: number of windows that run at a time: multiprocessors times windows on each.
+    windows over that of windows that run at a time, rounded up. A ratio that is no integer is rounded upwards
+    here, so that no part is longer than what one place on the GPU computes on average in all waves.
     """
     windows, total = tiles.numel(), int(tiles.sum())
     waves = -(-windows // concurrent)
@@ -297,17 +259,11 @@ def wave_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
 
 
 def adaptive_parts(tiles: torch.Tensor, concurrent: int) -> torch.Tensor:
-    """Cut super-long windows alone, as RSH-SpMM does (section 3.3.3).
+    """Cut super-long windows alone, as RSH-SpMM does (section 3.3.3), whose paper gives no rule.
 
-    The paper splits "based on matrix size, sparsity, and tile expansion behavior" and gives no rule. Here a
-    window is super-long if its tiles, which say how far its rows expand, are more than four times the mean of
-    the windows that have any (which stands for the sparsity), and more than the tiles that one place on the
-    GPU computes on average (for the size: in a large matrix even a long window ends before the others do).
-    Its parts have at most the larger one of twice the mean and that average.
-
-    Args:
-        tiles: int64 [windows].
-        concurrent: number of windows that run at a time.
+    Here a window is super-long if its tiles are more than four times the mean of the windows that have any,
+    and more than one place on the GPU computes on average: in a large matrix even a long window ends before
+    the others do. Its parts have at most the larger one of twice the mean and that average.
     """
     total, filled = int(tiles.sum()), int((tiles > 0).sum())
     if total == 0:

@@ -37,10 +37,7 @@ BATCH = 8
 
 
 def gather_us(memory: MemoryRates, size: Any, in_use: Any) -> Any:
-    """Return the microseconds of reading `size` bytes of random rows of X from L2.
-
-    The rate falls as the part of X that running warps read from, `in_use` bytes, outgrows L2.
-    """
+    """Return the microseconds of reading `size` bytes of random rows of X from `in_use` bytes of it."""
     sizes, rates = zip(*memory.l2, strict=True)
     return size / np.interp(in_use, sizes, rates) / 1e6
 
@@ -59,12 +56,10 @@ class CsrLoad:
         near: nonzeros near the diagonal, whose rows of X neighbouring rows of A read, too.
         slices: bytes of a row of X, divided by the 128 bytes of a slice; need not be whole.
         in_use: bytes of the part of X that running warps read from.
-        pass_bytes: mean of the bytes of X and of the result, for a pass that reads the one and writes the
-            other.
+        pass_bytes: mean of the bytes of X and of the result.
         longest: nonzeros that a lane of the longest warp computes.
-        shifted: how much shifting results to where memory has whole vectors costs: 0 where their rows begin
-            there; else 1 of float32, and 2 of 16 bits, of which two are shifted for each word; or 0.5 where
-            rows are so short that they leave element by element.
+        shifted: what shifting results to whole vectors of memory costs: 0 where their rows begin there; else
+            1 of float32, 2 of 16 bits, or 0.5 where rows are so short that they leave element by element.
     """
 
     rows: Any
@@ -83,7 +78,6 @@ def csr_us(
     """Return the microseconds of the csr kernel in an arithmetic: "half", "tf32" or "fp32".
 
     They are the largest of three bounds: throughput, a pass over the dense operands, and the longest warp.
-    `grouped` says whether the plan puts short rows into groups.
     """
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
@@ -98,11 +92,7 @@ def csr_us(
 
 
 def narrow_us(load: CsrLoad, memory: MemoryRates, rates: CsrRates, width: int) -> Any:
-    """Return the microseconds of the csr kernel by a plan that is `narrow`, for an X of `width` columns.
-
-    A nonzero costs a sector of X, and half of one more for each column after the first: measured on five
-    graphs (notes/log.md).
-    """
+    """Return the microseconds of a `narrow` plan for an X of `width` columns."""
     gathered = SECTOR_BYTES * (1 + width) / 2 * load.nnz
     return rates.start_us + gather_us(memory, gathered, load.in_use)
 
@@ -120,13 +110,9 @@ def panel_variant(row: PanelRow, name: str) -> PanelVariant:
 
 @dataclass(frozen=True)
 class PanelWork:
-    """A problem in panels of one height, from which the loads of plans are computed.
+    """A problem in panels of one height; `slots`, `slices`, `panels` (their lengths) as in a Problem.
 
     Attributes:
-        height: rows of a panel.
-        slots: number of column slots.
-        panels: lengths of the panels.
-        slices: slices of 128 bytes in a row of X.
         row_bytes: bytes that reading a row of X moves.
         value_bytes: bytes of stored values that are read for a column slot, again for each slice.
         x_rows: rows of X.
@@ -151,7 +137,6 @@ class PanelLoad:
         taken: slices that a warp computes one after the other.
         gathered: bytes of a row of X, which are read for each column slot.
         value_bytes: bytes of stored values that are read for each column slot, for all slices.
-        warps: number of warps.
         mean, longest: K tiles of the mean and of the longest part of a panel.
         cut_parts: number of parts of the panels that are cut.
         rounds: number of warps over the number that the GPU runs at a time.
@@ -174,10 +159,7 @@ class PanelLoad:
 
     @classmethod
     def of(cls, work: PanelWork, slices: int, tile_limit: int, prescale: float = 0.0) -> PanelLoad:
-        """Compute the load of warps that take `slices` slices, of parts of at most `tile_limit` K tiles.
-
-        `prescale` are the bytes of X if a pass before the product scales or rounds it, else 0.
-        """
+        """Compute the load of warps that take `slices` slices of parts of at most `tile_limit` K tiles."""
         count = cut_parts = longest = 0
         for tiles, times in work.panels:
             parts = max(1, -(-tiles // tile_limit))
@@ -195,11 +177,7 @@ class PanelLoad:
 def panel_us(
     load: PanelLoad, memory: MemoryRates, rates: PanelRates, row: PanelRow, variant: PanelVariant
 ) -> Any:
-    """Return the microseconds of the panel kernel, by the costs of its height and arithmetic.
-
-    There are three bounds: throughput, the longest warp, and further rounds of warps. Most matrices are near
-    more than one of them, so their powers are added. A second kernel adds the partial sums of cut panels.
-    """
+    """Return the microseconds of the panel kernel, by the costs of its height and arithmetic."""
     in_use = load.x_rows * SLICE_BYTES * (1 + rates.slice_in_use * (load.taken - 1))
     size = variant.gather * load.gathered + load.value_bytes
     gather = gather_us(memory, size * load.slots, in_use)
