@@ -10,7 +10,7 @@ from typing import Any
 
 from gnnsparse.bench.candidates import UnavailableError, release
 from gnnsparse.bench.kernels import Bench, Settings, prepare_subject
-from gnnsparse.bench.kernels_report import add_ratios
+from gnnsparse.bench.kernels_command import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.workload import Reference, Sample, Workload
 from gnnsparse.formats import PRESETS

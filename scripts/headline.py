@@ -9,9 +9,8 @@ from typing import Any
 
 from markdown_tables import origins
 
-from gnnsparse.bench.render.pages import draw
-from gnnsparse.bench.render.pages import markdown_table as table
-from gnnsparse.bench.render.results import Bar, Bars
+from gnnsparse.bench.render import Bar, Bars, draw
+from gnnsparse.bench.render import markdown_table as table
 
 #: Reads a file of results by its name.
 Load = Callable[[str], dict[str, Any]]

@@ -11,7 +11,7 @@ from typing import Any
 
 from markdown_tables import origins
 
-from gnnsparse.bench.render.pages import markdown_table as table
+from gnnsparse.bench.render import markdown_table as table
 
 __all__ = ["FIGURES", "FILES", "SWITCHES", "mechanisms", "numbers", "presets", "sparsities"]
 

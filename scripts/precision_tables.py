@@ -7,7 +7,7 @@ from typing import Any
 
 from markdown_tables import origin
 
-from gnnsparse.bench.render.pages import markdown_table as table
+from gnnsparse.bench.render import markdown_table as table
 
 
 def operations(data: dict[str, Any]) -> str:

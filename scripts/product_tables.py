@@ -6,7 +6,7 @@ from typing import Any
 
 from markdown_tables import origin
 
-from gnnsparse.bench.render.pages import markdown_table as table
+from gnnsparse.bench.render import markdown_table as table
 
 #: What cuSPARSE at its best is called where it was measured. Ratios are to it, and to torch's call second.
 CUSPARSE_BEST = "cuSPARSE at its best,"

@@ -25,7 +25,7 @@ import precision_tables
 import product_tables
 from markdown_tables import origin
 
-from gnnsparse.bench.render.pages import markdown_table as table
+from gnnsparse.bench.render import markdown_table as table
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

@@ -20,10 +20,7 @@ from gnnsparse.precision import ROUNDED_PRECISIONS
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 
-__all__ = [
-    "DESCRIPTION", "PARTS", "AccuracySettings", "add_arguments", "print_report", "problems",
-    "run", "settings_of",
-]  # fmt: skip
+__all__ = ["DESCRIPTION", "PARTS", "add_arguments", "problems", "run", "settings_of"]
 
 
 @dataclass(frozen=True)

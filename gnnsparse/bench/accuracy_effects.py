@@ -18,10 +18,7 @@ from gnnsparse.bench.session import Row
 from gnnsparse.precision import Precision
 from gnnsparse.testing import measure_errors, random_graph
 
-__all__ = [
-    "DEGREES", "INITIAL_SCALE", "MAGNITUDES", "SERIES", "TERM", "TERMS", "accumulation_rows", "half_sums",
-    "overflow_rows", "scaling_rows",
-]  # fmt: skip
+__all__ = ["accumulation_rows", "half_sums", "overflow_rows", "scaling_rows"]
 
 #: Numbers of terms of a sum.
 TERMS = (256, 1024, 4096, 16384, 65536)

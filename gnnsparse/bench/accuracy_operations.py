@@ -22,8 +22,8 @@ from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph
 
 __all__ = [
-    "OPERATIONS", "RANGES", "ROUNDING", "SLOPE", "SUMS_OF_VALUES", "Operands", "PlainOperations",
-    "by_head", "judge", "make_operands", "operation_rows", "outputs_of",
+    "OPERATIONS", "RANGES", "ROUNDING", "PlainOperations", "judge", "make_operands", "operation_rows",
+    "outputs_of",
 ]  # fmt: skip
 
 #: Operations whose sums run over the nonzeros of a row; those of sddmm run over features.

@@ -15,8 +15,8 @@ from gnnsparse.bench.matrices import MatrixSpec, parse_matrix
 from gnnsparse.runtime.environment import DEVICES
 
 __all__ = [
-    "PLOT_ENDINGS", "Several", "add_device", "add_outputs", "at_least_one", "device_option", "devices_here",
-    "file_option", "folder_option", "matrices_option", "number_option", "plot_option", "seed_option",
+    "Several", "add_device", "add_outputs", "at_least_one", "device_option", "devices_here", "file_option",
+    "folder_option", "matrices_option", "number_option", "seed_option",
 ]  # fmt: skip
 
 #: Endings of the names of figures.

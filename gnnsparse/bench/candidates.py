@@ -18,9 +18,8 @@ from gnnsparse.runtime.device import PANEL_K_TILE
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError",
-    "UnsupportedError", "Variant", "first_line", "our_kernel", "our_variants", "release", "same_run",
-    "swept",
+    "KERNELS", "KERNEL_DEVICES", "X_ROUNDED", "X_STORED", "Candidate", "UnavailableError", "UnsupportedError",
+    "Variant", "first_line", "our_kernel", "our_variants", "release", "same_run", "swept",
 ]  # fmt: skip
 
 #: Variants of this package's SpMM in 8 bits: X is stored before, as 16-bit kernels are given X in 16 bits, or

@@ -23,7 +23,7 @@ import torch
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
 from gnnsparse.bench.workload import Workload
 
-__all__ = ["SDDMM_ALGORITHMS", "SPMM_ALGORITHMS", "cusparse_variants", "load_library"]
+__all__ = ["cusparse_variants", "load_library"]
 
 #: The algorithms by name, and their numbers in cusparseSpMMAlg_t and cusparseSDDMMAlg_t.
 SPMM_ALGORITHMS = {"default": 0, "CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}

@@ -9,7 +9,7 @@ from typing import Any
 
 from gnnsparse.bench.session import Row
 
-__all__ = ["Panel", "accuracy_panels", "form_of", "latency_panels", "plot", "ratio_panels"]
+__all__ = ["accuracy_panels", "form_of", "latency_panels", "plot", "ratio_panels"]
 
 
 @dataclass

@@ -20,7 +20,7 @@ from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_
 from gnnsparse.runtime.device import describe_device
 from gnnsparse.runtime.environment import describe_environment
 
-__all__ = ["DESCRIPTION", "add_arguments", "file_of", "run"]
+__all__ = ["DESCRIPTION", "add_arguments", "run"]
 
 DESCRIPTION = """\
 Measures this GPU's memory and our kernels on it, fits the costs that plans are chosen by, and writes them as

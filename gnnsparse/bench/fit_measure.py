@@ -28,7 +28,7 @@ from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
-__all__ = ["SUITE", "Case", "measure_cases", "measure_memory", "read_cases", "write_cases"]
+__all__ = ["Case", "measure_cases", "measure_memory", "read_cases", "write_cases"]
 
 #: The matrices: graphs of different degree, structure and size. The time of small ones is bound by their
 #: longest warp.

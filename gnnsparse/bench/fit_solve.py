@@ -29,7 +29,7 @@ from gnnsparse.plan.gpu_records.record import GpuRecord, PanelRow, PanelVariant
 from gnnsparse.plan.panel import PANELS
 from gnnsparse.runtime.serialization import from_plain, to_plain
 
-__all__ = ["Fit", "Quality", "Table", "fit_record", "quality_of"]
+__all__ = ["Table", "fit_record", "quality_of"]
 
 _Group = tuple[Any, ...]
 #: Weights of the error of the times and of the squared distance from the start in the objective.

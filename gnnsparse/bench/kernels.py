@@ -25,9 +25,8 @@ from gnnsparse.bench.candidates import (
     same_run,
 )
 from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.noise import spread_of
 from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
-from gnnsparse.bench.session import Row, Session
+from gnnsparse.bench.session import Row, Session, spread_of
 from gnnsparse.bench.workload import (
     KERNEL_FACTOR,
     PEER_FACTOR,
@@ -50,8 +49,7 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "SKIPPED", "TALL", "Bench", "Settings", "details", "floor_measured",
-    "format_plans", "has_tall", "prepare_subject",
+    "SKIPPED", "Bench", "Settings", "floor_measured", "format_plans", "has_tall", "prepare_subject",
     "tall_plans",
 ]  # fmt: skip
 

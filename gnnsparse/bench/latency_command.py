@@ -32,9 +32,9 @@ from gnnsparse.bench.latency_tasks import (
     MODES,
     LatencySettings,
 )
-from gnnsparse.bench.noise import SPREAD_LIMIT
 from gnnsparse.bench.session import (
     LOSS,
+    SPREAD_LIMIT,
     Row,
     new_table,
     no_losses,
@@ -48,10 +48,7 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.profiler import wide_console
 
-__all__ = [
-    "DESCRIPTION", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases", "print_report",
-    "run", "settings_of",
-]  # fmt: skip
+__all__ = ["DESCRIPTION", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases", "run"]
 
 
 # The options of `gnnsparse bench latency`, checked before anything is measured.

@@ -34,15 +34,14 @@ from gnnsparse.bench.latency_tasks import (
     sequence_task,
     tiny_task,
 )
-from gnnsparse.bench.noise import spread_of
-from gnnsparse.bench.session import Row, Session
+from gnnsparse.bench.session import Row, Session, spread_of
 from gnnsparse.bench.workload import Verdict
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = [
-    "LEAST_CALLS", "Latency", "LatencyBench", "Measured", "collect", "gpu_time", "matmul_precision",
-    "measure_backend", "measure_isolated", "throughput", "wait_for", "warm_up",
+    "LEAST_CALLS", "Latency", "LatencyBench", "collect", "gpu_time", "matmul_precision", "measure_backend",
+    "measure_isolated", "throughput", "warm_up",
 ]  # fmt: skip
 
 #: The fewest calls of a measurement, however slow they are.

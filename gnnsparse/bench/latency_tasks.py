@@ -21,8 +21,7 @@ from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
     "BACKENDS", "CACHES", "CORA_LIKE", "FEED_FORWARD", "GRAPH_MODELS", "MODELS", "MODES", "GraphInput",
-    "GraphStack", "LatencySettings", "Task", "graph_task", "load_graph", "make_encoder", "make_stack",
-    "sequence_task", "tiny_task",
+    "GraphStack", "LatencySettings", "Task", "graph_task", "load_graph", "sequence_task", "tiny_task",
 ]  # fmt: skip
 
 GRAPH_MODELS = ("gcn", "agnn", "gat")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import re
+import statistics
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -11,31 +14,328 @@ from rich.console import Console
 
 import gnnsparse
 from gnnsparse.bench.arguments import file_option
-from gnnsparse.bench.render.pages import LOST, as_html, as_markdown
-from gnnsparse.bench.render.results import (
+from gnnsparse.bench.render import (
     ENVIRONMENT,
+    LOST,
+    OURS,
+    PEER,
+    Bar,
+    Bars,
     Comparison,
+    Curves,
     Part,
     Report,
     ResultFile,
+    as_html,
+    as_markdown,
+    is_number,
     losses_text,
     read_results,
     row_lists,
+    shown_number,
     table_of,
 )
-from gnnsparse.bench.render.views import (
-    benchmark_of,
-    is_losses,
-    is_scores,
-    is_timed,
-    show_losses,
-    show_scores,
-    show_times,
-)
+from gnnsparse.bench.session import Row
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
 
 __all__ = ["DESCRIPTION", "add_arguments", "assemble", "run"]
+
+Case = tuple[tuple[str, Any], ...]
+
+#: For each benchmark of `gnnsparse bench` the section of its results, the keys by which its rows are known,
+#: and the key of the times that are compared.
+_BENCHMARKS = (
+    ("kernels", ("graph", "op", "width", "precision", "kernel", "ours", "ok"), "ms"),
+    ("latency", ("model", "dataset", "backend", "precision", "mode", "ours", "ok"), "p50_ms"),
+)
+#: Keys that name what was timed, the first that a row has.
+_NAMES = ("backend", "name", "kernel", "variant")
+#: Keys that say what was computed; rows that agree in them are compared.
+_CASES = (
+    "model", "dataset", "graph", "layer", "pattern", "score", "features", "op", "values", "precision",
+    "batch", "batch_size", "heads", "width", "hidden", "layers", "length", "sparsity", "cache", "device",
+)  # fmt: skip
+#: Times that tell how much a measurement scatters, or that are no times of what was computed.
+_STATISTICS = re.compile(
+    r"fastest|slowest|quartile|floor|epoch|preprocess|prepare|warmup|p90|p95|p99|max_|_max|min_|_min|first|baseline"
+)
+#: Names of what is not ours. "sparse" and "fp16" alone are ours.
+_PEERS = re.compile(
+    r"pyg|dgl|dense|cudnn|flex|cusparse|sparse_mm|torch|gather|sampled|eager|compile|efficient|math|flash"
+)
+#: A word in the names of what is replayed as a CUDA graph, in which nothing waits for Python.
+_CAPTURED = "captured"
+#: What is shown of each row of `gnnsparse bench`, whose files have more.
+_COLUMNS = (
+    *_CASES, "kernel", "backend", "variant", "mode", "ms", "p50_ms", "p90_ms", "p99_ms", "max_ms", "gpu_ms",
+    "samples_per_s", "first_result_ms", "preprocess_ms", "break_even", "peak_bytes", "of_floor", "error",
+)  # fmt: skip
+#: Keys of a time of ours and of PyG's in one row, and the names of what they time.
+_PAIR = {"accelerated_ms": "accelerated", "pyg_ms": "pyg"}
+#: Cases of a file whose times are drawn, bars of a chart, and speeds that have a bar each.
+_CASES_DRAWN, _BARS, _NAMED = 40, 14, 12
+
+
+def benchmark_of(rows: list[Row]) -> tuple[str, str] | None:
+    """Return the section and the key of the times of rows of `gnnsparse bench`; None if they are others.
+
+    Errors are raised if only some rows have the keys of a benchmark, or a time is no number above 0.
+    """
+    for section, keys, time in _BENCHMARKS:
+        if not any({*keys, time} <= row.keys() for row in rows):
+            continue
+        for number, row in enumerate(rows):
+            if missing := [key for key in (*keys, time) if key not in row]:
+                raise KeyError(f"row {number} lacks {', '.join(missing)}")
+            if not is_number(row[time]) or row[time] <= 0:
+                raise ValueError(f"{time}: got {row[time]!r}; accepted: a number above 0")
+        return section, time
+    return None
+
+
+def _label_key(rows: list[Row]) -> str | None:
+    """Return the key that says what was timed, or None."""
+    return next((key for key in _NAMES if all(isinstance(row.get(key), str) for row in rows)), None)
+
+
+def _time_keys(rows: list[Row]) -> list[str]:
+    """Return the keys of the times that rows are compared by, such as "ms" or "forward_ms"."""
+    keys = dict.fromkeys(key for row in rows for key in row)
+    timed = [key for key in keys if key == "ms" or key.endswith(("_ms", "_milliseconds"))]
+    return [
+        key for key in timed
+        if not _STATISTICS.search(key) and any(is_number(row.get(key)) for row in rows)
+    ]  # fmt: skip
+
+
+def _are_pairs(rows: list[Row]) -> bool:
+    """Return whether each row holds a time of ours and one of PyG's."""
+    return all(is_number(row.get(key)) and row[key] > 0 for row in rows for key in _PAIR)
+
+
+def is_timed(rows: list[Row]) -> bool:
+    """Return whether rows have times, and name what was timed."""
+    return _are_pairs(rows) or (_label_key(rows) is not None and bool(_time_keys(rows)))
+
+
+def _kind_of(name: str) -> str:
+    return PEER if not name.startswith("gnnsparse") and _PEERS.search(name.lower()) else OURS
+
+
+class _Timed:
+    """A row with times: whose it is, its name, and whether it may be compared."""
+
+    def __init__(self, row: Row, label: str) -> None:
+        self.row = row
+        self.kind = (OURS if row["ours"] else PEER) if "ours" in row else _kind_of(row[label])
+        words = (str(row.get(key) or "") for key in ("precision", "mode"))
+        self.name = " ".join([row[label], *(word for word in words if word not in row[label])])
+        self.right = row.get("ok") is not False and row.get("accurate") is not False
+        # Beside the plan's choice, kernels that are forced are not what users get.
+        self.forced = self.kind == OURS and "kernel" in row and "plan" in row and row["kernel"] != "auto"
+        self.case: Case = tuple(
+            (key, tuple(row[key]) if isinstance(row[key], list) else row[key])
+            for key in _CASES
+            if key != label and row.get(key) is not None
+        )
+
+    def joins(self, case: Case) -> bool:
+        """Return whether it is compared in a case: a peer also if it is dense, or in fp32."""
+        if self.case == case:
+            return True
+        mine = dict(self.case)
+        return self.kind == PEER and all(
+            mine.get(key) == value
+            or mine.get(key) in (None, "dense")
+            or (key, mine[key]) in (("precision", "fp32"), ("sparsity", 0))
+            for key, value in case
+        )
+
+    def bar(self, key: str) -> Bar:
+        """Return the bar of a time; without one it says what is wrong."""
+        value: Any = self.row.get(key)
+        if not self.right:
+            return Bar(self.name, None, f"WRONG: {self.row.get('problem', '')}", self.kind)
+        if not is_number(value):
+            return Bar(self.name, None, str(self.row.get("error")), self.kind)
+        ends = {"ms": ("fastest_ms", "slowest_ms"), "p50_ms": ("p50_ms", "p99_ms")}.get(key, ("", ""))
+        low, high = (self.row.get(end) for end in ends)
+        if not (is_number(low) and is_number(high)):
+            low = high = None
+        return Bar(self.name, value, shown_number(float(value)), self.kind, low, high)
+
+
+def _words_of(case: Case) -> str:
+    return ", ".join(
+        value if isinstance(value, str) else f"{key.replace('_', ' ')} {value}" for key, value in case
+    )
+
+
+def _groups(timed: list[_Timed]) -> dict[Case, list[_Timed]]:
+    """Group what was timed by what was computed: by the cases of ours, if there are some."""
+    groups: dict[Case, list[_Timed]] = {
+        one.case: [] for one in [one for one in timed if one.kind == OURS] or timed
+    }
+    for one in timed:
+        for case in groups if one.kind == PEER else (one.case,):
+            if one.joins(case):
+                groups[case].append(one)
+    return groups
+
+
+def show_times(
+    file: str, rows: list[Row], section: str, time: str = "", about: str = ""
+) -> tuple[list[Part], list[Comparison]]:
+    """Return charts and tables of timed rows, and comparisons of ours with the fastest right one of others.
+
+    A peer counts in the same precision or in fp32. What Python launches is compared with what Python
+    launches, what is captured in a CUDA graph with everything.
+    """
+    if _are_pairs(rows):
+        timed = [
+            _Timed({**row, "backend": name, "ms": float(row[key])}, "backend")
+            for row in rows
+            for key, name in _PAIR.items()
+        ]
+        keys = ["ms"]
+    else:
+        label = _label_key(rows)
+        assert label is not None
+        timed, keys = [_Timed(row, label) for row in rows], [time] if time else _time_keys(rows)
+    groups = _groups(timed)
+    charts: list[Part] = []
+    compared: dict[str, list[Comparison]] = defaultdict(list)
+    for key in keys:
+        what = "" if key in ("ms", "milliseconds", "p50_ms") else key.rpartition("_")[0].replace("_", " ")
+        for case, group in groups.items():
+            words = ", ".join(filter(None, (about, _words_of(case), what)))
+            of = dict(case)
+            name = ", ".join(str(word) for word in (of.get("op"), of.get("precision"), what) if word)
+            compared[name] += _compared(file, group, key, words, section)
+            bars = tuple(one.bar(key) for one in group)
+            bars = tuple(bar for bar in bars if bar.value is not None or bar.text != "None")
+            if 1 < len(bars) <= _BARS and len(keys) * len(groups) <= _CASES_DRAWN:
+                charts.append(Bars(f"{words or file}, ms", bars))
+    comparisons = [found for group in compared.values() for found in group]
+    shown = ("case", "ours", "ours_ms", "best other", "other_ms", "speed")
+    beside = [{key: found[key] for key in shown} for found in comparisons]
+    wrong = [
+        {"case": _words_of(one.case), "name": one.name, "error": f"WRONG: {one.row.get('problem', '')}"}
+        for one in timed
+        if not one.right
+    ]
+    all_rows = [{key: row.get(key) for key in _COLUMNS} for row in rows] if time else rows
+    tables = [
+        table_of("Beside the fastest other", beside),
+        table_of("Wrong results", wrong),
+        table_of("Measurements" + (f": {about}" if about else ""), all_rows),
+    ]
+    return [*_speeds(compared), *charts, *(table for table in tables if table.rows)], comparisons
+
+
+def _compared(file: str, group: list[_Timed], key: str, words: str, section: str) -> list[Comparison]:
+    right = [one for one in group if one.right and is_number(one.row.get(key))]
+    times = {one: float(one.row[key]) for one in right if one.row[key] > 0}
+    ours = {one: ms for one, ms in times.items() if one.kind == OURS}
+    found = []
+    for one, ms in ours.items():
+        captured = _CAPTURED in one.name
+        rivals = [peer for peer in times if peer.kind == PEER and (captured or _CAPTURED not in peer.name)]
+        if rivals and not one.forced:
+            best = min(rivals, key=times.__getitem__)
+            found.append({
+                "section": section, "case": words, "ours": one.name, "ours_ms": ms, "best other": best.name,
+                "other_ms": times[best], "speed": times[best] / ms, "fastest of ours_ms": min(ours.values()),
+                "file": file,
+            })  # fmt: skip
+    return found
+
+
+def _speeds(compared: dict[str, list[Comparison]]) -> list[Part]:
+    """Return charts of the speeds of each group, and one of their means if there is something to average."""
+    title = "speed in units of the best other's"
+    charts, means = list[Part](), list[Bar]()
+    for name, group in compared.items():
+        ordered = sorted(group, key=lambda found: found["speed"])
+        speeds = tuple(found["speed"] for found in ordered)
+        about = ": ".join(filter(None, (name, title)))
+        if 0 < len(group) <= _NAMED:
+            texts = (f"{found['speed']:.2f}x, {shown_number(found['ours_ms'])} ms" for found in ordered)
+            named = zip(ordered, texts, strict=True)
+            charts.append(
+                Bars(about, tuple(Bar(of["case"], of["speed"], text) for of, text in named), line=1.0)
+            )
+        elif group:
+            about += f", all {len(group)} cases"
+            charts.append(Curves(about, "cases, the slowest first", (("", speeds),), line=1.0, log=True))
+        if len(group) > 1:
+            mean, low, high = statistics.geometric_mean(speeds), speeds[0], speeds[-1]
+            text = f"{mean:.2f}x ({low:.2f} to {high:.2f}, {len(group)} cases)"
+            means.append(Bar(name or "all", mean, text, OURS, low, high))
+    return [Bars(f"Mean {title}, least and largest", tuple(means), line=1.0), *charts] if means else charts
+
+
+# The views of scores of trained models, and of loss curves.
+
+#: Keys of a score's deviation, the first that a row has.
+_DEVIATIONS = ("standard_deviation", "std", "deviation")
+#: Points of a curve that are drawn, each the mean of those around it.
+_POINTS = 200
+
+
+def is_scores(rows: list[Row]) -> bool:
+    """Return whether rows are scores of models: means over seeds with deviations."""
+    return all(
+        is_number(row.get("mean")) and "dataset" in row and any(k in row for k in _DEVIATIONS) for row in rows
+    )
+
+
+def show_scores(rows: list[Row]) -> list[Part]:
+    """Return the scores of models by data set, with their deviations over the seeds, and a table."""
+    groups: dict[str, dict[Bar, None]] = defaultdict(dict)
+    for row in rows:
+        bars = groups[", ".join(str(row[key]) for key in ("model", "dataset") if row.get(key))]
+        deviation = next((row[k] for k in _DEVIATIONS if is_number(row.get(k))), None)
+        name = " ".join(str(row[key]) for key in ("backend", "variant", "precision") if row.get(key))
+        bars[_score(name, row["mean"], deviation, _kind_of(name))] = None
+        if is_number(row.get("baseline")):
+            bars[_score("PyG fp32", row["baseline"], row.get("baseline_standard_deviation"), PEER)] = None
+    charts: list[Part] = [
+        Bars(f"{title}: score, per cent", tuple(sorted(bars, key=lambda bar: bar.kind)), points=True)
+        for title, bars in groups.items()
+    ]
+    return [*charts, table_of("Scores: mean and deviation over the seeds, per cent", rows)]
+
+
+def _score(name: str, mean: float, deviation: Any, kind: str) -> Bar:
+    if not is_number(deviation):
+        return Bar(name, mean, f"{mean:.2f}", kind)
+    return Bar(name, mean, f"{mean:.2f} ± {deviation:.2f}", kind, mean - deviation, mean + deviation)
+
+
+def is_losses(rows: list[Row]) -> bool:
+    """Return whether rows are loss curves."""
+    return all(
+        isinstance(row.get("losses"), list) and row["losses"] and all(map(is_number, row["losses"]))
+        for row in rows
+    )
+
+
+def show_losses(rows: list[Row]) -> list[Part]:
+    """Return the curves of the losses, and a table of what else the rows have."""
+    curves = tuple((str(row.get("variant", row.get("name", ""))), _thinned(row["losses"])) for row in rows)
+    scores = [{key: row[key] for key in row if key != "losses"} for row in rows]
+    return [Curves("Loss", "steps of training", curves), table_of("Scores", scores)]
+
+
+def _thinned(values: list[float]) -> tuple[float, ...]:
+    """Return at most _POINTS values, each the mean of those around it."""
+    size = -(-len(values) // _POINTS)
+    return tuple(statistics.fmean(values[at : at + size]) for at in range(0, len(values), size))
+
+
+# Which view shows a list of rows, and in which section.
 
 #: Words in keys of rows by which a section is found; the first that fits.
 _WORDS = (
@@ -62,8 +362,6 @@ _RUN = (
     "fit_seconds", "peak_memory_bytes", "parameters", "preprocess_seconds", "cache_hit",
 )  # fmt: skip
 
-Row = dict[str, Any]
-
 
 def assemble(files: list[ResultFile], problems: list[str], made: str) -> Report:
     """Make the report of files; `problems` are lines about files that are none, `made` says when and how."""
@@ -75,11 +373,9 @@ def assemble(files: list[ResultFile], problems: list[str], made: str) -> Report:
 
 def _add(report: Report, file: ResultFile) -> None:
     content, lists = file.content, dict(row_lists(file.content))
+    shown: list[tuple[str, list[Part]]] = []
     if isinstance(content.get("metrics"), dict) and "fit_seconds" in content:
-        run = table_of("A run of train.py", [{key: content.get(key) for key in _RUN}])
-        shown: list[tuple[str, list[Part]]] = [("training", [run])]
-    else:
-        shown = []
+        shown.append(("training", [table_of("A run of train.py", [{key: content.get(key) for key in _RUN}])]))
     about = _about(content)
     for place, rows in lists.items():
         try:

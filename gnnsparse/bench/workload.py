@@ -24,8 +24,8 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.testing import measure_errors
 
 __all__ = [
-    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "Verdict",
-    "Workload", "make_subject", "poisoned_call", "verdict_of",
+    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "Verdict", "Workload",
+    "make_subject", "poisoned_call", "verdict_of",
 ]  # fmt: skip
 
 #: Products that are measured.

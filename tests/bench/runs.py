@@ -8,7 +8,7 @@ import pytest
 
 from gnnsparse.bench.candidates import KERNELS
 from gnnsparse.bench.kernels import Bench, Settings
-from gnnsparse.bench.kernels_report import add_ratios
+from gnnsparse.bench.kernels_command import add_ratios
 from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.bench.peers import PEERS, Peer
 

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from gnnsparse.bench import cusparse
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
-from gnnsparse.bench.kernels_report import as_json, print_report
+from gnnsparse.bench.kernels_command import as_json, print_report
 from gnnsparse.bench.workload import PEER_FACTOR, Reference, Sample, Workload, make_subject
 from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision

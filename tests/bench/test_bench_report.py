@@ -9,11 +9,10 @@ import pytest
 
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
 from gnnsparse.bench.kernels import SKIPPED
-from gnnsparse.bench.kernels_report import add_ratios, lost_cases, means_of_auto
+from gnnsparse.bench.kernels_command import add_ratios, lost_cases, means_of_auto
 from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.noise import NoiseMeter, is_noise, noise_lines, spread_of
 from gnnsparse.bench.peers import peer_precision
-from gnnsparse.bench.session import no_losses, skipped_lines
+from gnnsparse.bench.session import NoiseMeter, is_noise, no_losses, noise_lines, skipped_lines, spread_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure
 from tests.bench.runs import row

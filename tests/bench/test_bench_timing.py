@@ -17,7 +17,7 @@ import torch
 from rich.console import Console
 
 from gnnsparse.bench.kernels import Bench, Settings
-from gnnsparse.bench.kernels_report import print_report
+from gnnsparse.bench.kernels_command import print_report
 from gnnsparse.cli.main import main
 from gnnsparse.runtime.timing import CaptureError, capture, measure
 from gnnsparse.testing import assert_accurate

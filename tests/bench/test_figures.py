@@ -9,7 +9,7 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from gnnsparse.bench.figures import latency_panels, plot, ratio_panels
-from gnnsparse.bench.kernels_report import add_ratios
+from gnnsparse.bench.kernels_command import add_ratios
 from gnnsparse.bench.latency_tasks import MODELS
 from tests.bench.runs import latency_row, row
 
