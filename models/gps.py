@@ -13,7 +13,7 @@ from gnnsparse.nn import GCNConv, GINConv, SparseAttention, dropout
 from gnnsparse.nn.adjacency import AdjacencyMemo
 from gnnsparse.precision import Precision
 from models.parts import GraphModel, check_heads, check_layers, make_norm
-from models.patterns import ATTENTIONS, AllNodes, Pattern, pattern_of
+from models.patterns import ATTENTIONS, AllNodes, pattern_of
 from models.registry import register_model
 
 __all__ = ["CONVS", "GPS", "GlobalModel", "precision_of"]
@@ -36,7 +36,7 @@ class GlobalModel(GraphModel):
         self.heads = check_heads(heads, hidden_channels)
         self.degree = check_integer("degree", degree)
         self.seed = check_integer("seed", seed, 0, "an integer, 0 or more")
-        self._memo: AdjacencyMemo[Pattern] = AdjacencyMemo()
+        self._memo = AdjacencyMemo()
         self.lin1 = torch.nn.Linear(in_channels, hidden_channels)
 
     def _add_layers(

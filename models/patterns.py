@@ -43,7 +43,7 @@ class Pattern:
 
 
 @dataclass(frozen=True)
-class AllNodes:
+class AllNodes(Recipe):
     """Attention to all nodes, or to a pattern in their place, whatever the edges.
 
     Attributes:
@@ -82,7 +82,7 @@ class AllNodes:
 
 
 @dataclass(frozen=True)
-class Interactions:
+class Interactions(Recipe):
     """The interaction graph of Exphormer (Shirzad et al. 2023, section 3), whose edges have types.
 
     It has the graph's edges, those of an expander, edges in both directions between each node and each
@@ -128,16 +128,15 @@ def _expander(nodes: int, degree: int, seed: int) -> SparseGraph:
     return masks.expander(nodes, degree - degree * nodes % 2, seed=seed)
 
 
-def pattern_of(
-    memo: AdjacencyMemo[Pattern], adj: SparseOperand | torch.Tensor, nodes: int, recipe: Recipe[Pattern]
-) -> Pattern:
+def pattern_of(memo: AdjacencyMemo, adj: SparseOperand | torch.Tensor, nodes: int, recipe: Recipe) -> Pattern:
     """Return the pattern that a recipe makes of a graph: made in the first call, and kept.
 
     An operand keeps its pattern, `memo` that of the last edge_index. Where torch.compile must not break
     the graph, run a model with an operand once before.
     """
     if not isinstance(adj, SparseOperand):
-        return memo.adjacency((nodes, nodes), adj, recipe)
+        of_edges: Pattern = memo.adjacency((nodes, nodes), adj, recipe)
+        return of_edges
     if adj.shape != (nodes, nodes):
         bad_value(
             "adj", f"an operand of shape {adj.shape}, and x of {nodes} nodes; accepted: {(nodes, nodes)}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 
 import torch
 
@@ -17,12 +17,11 @@ from gnnsparse.runtime.hashing import digest
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
-    "DEFAULT",
-    "Adjacency",
     "AdjacencyMemo",
     "Fingerprint",
     "GcnAdjacency",
     "GcnRecipe",
+    "GraphLayer",
     "Preparation",
     "Recipe",
     "check_edge_weight",
@@ -73,25 +72,6 @@ class Fingerprint:
         return (tensor := self._ref()) is not None and tensor is other._ref()
 
 
-class Adjacency(Protocol):
-    """What a layer makes of an `edge_index`: an operand [targets, sources], and a rule for edge values."""
-
-    operand: SparseOperand
-
-    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Compute the edge values for a product with the operand; None: the operand's own are right."""
-
-
-_Made = TypeVar("_Made", bound=Adjacency, covariant=True)
-
-
-class Recipe(Protocol[_Made]):
-    """How a layer makes an adjacency of edges. Recipes are frozen dataclasses, which are compared."""
-
-    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> _Made:
-        """Make the adjacency of edges between (sources, targets); `weighted`: `values` will get weights."""
-
-
 def check_precision(operand: SparseOperand, precision: Precision | None) -> None:
     """Raise a ValueError if a layer was asked for a precision that its operand does not have."""
     if precision not in (None, operand.precision):
@@ -111,19 +91,41 @@ def check_self_loops(operand: SparseOperand, instead: str) -> None:
 
 @dataclass(frozen=True)
 class Preparation:
-    """How much work goes into an operand that a layer makes; the arguments of `prepare` of these names."""
+    """How much work goes into an operand that a layer makes; the arguments of `prepare` of these names.
+
+    What layers of this package do is a sort, and on a GPU the formats that its kernels need.
+    """
 
     reorder: str = "none"
     format: str = "auto"
     cache: bool = False
 
 
-#: What layers of this package do: a sort, and on a GPU the formats that its kernels need.
-DEFAULT = Preparation()
+class Recipe:
+    """How a layer makes an adjacency of edges; a frozen dataclass, which is compared.
+
+    An adjacency has an `operand` [targets, sources], and `values` of edge weights or None, which computes the
+    edge values for a product with it; None: the operand's own are right.
+    """
+
+    precision: Precision
+    preparation: Preparation | None
+
+    def make(self, edge_index: torch.Tensor, size: tuple[int, int], weighted: bool) -> Any:
+        """Make the adjacency of edges between (sources, targets); `weighted`: `values` will get weights."""
+        raise NotImplementedError
+
+    def prepare(self, edges: torch.Tensor, size: tuple[int, int], values: str | None = None) -> SparseOperand:
+        """Prepare an operand as the recipe says."""
+        how = asdict(self.preparation or Preparation())
+        operand: SparseOperand = prepare(
+            edges, num_nodes=size, values=values, precision=self.precision, **how
+        )
+        return operand
 
 
 @dataclass(frozen=True)
-class GcnRecipe:
+class GcnRecipe(Recipe):
     """How a layer makes a matrix of a square graph's edges; `normalize` scales by D^-1/2 on both sides.
 
     Nodes without a self-loop get one of `loop_weight`, unless that is None.
@@ -166,13 +168,8 @@ class GcnAdjacency:
             if not self._has_scales:
                 nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
                 edge_index = torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
-        self.operand: SparseOperand = prepare(
-            edge_index,
-            num_nodes=num_nodes,
-            values="gcn" if self._has_scales else None,
-            precision=recipe.precision,
-            **asdict(recipe.preparation or DEFAULT),
-        )
+        values = "gcn" if self._has_scales else None
+        self.operand = recipe.prepare(edge_index, (num_nodes, num_nodes), values)
         self._indices: torch.Tensor | None = None
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
@@ -230,10 +227,7 @@ class _Entry:
     values: torch.Tensor | None = None
 
 
-_Cached = TypeVar("_Cached", bound=Adjacency)
-
-
-class AdjacencyMemo(Generic[_Cached]):
+class AdjacencyMemo:
     """Keeps what a layer made of an `edge_index`; copies share the operand, pickles do not contain it.
 
     With `forever` the first operand is used whatever the edge_index of a call; else until its `Fingerprint`
@@ -244,8 +238,8 @@ class AdjacencyMemo(Generic[_Cached]):
         self._forever = forever
         self._entry: _Entry | None = None
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo[_Cached]:
-        other: AdjacencyMemo[_Cached] = AdjacencyMemo(self._forever)
+    def __deepcopy__(self, memo: dict[int, Any]) -> AdjacencyMemo:
+        other = AdjacencyMemo(self._forever)
         other._entry = self._entry
         return other
 
@@ -257,7 +251,7 @@ class AdjacencyMemo(Generic[_Cached]):
         self._entry = None
 
     def resolve(
-        self, size: tuple[int, int], adj: Any, edge_weight: torch.Tensor | None, recipe: Recipe[_Cached]
+        self, size: tuple[int, int], adj: Any, edge_weight: torch.Tensor | None, recipe: Recipe
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         """Return the operand of a call, `adj` itself if it is one, and values in place of its own or None."""
         if isinstance(adj, SparseOperand):  # the layer has checked what it is
@@ -271,17 +265,16 @@ class AdjacencyMemo(Generic[_Cached]):
             return torch.compiler.disable(self._resolve)(adj, edge_weight, size, recipe)
         return self._resolve(adj, edge_weight, size, recipe)
 
-    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe[_Cached]) -> _Cached:
+    def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe) -> Any:
         """Return what a recipe makes of an edge_index without edge weights, made or cached; see `resolve`."""
         check_edges(edge_index)
         if torch.compiler.is_compiling():
             return torch.compiler.disable(self._adjacency)(edge_index, size, recipe)
         return self._adjacency(edge_index, size, recipe)
 
-    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe[_Cached]) -> _Cached:
+    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe) -> Any:
         entry = self._entry = self._find(edge_index, (size, recipe, False))
-        made: _Cached = entry.adjacency
-        return made
+        return entry.adjacency
 
     def _find(self, edge_index: torch.Tensor, made_for: tuple[tuple[int, int], Any, bool]) -> _Entry:
         entry, (size, recipe, weighted) = self._entry, made_for
@@ -305,7 +298,7 @@ class AdjacencyMemo(Generic[_Cached]):
         edge_index: torch.Tensor,
         edge_weight: torch.Tensor | None,
         size: tuple[int, int],
-        recipe: Recipe[_Cached],
+        recipe: Recipe,
     ) -> tuple[SparseOperand, torch.Tensor | None]:
         entry = self._find(edge_index, (size, recipe, edge_weight is not None))
         if edge_weight is not None and (edge_weight.requires_grad or not is_eager()):
@@ -336,7 +329,7 @@ class GraphLayer(torch.nn.Module):
     def __init__(self, precision: Precision | str | None) -> None:
         super().__init__()
         self.precision = None if precision is None else Precision.parse(precision)
-        self._memo: AdjacencyMemo[Any] = AdjacencyMemo()
+        self._memo = AdjacencyMemo()
 
     def reset_parameters(self) -> None:
         """Draw weights and biases uniformly from +-1/sqrt(inputs), and drop a cached operand."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.nn.adjacency import DEFAULT, AdjacencyMemo, Preparation, check_edge_weight, check_precision
+from gnnsparse.nn.adjacency import (
+    AdjacencyMemo,
+    Preparation,
+    Recipe,
+    check_edge_weight,
+    check_precision,
+)
 from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.api import prepare
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
@@ -34,7 +39,7 @@ def check_aggregation(aggr: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Recipe):
     """How a layer reduces ("sum", "mean", "max" or "min") features of neighbours, and makes operands."""
 
     reduce: str
@@ -57,13 +62,7 @@ class Neighbours:
     ) -> None:
         self._reduce = recipe.reduce
         mean = recipe.reduce == "mean"
-        self.operand: SparseOperand = prepare(
-            edge_index,
-            num_nodes=size,
-            values="mean" if mean and not weighted else None,
-            precision=recipe.precision,
-            **asdict(recipe.preparation or DEFAULT),
-        )
+        self.operand = recipe.prepare(edge_index, size, "mean" if mean and not weighted else None)
         self._fraction: torch.Tensor | None = None
         if mean and weighted:
             target = edge_index[1].long()
@@ -102,7 +101,7 @@ class Neighbours:
 
 
 def neighbours_of(
-    memo: AdjacencyMemo[Neighbours],
+    memo: AdjacencyMemo,
     adj: Any,
     size: tuple[int, int],
     edge_weight: torch.Tensor | None,

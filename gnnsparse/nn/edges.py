@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from gnnsparse.errors import (
-    bad_value,
-    check_flag,
-    check_integer,
-    check_share,
-)
-from gnnsparse.nn.adjacency import DEFAULT, GraphLayer, Preparation, check_precision, check_self_loops
+from gnnsparse.errors import bad_value, check_flag, check_integer, check_share
+from gnnsparse.nn.adjacency import GraphLayer, Preparation, Recipe, check_precision, check_self_loops
 from gnnsparse.nn.inputs import MOST_FEATURES, check_channels, check_features, check_heads
 from gnnsparse.ops import graph_attention
 from gnnsparse.ops.attention.edges import order_of
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
-from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import unwrapped
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand
 
 __all__ = [
+    "EdgeAttention",
     "EdgeRecipe",
     "Edges",
     "Fill",
@@ -41,7 +36,7 @@ Fill = float | torch.Tensor | str
 
 
 @dataclass(frozen=True)
-class EdgeRecipe:
+class EdgeRecipe(Recipe):
     """How a layer makes a pattern, perhaps with one self-loop for each node that is source and target."""
 
     add_self_loops: bool
@@ -55,12 +50,7 @@ class EdgeRecipe:
             apart, loops = edge_index[0] != edge_index[1], min(size)
             if not bool(apart.all()):
                 others = apart.nonzero().flatten()
-        operand = prepare(
-            _with_loops(edge_index, others, loops),
-            num_nodes=size,
-            precision=self.precision,
-            **asdict(self.preparation or DEFAULT),
-        )
+        operand = self.prepare(_with_loops(edge_index, others, loops), size)
         return Edges(operand, edge_index.shape[1], others, loops)
 
 

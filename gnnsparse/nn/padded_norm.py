@@ -63,44 +63,23 @@ class _Statistics:
 
     @torch.no_grad()
     def move(self) -> None:
-        """Move the running statistics towards those that were noted, as torch does."""
-        found, self._found = self._found, []
-        if not found:
-            return
-        norms: Any = [norm for norm, *_ in found]
-        counts = [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]
-        if counts:
-            torch._foreach_add_(counts, 1)
-        unbiased = _unbiased(found)
-        for momentum in {norm.momentum for norm in norms}:
-            pairs = [
-                pair
-                for norm, (_, mean, *_), variance in zip(norms, found, unbiased, strict=True)
-                for pair in ((norm.running_mean, mean), (norm.running_var, variance))
-                if norm.momentum == momentum
-            ]
-            statistics, new = [list(part) for part in zip(*pairs, strict=True)]
+        """Move the running statistics towards those that were noted, as torch does, with few launches."""
+        groups: dict[Any, list[Any]] = {}
+        for norm, mean, variance, padding in self._found:
+            groups.setdefault((padding, norm.momentum), []).append((norm, mean, variance))
+        self._found = []
+        for (padding, momentum), found in groups.items():
+            norms, means, variances = zip(*found, strict=True)
+            if counts := [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]:
+                torch._foreach_add_(counts, 1)
+            unbiased = torch._foreach_mul(variances, padding.count / (padding.count - 1).clamp(min=1))
+            old = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
             if momentum is not None:
-                torch._foreach_lerp_(statistics, new, momentum)
+                torch._foreach_lerp_(old, [*means, *unbiased], momentum)
                 continue
-            weights = [1 / norm.num_batches_tracked.float() for norm in norms if norm.momentum is None]
-            for index, (old, now) in enumerate(zip(statistics, new, strict=True)):
-                old.lerp_(now, weights[index // 2])
-
-
-def _unbiased(
-    found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]],
-) -> list[torch.Tensor]:
-    """Return the unbiased variances of what was noted."""
-    of_padding: dict[Padding, list[int]] = {}
-    for at, (*_, padding) in enumerate(found):
-        of_padding.setdefault(padding, []).append(at)
-    unbiased: dict[int, torch.Tensor] = {}
-    for padding, places in of_padding.items():
-        factor = padding.count / (padding.count - 1).clamp(min=1)
-        scaled = torch._foreach_mul([found[at][2] for at in places], factor)
-        unbiased |= dict(zip(places, scaled, strict=True))
-    return [unbiased[at] for at in range(len(found))]
+            weights = [1 / norm.num_batches_tracked.float() for norm in norms] * 2
+            for statistic, now, weight in zip(old, [*means, *unbiased], weights, strict=True):
+                statistic.lerp_(now, weight)
 
 
 def _normalize(

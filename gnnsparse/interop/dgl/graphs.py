@@ -17,7 +17,7 @@ import torch
 from gnnsparse.data.sources import no_update_check
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.interop.models import IdentityMemo
-from gnnsparse.nn.adjacency import Adjacency, Recipe
+from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import ForkLock
@@ -186,7 +186,7 @@ class Structure:
         """Number of edges, repeats included."""
         return self.edge_index.shape[1]
 
-    def adjacency(self, recipe: Recipe[Adjacency], weighted: bool = False) -> Any:
+    def adjacency(self, recipe: Recipe, weighted: bool = False) -> Any:
         """Return what a recipe makes of the edges, made once for weighted edges and once for others."""
         with self._lock, outside():
             key = recipe, weighted

@@ -54,12 +54,12 @@ class _Memo:
     state: LayerState
     width: int
 
-    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe[Any]) -> Any:
+    def adjacency(self, size: tuple[int, int], edges: Any, recipe: Recipe) -> Any:
         graph = memo.graph(edges)
         by = self.state.settings
         return graph.adjacency(edges, recipe, size, False, self.width, by, _OVERHEAD).adjacency
 
-    def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe[Any]) -> tuple[Any, Any]:
+    def resolve(self, size: tuple[int, int], edges: Any, weight: Any, recipe: Recipe) -> tuple[Any, Any]:
         made = self.adjacency(size, edges, recipe)
         return made.operand, made.values(weight)
 

@@ -41,7 +41,7 @@ from gnnsparse.interop.pyg.graphs import (
     parts_of,
     raw,
 )
-from gnnsparse.nn.adjacency import Preparation
+from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
@@ -61,7 +61,7 @@ def is_sparse(edges: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class _SparseRecipe:
+class _SparseRecipe(Recipe):
     """How the operand of a sparse matrix [targets, sources] is made; see Aggregation."""
 
     reduce: str

@@ -135,7 +135,7 @@ class Graph:
         """Return whether a weight is D^-1/2 (A + I) D^-1/2 of so many nodes."""
         return self.gcn is not None and self.gcn.holds(weight) and self.gcn.result == nodes
 
-    def find(self, recipe: Recipe[Any], size: tuple[int, int], weighted: bool) -> Any:
+    def find(self, recipe: Recipe, size: tuple[int, int], weighted: bool) -> Any:
         """Return the adjacency that was made by a recipe, whatever the preparation; None: there is none."""
         for (*key, _), made in list(self._made.items()):
             if key == [recipe, size, weighted]:
@@ -143,7 +143,7 @@ class Graph:
         return None
 
     def adjacency(
-        self, edges: Any, recipe: Recipe[Any], size: tuple[int, int], weighted: bool, width: int,
+        self, edges: Any, recipe: Recipe, size: tuple[int, int], weighted: bool, width: int,
         by: Settings, overhead: float = 0.0,
     ) -> _Made:  # fmt: skip
         """Return what a recipe makes of the edges, or raise FallbackError to leave a call to PyG.
@@ -239,9 +239,7 @@ class Memo:
             known.products += 1
             raise NotYetError(known.why)
 
-    def adjacency(
-        self, edges: torch.Tensor, recipe: Recipe[Any], size: tuple[int, int], weighted: bool
-    ) -> Any:
+    def adjacency(self, edges: torch.Tensor, recipe: Recipe, size: tuple[int, int], weighted: bool) -> Any:
         """Return what a recipe makes of edges: by their identity if they are known, else by their content.
 
         On the CPU the content is told by a hash, on a GPU edges are compared with copies of those before.
