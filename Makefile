@@ -112,7 +112,6 @@ notebooks:
 # page of all results in build/report.html.
 results: $(VENV)/.dev
 	$(bin)/python scripts/readme_tables.py
-	$(bin)/python -m tests.fuzz.report
 	$(bin)/gnnsparse report --out build/report.html
 
 # What the five papers count, beside ours, from the matrices in $(DATA); `make results` then makes the tables of

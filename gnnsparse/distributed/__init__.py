@@ -13,30 +13,17 @@ if TYPE_CHECKING:
     from gnnsparse.distributed.api import distribute, measure_rates
     from gnnsparse.distributed.cost import Choice, Rates, choose_way, known_rates
     from gnnsparse.distributed.exchange import gather_ranks, sum_over_ranks, total_of
-    from gnnsparse.distributed.names import PARTITIONS, WAYS
     from gnnsparse.distributed.operand import DistributedOperand
     from gnnsparse.distributed.partition import Partition, partition_rows
     from gnnsparse.distributed.shard import ShardFacts
-    from gnnsparse.distributed.training import (
-        Peers,
-        RowGather,
-        SharedBatchNorm,
-        share_batch_norm,
-        step_seed,
-        sum_gradients,
-    )
+    from gnnsparse.distributed.training import share_batch_norm, sum_gradients
 
 __all__ = [
-    "PARTITIONS",
-    "WAYS",
     "Choice",
     "DistributedOperand",
     "Partition",
-    "Peers",
     "Rates",
-    "RowGather",
     "ShardFacts",
-    "SharedBatchNorm",
     "choose_way",
     "distribute",
     "gather_ranks",
@@ -44,7 +31,6 @@ __all__ = [
     "measure_rates",
     "partition_rows",
     "share_batch_norm",
-    "step_seed",
     "sum_gradients",
     "sum_over_ranks",
     "total_of",
@@ -56,17 +42,9 @@ __getattr__ = lazy_names(
         "gnnsparse.distributed.api": ("distribute", "measure_rates"),
         "gnnsparse.distributed.cost": ("Choice", "Rates", "choose_way", "known_rates"),
         "gnnsparse.distributed.exchange": ("gather_ranks", "sum_over_ranks", "total_of"),
-        "gnnsparse.distributed.names": ("PARTITIONS", "WAYS"),
         "gnnsparse.distributed.operand": ("DistributedOperand",),
         "gnnsparse.distributed.partition": ("Partition", "partition_rows"),
         "gnnsparse.distributed.shard": ("ShardFacts",),
-        "gnnsparse.distributed.training": (
-            "Peers",
-            "RowGather",
-            "SharedBatchNorm",
-            "share_batch_norm",
-            "step_seed",
-            "sum_gradients",
-        ),
+        "gnnsparse.distributed.training": ("share_batch_norm", "sum_gradients"),
     },
 )

@@ -51,16 +51,7 @@ _PARAMETER_BYTES = 16
 
 @dataclass(frozen=True)
 class Machines:
-    """Rates of the network and of dense products.
-
-    Attributes:
-        about: where the numbers come from.
-        link_gbs: GB/s that a GPU receives from others of its machine.
-        network_gbs: GB/s that a GPU receives from other machines.
-        latency_us: microseconds that an exchange takes at the least.
-        matmul: TFLOP/s of dense products by precision.
-        machine_gpus: GPUs of a machine.
-    """
+    """Rates of the network, of what one GPU receives, and of dense products by precision, in TFLOP/s."""
 
     about: str
     link_gbs: float
@@ -84,15 +75,9 @@ def default_machines() -> Machines:
 
 @dataclass(frozen=True)
 class Workload:
-    """A model of graph convolutions and the graph that it is trained on.
+    """A model of graph convolutions and the graph that it is trained on, whose nonzeros include self-loops.
 
-    Attributes:
-        nodes, nonzeros: of the graph, self-loops included.
-        gathers: rows of features that a product reads, as the distinct columns of panels of 32 rows; at most
-            the nonzeros.
-        features, hidden, classes: widths of the input, between layers, and of the output.
-        layers: number of convolutions.
-        precision: precision of products and features.
+    `gathers` are the rows of features that a product reads, the distinct columns of panels of 32 rows.
     """
 
     nodes: int
@@ -112,15 +97,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a step is estimated to take.
-
-    Attributes:
-        gpus: number of GPUs.
-        way: how they share the products of the widest layer.
-        product_ms: sparse products with their exchanges, forward and backward.
-        dense_ms: linear layers and passes over activations, and the sum of gradients.
-        nbytes: bytes on the GPU that needs most.
-    """
+    """What a step is estimated to take; the memory, in bytes, is that of the GPU that needs most."""
 
     gpus: int
     way: str
@@ -231,12 +208,6 @@ class StreamedCounts:
 
     Beside parts of its arrays, memory is used for a byte of each node, and for 4 bytes of each self-loop that
     the matrix has.
-
-    Args:
-        csr: the matrix, on the CPU; it may be memory-mapped.
-
-    Attributes:
-        nonzeros: number of nonzeros, with a self-loop on each node.
     """
 
     def __init__(self, csr: Csr) -> None:
@@ -288,10 +259,9 @@ class StreamedCounts:
         return _facts(starts, nnz, outside, halo, self.nonzeros)
 
     def gathers(self, height: int) -> tuple[int, int, int]:
-        """Estimate the rows of features that a product reads, the distinct columns of panels of a height.
+        """Estimate how many rows of features a product reads: the distinct columns of panels of a height.
 
-        Returns:
-            The number of rows; of how many panels it was counted, evenly spaced; and how many there are.
+        Also returns of how many panels it was counted, evenly spaced, and how many there are.
         """
         rows = self._csr.rows
         panels = -(-rows // height)
@@ -438,11 +408,7 @@ def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimat
 
 
 def run(options: argparse.Namespace) -> int:
-    """Print the estimates for all numbers of GPUs, and return the exit status 0.
-
-    Raises:
-        ValueError: an option does not go with another one, or there is no such data set or record.
-    """
+    """Print the estimates for all numbers of GPUs, and return the exit status 0."""
     given = (options.nodes is not None) + (options.edges is not None)
     if given == 1 or (options.dataset is not None) + (options.graph is not None) + (given == 2) != 1:
         bad_value("DATASET", "accepted: a data set, or --nodes and --edges, or --graph in its place")

@@ -100,16 +100,7 @@ def _bytes_of(x: torch.Tensor, width: int) -> torch.Tensor:
 
 
 class HaloExchange:
-    """Each rank sends every other rank the rows that this one touches, and no others.
-
-    Args:
-        shard: the shard of this rank.
-        device: where features are.
-        group: the ranks.
-
-    Attributes:
-        columns: number of columns in which other ranks' features arrive, those of the halo.
-    """
+    """Each rank sends every other rank the rows that this one touches, and no others."""
 
     def __init__(self, shard: Shard, device: torch.device, group: dist.ProcessGroup | None) -> None:
         self._group, self._send = group, shard.send_counts
@@ -118,12 +109,7 @@ class HaloExchange:
         self.columns = shard.halo.numel()
 
     def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of other ranks' nodes, which become [columns, ...].
-
-        Args:
-            x: features of the own nodes, [rows, ...], with any strides.
-            dtype: the dtype in which features travel and arrive; None: that of x.
-        """
+        """Begin to fetch the features of other ranks' nodes, which travel in `dtype`: [columns, ...]."""
         sent = _select_rows(x, self._rows).to(dtype or x.dtype)
         return exchange_rows(sent, self._send, self._receive, self._group)
 
@@ -153,13 +139,6 @@ class GatherExchange:
 
     The layout has `most_rows` columns for each rank, of which the last ones may be unused. Its methods are
     those of HaloExchange.
-
-    Args:
-        facts: what is known of all shards.
-        group: the ranks.
-
-    Attributes:
-        columns: number of columns of the layout, of which the own nodes have theirs.
     """
 
     def __init__(self, facts: ShardFacts, group: dist.ProcessGroup | None) -> None:
@@ -213,13 +192,7 @@ class _Turn(torch.autograd.Function):
 
 @dataclass(frozen=True, eq=False)
 class FeatureExchange:
-    """Turns rows of all features into all rows of a slice of the features, and back. Differentiable.
-
-    Attributes:
-        sizes: number of rows of each rank.
-        rank: this rank.
-        group: the ranks.
-    """
+    """Turns rows of all features into all rows of a slice of the features, and back. Differentiable."""
 
     sizes: tuple[int, ...]
     rank: int
@@ -305,18 +278,11 @@ def extend(
     has_own: bool,
     wire: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Add the features of other ranks' nodes to those of the own. Differentiable once.
+    """Add the features of other ranks' nodes to those of the own, [rows + columns, ...]. Differentiable once.
 
-    Gradients return to the ranks that own the nodes, which add them up in the order of ranks, in float32.
-
-    Args:
-        x: [rows, ...], features of the own nodes.
-        exchange: how features travel.
-        has_own: whether the layout of the exchange has columns for the own nodes.
-        wire: the dtype in which features travel; None: that of x. Gradients travel in that of x.
-
-    Returns:
-        [rows + columns, ...], own nodes first; with `has_own` [columns, ...].
+    With `has_own` the layout of the exchange has columns for the own nodes: [columns, ...]. Features travel
+    in the dtype `wire`. Gradients travel in that of x, and owners add them up in the order of ranks, in
+    float32.
     """
     found: torch.Tensor = _Extend.apply(x, exchange, has_own, wire)
     return found

@@ -131,16 +131,11 @@ class DistributedOperand(SparseOperand):
 
     def to_coo_order(self, values: torch.Tensor) -> torch.Tensor:
         """Raise a ValueError: a rank has a part of the edges that were given."""
-        self._refuse_coo()
-
-    def from_coo_order(self, values: torch.Tensor) -> torch.Tensor:
-        """Raise a ValueError: a rank has a part of the edges that were given."""
-        self._refuse_coo()
-
-    def _refuse_coo(self) -> NoReturn:
         bad_value(
             "values", "an operand of several ranks has no order of given edges; accepted: its own order"
         )
+
+    from_coo_order = to_coo_order
 
     def __reduce__(self) -> Any:
         raise TypeError("a DistributedOperand belongs to its process group and can't be pickled")

@@ -77,12 +77,6 @@ class RowProduct:
     In one product, all columns are multiplied as soon as their features are there, one chunk of the features
     after the other. Split, the own columns are multiplied while the features of the others travel, and these
     then; their product is added to the first one. Results have the same bits in every run.
-
-    Args:
-        shard: the rows.
-        choice: how ranks share products, "halo" or "gather", and in how many chunks features travel.
-        precision, format, device: of the operands; the format may be "auto".
-        group: the ranks.
     """
 
     def __init__(
@@ -100,12 +94,9 @@ class RowProduct:
         self.wire = precision.storage if precision.storage.itemsize < 4 else None
 
     def operand(self, which: str, *, transposes: bool) -> SparseOperand:
-        """Make an operand of the rows.
+        """Make an operand of the "own" columns, of those of "others", or of the "whole" of them.
 
-        Args:
-            which: "own": of the own columns, [rows, rows]; "others": of other ranks' columns, [rows, halo],
-                or [rows, columns of the gather]; "whole": of all columns.
-            transposes: whether its transpose is needed, which takes as much time and memory as it does.
+        Its transpose takes as much time and memory as it does.
         """
         shard, rows, indices = self._shard, self._shard.facts.rows, self._shard.csr.indices
         csr, values, scale = shard.csr, shard.values, shard.col_scale
@@ -280,14 +271,7 @@ def _refuse_causal(options: dict[str, Any]) -> None:
 
 
 class FeatureOperations:
-    """The operations of gnnsparse by all-to-all exchanges of rows against features.
-
-    Args:
-        whole: the operand of the whole matrix, in the numbering of the ranks.
-        sizes: number of rows of each rank.
-        rank: this rank.
-        group: the ranks.
-    """
+    """The operations of gnnsparse by all-to-all exchanges of rows against features."""
 
     def __init__(
         self, whole: SparseOperand, sizes: tuple[int, ...], rank: int, group: dist.ProcessGroup | None

@@ -71,11 +71,7 @@ class Partition:
 
 
 def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
-    """Split rows, of which int64 `work` [rows] is given, into ranges of about equal work.
-
-    Returns:
-        The first row of each range, and the number of rows at the end. Ranges are empty if rows are few.
-    """
+    """Split rows, of which int64 `work` [rows] is given, into ranges of about equal work, or none."""
     total = work.cumsum(0)
     all_work = int(total[-1]) if total.numel() else 0
     # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
@@ -130,15 +126,7 @@ def _metis(csr: Csr, parts: int) -> Partition:
 
 
 def cut_sizes(csr: Csr, partition: Partition) -> list[tuple[int, int, int]]:
-    """Count for each rank what a partition of a square matrix on the CPU makes travel.
-
-    Returns:
-        For each rank the nonzeros of its rows, those of them whose column another rank owns, and the number
-        of different columns that these have.
-
-    Raises:
-        MemoryError: the rows of a rank need more memory than this process can get.
-    """
+    """Count for each rank its nonzeros, those in columns of other ranks, and the number of these columns."""
     new, found = partition.new_numbers(), []
     for start, end in itertools.pairwise(partition.starts):
         rows, _ = csr.select_rows(partition.order[start:end])

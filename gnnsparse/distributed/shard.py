@@ -77,20 +77,11 @@ class ShardFacts:
 class Shard:
     """The rows of a square matrix that one rank owns, on the CPU.
 
-    Column c below `rows` is the rank's own node c; column rows + h is node halo[h] of the new numbering.
-
-    Attributes:
-        facts: plain values.
-        csr: the structure, [rows, rows + halo].
-        values: float32 [nnz], or None.
-        row_scale: float32 [rows], or None.
-        col_scale: float32 [rows + halo], or None.
-        halo: int64 [halo], the columns of other ranks in the new numbering, ascending.
-        send_rows: int64 [n], own nodes whose features other ranks need, those for rank 0 first.
-        send_counts: number of these for each rank.
-        nodes: int64 [rows], the own nodes by their numbers in the graph.
-        transposed: the same rows of the transpose, by which gradients are multiplied; None: the matrix is
-            symmetric, weights included.
+    Column c below `rows` is the rank's own node c; column rows + h is node halo[h] of the new numbering,
+    where `halo` ascends. `send_rows` are own nodes that other ranks need, those for rank 0 first,
+    `send_counts` their numbers for each rank, and `nodes` the own nodes by their numbers in the graph; all
+    three are int64. `transposed` are the same rows of the transpose; None: the matrix is symmetric, weights
+    included.
     """
 
     facts: ShardFacts
@@ -158,14 +149,7 @@ _TRANSPOSED = "transposed."
 
 @dataclass(frozen=True)
 class ShardRecipe:
-    """The parameters that shards depend on, beside the graph.
-
-    Attributes:
-        normalization: the weights to compute, "gcn", "mean" or None, see `gnnsparse.prepare`.
-        self_loop_weight: weight of the self-loops that "gcn" adds.
-        parts: number of ranks.
-        method: how nodes are divided, one of PARTITIONS.
-    """
+    """The parameters that shards depend on, beside the graph."""
 
     normalization: str | None
     self_loop_weight: float
@@ -322,10 +306,8 @@ def load_shard(
     """Read a rank's shard from the cache, or make the shards of all ranks and store them there.
 
     Of the processes of a host that need shards of one graph, the one that gets a lock makes them, and the
-    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns.
-
-    Returns:
-        The shard, and whether it was read from the cache.
+    others wait for it. Without a cache, each process makes them. `content` is what `content_of` returns. Also
+    returns whether the shard was read.
     """
     if cache is None:
         return recipe.make(graph)[rank], False

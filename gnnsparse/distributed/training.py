@@ -22,13 +22,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Peers:
-    """The ranks of a run.
+    """This process's rank of a run, their number, and their groups of processes.
 
-    Attributes:
-        rank: that of this process.
-        ranks: their number.
-        group: the group that features and gradients travel in: nccl on GPUs, gloo on CPUs.
-        control: a group of gloo for small messages on the host, which do not wait for a GPU.
+    Features and gradients travel in `group`, nccl on GPUs and gloo on CPUs; `control`, of gloo, is for small
+    messages on the host, which do not wait for a GPU.
     """
 
     rank: int
@@ -41,11 +38,8 @@ def group_options(backend: str, timeout: timedelta | None = None) -> Any:
     """Return `pg_options` of torch.distributed for the group that features travel in; None: the defaults.
 
     NCCL exchanges on a stream of high priority. On one of equal priority a chunk's exchange would not begin
-    before all blocks of threads of a product that was launched earlier have begun.
-
-    Args:
-        backend: "nccl" or "gloo".
-        timeout: that of the group, which torch wants to be told here as well; None: torch's own.
+    before all blocks of threads of a product that was launched earlier have begun. Beside the group's own
+    timeout, torch wants to be told it here as well.
     """
     if backend != "nccl":
         return None
@@ -76,15 +70,7 @@ def sum_gradients(parameters: Iterable[torch.Tensor], group: dist.ProcessGroup |
 
 
 class RowGather:
-    """Brings rows that all ranks have of some nodes to rank 0, in the order of the nodes in the graph.
-
-    Args:
-        nodes: int64 [n], the nodes of the own rows by their numbers in the graph.
-        group: the ranks.
-
-    Attributes:
-        count: number of rows of all ranks.
-    """
+    """Brings rows that all ranks have of some nodes to rank 0, in the order of the nodes in the graph."""
 
     def __init__(self, nodes: torch.Tensor, group: dist.ProcessGroup | None) -> None:
         self._group = group
@@ -101,11 +87,7 @@ class RowGather:
         return exchange_rows(x, self._send, self._receive, self._group).wait()
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor | None:
-        """Return the rows of all ranks, [count, ...], on rank 0, and None on the others.
-
-        Args:
-            x: [n, ...], the own rows. Gradients do not return to it.
-        """
+        """Return the rows of all ranks, [count, ...], on rank 0, and None on the others."""
         rows = self._collected(x.detach())
         return None if self._place is None else rows.index_select(0, self._place)
 
@@ -114,11 +96,6 @@ def step_seed(seed: int, step: int, rank: int) -> int:
     """Return the seed of a rank's random numbers in a step.
 
     Each step has its own, so that a run that is resumed draws what it would have drawn without an end.
-
-    Args:
-        seed: the seed of the run.
-        step: number of the step.
-        rank: the rank.
     """
     mixed = seed
     for part in (step, rank):  # the constants of Knuth's linear congruential generator (MMIX)
@@ -130,14 +107,8 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
     """BatchNorm1d of nodes that are divided among ranks; it computes what one process with all nodes would.
 
     Sums are float32 and are added in the order of ranks. Parameters, buffers and the state_dict are those of
-    BatchNorm1d. `share_batch_norm` makes it.
-
-    Attributes:
-        group: the ranks.
-        nodes_vary: whether ranks have other numbers of nodes in each call, and count them anew. If not, the
-            number of a rank's nodes must not change on some ranks alone.
-        takes_padding: that it leaves out rows that are padding by itself (`gnnsparse.runtime.padding`); their
-            number may differ on each rank and in each call.
+    BatchNorm1d. `share_batch_norm` makes it. Unless `nodes_vary`, the number of a rank's nodes must not
+    change on some ranks alone; rows that are padding (`gnnsparse.runtime.padding`) are left out in any case.
     """
 
     takes_padding = True

@@ -80,14 +80,6 @@ class Patterns:
     """A pattern, and its operands by lengths, device and precision. Layers of one pattern share an instance.
 
     Copies of a model share the operands; pickles do not contain them. It can be used from several threads.
-
-    Args:
-        pattern: what `read_pattern` returns.
-        precision: precision of the operands; None: that of the dtype of the queries.
-
-    Attributes:
-        operands: the operands that are cached now, at most MOST_OPERANDS beside those that compiled code has.
-        number: stands for this object in code that torch.compile traces.
     """
 
     def __init__(self, pattern: Any, precision: Precision | None) -> None:
@@ -131,20 +123,10 @@ class Patterns:
     ) -> SparseOperand:  # fmt: skip
         """Return the operand of the pattern for a call, made or cached. torch.compile can trace it.
 
-        Args:
-            queries: rows of the operand; or the lengths of sequences whose queries lie one after another,
-                each of which attends by the pattern of its own length to its own keys.
-            keys: columns of the operand, or as many lengths as there are of queries.
-            like: the queries, whose device and dtype the operand is for.
-            before: number of queries that come before these in the pattern, whose rows are left out; 0 for
-                several lengths.
-            is_causal: whether edges to keys behind the query are left out, counted in the whole pattern.
-            with_pairs: whether a mask or weights of all pairs will be read or written at its edges.
-
-        Raises:
-            TypeError: `like` has a dtype that no kernel has; or what the pattern's function raises.
-            ValueError: the pattern has another shape; or what the pattern's function raises.
-            RuntimeError: an operand would have to be made while a CUDA graph is captured.
+        Lengths in tuples are of sequences that lie one after another, each of which attends to itself by the
+        pattern of its own length. `before` queries come before these in the pattern, whose rows are left out;
+        `is_causal` counts in the whole of it. `like` are the queries, whose device and dtype the operand is
+        for, and `with_pairs` is for masks or weights of all pairs.
         """
         if like.dtype not in PRECISIONS:
             bad_type("query", like, "queries of dtype float32, float16 or bfloat16 in a sparse layer")
@@ -216,13 +198,7 @@ def _numbers_of(lengths: Lengths) -> Lengths:
 def graph_of_lengths(
     pattern: Any, queries: tuple[int, ...], keys: tuple[int, ...], is_causal: bool
 ) -> SparseGraph:
-    """Return the patterns of several sequences as the blocks of a diagonal: none attends to another.
-
-    Args:
-        pattern: what `read_pattern` returns.
-        queries, keys: the lengths of each sequence.
-        is_causal: whether edges to keys behind the query are left out.
-    """
+    """Return the patterns of several sequences as the blocks of a diagonal: none attends to another."""
     graphs: dict[tuple[int, int], SparseGraph] = {}
     counts, columns, first = [torch.zeros(1, dtype=torch.int64, device="cpu")], [], 0
     for rows, cols in zip(queries, keys, strict=True):
@@ -257,10 +233,7 @@ _shared_lock = ForkLock()
 def shared_patterns(pattern: Any, precision: Precision | None) -> SharedPatterns:
     """Return the patterns of a description, one object for all that ask for the same while it is alive.
 
-    Args:
-        pattern: what `read_pattern` returns. Names and options are compared by their values, functions,
-            graphs and operands by identity.
-        precision: precision of the operands; None: that of the dtype of the queries.
+    Names and options are compared by their values, functions, graphs and operands by identity.
     """
     key = _identity(pattern), precision
     with _shared_lock:
@@ -314,20 +287,9 @@ def _make_pairs_while_tracing(handle: int) -> bool:
 
 
 def pair_terms(operand: SparseOperand, name: str, mask: torch.Tensor, blocks: bool) -> torch.Tensor:
-    """Make the term that a mask of all pairs adds to the scores of the edges. Differentiable.
+    """Make the term float32 [..., nnz] that a mask [..., L, S] adds to scores of edges. Differentiable.
 
-    Args:
-        operand: the pattern, [L, S].
-        name: the mask's name, for errors.
-        mask: [..., L, S], bool or floating-point; numbers are added to the scores.
-        blocks: whether True in a bool mask means that a query does not attend to a key.
-
-    Returns:
-        float32 [..., nnz], in the operand's own order.
-
-    Raises:
-        TypeError: the mask is of another dtype.
-        ValueError: the mask is on another device.
+    Numbers are added; `blocks` says whether True in a bool mask means that a query does not attend to a key.
     """
     if mask.device != operand.device:
         bad_value(name, f"is on {mask.device}; accepted: {operand.device}, as the queries")
@@ -348,11 +310,7 @@ def total(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tens
 
 
 def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:
-    """Return weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable.
-
-    Raises:
-        MemoryError: on the CPU, the matrices need more memory than this process can get.
-    """
+    """Return weights of edges [..., nnz] as matrices [..., L, S] with 0 elsewhere. Differentiable."""
     rows, cols = operand.shape
     if weights.device.type == "cpu" and not torch.compiler.is_compiling():
         matrices = weights.shape[:-1].numel()
@@ -368,13 +326,7 @@ def attend(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
     """Compute attention over a pattern, where several heads of queries may share a head of keys and values.
 
-    Args:
-        operand, q, k, v, bias: the arguments of `gnnsparse.attention`, with sizes of heads.
-        need_weights: whether the weights are returned.
-        options: its other arguments.
-
-    Returns:
-        [..., heads, L, Dv], and with `need_weights` the weights after dropout, [..., heads, nnz].
+    With `need_weights` also returns the weights after dropout, [..., heads, nnz].
     """
     heads, groups = q.shape[-3], q.shape[-3] // k.shape[-3]
     if groups > 1:  # leading sizes are broadcast

@@ -90,21 +90,7 @@ def text_of(pattern: Any) -> str:
 
 
 def read_pattern(name: str, pattern: Any) -> Any:
-    """Return a pattern in the form that `Patterns` takes; raises if it is none.
-
-    Args:
-        name: the argument's name, for errors.
-        pattern: a function of the length, a SparseGraph, a SparseOperand, a mapping with the "name" and the
-            options of one of `NAMES`, or a list of these; or what this function has returned.
-
-    Returns:
-        A Named, a United, or what was given.
-
-    Raises:
-        TypeError: it is of another type.
-        ValueError: there is no pattern of that name, it lacks an option or has no such option, or the list
-            is empty.
-    """
+    """Return a pattern as `Patterns` takes it: a Named, a United, or what was given if it is a pattern."""
     if isinstance(pattern, Mapping):
         return _read_named(name, pattern)
     if isinstance(pattern, Sequence) and not isinstance(pattern, (str, bytes)):
@@ -120,17 +106,7 @@ def read_pattern(name: str, pattern: Any) -> Any:
 
 
 def read_own_pattern(name: str, pattern: Any, options: Any) -> Any:
-    """Return the pattern of a layer, for which a name and options may stand; raises if it is none.
-
-    Args:
-        name: the argument's name, for errors; that of the options ends in "_options".
-        pattern: one of `NAMES`, or what `read_pattern` takes.
-        options: a mapping of the options of a pattern that is given by its name; None: none.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: `read_pattern` raises it, or there are options of a pattern that has no name.
-    """
+    """Return the pattern of a layer, for which a name and options may stand; raises if it is none."""
     if options is not None and not isinstance(options, Mapping):
         bad_type(f"{name}_options", options, "a mapping of the options of a pattern, or None")
     if isinstance(pattern, str):

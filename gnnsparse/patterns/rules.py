@@ -29,18 +29,13 @@ class Rule:
     """What tokens attend to, by their positions in the sequence: here to all keys up to the query."""
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        """Return whether queries attend to keys that are not behind them, bool.
-
-        Args:
-            query, key: positions, int64, of sizes that are broadcast.
-        """
+        """Return whether queries attend to keys that are not behind them, for positions that broadcast."""
         return torch.ones_like(query - key, dtype=torch.bool)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
         """Return the last query that attends to each key, `ENDLESS` if there is no last one.
 
-        Returns:
-            int64 of the size of `key`; at most the key itself where no later query attends to it.
+        It is at most the key itself where no later query attends to it.
         """
         return torch.full_like(key, ENDLESS)
 
@@ -81,11 +76,7 @@ class _Dilated(Rule):
 
 
 class _GlobalTokens(Rule):
-    """Some tokens, which attend to all keys and to which all queries attend.
-
-    Args:
-        tokens: the first tokens, their number; or positions.
-    """
+    """Some tokens, the first ones or a list, which attend to all keys and to which all queries attend."""
 
     def __init__(self, tokens: Any) -> None:
         self._count = min(tokens, ENDLESS) if isinstance(tokens, int) else None
@@ -128,11 +119,7 @@ class _Union(Rule):
 class Rows(Rule):
     """The rows of a pattern that depends on the length, for sequences up to that length.
 
-    Args:
-        graph: the pattern, on the CPU.
-
-    Attributes:
-        graph: the pattern without keys behind their query.
+    `graph` is the pattern without keys behind their query, on the CPU.
     """
 
     def __init__(self, graph: SparseGraph) -> None:
@@ -185,16 +172,7 @@ def _as_named(pattern: Any) -> Any:
 
 
 def rule_of(pattern: Any, max_length: int | None) -> Rule:
-    """Return the rule of a pattern.
-
-    Args:
-        pattern: what `read_pattern` returns.
-        max_length: the most tokens of a sequence. Patterns whose rows depend on the length need it, and are
-            those of this length; None: not known.
-
-    Raises:
-        ValueError: such a pattern has no `max_length`, or a shape of its own that is another.
-    """
+    """Return the rule of a pattern, of `max_length` tokens where its rows depend on the length."""
     if isinstance(pattern, United):
         rules = tuple(rule_of(one, max_length) for one in pattern.patterns)
         longest = [rule.graph.num_rows for rule in rules if isinstance(rule, Rows)]

@@ -16,7 +16,6 @@ import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.distributed import (
     DistributedOperand,
-    RowGather,
     distribute,
     measure_rates,
     share_batch_norm,
@@ -24,7 +23,7 @@ from gnnsparse.distributed import (
 )
 from gnnsparse.distributed.exchange import total_of
 from gnnsparse.distributed.partition import Partition
-from gnnsparse.distributed.training import sum_gradients
+from gnnsparse.distributed.training import RowGather, sum_gradients
 from gnnsparse.ops.quantization import exact_rounded
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.testing import assert_all_accurate, random_graph

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import importlib
 import json
 import multiprocessing
@@ -10,14 +11,13 @@ import os
 import secrets
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
-from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from tests.fuzz import worker
 from tests.fuzz.common import Counts, Failure
-from tests.fuzz.report import results_of, store, table
 
 #: The generators; each is a module of this package with a GENERATOR.
 NAMES = ("api", "cache", "messages", "readers", "tables", "train")
@@ -48,23 +48,17 @@ def save(failure: Failure, folder: Path) -> Path:
     return path
 
 
+def _job(name: str, seed: int, seconds: float | None, count: int | None, number: int) -> Counts:
+    return generator(name).run(seed * 1000 + number, seconds, count)
+
+
 def run_jobs(name: str, seed: int, seconds: float | None, count: int | None, jobs: int) -> Counts:
     """Runs a generator in several processes with seeds of their own."""
-    context = multiprocessing.get_context("fork")
-    results: Any = context.SimpleQueue()
-
-    def job(number: int) -> None:
-        of_job = None if count is None else -(-count // jobs)
-        results.put(generator(name).run(seed * 1000 + number, seconds, of_job))
-
-    processes = [context.Process(target=job, args=(number,)) for number in range(jobs)]
-    for process in processes:
-        process.start()
+    of_job = None if count is None else -(-count // jobs)
     total = Counts()
-    for _ in processes:
-        total.add(results.get())
-    for process in processes:
-        process.join()
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("fork")) as pool:
+        for counts in pool.map(functools.partial(_job, name, seed, seconds, of_job), range(jobs)):
+            total.add(counts)
     return total
 
 
@@ -88,7 +82,6 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes (default: 2)")
     parser.add_argument("--corpus", type=Path, default=CORPUS, help="cases that failed before")
     parser.add_argument("--keep-going", action="store_true", help="go on after a failure")
-    parser.add_argument("--json", type=Path, help="write the counts to this file")
     options = parser.parse_args()
     seed = secrets.randbelow(10**6) if options.seed is None else options.seed
     seconds = 60.0 if options.seconds is None and options.count is None else options.seconds
@@ -99,21 +92,16 @@ def main() -> int:
     old = replay_corpus({name: generator(name) for name in options.only}, options.corpus)
     print(f"corpus: {old.cases} cases run to their end, {len(old.failures)} fail")
     failures = list(old.failures)
-    found: dict[str, tuple[Counts, float]] = {}
     for name in options.only:
         if failures and not options.keep_going:
             break
         start = time.monotonic()
         counts = run_jobs(name, seed, seconds, options.count, options.jobs)
-        found[name] = counts, time.monotonic() - start
+        print(f"{name}: {counts}, {time.monotonic() - start:.0f} s")
         if counts.failures and not options.keep_going:
             counts.failures[0] = generator(name).reduce(counts.failures[0], seconds=30)
             print(f"smallest case found: {save(counts.failures[0], options.corpus)}")
         failures += counts.failures
-    results = results_of(seed, options.jobs, found)
-    print(table(results))
-    if options.json:
-        store(options.json, results)
     show(failures)
     return 1 if failures else 0
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
+import multiprocessing
 import os
 import signal
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,29 +31,29 @@ from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file
-from tests.fuzz.common import FailedCallError, Trial, describe
+from tests.fuzz.common import FailedCallError, Trial
 
+_FORK = multiprocessing.get_context("fork")
 _SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
 
 
-@dataclass(frozen=True)
 class _Config:
-    size: tuple[int, int]
-    weighted: bool
-    options: tuple[tuple[str, Any], ...]
+    """A graph with options to prepare it with, the right results, and an intact file of the cache."""
+
+    def __init__(self, graph: gnnsparse.SparseGraph, options: dict[str, Any]) -> None:
+        self._graph, self._options = graph, options
+        with tempfile.TemporaryDirectory() as folder:
+            self.prepare(Path(folder))
+            (file,) = Path(folder).glob("*.safetensors")
+            self.content, self.file_name = file.read_bytes(), file.name
+        self.expected = _outputs(self.prepare(False))
 
     def prepare(self, folder: Path | bool) -> gnnsparse.SparseOperand:
-        return gnnsparse.prepare(_graph(self.size, self.weighted), cache=folder, **dict(self.options))
+        return gnnsparse.prepare(self._graph, cache=folder, **self._options)
 
 
 @functools.cache
-def _graph(size: tuple[int, int], weighted: bool) -> gnnsparse.SparseGraph:
-    density = 0.1 if min(size) else 0.0
-    return random_graph(*size, density, weighted=weighted, seed=size[0], hubs=1 if min(size) > 30 else 0)
-
-
-@functools.cache
-def _configs() -> tuple[_Config, ...]:
+def _configs() -> list[_Config]:
     found = []
     formats: list[dict[str, Any]] = [
         {"format": "csr"}, {"format": "window"}, {"format": "me-bcrs", "precision": "fp16"},
@@ -60,14 +61,15 @@ def _configs() -> tuple[_Config, ...]:
         {"format": "hrpb", "precision": "tf32"}, {"format": "hrpb", "precision": "tf32", "panel": 32},
         {"format": "rs-tile", "precision": "tf32"}, {"format": "sr-bcrs", "precision": "tf32"},
     ]  # fmt: skip
-    for at, size in enumerate(_SIZES):
-        for number, form in enumerate(formats):
-            weighted = (at + number) % 2 == 0
-            reorder = ("none", "degree", "rcm")[(at + number) % (3 if size[0] == size[1] else 2)]
-            values = None if weighted else ("mean", "gcn")[size[0] == size[1]]
-            options = {**form, "reorder": reorder, "values": values}
-            found.append(_Config(size, weighted, tuple(options.items())))
-    return tuple(found)
+    for (at, (rows, cols)), (number, form) in itertools.product(enumerate(_SIZES), enumerate(formats)):
+        weighted, some = (at + number) % 2 == 0, min(rows, cols)
+        graph = random_graph(
+            rows, cols, 0.1 if some else 0.0, weighted=weighted, seed=rows, hubs=1 if some > 30 else 0
+        )
+        reorder = ("none", "degree", "rcm")[(at + number) % (3 if rows == cols else 2)]
+        values = None if weighted else ("mean", "gcn")[rows == cols]
+        found.append(_Config(graph, {**form, "reorder": reorder, "values": values}))
+    return found
 
 
 def _outputs(a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
@@ -82,15 +84,6 @@ def _outputs(a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
     results += [a.T.transpose_values(own[a.transpose_map]), a.T.indices()]
     blocked = a.kernels.blocked
     return results if blocked is None else [*results, *blocked.decode()[:2]]
-
-
-@functools.cache
-def _reference(config: _Config) -> tuple[list[torch.Tensor], bytes, str]:
-    """Returns the right results, the bytes of an intact cache file, and its name."""
-    with tempfile.TemporaryDirectory() as folder:
-        config.prepare(Path(folder))
-        (file,) = Path(folder).glob("*.safetensors")
-        return _outputs(config.prepare(False)), file.read_bytes(), file.name
 
 
 def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
@@ -164,13 +157,12 @@ def _look(folder: Path, action: str) -> None:
 
 def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, done: Damaged) -> None:
     """Prepares a graph whose cache file was damaged, and checks everything that can be seen afterwards."""
-    expected = _reference(config)[0]
     for action in ("ls", "verify"):
         if trial.draw.chance(0.1):
             _look(folder.path, action)
     with _only_cache_warnings() as texts:
         operand = trial.call(f"prepare after {done.what}", lambda: config.prepare(folder.path))
-    right = _equal(_outputs(operand), expected)
+    right = _equal(_outputs(operand), config.expected)
     trial.check(right or (done.unseen and not texts), f"wrong results after {done.what}: {texts}")
     trial.check(
         done.gone or bool(texts) != operand.cache_hit,
@@ -181,7 +173,7 @@ def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, do
         with _only_cache_warnings() as more:
             again = config.prepare(folder.path)
         trial.check(again.cache_hit and not more, f"not rebuilt after {done.what}: {more}")
-        trial.check(_equal(_outputs(again), expected), f"wrong results when rebuilt after {done.what}")
+        trial.check(_equal(_outputs(again), config.expected), f"wrong results when rebuilt after {done.what}")
         cache = GraphCache(folder.path)
         problem = {entry.path: cache.problem_of(entry, check_file) for entry in cache.entries()}[path]
         trial.check(problem is None, f"`verify` finds fault with the new file: {problem}")
@@ -189,11 +181,10 @@ def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, do
 
 def damage(trial: Trial) -> None:
     config = trial.draw.choice(_configs())
-    _, content, name = _reference(config)
     with _folder() as folder:
-        path = folder.path / name
-        path.write_bytes(content)
-        other = _reference(trial.draw.choice(_configs()))[1]
+        path = folder.path / config.file_name
+        path.write_bytes(config.content)
+        other = trial.draw.choice(_configs()).content
         done = damage_file(path, other, trial.draw)
         if done.blocks:
             folder.keep(path)
@@ -204,23 +195,8 @@ def damage(trial: Trial) -> None:
         trial.check(not folder.changed(), f"after {done.what}, files of others changed: {folder.changed()}")
 
 
-def _child(work: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            with open(os.devnull, "w") as null:
-                os.dup2(null.fileno(), 1)
-            work()
-            code = 0
-        except BaseException as error:
-            os.write(2, f"in a process to be killed: {describe(error)}\n".encode())
-        finally:
-            os._exit(code)
-    return pid
-
-
 def _work_on(folder: Path, configs: list[_Config], clears: bool) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     warnings.simplefilter("error")
     warnings.simplefilter("ignore", CacheWarning)
     while True:
@@ -230,25 +206,27 @@ def _work_on(folder: Path, configs: list[_Config], clears: bool) -> None:
             GraphCache(folder).clear()
         else:
             for path in folder.glob("*.safetensors"):
-                if path.stem in {_reference(config)[2][:32] for config in configs}:
+                if path.stem in {config.file_name[:32] for config in configs}:
                     path.unlink(missing_ok=True)
 
 
 def kill(trial: Trial) -> None:
     configs = [trial.draw.choice(_configs()) for _ in range(trial.draw.integer(1, 3))]
-    for config in configs:
-        _reference(config)
     with _folder() as folder:
         workers = trial.draw.integer(1, 3)
         clears = [trial.draw.chance(0.3) for _ in range(workers)]
-        pids = [_child(functools.partial(_work_on, folder.path, configs, each)) for each in clears]
+        processes = [_FORK.Process(target=_work_on, args=(folder.path, configs, each)) for each in clears]
         try:
-            for pid in pids:
+            for process in processes:
+                process.start()
+            for process in processes:
                 time.sleep(trial.draw.below(20_000) / 1e6)
-                os.kill(pid, signal.SIGKILL)
+                process.kill()
         finally:
-            statuses = [os.waitpid(pid, 0)[1] for pid in pids]
-        trial.check(all(os.WIFSIGNALED(s) for s in statuses), "a process ended by itself, with an error")
+            for process in processes:
+                process.join()
+        ended = [process.exitcode for process in processes if process.exitcode != -signal.SIGKILL]
+        trial.check(not ended, f"a process ended by itself, with an error: {ended}")
         with _only_cache_warnings() as texts:
             operands = trial.call(
                 f"prepare after a kill of {workers} processes",
@@ -256,7 +234,7 @@ def kill(trial: Trial) -> None:
             )
         trial.check(not texts, f"warned after a kill: {texts}")
         for config, operand in zip(configs, operands, strict=True):
-            trial.check(_equal(_outputs(operand), _reference(config)[0]), "wrong results after a kill")
+            trial.check(_equal(_outputs(operand), config.expected), "wrong results after a kill")
             trial.check(config.prepare(folder.path).cache_hit, "not in the cache after a kill")
         GraphCache(folder.path).clear()
         left = set(folder.path.iterdir()) - set(folder.others)
@@ -266,18 +244,16 @@ def kill(trial: Trial) -> None:
 
 def _case(trial: Trial) -> None:
     """One case in 11 kills processes, and the others damage a file."""
-    kind = "kills" if trial.draw.below(11) == 10 else "damaged files"
-    {"kills": kill, "damaged files": damage}[kind](trial)
+    kind, run = ("kills", kill) if trial.draw.below(11) == 10 else ("damaged files", damage)
+    run(trial)
     trial.counts.kinds[kind] += 1
 
 
 @contextlib.contextmanager
 def _warm() -> Iterator[None]:
     torch.set_num_threads(1)
-    for config in _configs():
-        _reference(config)
+    _configs()
     yield
 
 
-_LIMITS = worker.Limits(case_seconds=60.0, batch_seconds=20.0)
-GENERATOR = worker.Generator("cache", _case, _LIMITS, _warm)
+GENERATOR = worker.Generator("cache", _case, _warm, batch_seconds=20.0)

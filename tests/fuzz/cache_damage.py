@@ -36,11 +36,8 @@ Tensors = dict[str, torch.Tensor]
 class Damaged:
     """What was done to a file.
 
-    Attributes:
-        what: in words.
-        unseen: whether nothing but the checksum would show it, and that is right.
-        blocks: whether something that is not the cache's is in the file's place now, and has to stay there.
-        gone: whether there is nothing any more.
+    If it is `unseen`, nothing but the checksum would show it. Something that is not the cache's and has to
+    stay `blocks` its place, or nothing is there any more.
     """
 
     what: str

@@ -27,15 +27,9 @@ _PACKAGE = Path(__file__).resolve().parents[2] / "gnnsparse"
 
 @dataclass
 class Failure:
-    """A call that did what it must not do.
+    """A call that did what it must not do, with what its case drew, from which it can be replayed.
 
-    Attributes:
-        generator: name of the generator.
-        kind: what happened: "error", "wrong", "accepted", "crash", "hang" or "memory".
-        message: the details.
-        seed, case: seed of the run and number of the case in it.
-        choices: what the case drew, from which it can be replayed.
-        calls: what it called, the last of which failed.
+    Its kind is "error", "wrong", "accepted", "crash", "hang" or "memory", or "generator" for a mistake here.
     """
 
     generator: str
@@ -55,16 +49,7 @@ class Failure:
 
 @dataclass
 class Counts:
-    """What a run of a generator has done.
-
-    Attributes:
-        cases: cases that were run to their end.
-        calls: calls made.
-        accepted: calls that returned, with the right result where one is known.
-        refused: calls that raised an error of an accepted kind, by its name.
-        kinds: cases by their kind, of a generator that has several.
-        failures: what was found.
-    """
+    """What a run of a generator has done; `kinds` are those of its cases, of a generator that has several."""
 
     cases: int = 0
     calls: int = 0
@@ -73,18 +58,21 @@ class Counts:
     failures: list[Failure] = field(default_factory=list)
     kinds: Counter[str] = field(default_factory=Counter)
 
+    def __str__(self) -> str:
+        refused = ", ".join(f"{number:,} {name}" for name, number in sorted(self.refused.items()))
+        kinds = "".join(f", {number:,} {name}" for name, number in self.kinds.items())
+        returned = f"{self.calls:,} calls, {self.accepted:,} returned"
+        return f"{returned}, refused: {refused or 'none'}{kinds}, {len(self.failures)} failures"
+
     def add(self, other: Counts) -> None:
         for name, value in vars(other).items():
             setattr(self, name, getattr(self, name) + value)
 
 
 class Draw:
-    """Random choices, small integers all of them, which are noted and can be replayed.
+    """Random choices, small integers all of them, which are noted in `made` and can be replayed.
 
-    Args:
-        seed: of the random numbers.
-        choices: choices to replay; after the last of them every choice is the smallest one. None: random.
-        made: where the choices are noted.
+    After the last of the `choices` to be replayed every choice is the smallest one.
     """
 
     def __init__(self, seed: str, choices: Sequence[int] | None = None, made: Any = None) -> None:
@@ -146,13 +134,7 @@ def is_refusal(error: BaseException) -> bool:
 
 
 class Trial:
-    """The calls of one case.
-
-    Args:
-        draw: its random choices.
-        counts: where the calls are counted.
-        calls: where they are noted in words.
-    """
+    """The calls of one case."""
 
     def __init__(self, draw: Draw, counts: Counts, calls: Any = None) -> None:
         self.draw = draw
@@ -181,13 +163,7 @@ class Trial:
     def attempt(
         self, label: str, function: Callable[[], T], also: Callable[[Exception], bool] = lambda error: False
     ) -> T | None:
-        """Makes a call whose arguments may be refused; returns its result, or None after a refusal.
-
-        Args:
-            label: the call in words.
-            function: the call.
-            also: tells which further exceptions are refusals.
-        """
+        """Makes a call whose arguments may be refused, by an error that `also` accepts, too; None: it was."""
         try:
             with self.noted(label):
                 result = function()

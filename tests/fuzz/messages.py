@@ -204,6 +204,4 @@ def compare(trial: Trial, compiles: float) -> int:
     return sum(state.runs_on.values()) if state is not None else 0
 
 
-GENERATOR = worker.Generator(
-    "messages", case, worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)
-)
+GENERATOR = worker.Generator("messages", case, case_seconds=120.0, batch_seconds=20.0, memory=3 << 30)

@@ -121,5 +121,4 @@ def _verify_graph(trial: Trial, graph: gnnsparse.SparseGraph) -> None:
         trial.check(torch.equal((operand @ x)[:, 0], degrees), "a product with ones is not the degrees")
 
 
-_LIMITS = worker.Limits(case_seconds=120.0, memory=2 << 30)
-GENERATOR = worker.Generator("readers", _case, _LIMITS, _in_folder)
+GENERATOR = worker.Generator("readers", _case, _in_folder, case_seconds=120.0)

@@ -187,11 +187,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def carried_out(cfg: DictConfig, folder: Path) -> dict[str, torch.Tensor]:
-    """Runs train.py's function, and returns the weights that it leaves.
-
-    Raises:
-        RefusedError: the run was refused in one line.
-    """
+    """Runs train.py's function, and returns the weights that it leaves."""
     errors, output = io.StringIO(), io.StringIO()
     try:
         with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
@@ -253,6 +249,6 @@ def _warm() -> Iterator[None]:
 
 
 GENERATOR = worker.Generator(
-    "train", lambda trial: trial.draw.choice(_DECK)(trial),
-    worker.Limits(case_seconds=120.0, batch_seconds=20.0, memory=3 << 30), _warm,
+    "train", lambda trial: trial.draw.choice(_DECK)(trial), _warm,
+    case_seconds=120.0, batch_seconds=20.0, memory=3 << 30,
 )  # fmt: skip

@@ -22,14 +22,7 @@ WIDTHS = (1, 2, 3, 4, 7, 8, 9, 16, 17, 32, 33, 0, 64, 100)
 
 @dataclass(frozen=True, eq=False)
 class Env:
-    """An operand in a trial.
-
-    Attributes:
-        a: the operand.
-        dense: what it stands for.
-        row, col: its nonzeros, int64 [nnz], in its own order.
-        name: its options in short.
-    """
+    """An operand in a trial, what it stands for, and its nonzeros in its own order."""
 
     a: SparseOperand
     dense: Dense

@@ -22,13 +22,7 @@ VALUE_DTYPES = (
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """A matrix as a list of edges, in the order in which a graph gets them.
-
-    Attributes:
-        rows, cols: its shape.
-        row, col: int64 [edges].
-        values: float64 [edges]; None: 1 each.
-    """
+    """A matrix as a list of edges, in the order in which a graph gets them; without `values`, of 1 each."""
 
     rows: int
     cols: int
@@ -55,14 +49,7 @@ class Truth:
 
 @dataclass(frozen=True, eq=False)
 class Dense:
-    """What an operand stands for.
-
-    Attributes:
-        matrix: float64 [rows, cols].
-        pattern: bool, where nonzeros are stored.
-        size: float64, how large the terms of each element are where edges were merged.
-        truth: the edges.
-    """
+    """What an operand stands for; `size` is how large the terms of merged edges are."""
 
     matrix: torch.Tensor
     pattern: torch.Tensor
@@ -148,14 +135,9 @@ def _as_values(draw: Draw, truth: Truth) -> tuple[Any, Truth]:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """A matrix in a form that a caller may hand over.
+    """A matrix in a form that a caller may hand over: arguments of prepare, and a call of a constructor.
 
-    Attributes:
-        name: of the form.
-        graph: the argument `graph` of prepare.
-        options: further arguments of prepare that belong to it.
-        truth: what it stands for; its edges are in the order that `to_coo_order` returns.
-        make: makes a SparseGraph of it by a constructor; None: `prepare` alone takes the form.
+    The edges of `truth` are in the order that `to_coo_order` returns.
     """
 
     name: str

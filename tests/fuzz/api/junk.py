@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -105,33 +106,35 @@ def _fitting(draw: Draw, *shape: int) -> Any:
 Call = tuple[str, Callable[[], Any]]
 
 
+def _given(draw: Draw, function: Callable[..., Any], usual: dict[str, Any]) -> dict[str, Any]:
+    """Arguments by name, those that a function needs and some of the others: mostly of their usual values.
+
+    Those without usual values are numbers.
+    """
+    found: dict[str, Any] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.default is parameter.empty or draw.chance(0.2):
+            found[name] = _or_junk(draw, *usual[name]) if name in usual else number(draw)
+    return found
+
+
 def _prepare(draw: Draw) -> Call:
-    graph = draw.choice((GRAPH, torch.randint(0, 5, (2, 7)))) if draw.chance(0.4) else anything(draw)
-    options: dict[str, Any] = {"cache": False}
-    table: dict[str, Callable[[], Any]] = {
-        "num_nodes": lambda: (number(draw), number(draw)) if draw.chance(0.3) else number(draw),
-        "num_cols": lambda: number(draw),
-        "values": lambda: _or_junk(draw, "gcn", "mean", None),
-        "edge_weight": lambda: anything(draw),
-        "self_loop_weight": lambda: number(draw),
-        "precision": lambda: _or_junk(draw, "fp16", "fp32", "FP16"),
-        "reorder": lambda: _or_junk(draw, *REORDERINGS),
-        "reorder_options": lambda: _or_junk(draw, {"rounds": number(draw)}, {"part_size": number(draw)}, {}),
-        "format": lambda: _or_junk(draw, "window", "hrpb", "rs-tile", "csr", "panel"),
-        "panel": lambda: number(draw),
-        "balance": lambda: _or_junk(draw, "none", "wave", "adaptive"),
-        "format_options": lambda: _or_junk(draw, {"threshold": number(draw)}, {"new_columns": 3}, {}),
-        "autotune": lambda: anything(draw),
-    }
-    for name in table:
-        if draw.chance(0.2):
-            options[name] = table[name]()
+    usual = {
+        "graph": (GRAPH, torch.randint(0, 5, (2, 7))),
+        "num_nodes": (number(draw), (number(draw), number(draw))),
+        "values": ("gcn", "mean", None), "edge_weight": (anything(draw),),
+        "precision": ("fp16", "fp32", "FP16"), "reorder": REORDERINGS,
+        "reorder_options": ({"rounds": number(draw)}, {"part_size": number(draw)}, {}),
+        "format": ("window", "hrpb", "rs-tile", "csr", "panel"), "balance": ("none", "wave", "adaptive"),
+        "format_options": ({"threshold": number(draw)}, {"new_columns": 3}, {}), "autotune": (True, False),
+    }  # fmt: skip
+    options = _given(draw, gnnsparse.prepare, usual) | {"cache": False}
 
     def call() -> Any:
-        a = gnnsparse.prepare(graph, **options)
+        a = gnnsparse.prepare(**options)
         return a @ torch.ones(a.shape[1], 2)
 
-    return f"prepare {options}", call
+    return f"prepare {options}"[:500], call
 
 
 def _graph(draw: Draw) -> Call:
@@ -170,18 +173,21 @@ def _operation(draw: Draw) -> Call:
         scores = _fitting(draw, a.nnz)
         return "edge_softmax", lambda: gnnsparse.edge_softmax(operand, scores, **how)
     if kind == "attention":
-        return "attention", _attention(draw, operand, (m, n, a.nnz), how)
+        lead = draw.choice(((), (2,), (2, 3), (1, 1, 2)))
+        usual = {name: (_fitting(draw, *lead, rows, width),) for name, rows, width in
+                 (("q", m, 4), ("k", n, 4), ("v", n, 3))}  # fmt: skip
+        usual |= dict.fromkeys(("is_causal", "return_weights", "fused"), (True, False))
+        usual |= {"A": (operand,), "bias": (_fitting(draw, a.nnz),), "plan": (None,), "impl": ("auto", "cpu")}
+        options = _given(draw, gnnsparse.attention, usual) | how
+        return "attention", lambda: gnnsparse.attention(**options)
     if kind == "matmul":
         x, dense = anything(draw), tensor(draw)
         return "matmul", draw.choice((lambda: a @ x, lambda: x @ a, lambda: torch.matmul(a, dense)))
     value = _fitting(draw, draw.choice((a.nnz, a.num_edges, 3)))
     name = draw.choice(("to_coo_order", "from_coo_order", "transpose_values", "to", "plan", "tune", "stats"))
     if name in ("plan", "tune"):
-        arguments = (
-            number(draw),
-            _or_junk(draw, "spmm", "sddmm", "attention", "x"),
-            _or_junk(draw, True, False),
-        )
+        op = _or_junk(draw, "spmm", "sddmm", "attention", "x")
+        arguments = number(draw), op, _or_junk(draw, True, False)
         return name, lambda: getattr(a, name)(*arguments)
     if name == "stats":
         width = number(draw)
@@ -192,55 +198,14 @@ def _operation(draw: Draw) -> Call:
     return name, lambda: getattr(a, name)(value)
 
 
-def _attention(draw: Draw, a: Any, sizes: tuple[int, int, int], how: dict[str, Any]) -> Callable[[], Any]:
-    m, n, nnz = sizes
-    lead = draw.choice(((), (2,), (2, 3), (1, 1, 2)))
-    q, k, v = _fitting(draw, *lead, m, 4), _fitting(draw, *lead, n, 4), _fitting(draw, *lead, n, 3)
-    some: dict[str, Any] = {
-        "scale": lambda: number(draw),
-        "bias": lambda: _fitting(draw, nnz),
-        "dropout_p": lambda: number(draw),
-        "is_causal": lambda: _or_junk(draw, True, False),
-        "return_weights": lambda: _or_junk(draw, True, False),
-        "fused": lambda: _or_junk(draw, True, False),
-        "plan": lambda: _or_junk(draw, None),
-    }
-    options = {name: make() for name, make in some.items() if draw.chance(0.15)} | how
-    return lambda: gnnsparse.attention(a, q, k, v, **options)
-
-
 def _mask(draw: Draw) -> Call:
-    name = draw.choice((*masks.__all__,))
-    if name == "PATTERNS":
-        name = "window"
+    name = draw.choice([name for name in masks.__all__ if name != "PATTERNS"])
     function = getattr(masks, name)
-    keywords = {"seed": number(draw)} if name in ("vector_wise", "bigbird", "random", "expander") else {}
-    of_arrays = name in ("from_dense", "from_edges", "union", "intersection", "block")
-    arguments = [
-        anything(draw) if draw.chance(0.15) or (of_arrays and i == 0) else number(draw) for i in range(3)
-    ]
-    least = {
-        "window": 2,
-        "dilated": 3,
-        "global_tokens": 2,
-        "block": 2,
-        "vector_wise": 2,
-        "random": 2,
-        "expander": 2,
-    }
-    most = {
-        "from_dense": 1,
-        "causal": 2,
-        "full": 2,
-        "global_tokens": 2,
-        "from_edges": 2,
-        "random": 2,
-        "expander": 2,
-    }
-    arguments = arguments[: draw.integer(least.get(name, 1), most.get(name, 3))]
-    if name in ("union", "intersection") and draw.chance(0.5):
-        arguments[0] = GRAPH
-    return f"masks.{name} {arguments} {keywords}"[:300], lambda: function(*arguments, **keywords)
+    if name in ("union", "intersection"):
+        graphs = [_or_junk(draw, GRAPH) for _ in range(draw.below(4))]
+        return f"masks.{name}", lambda: function(*graphs)
+    given = _given(draw, function, {array: (anything(draw),) for array in ("mask", "edges", "blocks")})
+    return f"masks.{name} {given}"[:300], lambda: function(**given)
 
 
 def _layer(draw: Draw) -> Call:
@@ -301,9 +266,8 @@ def _rest(draw: Draw) -> Call:
 
 def junk(trial: Trial) -> None:
     for _ in range(trial.draw.integer(1, 8)):
-        make = trial.draw.choice(
-            (_operation, _prepare, _graph, _mask, _layer, _torchs_call, _operation, _rest)
-        )
+        makers = (_operation, _prepare, _graph, _mask, _layer, _torchs_call, _operation, _rest)
+        make = trial.draw.choice(makers)
         label, call = make(trial.draw)
         trial.attempt(label, call, _of_torch)
 

@@ -22,14 +22,9 @@ def _judge(
     trial: Trial, env: Env, label: str, y: torch.Tensor, leaves: list[torch.Tensor],
     dense: Callable[..., torch.Tensor], *others: torch.Tensor,
 ) -> None:  # fmt: skip
-    """Compares a product, which is linear in each argument, and its gradients with dense ones.
+    """Compares a product, which is linear in each of the `leaves`, and its gradients with dense ones.
 
-    Args:
-        trial, env, label: the call.
-        y: the result.
-        leaves: the arguments.
-        dense: computes the product of A, or of the squared sizes of its elements, and of arguments.
-        others: tensors whose dtype the gradients may be rounded to on their way.
+    `dense` takes A, or the squared sizes of its elements; the dtypes of `others` may round gradients.
     """
     given = [t.detach() for t in leaves]
     runs = [
@@ -45,10 +40,8 @@ def _judge(
     check_close(trial, label, y, plain.to(y.dtype), exact, floor_of(env.precision, y.dtype), root(squares))
     if not y.requires_grad:
         return
-    probe, label = (
-        torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype),
-        label + " gradient",
-    )
+    label += " gradient"
+    probe = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(y.dtype)
     probes = env.rounded(probe), probe.double(), probe.double().square()
     found = trial.call(label, lambda: tools.gradients(y, leaves, probe))
     grads = [tools.gradients(out, run[1], p) for out, run, p in zip(outs, runs, probes, strict=True)]
