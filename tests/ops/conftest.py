@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
+import torch
+from hypothesis import strategies as st
 
+from gnnsparse import SparseGraph
+from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
 
@@ -23,6 +28,23 @@ class Place:
         return self.path is None or self.path.called >= set(names)
 
 
+def graphs(
+    rows: int, cols: int, densities: tuple[float, ...] = (0.0, 0.02, 0.3, 1.0), **options: Any
+) -> st.SearchStrategy[SparseGraph]:
+    """Random graphs of up to so many rows and columns, whose seed is that of the test's tensors, too.
+
+    Options are those of random_graph, or strategies.
+    """
+
+    def make(rows: int, cols: int, density: float, seed: int, **options: Any) -> SparseGraph:
+        torch.manual_seed(seed)
+        return random_graph(rows, cols, density, seed=seed, **options)
+
+    given = {k: o if isinstance(o, st.SearchStrategy) else st.just(o) for k, o in options.items()}
+    sizes = st.integers(1, rows), st.integers(1, cols)
+    return st.builds(make, *sizes, st.sampled_from(densities), st.integers(0, 2**20), **given)
+
+
 def _enter(request: pytest.FixtureRequest) -> Iterator[Place]:
     if request.param in ("cpu", "cuda"):
         yield Place(request.param)
@@ -30,8 +52,10 @@ def _enter(request: pytest.FixtureRequest) -> Iterator[Place]:
     request.getfixturevalue("one_thread")
     module = request.getfixturevalue("built")
     module.set_late(request.param == "late")
+    before = module.copies_started()
     with emulated.running(module) as path:
         yield Place("cpu", path)
+    assert request.fixturename != "cuda_place" or module.copies_started() == before
 
 
 _GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -41,6 +65,12 @@ _AT_ONCE, _LATE = (pytest.param(name, marks=pytest.mark.slow) for name in ("at o
 @pytest.fixture(params=["cpu", _LATE, _GPU])
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """A CPU, emulated kernels, and a GPU; for kernels that copy nothing asynchronously."""
+    yield from _enter(request)
+
+
+@pytest.fixture(params=["cpu", _AT_ONCE, _LATE, _GPU])
+def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """A CPU, emulated kernels whose copies are done at once or late, and a GPU."""
     yield from _enter(request)
 
 

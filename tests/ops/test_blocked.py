@@ -30,6 +30,7 @@ from tests.helpers import (
     make,
     precision_for,
 )
+from tests.ops.conftest import graphs
 from tests.ops.test_spmm import check
 
 EXCLUSIVE = tuple(name for name in FORMATS if name not in FREE_FORMATS)
@@ -155,20 +156,16 @@ def test_products_are_those_of_csr(name: str, precision: str, weights: str | Non
                 assert torch.equal(gnnsparse.spmm(a, x, reduce=reduce), gnnsparse.spmm(csr, x, reduce=reduce))
 
 
-@given(
-    rows=st.integers(1, 60), cols=st.integers(1, 90), density=st.sampled_from([0.0, 0.03, 0.3, 1.0]),
-    case=st.sampled_from(CASES), width=st.integers(1, 40), strided=st.booleans(), seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_property(
-    rows: int, cols: int, density: float, case: tuple[str, str], width: int, strided: bool, seed: int
-) -> None:
-    graph = random_graph(rows, cols, density, seed=seed, empty_rows=0.2)
+@given(graph=graphs(60, 90, (0.0, 0.03, 0.3, 1.0), empty_rows=0.2), case=st.sampled_from(CASES),
+       width=st.integers(1, 40), strided=st.booleans())  # fmt: skip
+def test_property(graph: SparseGraph, case: tuple[str, str], width: int, strided: bool) -> None:
     a = make(graph, "cpu", format=case[0], precision=case[1])
     csr = make(graph, "cpu", format="csr", precision=case[1])
-    x = torch.randn(cols, 2 * width)[:, ::2] if strided else torch.randn(cols, width)
+    x = torch.randn(graph.num_cols, 2 * width)
+    x = x[:, ::2] if strided else x[:, :width].contiguous()
     assert torch.equal(a @ x, csr @ x)
     if case in EDGES:
-        q, values = torch.randn(rows, width), torch.randn(a.nnz)
+        q, values = torch.randn(graph.num_rows, width), torch.randn(a.nnz)
         assert torch.equal(gnnsparse.sddmm(a, q, x), gnnsparse.sddmm(csr, q, x))
         assert torch.equal(gnnsparse.spmm(a, x, values), gnnsparse.spmm(csr, x, values))
 
@@ -295,32 +292,23 @@ def test_an_operation_that_a_format_does_not_have_is_an_error(name: str) -> None
 @pytest.mark.parametrize("name", EXCLUSIVE)
 @pytest.mark.parametrize("precision", list(ROUNDED_PRECISIONS))
 def test_a_precision_that_a_format_does_not_have_is_an_error(name: str, precision: Precision) -> None:
+    """The default precision is no exception."""
     graph, preset = random_graph(20, 20, 0.2), PRESETS[name]
+    given = {} if precision is Precision.FP32 else {"precision": precision}
     if precision in preset.precisions:
-        assert gnnsparse.prepare(graph, format=name, precision=precision, cache=False).precision is precision
+        assert gnnsparse.prepare(graph, format=name, **given, cache=False).precision is precision
         return
     accepted = ", ".join(p.value for p in preset.precisions)
-    with pytest.raises(
-        ValueError, match=rf"^precision: got '{precision.value}' .*{name}.*accepted: {accepted}"
-    ):
-        gnnsparse.prepare(graph, format=name, precision=precision, cache=False)
+    message = rf"^precision: got '{precision.value}' .*{name}.*, whose paper has .*accepted: {accepted}"
+    with pytest.raises(ValueError, match=message):
+        gnnsparse.prepare(graph, format=name, **given, cache=False)
 
 
-def test_the_default_precision_is_no_exception() -> None:
-    with pytest.raises(ValueError, match="precision: got 'fp32' with the format me-bcrs"):
-        gnnsparse.prepare(random_graph(20, 20, 0.2), format="me-bcrs", cache=False)
-
-
-def test_the_reference_takes_every_format() -> None:
-    a = make(random_graph(30, 30, 0.2), "cpu", format="cvse", precision="fp16")
-    x = torch.randn(30, 4)
+def test_the_reference_takes_every_format_and_tuning_finds_it_alone() -> None:
+    x, options = torch.randn(30, 4), {"precision": "fp16", "autotune": True}
+    a = make(random_graph(30, 30, 0.2), "cpu", format="cvse", **options)
     assert gnnsparse.sddmm(a, x, x, impl="reference").shape == (a.nnz,)
-
-
-def test_tuning_finds_the_format_alone() -> None:
-    a = gnnsparse.prepare(
-        random_graph(30, 30, 0.2), format="me-bcrs", precision="fp16", cache=False, autotune=True
-    )
+    a = make(random_graph(30, 30, 0.2), "cpu", format="me-bcrs", **options)
     assert isinstance(a.plan(8), BlockedPlan)
     assert isinstance(a.tune(8, "sddmm"), BlockedPlan)
 
@@ -349,15 +337,10 @@ def test_every_encoding(parameters: dict[str, Any], weights: str | None) -> None
     graph = random_graph(70, 70, 0.1, weighted=weights is None, hubs=1, empty_rows=0.2)
     with temporary_registrations():
         register_preset(FormatSpec("mine", **parameters), source="a test")
-        check_encoding(graph, weights)
-
-
-def check_encoding(graph: SparseGraph, weights: str | None) -> None:
-    a = gnnsparse.prepare(
-        graph, format="mine", precision="fp16", values=weights, reorder="degree", cache=False
-    )
-    assert a.plan(8).kernel == "blocked"
-    x = torch.randn(70, 20)
-    check(a, dense_matrix(graph, weights), x)
-    check(a.T, dense_matrix(graph, weights).T, x)
-    a.stats()
+        options = {"format": "mine", "precision": "fp16", "values": weights}
+        a = gnnsparse.prepare(graph, reorder="degree", cache=False, **options)
+        assert a.plan(8).kernel == "blocked"
+        x = torch.randn(70, 20)
+        check(a, dense_matrix(graph, weights), x)
+        check(a.T, dense_matrix(graph, weights).T, x)
+        a.stats()

@@ -7,13 +7,12 @@ from functools import partial
 import pytest
 import torch
 from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.testing import assert_accurate, random_graph, with_gradients
 from tests.helpers import make
-from tests.ops.conftest import Place
+from tests.ops.conftest import Place, graphs
 
 #: By the lanes of a GPU that compute a row, which softmax.cu chooses by the mean number of nonzeros; rows
 #: with a block of threads each.
@@ -23,6 +22,7 @@ GRAPHS = {
     16: lambda: random_graph(61, 120, 0.1, hubs=2, empty_rows=0.1),
     32: lambda: random_graph(50, 90, 0.5, hubs=2, empty_rows=0.2),
     "block": lambda: random_graph(12, 2000, 0.01, hubs=3, empty_rows=0.2),
+    "long": lambda: random_graph(12, 9000, 0.002, hubs=3),
 }
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -70,7 +70,8 @@ def check(a: gnnsparse.SparseOperand, scores: torch.Tensor) -> None:
 def test_cases_are_what_they_are_called(lanes: int | str) -> None:
     graph = GRAPHS[lanes]()
     longest = int(graph.csr.degrees.max())
-    assert longest > 1024 if lanes == "block" else longest < 1024 and lanes_of(graph) == lanes
+    long = lanes in ("block", "long")
+    assert longest > 1024 if long else longest < 1024 and lanes_of(graph) == lanes
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -81,12 +82,6 @@ def test_matches_float64(place: Place, dtype: torch.dtype, spread: float, graph:
     a = make(GRAPHS[graph](), place.device, reorder="degree")
     check(a, (spread * torch.randn(a.nnz)).to(dtype))
     assert place.ran("cuda_softmax", "cuda_softmax_grad")
-
-
-@pytest.mark.usefixtures("poisoned")
-def test_long_rows(device: str) -> None:
-    a = make(random_graph(12, 9000, 0.002, hubs=3), device)
-    check(a, 5 * torch.randn(a.nnz))
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -146,12 +141,7 @@ def test_nan_stays_in_its_row_and_head_and_huge_scores_do_not_overflow(
         assert torch.equal(p[~spoiled], before[~spoiled])
 
 
-@given(
-    rows=st.integers(1, 40),
-    cols=st.integers(1, 80),
-    density=st.sampled_from([0.0, 0.1, 0.9]),
-    seed=st.integers(0, 2**20),
-)
-def test_property(place: Place, rows: int, cols: int, density: float, seed: int) -> None:
-    a = make(random_graph(rows, cols, density, seed=seed), place.device)
-    check(a, 4 * torch.randn(a.nnz, generator=torch.Generator().manual_seed(seed)))
+@given(graph=graphs(40, 80, (0.0, 0.1, 0.9)))
+def test_property(place: Place, graph: SparseGraph) -> None:
+    a = make(graph, place.device)
+    check(a, 4 * torch.randn(a.nnz))

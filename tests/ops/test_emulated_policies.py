@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import _native
+from gnnsparse import SparseGraph, _native
 from gnnsparse.formats import BlockedMatrix, WindowPolicy, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.formats.policy import STAGINGS, X_LOADS, policy_changes
@@ -24,7 +24,7 @@ from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, plain_product
-from tests.ops.conftest import Place
+from tests.ops.conftest import Place, graphs
 from tests.ops.test_sddmm import check as check_scores
 from tests.ops.test_spmm import check
 
@@ -104,26 +104,18 @@ def test_every_switch_of_every_preset(
 
 
 @given(
-    rows=st.integers(1, 70),
-    cols=st.integers(1, 100),
-    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    case=st.sampled_from(PRESETS),
-    width=st.integers(1, 140),
-    limit=st.integers(1, 4),
+    graph=graphs(70, 100), case=st.sampled_from(PRESETS), width=st.integers(1, 140), limit=st.integers(1, 4),
     number=st.integers(0, 2**20),
-    seed=st.integers(0, 2**20),
-)
+)  # fmt: skip
 def test_property(
-    native: RunningPath, rows: int, cols: int, density: float, case: tuple[str, str], width: int, limit: int,
-    number: int, seed: int,
-) -> None:  # fmt: skip
+    native: RunningPath, graph: SparseGraph, case: tuple[str, str], width: int, limit: int, number: int
+) -> None:
     name, precision = case
-    graph = random_graph(rows, cols, density, seed=seed)
     a = make(graph, "cpu", precision=precision, format=name)
     able = policies(precision, a.kernels.blocked.spec.window)
     plan = Plan("window", tile_limit=limit, policy=able[number % len(able)])
-    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
-    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
+    x = emulated.padded(torch.randn(graph.num_cols, width), precision)
+    check(a, dense_matrix(graph, None), x, plan=plan)
 
 
 #: For each precision the fragments of the deep and the shallow mma, the slots that an mma of each takes, and

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, SparseOperand, _native
+from gnnsparse import SparseGraph, _native
 from gnnsparse.formats import BlockedMatrix, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.ops import spmm_cuda
@@ -25,20 +25,12 @@ from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import H200, RunningPath
 from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
-from tests.ops.conftest import Place
-from tests.ops.test_spmm import check, weighted_operand
+from tests.ops.conftest import Place, graphs
+from tests.ops.test_spmm import check, check_dtypes, weighted_operand
 
 #: The panels that SpMM has kernels for, and those of them that can hold values.
 HEIGHTS = tuple(_native.SPMM_PANEL_BLOCKS)
 VALUE_HEIGHTS = tuple(height for height in HEIGHTS if _native.PANEL_BRICK_ROWS[height] == height)
-
-
-def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...], plan: Plan) -> None:
-    """Results in whole 16 bytes, and those that are not; X packed before, and with NaN behind its rows."""
-    for width in widths:
-        check(a, dense, emulated.padded(torch.randn(dense.shape[1], width), a.precision), plan=plan)
-        for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
-            check(a, dense, torch.randn(dense.shape[1], width).to(dtype), plan=plan)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -47,37 +39,25 @@ def check_dtypes(a: SparseOperand, dense: torch.Tensor, widths: tuple[int, ...],
     ("height", "weights"),
     [*itertools.product(HEIGHTS, (None, "gcn", "mean")), *((height, "random") for height in VALUE_HEIGHTS)],
 )
-@pytest.mark.parametrize(("limit", "slices"), [(1, 1), (1000, 2)])
+@pytest.mark.parametrize(
+    ("limit", "slices", "widths"),
+    [(1, 1, (7, 64, 136)), (1000, 2, (7, 64, 136)), (2, 1, (1, 24)), (3, 2, (70, 72))],
+)
 def test_panels(
-    gpu_place: Place, precision: str, height: int, weights: str | None, limit: int, slices: int
-) -> None:
+    gpu_place: Place, precision: str, height: int, weights: str | None, limit: int, slices: int,
+    widths: tuple[int, ...],
+) -> None:  # fmt: skip
     """Panels in one piece and cut, one slice of X a warp and two; whole ones start anywhere."""
     a, dense = weighted_operand(gpu_place.device, 90, 0.06, weights, precision=precision, format="window")
     once = slices == 1
     plan = Plan("panel", height=height, tile_limit=limit, slices=slices, longest_first=once, prescale=once)
     for concurrent in (0, 3):
         of_both = replace(plan, concurrent_panels=concurrent)
-        check_dtypes(a, dense, (7, 64, 136), of_both)
+        check_dtypes(a, dense, widths, of_both)
         check(a.T, dense.T, torch.randn(90, 40), plan=of_both)
     x = torch.randn(90, 200, device=gpu_place.device)
     assert torch.equal(gnnsparse.spmm(a, x, plan=of_both), gnnsparse.spmm(a, x, plan=of_both))
     assert gpu_place.ran("cuda_spmm_panel")
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize(
-    ("height", "weighted"),
-    [*((height, False) for height in HEIGHTS), *((height, True) for height in VALUE_HEIGHTS)],
-)
-def test_panels_of_narrow_and_odd_features(
-    gpu_place: Place, precision: str, height: int, weighted: bool
-) -> None:
-    graph = random_graph(75, 130, 0.2, weighted=weighted, hubs=2, empty_rows=0.2)
-    a = make(graph, gpu_place.device, precision=precision)
-    for limit in (1, 2, 3):
-        plan = Plan("panel", height=height, tile_limit=limit, longest_first=limit == 2)
-        check_dtypes(a, dense_matrix(graph, None), (1, 24, 70, 72), plan)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -166,27 +146,18 @@ def test_fp32_keeps_its_range(native: RunningPath, height: int) -> None:
 
 
 @given(
-    rows=st.integers(1, 70),
-    cols=st.integers(1, 100),
-    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    empty_rows=st.sampled_from([0.0, 0.5]),
-    weighted=st.booleans(),
-    height=st.sampled_from(HEIGHTS),
-    width=st.integers(1, 80),
-    limit=st.integers(1, 4),
+    graph=graphs(70, 100, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
+    height=st.sampled_from(HEIGHTS), width=st.integers(1, 80), limit=st.integers(1, 4),
     precision=st.sampled_from(PRECISIONS),
-    seed=st.integers(0, 2**20),
-)
+)  # fmt: skip
 def test_any_panels(
-    native: RunningPath, rows: int, cols: int, density: float, empty_rows: float, weighted: bool,
-    height: int, width: int, limit: int, precision: str, seed: int,
-) -> None:  # fmt: skip
-    weighted = weighted and height in VALUE_HEIGHTS
-    graph = random_graph(rows, cols, density, seed=seed, empty_rows=empty_rows, weighted=weighted)
-    a = make(graph, "cpu", precision=precision)
-    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    native: RunningPath, graph: SparseGraph, height: int, width: int, limit: int, precision: str
+) -> None:
+    if height not in VALUE_HEIGHTS:
+        graph = replace(graph, values=None)
+    x = emulated.padded(torch.randn(graph.num_cols, width), precision)
     plan = Plan("panel", height=height, tile_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
-    check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
+    check(make(graph, "cpu", precision=precision), dense_matrix(graph, None), x, plan=plan)
 
 
 def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> None:
@@ -223,15 +194,23 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("weights", [None, "random"])
-@pytest.mark.parametrize(("lanes", "group"), [(1, 0), (8, 0), (8, 20), (32, 1), (32, 10_000)])
-def test_csr(copyless: RunningPath, precision: str, weights: str | None, lanes: int, group: int) -> None:
-    """Rows by themselves and in groups, long ones cut."""
-    a, dense = weighted_operand("cpu", 70, 0.06, weights, precision=precision)
-    for limit in (8, 10_000):
-        plan = Plan("csr", lanes, 32 if group == 0 else lanes, row_limit=limit, group=group)
-        check_dtypes(a, dense, (7, 64), plan)
-    assert "cuda_spmm_csr" in copyless.called
+@pytest.mark.parametrize("weights", [None, "gcn", "random"])
+@pytest.mark.parametrize(
+    ("lanes", "row_lanes", "group"),
+    [
+        (1, 1, 0), (1, 2, 0), (2, 4, 0), (4, 32, 0), (8, 8, 0), (16, 32, 0), (32, 32, 0), (1, 1, 20),
+        (8, 8, 20), (32, 32, 1), (32, 32, 10_000),
+    ],
+)  # fmt: skip
+def test_csr(
+    cuda_place: Place, precision: str, weights: str | None, lanes: int, row_lanes: int, group: int
+) -> None:
+    """Rows by themselves and in groups, long ones cut; rank-one weights in X and in the kernel."""
+    a, dense = weighted_operand(cuda_place.device, 70, 0.06, weights, precision=precision)
+    for limit, widths in ((8, (7, 64)), (10_000, (24, 130))):
+        plan = Plan("csr", lanes, row_lanes, row_limit=limit, group=group, prescale=limit == 8)
+        check_dtypes(a, dense, widths, plan)
+    assert cuda_place.ran("cuda_spmm_csr")
 
 
 #: Plans by which results leave in every way: panels cut and whole, slices, rows and groups of rows.
@@ -335,17 +314,6 @@ def test_packing(late: ModuleType, dtype: torch.dtype, stored: str) -> None:
             assert not packed[:, width:].any()
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
-@pytest.mark.parametrize("limit", [1, 1000])
-def test_windows(copyless: RunningPath, precision: str, limit: int) -> None:
-    graph = random_graph(50, 90, 0.08, hubs=1, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, format="window")
-    plan = Plan("window", tile_limit=limit)
-    check_dtypes(a, dense_matrix(graph, None), (7, 64), plan)
-    assert "cuda_spmm_window" in copyless.called
-
-
 # Few columns, whose nonzeros a warp takes side by side.
 
 
@@ -353,14 +321,14 @@ def test_windows(copyless: RunningPath, precision: str, limit: int) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
 @pytest.mark.parametrize("group", [1, 60, 10_000])
-def test_groups_of_a_warp(copyless: RunningPath, precision: str, weights: str | None, group: int) -> None:
+def test_groups_of_a_warp(cuda_place: Place, precision: str, weights: str | None, group: int) -> None:
     """Rows that fit into the warp's memory together, longer ones, those that are cut, and empty ones."""
-    a, dense = weighted_operand("cpu", 140, 0.08, weights, precision=precision)
+    a, dense = weighted_operand(cuda_place.device, 140, 0.08, weights, precision=precision)
     prescale = weights != "gcn" or group == 60
     for limit, widths in ((3, (1, 5)), (50, (2, 31)), (10_000, (3, 7, NARROW_WIDTH))):
         plan = Plan("csr", row_limit=limit, group=group, narrow=True, prescale=prescale)
         check_dtypes(a, dense, widths, plan)
-    assert "cuda_spmm_csr" in copyless.called
+    assert cuda_place.ran("cuda_spmm_csr")
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -388,24 +356,14 @@ def test_features_are_read_where_they_are(native: RunningPath, precision: str) -
 
 
 @given(
-    rows=st.integers(1, 90),
-    cols=st.integers(1, 300),
-    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    empty_rows=st.sampled_from([0.0, 0.5]),
-    weighted=st.booleans(),
-    width=st.integers(1, NARROW_WIDTH),
-    group=st.sampled_from([1, 30, 200, 3000]),
-    limit=st.sampled_from([1, 9, 40, 300]),
-    precision=st.sampled_from(PRECISIONS),
-    seed=st.integers(0, 2**20),
-)
+    graph=graphs(90, 300, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
+    width=st.integers(1, NARROW_WIDTH), group=st.sampled_from([1, 30, 200, 3000]),
+    limit=st.sampled_from([1, 9, 40, 300]), precision=st.sampled_from(PRECISIONS),
+)  # fmt: skip
 def test_any_rows(
-    native: RunningPath, rows: int, cols: int, density: float, empty_rows: float, weighted: bool, width: int,
-    group: int, limit: int, precision: str, seed: int,
-) -> None:  # fmt: skip
-    graph = random_graph(rows, cols, density, seed=seed, empty_rows=empty_rows, weighted=weighted)
-    a = make(graph, "cpu", precision=precision)
-    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
+    native: RunningPath, graph: SparseGraph, width: int, group: int, limit: int, precision: str
+) -> None:
+    a, x = make(graph, "cpu", precision=precision), torch.randn(graph.num_cols, width)
     check(a, dense_matrix(graph, None), x, plan=Plan("csr", row_limit=limit, group=group, narrow=True))
 
 

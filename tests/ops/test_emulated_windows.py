@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import _native
+from gnnsparse import SparseGraph, _native
 from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
 from gnnsparse.formats.convert import convert
 from gnnsparse.formats.policy import RECORD_POLICY, TILE_POLICY, WindowPolicy
@@ -19,11 +19,12 @@ from gnnsparse.plan import Plan
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.registry import temporary_registrations
-from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
-from tests.ops.test_spmm import check
+from tests.helpers import dense_matrix, has_precision, make, precision_for
+from tests.ops.conftest import Place, graphs
+from tests.ops.test_spmm import check, check_dtypes
 
 LOW = ("fp16", "bf16", "tf32")
 FORMATS = [
@@ -59,24 +60,39 @@ def packed_presets() -> Iterator[None]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limit", [1, 2, 1000])
 def test_every_format(
-    copyless: RunningPath, name: str, panel: int | None, precision: str,
+    cuda_place: Place, name: str, panel: int | None, precision: str,
     shape: tuple[int, int, float], limit: int,
 ) -> None:  # fmt: skip
     """Windows whole and cut; X in a part of a tile of features and in several, with NaN behind its rows."""
     graph = random_graph(*shape, hubs=1, empty_rows=0.1 if shape[0] > 1 else 0.0)
-    a = make(graph, "cpu", precision=precision, format=name, panel=panel)
+    a = make(graph, cuda_place.device, precision=precision, format=name, panel=panel)
     dense, plan = dense_matrix(graph, None), Plan("window", tile_limit=limit)
-    check(a, dense, emulated.padded(torch.randn(shape[1], 71), precision), plan=plan)
+    check_dtypes(a, dense, (64, 71), plan)
     for width in (1, 40, 136):
         check(a, dense, torch.randn(shape[1], width), plan=plan)
-    assert "cuda_spmm_window" in copyless.called
+    assert cuda_place.ran("cuda_spmm_window")
 
 
-def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> None:
-    graph = random_graph(300, 1000, 0.002, hubs=1, empty_rows=0.1)
-    precision = precision_for(name)
-    a = make(graph, "cpu", precision=precision, format=name, panel=panel, balance=balance, reorder=reorder)
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    ("name", "panel", "balance", "reorder"),
+    [
+        *((*of, balance, "none") for of in FORMATS for balance in ("none", "wave", "adaptive")),
+        *(
+            (*of, "wave", reorder)
+            for of in (("me-bcrs", None), ("hrpb", 32), ("rs-tile", None))
+            for reorder in ("row-shuffle", "jaccard", "tca", "auto")
+        ),
+    ],
+)
+def test_every_balance(gpu_place: Place, name: str, panel: int | None, balance: str, reorder: str) -> None:
+    """The plan's own cuts and more of them, in every order of the rows; a second run gives the same bits."""
+    graph, precision = random_graph(300, 1000, 0.002, hubs=1, empty_rows=0.1), precision_for(name)
+    options = {"precision": precision, "format": name, "panel": panel, "reorder": reorder}
+    a = make(graph, gpu_place.device, balance=balance, **options)
     x = emulated.padded(torch.randn(1000, 40), precision)
+    check(a, dense_matrix(graph, None), x)
+    check(a.T, dense_matrix(graph, None).T, torch.randn(300, 40))
     policy = PRESETS[name].policy_for(Precision(precision))
     plan = Plan("window", balance=balance, concurrent_windows=30, policy=policy)
     check(a, dense_matrix(graph, None), x, plan=plan)
@@ -84,21 +100,8 @@ def check_balance(name: str, panel: int | None, balance: str, reorder: str) -> N
     work = a.kernels.window_work(0, balance=balance, concurrent=30)
     assert any(work is other for other in made)
     assert (work.partials > 0) is (balance != "none")
+    x = x.to(a.device)
     assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
-
-
-@pytest.mark.usefixtures("poisoned", "native")
-@pytest.mark.parametrize(("name", "panel"), FORMATS)
-@pytest.mark.parametrize("balance", ["none", "wave", "adaptive"])
-def test_every_balance(name: str, panel: int | None, balance: str) -> None:
-    check_balance(name, panel, balance, "none")
-
-
-@pytest.mark.usefixtures("poisoned", "native")
-@pytest.mark.parametrize(("name", "panel"), [("me-bcrs", None), ("hrpb", 32), ("rs-tile", None)])
-@pytest.mark.parametrize("reorder", ["row-shuffle", "jaccard", "tca", "auto"])
-def test_cut_windows_in_every_order(name: str, panel: int | None, reorder: str) -> None:
-    check_balance(name, panel, "wave", reorder)
 
 
 def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
@@ -117,53 +120,32 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", LOW)
-@pytest.mark.parametrize("limit", [1, 3, 1000])
-@pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_edge_values_in_row_order(copyless: RunningPath, precision: str, limit: int, reorder: str) -> None:
-    graph = random_graph(61, 300, 0.1, hubs=2, empty_rows=0.1)
-    a = make(graph, "cpu", precision=precision, format="window", reorder=reorder)
-    values, dense = torch.randn(a.nnz), torch.zeros(61, 300, dtype=torch.float64)
-    row, col = a.indices()
-    dense[row, col] = values.double()
-    for x in (torch.randn(300, 40), emulated.padded(torch.randn(300, 71), precision)):
-        y = gnnsparse.spmm(a, x, values, plan=Plan("window", tile_limit=limit))
-        assert_accurate(y, plain_product(dense, x, precision), dense @ x.double())
-    assert copyless.called >= {"cuda_spmm_window"}
-
-
-@pytest.mark.usefixtures("poisoned", "copyless")
-@pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("weights", [None, "gcn", "mean"])
 @pytest.mark.parametrize("limit", [1, 5, 1000])
-def test_weights_of_column_slots_and_of_rows(precision: str, weights: str | None, limit: int) -> None:
+def test_weights_of_column_slots_and_of_rows(
+    cuda_place: Place, precision: str, weights: str | None, limit: int
+) -> None:
     graph = random_graph(90, 90, 0.08, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, "cpu", precision=precision, format="window", values=weights, reorder="degree")
+    options = {"precision": precision, "format": "window", "values": weights, "reorder": "degree"}
+    a = make(graph, cuda_place.device, **options)
     for width in (7, 64, 71):
         x = emulated.padded(torch.randn(90, width), precision)
         check(a, dense_matrix(graph, weights), x, plan=Plan("window", tile_limit=limit))
 
 
 @given(
-    rows=st.integers(1, 70),
-    cols=st.integers(1, 100),
-    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    case=st.sampled_from([*CASES, *PACKED]),
-    width=st.integers(1, 80),
-    limit=st.integers(1, 4),
-    threshold=st.integers(0, 8),
-    seed=st.integers(0, 2**20),
-)
+    graph=graphs(70, 100), case=st.sampled_from([*CASES, *PACKED]), width=st.integers(1, 80),
+    limit=st.integers(1, 4), threshold=st.integers(0, 8),
+)  # fmt: skip
 def test_property(
-    native: RunningPath, rows: int, cols: int, density: float, case: tuple[str, int | None, str],
-    width: int, limit: int, threshold: int, seed: int,
+    native: RunningPath, graph: SparseGraph, case: tuple[str, int | None, str], width: int, limit: int,
+    threshold: int,
 ) -> None:  # fmt: skip
     name, panel, precision = case
-    graph = random_graph(rows, cols, density, seed=seed)
     options = {"threshold": threshold} if name == "rs-tile" else None
     a = make(graph, "cpu", precision=precision, format=name, panel=panel, format_options=options)
-    x = torch.randn(cols, width, generator=torch.Generator().manual_seed(seed))
     policy = {"hrpb": RECORD_POLICY, "rs-tile": TILE_POLICY}.get(name, WindowPolicy())
-    plan = Plan("window", tile_limit=limit, policy=policy)
+    x, plan = torch.randn(graph.num_cols, width), Plan("window", tile_limit=limit, policy=policy)
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
 
 

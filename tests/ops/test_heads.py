@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import _native
+from gnnsparse import SparseGraph, _native
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS, ROUNDING, make, plain_product, product_scale
-from tests.ops.conftest import Place
+from tests.ops.conftest import Place, graphs
 from tests.ops.reductions import compare, on_grid
 
 #: Heads and features of each.
@@ -271,29 +271,21 @@ def test_what_the_kernels_of_a_gpu_do_not_take_is_refused(built: ModuleType) -> 
 
 
 @given(
-    rows=st.integers(1, 40),
-    cols=st.integers(1, 90),
-    density=st.sampled_from([0.0, 0.05, 0.9]),
-    heads=st.integers(1, 17),
-    width=st.integers(1, 128),
-    order=st.permutations(range(3)),
-    step=st.integers(1, 2),
-    precision=st.sampled_from(PRECISIONS),
-    reduce=st.sampled_from(["sum", "mean", "max", "min"]),
-    seed=st.integers(0, 2**20),
-)
+    graph=graphs(40, 90, (0.0, 0.05, 0.9), weighted=False, hubs=1, empty_rows=0.2), heads=st.integers(1, 17),
+    width=st.integers(1, 128), order=st.permutations(range(3)), step=st.integers(1, 2),
+    precision=st.sampled_from(PRECISIONS), reduce=st.sampled_from(["sum", "mean", "max", "min"]),
+)  # fmt: skip
 def test_property(
-    place: Place, rows: int, cols: int, density: float, heads: int, width: int, order: list[int], step: int,
-    precision: str, reduce: str, seed: int,
+    place: Place, graph: SparseGraph, heads: int, width: int, order: list[int], step: int, precision: str,
+    reduce: str,
 ) -> None:  # fmt: skip
-    graph = random_graph(rows, cols, density, seed=seed, weighted=False, hubs=1, empty_rows=0.2)
     a = make(graph, place.device, precision=precision)
     if place.path is not None:
         width = min(width, 40)  # emulated kernels take long
-    sizes = (cols, heads, width * step)
-    stored = on_grid(*(sizes[dim] for dim in order), seed=seed)
+    sizes = (graph.num_cols, heads, width * step)
+    stored = on_grid(*(sizes[dim] for dim in order))
     x = stored.permute(*(order.index(dim) for dim in range(3)))[..., ::step]
-    values = on_grid(a.nnz, heads, seed=seed + 1, step=0.5)
+    values = on_grid(a.nnz, heads, seed=1, step=0.5)
     compare(gnnsparse.spmm, a, [x, values], reduce=reduce)
-    compare(gnnsparse.sddmm, a, [on_grid(rows, heads, width, seed=seed), x])
+    compare(gnnsparse.sddmm, a, [on_grid(graph.num_rows, heads, width), x])
     compare(gnnsparse.edge_softmax, a, [values])

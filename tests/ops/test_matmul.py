@@ -65,16 +65,6 @@ def test_gradients(device: str) -> None:
     assert_all_accurate([t.cpu() for t in got], plain, exact)
 
 
-def test_an_expanded_gradient(device: str) -> None:
-    """Autograd hands over a gradient with strides of 0."""
-    graph = random_graph(9, 9, 0.4)
-    a, x = make(graph, device), torch.randn(2, 9, 3, device=device, requires_grad=True)
-    (a @ x).sum().backward()
-    assert x.grad is not None
-    column_sums = dense_matrix(graph, None).sum(0)[:, None].expand(2, 9, 3)
-    torch.testing.assert_close(x.grad.cpu().double(), column_sums, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize("write", [lambda a, x: a @ x, torch.matmul], ids=["@", "torch.matmul"])
 def test_compiled(device: str, write: Any) -> None:
     a = make(random_graph(20, 30, 0.3), device)

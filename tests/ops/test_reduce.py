@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
+from gnnsparse import SparseGraph
 from gnnsparse.formats.policy import TILE_POLICY
 from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
 from tests.helpers import FREE_FORMATS, PRECISIONS, has_precision, make
-from tests.ops.conftest import Place
+from tests.ops.conftest import Place, graphs
 from tests.ops.reductions import compare, on_grid
 
 REDUCTIONS = ("mean", "max", "min")
@@ -220,22 +221,14 @@ def test_what_is_refused() -> None:
 
 
 @given(
-    rows=st.integers(1, 50),
-    cols=st.integers(1, 90),
-    density=st.sampled_from([0.0, 0.05, 0.9]),
-    width=st.integers(1, 130),
-    weights=st.sampled_from(["none", "values"]),
-    precision=st.sampled_from(PRECISIONS),
-    reduce=st.sampled_from(REDUCTIONS),
-    step=st.integers(1, 3),
-    seed=st.integers(0, 2**20),
-)
+    graph=graphs(50, 90, (0.0, 0.05, 0.9), weighted=False, hubs=1, empty_rows=0.2),
+    width=st.integers(1, 130), given_values=st.booleans(), precision=st.sampled_from(PRECISIONS),
+    reduce=st.sampled_from(REDUCTIONS), step=st.integers(1, 3),
+)  # fmt: skip
 def test_property(
-    place: Place, rows: int, cols: int, density: float, width: int, weights: str, precision: str, reduce: str,
-    step: int, seed: int,
-) -> None:  # fmt: skip
-    graph = random_graph(rows, cols, density, seed=seed, weighted=False, hubs=1, empty_rows=0.2)
+    place: Place, graph: SparseGraph, width: int, given_values: bool, precision: str, reduce: str, step: int
+) -> None:
     a = make(graph, place.device, precision=precision)
-    x = on_grid(cols * step, width + 3, seed=seed)[::step, 2 : 2 + width]
-    values = [on_grid(a.nnz, seed=seed + 1, step=0.5)] if weights == "values" else []
+    x = on_grid(graph.num_cols * step, width + 3)[::step, 2 : 2 + width]
+    values = [on_grid(a.nnz, seed=1, step=0.5)] if given_values else []
     compare(gnnsparse.spmm, a, [x, *values], reduce=reduce)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseOperand, _native
+from gnnsparse import SparseGraph, SparseOperand, _native
 from gnnsparse.formats import format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Plan
@@ -19,7 +19,7 @@ from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import PRECISIONS, at_nonzeros, cut_at, make, product_scale
-from tests.ops.conftest import Place
+from tests.ops.conftest import Place, graphs
 
 
 def check(a: SparseOperand, q: torch.Tensor, k: torch.Tensor, **options: object) -> None:
@@ -102,46 +102,29 @@ def test_any_strides_and_padding(device: str) -> None:
 
 
 @given(
-    rows=st.integers(1, 60),
-    cols=st.integers(1, 60),
-    density=st.sampled_from([0.0, 0.05, 0.5]),
-    d=st.integers(1, 80),
-    precision=st.sampled_from(PRECISIONS),
+    graph=graphs(60, 60, (0.0, 0.05, 0.5)), d=st.integers(1, 80), precision=st.sampled_from(PRECISIONS),
     name=st.sampled_from(["csr", "window"]),
-    seed=st.integers(0, 2**20),
-)
-@example(rows=1, cols=1, density=0.5, d=80, precision="fp32", name="csr", seed=266)  # terms that cancel
-def test_property(
-    device: str, rows: int, cols: int, density: float, d: int, precision: str, name: str, seed: int
-) -> None:
-    a = make(random_graph(rows, cols, density, seed=seed), device, precision=precision, format=name)
-    generator = torch.Generator().manual_seed(seed)
-    check(a, torch.randn(rows, d, generator=generator), torch.randn(cols, d, generator=generator))
+)  # fmt: skip
+@example(graph=random_graph(1, 1, 0.5, seed=266), d=80, precision="fp32", name="csr")  # terms that cancel
+def test_property(device: str, graph: SparseGraph, d: int, precision: str, name: str) -> None:
+    a = make(graph, device, precision=precision, format=name)
+    check(a, torch.randn(graph.num_rows, d), torch.randn(graph.num_cols, d))
 
 
 # The CUDA sources, run on the CPU.
 
 
 @given(
-    rows=st.integers(1, 50),
-    cols=st.integers(1, 100),
-    density=st.sampled_from([0.0, 0.02, 0.3, 1.0]),
-    d=st.integers(1, 140),
-    limit=st.integers(1, 4),
-    kernel=st.sampled_from(["csr", "window", "panel"]),
-    precision=st.sampled_from(PRECISIONS),
-    seed=st.integers(0, 2**20),
-)
+    graph=graphs(50, 100, empty_rows=0.1), d=st.integers(1, 140), limit=st.integers(1, 4),
+    kernel=st.sampled_from(["csr", "window", "panel"]), precision=st.sampled_from(PRECISIONS),
+)  # fmt: skip
 def test_property_of_a_gpu(
-    native: RunningPath, rows: int, cols: int, density: float, d: int, limit: int, kernel: str,
-    precision: str, seed: int,
-) -> None:  # fmt: skip
+    native: RunningPath, graph: SparseGraph, d: int, limit: int, kernel: str, precision: str
+) -> None:
     if kernel == "window" and precision == "fp32":
         precision = "tf32"  # the window kernel has no fp32
-    graph = random_graph(rows, cols, density, seed=seed, empty_rows=0.1)
     a = make(graph, "cpu", precision=precision, format="window")
-    generator = torch.Generator().manual_seed(seed)
-    q, k = (emulated.padded(torch.randn(n, d, generator=generator), precision) for n in (rows, cols))
+    q, k = (emulated.padded(torch.randn(n, d), precision) for n in a.shape)
     plan = Plan(kernel, height=16) if kernel == "panel" else Plan(kernel)
     check(a, q, k, plan=cut_at(plan, limit, 8 * limit))
 

@@ -337,6 +337,32 @@ def test_auto_is_never_worse_than_none(graph: SparseGraph, height: int, least_ga
         assert order == list(range(len(sets)))
 
 
+def test_auto_takes_no_order_that_raises_a_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever columns it saves in all."""
+    raised = 0
+    monkeypatch.setattr("gnnsparse.preprocess.reorder.auto._TRIED", ("rcm",))
+    for seed in range(40):
+        order = torch.randperm(64, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+        monkeypatch.setattr(METHODS["rcm"].__class__, "order", lambda *_, order=order, **__: order)
+        graph = random_graph(64, 64, 0.05, seed=seed, weighted=False)
+        found = reorder(graph, "auto", least_gain=0.0).details
+        own, other = (found["tried"][name] for name in ("none", "rcm"))
+        saves = sum(other["columns"][h] / own["columns"][h] for h in own["columns"]) < 3
+        rises = any(other[kind][h] > own[kind][h] for kind in ("columns", "blocks") for h in own[kind])
+        assert found["chosen"] == ("rcm" if saves and not rises else "none")
+        raised += saves and rises
+    assert raised > 0
+
+
+@pytest.mark.parametrize(("name", "serves_both"), [("rcm", True), ("community", True), ("degree", False)])
+def test_the_transpose_has_an_order_of_its_own_but_of_symmetric_methods(name: str, serves_both: bool) -> None:
+    graph = random_graph(90, 90, 0.05, seed=2, weighted=False)
+    a = gnnsparse.prepare(graph, reorder=name, cache=False)
+    wanted = reorder(graph if serves_both else SparseGraph(graph.csr.transpose()[0]), name).order
+    assert torch.equal(a.T.kernels.row_ids.long(), wanted.long())
+    assert torch.equal(a.T.kernels.row_ids, a.kernels.row_ids) is serves_both
+
+
 def test_auto_says_what_it_tried_and_keeps_it_in_the_cache() -> None:
     graph = random_graph(300, 300, 0.02, seed=1, weighted=False)
     told = []
