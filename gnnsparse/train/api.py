@@ -255,7 +255,6 @@ def fit(
     check_flag("progress", progress)
     try:
         from gnnsparse.train.fitting import fit as train
-        from gnnsparse.train.plots import Curves
         from gnnsparse.train.tasks import TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
@@ -284,7 +283,7 @@ def fit(
         values = _values_of(model)
     run = replace(run, values=values)
     task.check(run)
-    curves = Curves()
+    curves: list[tuple[int, dict[str, float]]] = []
     devices = [torch.cuda.current_device()] if run.device.type == "cuda" else []
     with torch.random.fork_rng(devices, enabled=seed is not None):
         if seed is not None:
@@ -484,15 +483,14 @@ def _check_outputs(
         )
 
 
-def _rows(curves: Any, steps_per_epoch: int) -> list[dict[str, float]]:
+def _rows(curves: list[tuple[int, dict[str, float]]], steps_per_epoch: int) -> list[dict[str, float]]:
     """Return a row for each epoch, with the mean of the losses of its steps."""
-    losses: dict[int, list[float]] = {}
-    for step, loss in zip(*curves.loss, strict=True):
-        losses.setdefault(-(-step // steps_per_epoch), []).append(loss)
-    rows = {
-        epoch: {"epoch": float(epoch), "train/loss": statistics.fmean(of)} for epoch, of in losses.items()
-    }
-    for name, (at, scores) in curves.scores.items():
-        for step, score in zip(at, scores, strict=True):
-            rows[-(-step // steps_per_epoch)][name] = score
-    return [rows[epoch] for epoch in sorted(rows)]
+    rows: list[dict[str, float]] = []
+    losses: list[float] = []
+    for step, found in curves:
+        losses.append(found["train/loss"])
+        if step % steps_per_epoch == 0:
+            loss = {"train/loss": statistics.fmean(losses)}
+            rows.append({"epoch": float(step // steps_per_epoch), **found, **loss})
+            losses = []
+    return rows

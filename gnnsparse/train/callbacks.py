@@ -161,7 +161,7 @@ class History(Callback):
             named = {"epoch": -(-step // self._steps), **row}
             _log(trainer, functools.partial(_log_row, row=named, step=step))
             if self._curves is not None:
-                self._curves.add(step, row)
+                self._curves.append((step, row))
             if not math.isfinite(loss := row["train/loss"]):
                 unit = "epoch" if self._steps == 1 else "step"
                 raise FloatingPointError(

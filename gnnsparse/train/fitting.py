@@ -123,7 +123,8 @@ def fit(
             those of `resume`.
         recipe: what the model is made of, stored in checkpoints for `gnnsparse.load`; None: it can't be
             loaded by that.
-        curves: takes the losses and scores of the run, step by step; None: they are not kept.
+        curves: takes the losses and scores of the run: each step, counted from 1, with its values by name;
+            None: they are not kept.
         stop: notes the signals, if the caller has to know of one that came after the last step; None: `fit`
             does it by itself.
 
@@ -205,7 +206,7 @@ def _fit(
     timer = EpochTimer(every if _PERIODS * every <= steps * config.max_epochs else 1)
     plots = config.plots and folder is not None
     if plots and curves is None:
-        curves = Curves()
+        curves = []
     history = History(config.log_every, steps, in_chunks=reason is None, curves=curves)
     recorder = strategy = keep = None
     if reason is None:

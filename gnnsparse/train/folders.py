@@ -10,7 +10,6 @@ import itertools
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -62,7 +61,7 @@ class RunFolder:
             RunFolderError: another run has the folder, or it can't be written to.
         """
         goes_on = resume is not None and path.resolve() in resume.resolve().parents
-        missing = _missing(path)
+        missing = [folder for folder in (path, *path.parents) if not os.path.lexists(folder)]
         if new:
             path = make_new(path, option=option)
             missing = [path, *missing[1:]] if missing else [path]
@@ -165,15 +164,14 @@ class RunFolder:
 
     def keep_earlier(self, name: str) -> None:
         """Rename a file of an earlier run, as result.json to result-1.json, if there is one."""
-        file = self.path / name
-        if os.path.lexists(file):
-            os.rename(file, next(p for p in _numbered(file) if not os.path.lexists(p)))
+        if (free := self.first_free(name)) != name:
+            os.rename(self.path / name, self.path / free)
 
     def first_free(self, name: str) -> str:
         """Return a name that nothing in the folder has: this one, or one with a number."""
-        if not os.path.lexists(self.path / name):
-            return name
-        return next(p.name for p in _numbered(self.path / name) if not os.path.lexists(p))
+        path = self.path / name
+        numbered = (f"{path.stem}-{number}{path.suffix}" for number in itertools.count(1))
+        return next(n for n in itertools.chain([name], numbered) if not os.path.lexists(self.path / n))
 
 
 def make_new(path: Path, *, option: str = "folder") -> Path:
@@ -188,15 +186,6 @@ def make_new(path: Path, *, option: str = "folder") -> Path:
     except OSError as error:
         _refuse_unwritable(path, option, error)
     raise AssertionError
-
-
-def _missing(path: Path) -> list[Path]:
-    """Return a folder and those above it that do not exist, from the innermost on."""
-    return list(itertools.takewhile(lambda folder: not os.path.lexists(folder), (path, *path.parents)))
-
-
-def _numbered(path: Path) -> Iterator[Path]:
-    return (path.with_name(f"{path.stem}-{number}{path.suffix}") for number in itertools.count(1))
 
 
 def _open_mark(path: Path, may_exist: bool) -> tuple[int, bool]:

@@ -42,23 +42,16 @@ def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
     Raises:
         ValueError: the data set's metric does not go with its targets.
     """
-    classes, metric = dataset.num_classes, dataset.metric
-    scores: dict[str, dict[str, Score]] = {
-        "accuracy": {"accuracy": _accuracy},
-        "roc_auc": {"roc_auc": _roc_auc, "accuracy": _accuracy},
-        "micro_f1": {"micro_f1": _micro_f1},
-        "mean_roc_auc": {"mean_roc_auc": _mean_roc_auc, "micro_f1": _micro_f1},
-    }
-    errors: dict[str, Score] = {"mae": _mae, "mse": _mse, "r2": _r2}
-    for name in REGRESSION_METRICS:
-        scores[name] = {name: errors[name], **{k: error for k, error in errors.items() if k != name}}
+    metric = dataset.metric
     if (
         (metric in ("micro_f1", "mean_roc_auc")) != dataset.multi_label
         or (metric in REGRESSION_METRICS) != dataset.regression
-        or (metric == "roc_auc" and classes != 2)
+        or (metric == "roc_auc" and dataset.num_classes != 2)
     ):
         bad_value("metric", f"{metric!r} does not go with the labels of {dataset.name}")
-    return scores[metric]
+    also = {"roc_auc": ("accuracy",), "mean_roc_auc": ("micro_f1",)}
+    others = REGRESSION_METRICS if dataset.regression else also.get(metric, ())
+    return {name: _SCORES[name] for name in (metric, *others)}
 
 
 def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
@@ -169,3 +162,9 @@ def _r2(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     spread = (y - mean).where(known, 0.0).square().sum(0)
     rest = error.double().square().sum(0)
     return (1 - rest / spread.where(spread > 0, 1.0)).where(spread > 0, 0.0).mean().float()
+
+
+_SCORES: dict[str, Score] = {
+    "accuracy": _accuracy, "roc_auc": _roc_auc, "micro_f1": _micro_f1, "mean_roc_auc": _mean_roc_auc,
+    "mae": _mae, "mse": _mse, "r2": _r2,
+}  # fmt: skip

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import lightning.pytorch as pl
@@ -123,10 +122,6 @@ class TaskModule(pl.LightningModule):
         """Return what logs losses and score, for a trainer that is not that of `fit`."""
         return [] if counts_steps(self.trainer) else [_StepLogs()]
 
-    def log_scores(self, scores: Mapping[str, torch.Tensor]) -> None:
-        """Log the scores of a test by name, to the loggers too in a trainer that is not that of `fit`."""
-        self.log_dict(dict(scores), logger=not counts_steps(self.trainer), batch_size=1)
-
     def _cosine(self, step: int) -> float:
         return 0.5 * (1 + math.cos(math.pi * min(step / self._max_steps, 1.0)))
 
@@ -157,7 +152,8 @@ class ScoredModule(TaskModule):
         scored = self.scored(batch)
         for part in ("train", "val", "test"):
             scores = self.score(part, scored).items()
-            self.log_scores({f"{part}/{name}": value for name, value in scores if name != "loss"})
+            named = {f"{part}/{name}": value for name, value in scores if name != "loss"}
+            self.log_dict(named, logger=not counts_steps(self.trainer), batch_size=1)
 
 
 class TargetModule(ScoredModule):

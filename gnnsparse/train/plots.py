@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -22,26 +21,12 @@ __all__ = ["Curves", "confusion_matrix", "write_plots"]
 _MOST_NAMED = 20
 #: Dots an inch.
 _DPI = 120
+#: What the losses are called in the plot.
+_LOSSES = {"train/loss": "training", "val/loss": "validation"}
 
 
-class Curves:
-    """The losses and validation scores of a run, step by step, as they reach the host.
-
-    Attributes:
-        loss: the steps, and the training loss of each.
-        scores: by name, such as "val/loss" or "val/accuracy", the steps that were validated and the values.
-    """
-
-    def __init__(self) -> None:
-        self.loss: tuple[list[int], list[float]] = ([], [])
-        self.scores: dict[str, tuple[list[int], list[float]]] = {}
-
-    def add(self, step: int, row: dict[str, float]) -> None:
-        """Store the values of a step by name, of which "train/loss" is the training loss."""
-        for name, value in row.items():
-            curve = self.loss if name == "train/loss" else self.scores.setdefault(name, ([], []))
-            curve[0].append(step)
-            curve[1].append(value)
+#: The losses and validation scores of a run: a step, counted from 1, and its values by name ("train/loss").
+Curves = list[tuple[int, dict[str, float]]]
 
 
 def confusion_matrix(
@@ -60,12 +45,17 @@ def write_plots(
 ) -> list[Path]:
     """Write curves.png, and confusion.png if there is a matrix, to a new folder; return what was written."""
     # Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
-    if importlib.util.find_spec("matplotlib") is None:
+    try:
+        from matplotlib.figure import Figure  # not pyplot, which keeps every figure and looks for a display
+    except ImportError:
         _warn("no plots are drawn, as matplotlib is missing (pip install matplotlib, or trainer.plots=false)")
         return []
-    figures = {"curves.png": _curves(curves, steps_per_epoch, title)}
+    figures = {"curves.png": Figure(figsize=(8, 3.2), layout="constrained")}
+    _draw_curves(figures["curves.png"], curves, steps_per_epoch, title)
     if confusion is not None and confusion.numel():
-        figures["confusion.png"] = _confusion(confusion, title)
+        side = min(3 + 0.45 * len(confusion), 12)
+        figures["confusion.png"] = Figure(figsize=(side + 0.8, side), layout="constrained")
+        _draw_confusion(figures["confusion.png"], confusion, title)
     written = []
     for name, figure in figures.items():
         try:
@@ -81,24 +71,14 @@ def _warn(problem: str) -> None:
     warnings.warn(problem, RunFolderWarning, stacklevel=3)
 
 
-def _figure(width: float, height: float) -> Figure:
-    """Make a figure without pyplot, which keeps every figure and looks for a display."""
-    from matplotlib.figure import Figure
-
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-def _curves(curves: Curves, steps_per_epoch: int, title: str) -> Figure:
-    figure = _figure(8, 3.2)
+def _draw_curves(figure: Figure, curves: Curves, steps_per_epoch: int, title: str) -> None:
     left, right = figure.subplots(1, 2)
-    steps, losses = curves.loss
-    _line(left, steps, losses, steps_per_epoch, "training")
-    for name, (steps, values) in curves.scores.items():
-        part, _, score = name.partition("/")
-        if score == "loss":
-            _line(left, steps, values, steps_per_epoch, "validation")
-        else:
-            _line(right, steps, values, steps_per_epoch, f"{part} {score}".replace("_", " "))
+    for name in dict.fromkeys(name for _, row in curves for name in row):
+        label = _LOSSES.get(name, name.replace("/", " ").replace("_", " "))
+        steps = [step / steps_per_epoch for step, row in curves if name in row]
+        values = [row[name] for _, row in curves if name in row]
+        marker = "." if len(steps) < 3 else ""  # one point has no line
+        (left if name in _LOSSES else right).plot(steps, values, marker=marker, label=label)
     left.set_ylabel("loss")
     right.set_ylabel("score of the validation part")
     for axes in (left, right):
@@ -107,18 +87,10 @@ def _curves(curves: Curves, steps_per_epoch: int, title: str) -> Figure:
         if axes.lines:
             axes.legend(frameon=False)
     figure.suptitle(title)
-    return figure
 
 
-def _line(axes: Any, steps: list[int], values: list[float], steps_per_epoch: int, label: str) -> None:
-    marker = "." if len(steps) < 3 else ""  # one point has no line
-    axes.plot([step / steps_per_epoch for step in steps], values, marker=marker, label=label)
-
-
-def _confusion(confusion: torch.Tensor, title: str) -> Figure:
+def _draw_confusion(figure: Figure, confusion: torch.Tensor, title: str) -> None:
     classes = confusion.shape[0]
-    side = min(3 + 0.45 * classes, 12)
-    figure = _figure(side + 0.8, side)
     axes = figure.subplots()
     fractions = confusion / confusion.sum(dim=1, keepdim=True).clamp(min=1)
     image = axes.imshow(fractions.numpy(), cmap="Blues", vmin=0, vmax=1)
@@ -133,4 +105,3 @@ def _confusion(confusion: torch.Tensor, title: str) -> Figure:
             for column, count in enumerate(counts):
                 color = "white" if float(fractions[row, column]) > 0.5 else "black"
                 axes.text(column, row, str(count), ha="center", va="center", color=color)
-    return figure

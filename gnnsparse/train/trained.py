@@ -29,8 +29,6 @@ _INTEGERS = (torch.int16, torch.int32, torch.int64)
 #: What models of nodes can take beside the features.
 _INPUTS = (("operand",), (), ("edge_index",), ("edge_index", "edge_weight"), ("edge_index", "edge_attr"),
            ("edge_index", "edge_weight", "edge_attr"))  # fmt: skip
-#: Attributes that files of earlier versions do not have.
-_LATER: dict[str, Any] = {"regression": False, "inputs": ["operand"], "feature_names": None}
 
 
 @dataclass(frozen=True)
@@ -118,7 +116,7 @@ class ModelRecipe:
     def read(cls, content: Any) -> ModelRecipe:
         """Make a recipe of what `to_dict` returned; raise ValueError if it is something else."""
         names = [item.name for item in dataclasses.fields(cls)]
-        given = {**_LATER, **content} if isinstance(content, dict) else {}
+        given = dict(content) if isinstance(content, dict) else {}
         if set(given) != set(names):
             got = ", ".join(sorted(map(str, content))) if isinstance(content, dict) else _short(content)
             bad_value("recipe", f"has {got[:200]}; accepted: {', '.join(names)}")

@@ -16,7 +16,6 @@ from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
 from gnnsparse.distributed.training import Peers
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.train.plots import Curves
 from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import NodeTask
 from models import MODELS
@@ -59,11 +58,12 @@ def train(
     model = MODELS["graphsage"].build(
         dataset.num_features, out_channels=dataset.num_classes, hidden_channels=16, dropout=0.0, norm=norm
     )
-    module, curves = task().make_module(model, data, run), Curves()
+    curves: list[tuple[int, dict[str, float]]] = []
+    module = task().make_module(model, data, run)
     module._max_steps = 3 * data.steps_per_epoch  # also of a run that ends earlier, to be resumed
     result = fit(module, data, run.trainer, curves=curves, folder=folder, resume=resume)
     return {
-        "losses": curves.loss[1], "scores": curves.scores, "metrics": result.metrics,
+        "losses": [row["train/loss"] for _, row in curves], "rows": curves, "metrics": result.metrics,
         "weights": {name: tensor.to("cpu", copy=True) for name, tensor in module.model.state_dict().items()},
         "described": task().describe(data, run), "capture": result.capture,
     }  # fmt: skip
@@ -92,7 +92,7 @@ def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = F
     assert (single["capture"], blocks["capture"]) == ("off", "on")
     torch.testing.assert_close(blocks["losses"], single["losses"], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(blocks["weights"], single["weights"], rtol=2e-3, atol=2e-4)
-    for name in ("losses", "scores", "metrics"):
+    for name in ("losses", "rows", "metrics"):
         assert again[name] == blocks[name]
     return {"counts": made[0].counts, "losses": blocks["losses"], "weights": blocks["weights"]}
 

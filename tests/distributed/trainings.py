@@ -14,7 +14,6 @@ import torch.distributed as dist
 from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
-from gnnsparse.train.plots import Curves
 from gnnsparse.train.ranks import agreed_problem
 from gnnsparse.train.steps import Recorder, UncapturableError
 from gnnsparse.train.tasks.node import SharedGraphData, SharedNodeClassifier
@@ -45,11 +44,11 @@ def train(
         max_epochs=epochs, val_every=3, log_every=5, logger="none", progress=False,
         checkpoint=folder is not None, capture=capture,
     )  # fmt: skip
-    curves = Curves()
+    curves: list[tuple[int, dict[str, float]]] = []
     result = fit(module, data, config, curves=curves, folder=folder, resume=resume)
     weights = {name: tensor.cpu() for name, tensor in module.model.state_dict().items()}
     return {
-        "losses": curves.loss[1], "scores": curves.scores, "metrics": result.metrics,
+        "losses": [row["train/loss"] for _, row in curves], "rows": curves, "metrics": result.metrics,
         "optimizer": module.trainer.optimizers[0],
         "capture": result.capture, "weights": weights,
     }  # fmt: skip
@@ -57,7 +56,7 @@ def train(
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> None:
     """Asserts that two runs computed the same bits."""
-    for name in ("losses", "scores", "metrics"):
+    for name in ("losses", "rows", "metrics"):
         assert one[name] == other[name]
     same_weights(one, other)
 

@@ -26,7 +26,6 @@ from gnnsparse.sampling.blocks import BlockArrays
 from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.data import StepInput
 from gnnsparse.train.device import numerics
-from gnnsparse.train.plots import Curves
 from gnnsparse.train.sampled import NodeBatch, StaticBatch, StaticBlocks, bounds_of
 from gnnsparse.train.steps import obstacle
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor, bound_of
@@ -496,9 +495,9 @@ def test_losses_with_batch_norm(in_chunks: list[PlainRecorder]) -> None:
     """Not the weights: the gradient of a bias before batch norm is rounding, to which Adam gives any sign."""
     curves = []
     for capture in ("off", "auto"):
-        curves.append(Curves())
+        curves.append([])
         run(GRAPHS, options={"norm": "batch", "dropout": 0.0}, capture=capture, curves=curves[-1], epochs=3)
-    single, chunks = (torch.tensor(curve.loss[1]) for curve in curves)
+    single, chunks = (torch.tensor([row["train/loss"] for _, row in curve]) for curve in curves)
     assert single.numel() == 9
     torch.testing.assert_close(chunks, single, rtol=1e-3, atol=1e-4)
 

@@ -106,12 +106,6 @@ def test_predictions_of_numbers(tmp_path: Path) -> None:
         _ = Prediction(torch.zeros(1, 2)).values
 
 
-def test_recipes_of_earlier_versions() -> None:
-    plain = ModelRecipe("models:MODELS", "gcn", {}, 2, 3).to_dict()
-    del plain["regression"]
-    assert not ModelRecipe.read(plain).regression
-
-
 @pytest.mark.parametrize(
     ("y", "metric", "message"),
     [

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 import torch
 
 from gnnsparse.train import RunFolderWarning
-from gnnsparse.train.plots import Curves, confusion_matrix, write_plots
+from gnnsparse.train.plots import confusion_matrix, write_plots
 from tests.tasks import toy_task, train_toy
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -21,14 +22,6 @@ def test_a_run_draws_its_plots(tmp_path: Path) -> None:
     assert all(file.read_bytes().startswith(PNG) for file in files)
     train_toy(tmp_path / "other", epochs=4, logger="none")
     assert not (tmp_path / "other" / "plots").exists()
-
-
-def test_curves_hold_every_step(tmp_path: Path) -> None:
-    curves = Curves()
-    curves.add(1, {"train/loss": 3.0})
-    curves.add(2, {"train/loss": 2.0, "val/loss": 2.5, "val/accuracy": 0.5})
-    assert curves.loss == ([1, 2], [3.0, 2.0])
-    assert curves.scores == {"val/loss": ([2], [2.5]), "val/accuracy": ([2], [0.5])}
 
 
 def test_confusion_is_torchmetrics() -> None:
@@ -47,19 +40,17 @@ def test_confusion_is_torchmetrics() -> None:
 
 
 def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.warns(RunFolderWarning, match="no plots are drawn, as matplotlib is missing"):
-        assert write_plots(tmp_path, Curves(), None, steps_per_epoch=1, title="") == []
+        assert write_plots(tmp_path, [], None, steps_per_epoch=1, title="") == []
 
 
 def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
     (tmp_path / "plots").write_text("a file")
     with pytest.warns(RunFolderWarning, match=r"curves\.png can't be written"):
-        assert write_plots(tmp_path / "plots", Curves(), None, steps_per_epoch=1, title="") == []
+        assert write_plots(tmp_path / "plots", [], None, steps_per_epoch=1, title="") == []
 
 
 def test_many_classes(tmp_path: Path) -> None:
-    written = write_plots(
-        tmp_path, Curves(), torch.eye(40, dtype=torch.int64), steps_per_epoch=1, title="toy"
-    )
+    written = write_plots(tmp_path, [], torch.eye(40, dtype=torch.int64), steps_per_epoch=1, title="toy")
     assert [file.name for file in written] == ["curves.png", "confusion.png"]
