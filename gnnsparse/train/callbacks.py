@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import functools
-import io
 import itertools
 import math
 import os
@@ -401,7 +400,9 @@ def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> 
         return loggers
     where = folder.path / "logs"
     if config.logger in ("csv", "both"):
-        loggers.append(_CsvLogger(folder.make("logs/csv"), done))
+        folder.make("logs/csv")
+        loggers.append(logger := _CsvLogger(where, name="csv", version=0))
+        logger.done = done
     if config.logger in ("tensorboard", "both"):
         folder.make("logs/tensorboard")  # the logger warns if it is missing
         loggers.append(TensorBoardLogger(where, name="tensorboard", version=0, purge_step=done + 1))
@@ -411,15 +412,13 @@ def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> 
 class _CsvLogger(CSVLogger):
     """Lightning's logger, which does not begin its file anew if it has rows of steps up to `done`."""
 
-    def __init__(self, where: Path, done: int) -> None:
-        super().__init__(where.parent, name=where.name, version=0)
-        self._done = done
+    done = 0
 
     @property
     def experiment(self) -> Any:
         if self._experiment is None:
             os.makedirs(self.root_dir, exist_ok=True)
-            self._experiment = _Writer(self.log_dir, self._done)
+            self._experiment = _Writer(self.log_dir, self.done)
         return self._experiment
 
 
@@ -431,28 +430,20 @@ class _Writer(ExperimentWriter):
         super().__init__(log_dir)
 
     def _check_log_dir_exists(self) -> None:
-        """Drop the other rows, in place of Lightning's warning that all will be deleted."""
+        """Drop the other rows, and one that a kill has cut, in place of Lightning's warning."""
         file = Path(self.metrics_file_path)
         if not file.is_file():
             return
         with file.open(newline="", encoding="utf-8", errors="replace") as source:
-            reader = csv.DictReader(source, restkey="more")
-            rows = [row for row in reader if self._was_done(row)]
-            columns = list(reader.fieldnames or [])
+            columns, *rows = [*csv.reader(source)] or [[]]
+        at = columns.index("step") if "step" in columns else None
+        whole = [row for row in rows if at is not None and len(row) == len(columns)]
+        rows = [row for row in whole if row[at].isdecimal() and int(row[at]) <= self._done]
         if not rows:
             file.unlink()
             return
         self.metrics_keys = columns
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, columns, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_text(file, text.getvalue())
-
-    def _was_done(self, row: dict[str, str]) -> bool:
-        """Return whether a row is of a step that was done, and whole: a kill may have cut it."""
-        step = row.get("step") or ""
-        return step.isdecimal() and int(step) <= self._done and None not in row.values()
+        write_text(file, "".join(",".join(row) + "\r\n" for row in [columns, *rows]))
 
 
 #: Steps before those that are profiled: kernels are loaded, plans made and memory allocated in the first

@@ -48,9 +48,12 @@ def same(one: Path, other: Path) -> None:
 def whole(start: Callable[..., Started], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a run that nobody has interrupted."""
     folder = tmp_path_factory.mktemp("whole")
-    run = start(*LONG, f"hydra.run.dir={folder}", folder=folder).wait()
-    assert run.status == 0, run.errors
-    return folder
+    return finished(start(*LONG, f"hydra.run.dir={folder}", folder=folder).wait()).folder
+
+
+def finished(run: Run) -> Run:
+    assert (run.status, run.errors) == (0, "")
+    return run
 
 
 def wait_for(condition: Callable[[], object], process: Started) -> None:
@@ -128,8 +131,7 @@ def test_a_run_that_is_killed_loses_ten_seconds_at_most(
     assert process.wait().status == -9
     assert killed - last.stat().st_mtime < 10
     done = torch.load(last, weights_only=True)["global_step"]
-    more = start("resume=.", f"trainer.max_epochs={max(done + 5, EPOCHS)}", folder=tmp_path).wait()
-    assert more.status == 0, more.errors
+    finished(start("resume=.", f"trainer.max_epochs={max(done + 5, EPOCHS)}", folder=tmp_path).wait())
     rows = (tmp_path / "logs/csv/version_0/metrics.csv").read_text().splitlines()[1:]
     column = [row.split(",")[0] for row in rows]
     assert column == [str(epoch) for epoch in range(1, max(done + 5, EPOCHS) + 1)]
@@ -147,12 +149,22 @@ def test_a_run_that_was_begun_for_longer_is_not_resumed_for_less(
     assert f"trainer.max_epochs: got {EPOCHS}; accepted: more than {EPOCHS}" in run.errors
 
 
-#: train.py in a process that ends, without a chance to do anything, when a model is scored for the nth time.
-KILLED = """
-import os, runpy, signal, sys
+#: train.py after a change of what it calls, by a number.
+PATCHED = """
+import os, resource, runpy, signal, sys
 import lightning.pytorch as pl
+import torch
+from gnnsparse.train.tasks.node import NodeClassifier
+from hydra.core.hydra_config import HydraConfig
 
-count, score = int(sys.argv.pop(1)), pl.Trainer.test
+count = int(sys.argv.pop(1))
+{change}
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+#: Ends the process, without a chance to do anything, when a model is scored for the nth time.
+KILLED = """
+score = pl.Trainer.test
 
 def test(*args, **options):
     global count
@@ -162,13 +174,11 @@ def test(*args, **options):
     return score(*args, **options)
 
 pl.Trainer.test = test
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
-def run_patched(program: str, number: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", program, str(number), str(TRAIN), *words]
+def run_patched(change: str, number: int, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", PATCHED.format(change=change), str(number), str(TRAIN), *words]
     environment = environment_with(folder.parent / f"{folder.name}-cache")
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False
@@ -218,16 +228,14 @@ def test_a_sweep_that_was_killed_before_the_scores_of_a_run_is_finished(
     words = ["-m", "seed=0,1,2", "trainer.max_epochs=20", "device=cpu"]
     kill_at_score(2, *words, folder=tmp_path)
     assert len(list(tmp_path.glob("outputs/*/*-sweep/*/result.json"))) == 1
-    run = start("resume=last", folder=tmp_path).wait()
-    assert run.status == 0, run.errors
+    finished(start("resume=last", folder=tmp_path).wait())
     results = sorted(tmp_path.glob("outputs/*/*-sweep/*/result.json"))
     assert [json.loads(file.read_text())["epochs"] for file in results] == [20, 20, 20]
     (summary,) = tmp_path.glob("outputs/*/*-sweep/summary.csv")
     assert summary.read_text().splitlines()[1].startswith(",3,0,")
     whole = tmp_path / "whole"
     whole.mkdir()
-    alone = start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait()
-    assert alone.status == 0, alone.errors
+    finished(start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait())
     same(whole, results[1].parent)
 
 
@@ -278,8 +286,7 @@ def test_a_sweep_that_is_interrupted_goes_on(start: Callable[..., Started], tmp_
     (second,) = folder.glob("1-*/checkpoints/last.ckpt")
     assert len(list(folder.glob("*/result.json"))) == 1
     before = first.stat().st_mtime_ns
-    more = start("resume=last", folder=tmp_path).wait()
-    assert more.status == 0, more.errors
+    finished(start("resume=last", folder=tmp_path).wait())
     assert len(list(folder.glob("*/result.json"))) == 2
     assert first.stat().st_mtime_ns == before
     log = second.parents[1] / "logs/csv/version_0/metrics.csv"
@@ -334,15 +341,9 @@ def test_nothing_to_go_on_with(
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
 
 
-#: train.py in which the nth step of the run with seed 0, 1, 2, ... fails by what torch and Python raise where
-#: memory of a GPU or of the CPU is used up.
+#: The nth step of the run with seed 0, 1, 2, ... fails by what torch and Python raise without memory.
 EXHAUSTED = """
-import runpy, sys
-import torch
-from gnnsparse.train.tasks.node import NodeClassifier
-from hydra.core.hydra_config import HydraConfig
-
-count, step = int(sys.argv.pop(1)), NodeClassifier.training_step
+step = NodeClassifier.training_step
 errors = [
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.00 GiB\\n\\nfree."),
     RuntimeError("[enforce fail at alloc_cpu.cpp:121] err == 0. DefaultCPUAllocator: can't allocate memory"),
@@ -358,8 +359,6 @@ def training_step(self, batch):
     return step(self, batch)
 
 NodeClassifier.training_step = training_step
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -379,34 +378,26 @@ def test_memory_that_is_used_up_in_a_step(start: Callable[..., Started], tmp_pat
     lasts = list(tmp_path.glob("outputs/*/*-sweep/*/checkpoints/last.ckpt"))
     assert [torch.load(last, weights_only=True)["global_step"] for last in lasts] == [7] * (6 if step else 0)
     (sweep,) = tmp_path.glob("outputs/*/*-sweep")
-    resumed = start(lines[1].rpartition(" ")[2], folder=tmp_path).wait()
-    assert (resumed.status, resumed.errors) == (0, "")
+    finished(start(lines[1].rpartition(" ")[2], folder=tmp_path).wait())
     whole = tmp_path / "whole"
     whole.mkdir()
-    alone = start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait()
-    assert alone.status == 0, alone.errors
+    finished(start("seed=1", *words[2:], f"hydra.run.dir={whole}", folder=tmp_path).wait())
     (folder,) = sweep.glob("1-*")
     same(whole, folder)
-    more = start("resume=last", folder=tmp_path).wait()
-    assert more.status == 0, more.errors
+    finished(start("resume=last", folder=tmp_path).wait())
     assert len(list(sweep.glob("*/result.json"))) == 6
 
 
-#: train.py whose address space ends a gigabyte after the beginning of the training.
+#: The address space ends so many bytes after the beginning of the training.
 LIMITED = """
-import resource, runpy, sys
-import lightning.pytorch as pl
-
-room, fit = int(sys.argv.pop(1)), pl.Trainer.fit
+fit = pl.Trainer.fit
 
 def limited(*args, **options):
     used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+    resource.setrlimit(resource.RLIMIT_AS, (used + count, used + count))
     return fit(*args, **options)
 
 pl.Trainer.fit = limited
-del sys.argv[0]
-runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
 
@@ -416,8 +407,7 @@ def test_a_process_without_memory(start: Callable[..., Started], tmp_path: Path)
     run = run_patched(LIMITED, 2**29, *words, folder=tmp_path)
     assert run.returncode == 2, run.stderr
     assert re.fullmatch(r"train\.py: out of memory on cpu \(.*memory.*\); to need less: .*\n", run.stderr)
-    resumed = start(run.stderr.split()[-1], folder=tmp_path).wait()
-    assert (resumed.status, resumed.errors) == (0, "")
+    finished(start(run.stderr.split()[-1], folder=tmp_path).wait())
     (result,) = tmp_path.glob("outputs/*/*/result.json")
     assert json.loads(result.read_text())["epochs"] == 1
 
@@ -452,8 +442,7 @@ def test_data_that_have_changed(start: Callable[..., Started], tmp_path: Path) -
     assert re.fullmatch(said, refused.errors), refused.errors
     assert json.loads((tmp_path / "run" / "result.json").read_text()) == before
 
-    told = start(*more, "resume_data=changed", folder=tmp_path).wait()
-    assert told.status == 0, told.errors
+    finished(start(*more, "resume_data=changed", folder=tmp_path).wait())
     assert json.loads((tmp_path / "run" / "result.json").read_text())["epochs"] == 8
     again = start("resume=run", "trainer.max_epochs=9", folder=tmp_path).wait()  # those are its data now
     assert again.status == 0, again.errors
@@ -471,6 +460,5 @@ def test_data_that_have_changed_in_a_sweep(start: Callable[..., Started], tmp_pa
     assert refused.status == 1
     assert "resume: the data have changed" in refused.errors
     assert "y (other values)" in refused.errors
-    told = start("resume=last", "resume_data=changed", folder=tmp_path).wait()
-    assert told.status == 0, told.errors
+    finished(start("resume=last", "resume_data=changed", folder=tmp_path).wait())
     assert len(list(tmp_path.glob("outputs/*/*-sweep/*/result.json"))) == 2

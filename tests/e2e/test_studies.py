@@ -16,14 +16,8 @@ import pytest
 
 from tests.e2e.launch import TRAIN, Run
 
-SMALL = (
-    "experiment=precision",
-    "dataset=digits",
-    "model=gcn",
-    "seeds=2",
-    "device=cpu",
-    "trainer.max_epochs=8",
-)
+RUN = ("dataset=digits", "model=gcn", "device=cpu", "trainer.max_epochs=8")
+SMALL = ("experiment=precision", "seeds=2", *RUN)
 
 
 def study_of(run: Run) -> dict[str, Any]:
@@ -55,18 +49,9 @@ def test_a_small_study(small: Run) -> None:
 
 
 def test_a_score_is_that_of_a_single_run(small: Run, train: Callable[..., Run]) -> None:
-    options = (
-        "dataset=digits",
-        "model=gcn",
-        "seed=1",
-        "precision=fp16",
-        "device=cpu",
-        "trainer.max_epochs=8",
-    )
-    single = train(*options).result
+    single = train(*RUN, "seed=1", "precision=fp16").result
     kept = json.loads((small.folder / "runs" / "digits-gcn-fp16-seed1.json").read_text())
-    assert kept["metrics"] == single["metrics"]
-    assert kept["best_epoch"] == single["best_epoch"]
+    assert (kept["metrics"], kept["best_epoch"]) == (single["metrics"], single["best_epoch"])
 
 
 def test_a_study_goes_on(small: Run, train: Callable[..., Run]) -> None:
@@ -110,16 +95,13 @@ def test_a_study_on_a_gpu(train: Callable[..., Run]) -> None:
         assert 2**16 < row["peak_memory_bytes"] < 2**30
 
 
-@pytest.fixture(scope="module")
-def failing(train: Callable[..., Run], tmp_path_factory: pytest.TempPathFactory) -> Run:
+def test_failing_runs_are_reported_tried_again_and_do_not_end_the_study(
+    train: Callable[..., Run], tmp_path: Path
+) -> None:
     """One data set is missing, and the other diverges in the first epochs."""
-    data = tmp_path_factory.mktemp("data")
     options = [option for option in SMALL if not option.startswith("dataset=")]
-    diverging = ("precision=fp32,fp16", "optimizer.lr=1e30", f"data={data}")
-    return train(*options, "dataset=cora,digits", *diverging)
-
-
-def test_failing_runs_are_reported_and_do_not_end_the_study(failing: Run) -> None:
+    diverging = ("precision=fp32,fp16", "optimizer.lr=1e30", f"data={tmp_path}")
+    failing = train(*options, "dataset=cora,digits", *diverging)
     assert failing.status == 1
     found = study_of(failing)
     reasons = {entry["run"]: entry["reason"] for entry in found["failed"]}
@@ -129,9 +111,6 @@ def test_failing_runs_are_reported_and_do_not_end_the_study(failing: Run) -> Non
     assert found["rows"] == []
     assert "FAILED: gcn on cora, fp32, seed 0 and 3 more: data: no folder in" in failing.output
     assert failing.errors.count("FAILED: ") == 8
-
-
-def test_a_failed_run_is_tried_again(failing: Run, train: Callable[..., Run]) -> None:
     run = train(*SMALL, "precision=fp32", "optimizer.lr=1e30", folder=failing.folder)
     assert "0 of" not in run.errors
     assert "FAILED: FloatingPointError" in run.errors
@@ -168,7 +147,7 @@ def test_bad_options_are_refused_in_one_line(
 def test_an_interrupted_study_reports_what_it_has(tmp_path: Path) -> None:
     folder = tmp_path / "study"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GNNSPARSE_CACHE_DIR": str(tmp_path / "cache")}
-    options = [*SMALL[:3], "seeds=500", "device=cpu", "trainer.max_epochs=8", f"hydra.run.dir={folder}"]
+    options = [SMALL[0], "seeds=500", *RUN, f"hydra.run.dir={folder}"]
     process = subprocess.Popen(
         [sys.executable, str(TRAIN), *options], env=environment, cwd=tmp_path,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,

@@ -61,9 +61,11 @@ def test_the_short_forms_have_defaults() -> None:
     assert set(experiments()) == {"precision", "flashsparse_table8"}
 
 
-def test_what_is_a_study() -> None:
+def test_what_is_a_study_and_options_that_are_given_twice() -> None:
     assert names_experiment(["seed=1", "experiment=precision"])
     assert not names_experiment(["seed=1", "hydra.run.dir=experiment=1"])
+    with pytest.raises(ValueError, match="seeds: is given twice"):
+        read_options(["experiment=precision", "seeds=1", "seeds=2"])
 
 
 @pytest.mark.parametrize(
@@ -93,11 +95,6 @@ def test_bad_options(options: str, says: str) -> None:
     given = [options] if options.startswith("experiment") else ["experiment=precision", options]
     with pytest.raises(ValueError, match="^" + re.escape(says)):
         read_options(given)
-
-
-def test_an_option_is_given_once() -> None:
-    with pytest.raises(ValueError, match="seeds: is given twice"):
-        read_options(["experiment=precision", "seeds=1", "seeds=2"])
 
 
 def test_the_folder_depends_on_the_options_and_not_on_the_lists() -> None:
@@ -208,27 +205,22 @@ def significance(**scores: list[float]) -> list[str]:
     return [line for line in lines if "standard deviation" not in line]
 
 
-def test_two_seeds_show_nothing() -> None:
-    """As a study leaves them that was interrupted; both differences are equal."""
+def test_what_can_not_be_significant_is_said() -> None:
+    """All differences of few seeds are of one sign, or equal, and still too few for three comparisons."""
+    # As a study leaves them that was interrupted.
     assert significance(fp32=[0.80, 0.82, 0.84], fp16=[0.81, 0.83]) == [
         "Nothing is said of the significance of differences of fewer than 5 seeds (1 of 1): with one "
         "comparison it takes 6 seeds for a corrected p below 0.05."
     ]
-
-
-def test_what_can_not_be_significant_is_said() -> None:
-    """All differences of five or six seeds are of one sign, and still too few for three comparisons."""
-    for seeds in (5, 6, 7):
+    too_few = (
+        "No difference can be significant, whatever the scores are: with 3 comparisons it takes 7 seeds for "
+        "a corrected p below 0.05."
+    )
+    differs = "Differs from fp32 (p = 0.047, corrected): gcn on digits, fp16."
+    for seeds, count, first in ((5, 1, too_few), (6, 1, too_few), (7, 3, differs)):
         high, low = [0.9] * seeds, [0.1] * seeds
         found = significance(fp32=low, fp16=high, bf16=high, tf32=high)
-        if seeds < 7:
-            assert found == [
-                "No difference can be significant, whatever the scores are: with 3 comparisons it takes 7 "
-                "seeds for a corrected p below 0.05."
-            ]
-        else:
-            assert len(found) == 3
-            assert found[0] == "Differs from fp32 (p = 0.047, corrected): gcn on digits, fp16."
+        assert (len(found), found[0]) == (count, first)
 
 
 def content(**more: Any) -> dict[str, Any]:
@@ -243,15 +235,12 @@ def content(**more: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_the_paper_beside_the_study() -> None:
+def test_conclusions_and_the_paper_beside_the_study() -> None:
     found = content()["paper_rows"]
     assert [(row["dataset"], row["variant"], row["differs"]) for row in found] == [
         ("digits", "fp16", False), ("digits", "bf16", True), ("other", "pyg", None),
     ]  # fmt: skip
     assert found[0]["difference"] == pytest.approx(-0.5)
-
-
-def test_conclusions() -> None:
     failed = [{"run": "gat on cora, fp16, seed 1", "reason": "FloatingPointError: training diverged"}]
     lines = conclusions(content(failed=failed, skipped=["DGL is not installed"], unfinished=2))
     assert lines[0] == "2 of 3 scores of other precisions are within one standard deviation of fp32."
@@ -310,10 +299,16 @@ def test_places_in_the_shared_folder(name: str) -> None:
         assert load_dataset(name, root=root, download=False).num_nodes > 0
 
 
-def test_a_peer_lacks_layers() -> None:
+def test_a_peer_lacks_layers_and_dgl_draws_no_random_numbers() -> None:
     check_peers(["pyg", "dgl"], ["gcn", "agnn", "gat"])
     with pytest.raises(ValueError, match=r"peers: got 'dgl' for the model gin; accepted with dgl: gcn"):
         check_peers(["pyg", "dgl"], ["gcn", "gin"])
+    if problem := peer_problem("dgl"):
+        pytest.skip(problem)
+    model = GCN(4, 8, 2)
+    before = torch.get_rng_state()
+    with_dgl_layers(model)
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # PyG's imports
@@ -333,14 +328,3 @@ def test_peers_compute_the_same_model(peer: str, kind: Any) -> None:
     data = PeerData(dataset, "cpu", make_graph)
     torch.testing.assert_close(model(data.batch.x, data.batch.adj), expected, rtol=1e-4, atol=1e-5)
     assert sum(p.numel() for p in model.parameters()) == count
-
-
-def test_dgl_draws_no_random_numbers() -> None:
-    if problem := peer_problem("dgl"):
-        pytest.skip(problem)
-    model = GCN(4, 8, 2)
-    torch.manual_seed(1)
-    expected = torch.rand(3)
-    torch.manual_seed(1)
-    with_dgl_layers(model)
-    assert torch.equal(torch.rand(3), expected)

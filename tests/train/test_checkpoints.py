@@ -93,7 +93,7 @@ def test_a_checkpoint_that_fits(last: Path, want: tuple[FitResult, dict[str, Any
     assert refusal(last) is None
     result, weights = resumed(last)
     assert (result.metrics, result.best_epoch) == (want[0].metrics, want[0].best_epoch)
-    assert all(torch.equal(weights[name], tensor) for name, tensor in want[1].items())
+    torch.testing.assert_close(weights, want[1], rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize("sealed", [False, True])
@@ -238,11 +238,15 @@ def test_code_in_a_checkpoint_is_not_executed(last: Path, tmp_path: Path, form: 
     assert target.exists()
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_files_that_are_none(last: Path, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     for path in (tmp_path / "fifo", tmp_path, Path("/dev/zero"), tmp_path / "nothing"):
         with pytest.raises(CheckpointError, match="resume: there is no file"):
             resumed(path)
+    with pytest.raises(CheckpointError, match=r"best\.ckpt is no last\.ckpt of a run"):
+        resumed(last.with_name("best.ckpt"))
+    with pytest.raises(CheckpointError, match=r"last\.ckpt is of a run with task=toy, this one has other"):
+        resumed(last, identity={"task": "other"})
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,7 @@ def test_every_task(name: str, tmp_path: Path) -> None:
     assert [row["epoch"] for row in result.history] == [1.0, 2.0]
     loaded = load(tmp_path / "run", device="cpu")
     assert loaded.recipe.task == name
-    weights = loaded.module.state_dict()
-    assert all(torch.equal(tensor, weights[key]) for key, tensor in other.state_dict().items())
+    torch.testing.assert_close(loaded.module.state_dict(), other.state_dict(), rtol=0.0, atol=0.0)
     with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
         result.predict()
 
@@ -88,7 +87,7 @@ def test_resumed_as_uninterrupted(name: str, tmp_path: Path) -> None:
     rest, resumed = run(5, "second", tmp_path / "first" / "checkpoints" / "last.ckpt")
     assert (rest.epochs, rest.best_epoch, rest.metrics) == (5, whole.best_epoch, whole.metrics)
     assert rest.history == whole.history[2:]
-    assert all(torch.equal(weights[key], resumed[key]) for key in weights)
+    torch.testing.assert_close(resumed, weights, rtol=0.0, atol=0.0)
     with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
         run(1, "third", tmp_path / "first" / "checkpoints" / "last.ckpt")
 
@@ -104,25 +103,24 @@ def test_a_row_of_the_history_is_an_epoch() -> None:
 
 
 def test_what_goes_with_nodes_alone() -> None:
-    dataset = graph_dataset()
-    with pytest.raises(ValueError, match="inputs: got 'none' for a graph task; accepted: auto, operand"):
-        gnnsparse.fit(model_for("graph", "gin", dataset), dataset, inputs="none", device="cpu")
-    sequences = toy_sequences()
-    with pytest.raises(ValueError, match="pattern: got nothing; accepted: "):
-        gnnsparse.fit(model_for("sequence", "transformer", sequences), sequences, device="cpu")
-    with pytest.raises(ValueError, match="split: got 'random' for a GraphDataset, which has its split"):
-        gnnsparse.fit(model_for("graph", "gin", dataset), dataset, split="random", device="cpu")
+    for name, options, message in (
+        ("graph", {"inputs": "none"}, "inputs: got 'none' for a graph task; accepted: auto, operand"),
+        ("sequence", {}, "pattern: got nothing; accepted: "),
+        ("graph", {"split": "random"}, "split: got 'random' for a GraphDataset, which has its split"),
+    ):
+        make, model_name, _ = CASES[name]
+        dataset = make()
+        with pytest.raises(ValueError, match=message):
+            gnnsparse.fit(model_for(name, model_name, dataset), dataset, device="cpu", **options)
 
 
 def test_samples_of_neighbours() -> None:
-    dataset = toy_task()
-    sampler = SamplerConfig("neighbor", fanouts=(3, 3), batch_size=8)
+    """That they are drawn anew alike, and what `predict` says of all nodes."""
+    dataset, sampler = toy_task(), SamplerConfig("neighbor", fanouts=(3, 3), batch_size=8)
     losses = []
     for _ in range(2):
-        torch.manual_seed(0)
-        result = gnnsparse.fit(
-            GCN(8, 8, 3, num_layers=2), dataset, epochs=3, sampler=sampler, device="cpu", seed=2
-        )
+        model = model_for("node", "gcn", dataset)
+        result = gnnsparse.fit(model, dataset, epochs=3, sampler=sampler, device="cpu", seed=2)
         losses.append([row["train/loss"] for row in result.history])
         assert result.predict().logits.shape == (60, 3)
     assert losses[0] == losses[1]
@@ -132,15 +130,11 @@ def test_samples_of_neighbours() -> None:
 
 def _fit_together(rank: int, folder: str) -> None:
     torch.manual_seed(0)
-    dataset = toy_task()
     own = Path(folder) / "run" if rank == 0 else None
-    result = gnnsparse.fit(
-        GCN(8, 8, 3, dropout=0.0), dataset, epochs=4, device="cpu", group=dist.group.WORLD, folder=own
-    )
-    torch.save(
-        {"metrics": result.metrics, "logits": result.predict().logits, "history": result.history},
-        Path(folder) / f"result{rank}",
-    )
+    model, group = GCN(8, 8, 3, dropout=0.0), dist.group.WORLD
+    result = gnnsparse.fit(model, toy_task(), epochs=4, device="cpu", group=group, folder=own)
+    found = {"metrics": result.metrics, "logits": result.predict().logits, "history": result.history}
+    torch.save(found, Path(folder) / f"result{rank}")
 
 
 @pytest.mark.slow
@@ -154,15 +148,11 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     for row, expected in zip(first["history"], alone.history, strict=True):
         assert row["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-5)
     assert load(tmp_path / "run", device="cpu").recipe.name == "gcn"
-    with pytest.raises(ValueError, match="group: goes with models that take an operand"):
-        _fit_alone_in_a_group(tmp_path)
-
-
-def _fit_alone_in_a_group(folder: Path) -> None:
-    dist.init_process_group("gloo", init_method=f"file://{folder}/alone", rank=0, world_size=1)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/alone", rank=0, world_size=1)
     try:
-        gnnsparse.fit(
-            torch.nn.Linear(8, 3), toy_task().without_weights(), device="cpu", group=dist.group.WORLD
-        )
+        with pytest.raises(ValueError, match="group: goes with models that take an operand"):
+            gnnsparse.fit(
+                torch.nn.Linear(8, 3), toy_task().without_weights(), device="cpu", group=dist.group.WORLD
+            )
     finally:
         dist.destroy_process_group()

@@ -48,10 +48,14 @@ def test_lines_in_a_pipe(steps: int) -> None:
     assert not any("\x1b" in line for line in lines)
 
 
-def test_lines_are_few() -> None:
+@pytest.mark.parametrize(("terminal", "seconds", "lines"), [(False, 60.0, 0), (True, 0.0, 4)])
+def test_lines_are_few_and_a_dumb_terminal_gets_them(
+    terminal: bool, seconds: float, lines: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
     file = io.StringIO()
-    reported(1, 1, seconds=60.0, redraw=0.0, console=Console(file=file))
-    assert file.getvalue() == ""
+    reported(1, 1, seconds=seconds, redraw=0.0, console=Console(file=file, force_terminal=terminal))
+    assert len(file.getvalue().splitlines()) == lines
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
@@ -67,13 +71,6 @@ def test_a_bar_shows_every_number(width: int) -> None:
     assert all(number in text for number in NUMBERS)
     assert "4/2000000" in text
     assert "…" not in text
-
-
-def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TERM", "dumb")
-    file = io.StringIO()
-    reported(1, 1, seconds=0.0, redraw=0.0, console=Console(file=file, force_terminal=True))
-    assert len(file.getvalue().splitlines()) == 4
 
 
 def test_a_reader_that_has_gone_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:

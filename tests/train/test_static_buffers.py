@@ -28,6 +28,7 @@ from gnnsparse.train.data import StepInput
 from gnnsparse.train.device import numerics
 from gnnsparse.train.sampled import NodeBatch, StaticBatch, StaticBlocks, bounds_of
 from gnnsparse.train.steps import obstacle
+from gnnsparse.train.tasks import TASKS, RunOptions
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor, bound_of
 from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
@@ -40,10 +41,32 @@ PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
 UNCACHED = PreprocessConfig(cache=False)
 
 
-class Graphs:
+class Kind:
+    """A kind of batches: how runs on a small data set are made, and what is expected of their steps."""
+
+    def data(
+        self, name: str | None = None, dataset: Any = None, device: str = "cpu", precision: str = "fp32",
+        sampler: dict[str, Any] | None = None, **options: Any,
+    ) -> Any:  # fmt: skip
+        values = MODELS[name or self.default].for_task(self.task).values
+        run = RunOptions(
+            torch.device(device), precision, values=options.get("values", values), preprocess=UNCACHED,
+            trainer=TrainerConfig(batch_size=8), sampler=SamplerConfig(**{**self.sampler, **(sampler or {})}),
+        )  # fmt: skip
+        return TASKS[self.task].make_data(dataset or self.dataset(), run)
+
+    def module(self, data: Any, name: str | None = None, kind: Any = None, **options: Any) -> Any:
+        torch.manual_seed(0)
+        entry, dropout = MODELS[name or self.default].for_task(self.task), {"dropout": 0.0, **options}
+        sizes = {"hidden_channels": 16, "out_channels": data.dataset.num_classes}
+        model = entry.build(data.dataset.num_features, **sizes, **dropout)
+        return (kind or TASKS[self.task].module)(model.to(data.device), data.dataset, PLAIN, 1000)
+
+
+class Graphs(Kind):
     """Batches of 8 graphs, of which an epoch has two and one of 4."""
 
-    task, epochs, default = "graph", 4, "gin"
+    task, epochs, default, sampler = "graph", 4, "gin", {}
     #: Two sizes of batches, and the validation: each runs as it is first, and is captured then.
     counts: ClassVar = {"first": 3, "recorded": 3, "replayed": 3 * 4 + 4 - 3}
     fails_at = 2
@@ -61,18 +84,6 @@ class Graphs:
         noise = torch.rand(dataset.x.shape, generator=torch.Generator().manual_seed(0))
         return replace(dataset, x=dataset.x + noise)
 
-    def data(self, name: str = "gin", dataset: GraphDataset | None = None, **options: Any) -> GraphData:
-        options = {"batch_size": 8, "values": MODELS[name].for_task("graph").values, **options}
-        return GraphData(dataset or self.dataset(), preprocess=UNCACHED, **options)
-
-    def module(
-        self, data: GraphData, name: str = "gin", kind: type[GraphPredictor] = GraphPredictor, **options: Any
-    ) -> GraphPredictor:
-        torch.manual_seed(0)
-        sizes = {"hidden_channels": 16, "out_channels": data.dataset.num_classes}
-        model = MODELS[name].for_task("graph").build(data.dataset.num_features, **sizes, **options)
-        return kind(model.to(data.device), data.dataset, PLAIN, 1000)
-
     def drawn(self, name: str, precision: str) -> None:
         """Draws nothing."""
 
@@ -82,10 +93,11 @@ class Graphs:
         return [(step.load, step.static) for step in steps]
 
 
-class Samples:
+class Samples(Kind):
     """Batches of 16 of 100 nodes; the last one of an epoch is smaller, and validations are not captured."""
 
     task, epochs, default = "node", 3, "graphsage"
+    sampler: ClassVar = {"name": "neighbor", "fanouts": [5, 4], "batch_size": 16}
     counts: ClassVar = {"first": 1, "recorded": 1, "replayed": 3 * 6 - 1}
     fails_at = 1
     no_room: ClassVar = {
@@ -95,22 +107,8 @@ class Samples:
     copies: ClassVar = ["aten._foreach_copy_.default"] * 4 + ["aten.copy_.default"] * 2
     most_operations = 12
 
-    def data(
-        self, name: str = "graphsage", dataset: NodeDataset | None = None,
-        sampler: dict[str, Any] | None = None, **options: Any,
-    ) -> FullGraphData:  # fmt: skip
-        config = SamplerConfig(**{"name": "neighbor", "fanouts": [5, 4], "batch_size": 16, **(sampler or {})})
-        options = {"values": MODELS[name].values, **options}
-        return FullGraphData(dataset or toy_task(300), preprocess=UNCACHED, sampler=config, **options)
-
-    def module(
-        self, data: FullGraphData, name: str = "graphsage", kind: type[NodeClassifier] = NodeClassifier,
-        **options: Any,
-    ) -> NodeClassifier:  # fmt: skip
-        torch.manual_seed(0)
-        sizes = {"out_channels": data.dataset.num_classes, "hidden_channels": 16}
-        model = MODELS[name].build(data.dataset.num_features, **{"dropout": 0.0, **sizes, **options})
-        return kind(model.to(data.device), data.dataset, PLAIN, 1000)
+    def dataset(self) -> NodeDataset:
+        return toy_task(300)
 
     def drawn(self, name: str, precision: str) -> list[Any]:
         """What is drawn on the CPU: the stand-in for a GPU draws nothing."""
@@ -125,7 +123,6 @@ class Samples:
         return [(partial(static.load, one), static.batch) for one in drawn]
 
 
-Kind = Graphs | Samples
 GRAPHS, SAMPLES = Graphs(), Samples()
 GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
 SAMPLING = [
@@ -190,8 +187,8 @@ def test_bounds_are_no_larger_than_what_can_be_drawn() -> None:
     bounds = bounds_of(samples, 620, [(2, 620), (3, 620)])
     assert [(bound.rows, bound.cols, bound.nnz) for bound in bounds] == [(192, 640, 256), (64, 192, 64)]
     # A graph of 7 nodes: each block has more columns than rows all the same.
-    (one, two) = bounds_of([[block(7, 7, 14), block(7, 7, 14)]], 7, [(2, 2), (2, 2)])
-    assert (two.rows, two.cols, one.rows, one.cols) == (64, 128, 128, 192)
+    bounds = bounds_of([[block(7, 7, 14), block(7, 7, 14)]], 7, [(2, 2), (2, 2)])
+    assert [(bound.rows, bound.cols) for bound in bounds] == [(128, 192), (64, 128)]
 
 
 def padding_of(count: int, rows: int, device: str = "cpu") -> Padding:
@@ -408,20 +405,17 @@ def test_a_static_step_is_a_step_in_other_precisions(device: str, name: str, pre
     same_steps(SAMPLES, data, name, {"norm": "batch"}, rounding, 10 * rounding)
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "micro_f1", "mae"])
-def test_targets_of_every_kind(metric: str) -> None:
-    dataset = toy_task(300, metric="micro_f1" if metric == "micro_f1" else "accuracy")
-    if metric == "mae":
+@pytest.mark.parametrize("case", ["accuracy", "micro_f1", "mae", "weights, graphsage", "weights, gcn"])
+def test_targets_of_every_kind_edge_weights_and_features_elsewhere(case: str) -> None:
+    dataset = toy_task(300, metric="micro_f1" if case == "micro_f1" else "accuracy")
+    name, sampler = "graphsage", None
+    if case == "mae":
         dataset = replace(dataset, y=dataset.x[:, :3].contiguous(), metric="mae")
-    same_steps(SAMPLES, SAMPLES.data(dataset=dataset), "graphsage", {})
-
-
-def test_edge_weights_and_features_elsewhere() -> None:
-    dataset = toy_task(300)
-    weights = torch.rand(dataset.graph.nnz, generator=torch.Generator().manual_seed(1)) + 0.5
-    weighted = replace(dataset, graph=replace(dataset.graph, values=weights))
-    for name in ("graphsage", "gcn"):
-        same_steps(SAMPLES, SAMPLES.data(name, weighted, sampler={"features": "host"}), name, {})
+    elif case.startswith("weights"):
+        weights = torch.rand(dataset.graph.nnz, generator=torch.Generator().manual_seed(1)) + 0.5
+        dataset = replace(dataset, graph=replace(dataset.graph, values=weights))
+        name, sampler = case.removeprefix("weights, "), {"features": "host"}
+    same_steps(SAMPLES, SAMPLES.data(name, dataset, sampler=sampler), name, {})
 
 
 def test_dropped_scores_are_those_of_a_step() -> None:
@@ -451,8 +445,8 @@ def run(
 ) -> tuple[FitResult, Any]:  # fmt: skip
     own = {key: given.pop(key) for key in ("folder", "resume", "curves") if key in given}
     settings = {key: given.pop(key) for key in ("capture",) if key in given}
-    data = kind.data(name or kind.default, **given)
-    module = kind.module(data, name or kind.default, **(options or {"norm": "layer", "dropout": 0.0}))
+    data = kind.data(name, **given)
+    module = kind.module(data, name, **(options or {"norm": "layer"}))
     config = TrainerConfig(max_epochs=epochs or kind.epochs, progress=False, logger="none", **settings)
     return fit(module, data, config, **own), module
 
@@ -586,14 +580,11 @@ def test_what_forbids_static_batches(
     assert data.capture_obstacle(module) == says
     assert fit(module, data, TrainerConfig(max_epochs=2, progress=False)).capture == says
     assert in_chunks == []
+    assert all(kind.module(data, other).model.ignores_padding for k, other in EACH if k is kind)
     quantized = kind.data(name, precision="int8")
     says = "in int8 features are scaled by all rows, those of padding included"
     assert quantized.capture_obstacle(kind.module(quantized, name)) == says
     assert "CUDA graphs need a GPU" in str(obstacle(kind.module(data, name), data))
-
-
-def test_models_that_take_samples_ignore_padding() -> None:
-    assert all(MODELS[name].build(8, out_channels=3, hidden_channels=8).ignores_padding for name in SAMPLING)
 
 
 # What the host does in a step on a GPU.

@@ -57,29 +57,21 @@ def data_of(dataset: LinkDataset | None = None, **options: Any) -> LinkData:
     return LinkData(dataset or link_dataset(), **options)
 
 
-@pytest.mark.parametrize("k", [1, 3, 20])
-def test_hits_by_definition(device: str, k: int) -> None:
-    torch.manual_seed(k)
-    positive, negative = torch.randn(50).round(decimals=1), torch.randn(40).round(decimals=1)
-    bar = sorted(negative.tolist(), reverse=True)[k - 1]
-    want = sum(score > bar for score in positive.tolist()) / 50
-    assert float(hits_at(positive.to(device), negative.to(device), k)) == pytest.approx(want)
-
-
-def test_hits_with_few_negatives() -> None:
-    assert float(hits_at(torch.zeros(3), torch.ones(4), 5)) == 1
-
-
-def test_reciprocal_ranks_by_definition(device: str) -> None:
+def test_scores_by_definition(device: str) -> None:
     torch.manual_seed(0)
-    positive, negative = torch.randn(30).round(decimals=1), torch.randn(40).round(decimals=1)
+    positive, negative = torch.randn(50).round(decimals=1), torch.randn(40).round(decimals=1)
+    scores, others = positive.to(device), negative.to(device)
+    for k in (1, 3, 20):
+        bar = sorted(negative.tolist(), reverse=True)[k - 1]
+        want = sum(score > bar for score in positive.tolist()) / 50
+        assert float(hits_at(scores, others, k)) == pytest.approx(want)
+    assert float(hits_at(scores, others, 41)) == 1  # with fewer negatives than that
     ranks = [
         1 + sum(n > p for n in negative.tolist()) + 0.5 * sum(n == p for n in negative.tolist())
         for p in positive.tolist()
     ]
     want = sum(1 / rank for rank in ranks) / len(ranks)
-    found = mean_reciprocal_rank(positive.to(device), negative.to(device))
-    assert float(found) == pytest.approx(want, rel=1e-6)
+    assert float(mean_reciprocal_rank(scores, others)) == pytest.approx(want, rel=1e-6)
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
@@ -118,19 +110,16 @@ def test_negatives_are_never_edges(nodes: int, density: float, seed: int, count:
     assert torch.equal(pairs, sample_negatives(keys, nodes, count, torch.Generator().manual_seed(seed)))
 
 
-def test_negatives_are_uniform() -> None:
+def test_negatives_are_uniform_and_there_are_none_in_a_full_graph() -> None:
     """On a path of 4 nodes 6 of 16 pairs are edges, 4 are loops, and 6 are left."""
     graph = SparseGraph.from_edge_index(torch.tensor([[0, 1, 1, 2, 2, 3], [1, 0, 2, 1, 3, 2]]), 4)
     pairs = sample_negatives(edge_keys(graph), 4, 6000, torch.Generator().manual_seed(0))
     counts = torch.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16)
     assert int((counts > 0).sum()) == 6
     assert int(counts[counts > 0].min()) > 850  # expected 1000, deviation 29
-
-
-def test_no_negatives_in_a_full_graph() -> None:
-    graph = SparseGraph.from_edge_index(torch.ones(5, 5).nonzero().T, 5)
+    full = SparseGraph.from_edge_index(torch.ones(5, 5).nonzero().T, 5)
     with pytest.raises(ValueError, match="graph: joins nearly all pairs of its 5 nodes"):
-        sample_negatives(edge_keys(graph), 5, 3, torch.Generator())
+        sample_negatives(edge_keys(full), 5, 3, torch.Generator())
 
 
 def test_batches(device: str) -> None:
@@ -174,8 +163,7 @@ def test_it_learns_two_groups(device: str, name: str, tmp_path: Path) -> None:
 
 
 def test_gradients_are_clipped() -> None:
-    entry = MODELS["graphsage"].for_task("link")
-    model = entry.build(NODES, hidden_channels=8, out_channels=1)
+    model = MODELS["graphsage"].for_task("link").build(NODES, hidden_channels=8, out_channels=1)
     module = LinkPredictor(model, link_dataset(), OptimizerConfig(decay="all"), 1)
     for parameter in model.parameters():
         parameter.grad = torch.full_like(parameter, 100.0)
@@ -192,11 +180,7 @@ def test_gradients_are_clipped() -> None:
         ({"val_edges": torch.zeros(0, 2, dtype=torch.int64)}, ValueError, "val_edges: is empty"),
         ({"test_negatives": torch.tensor([[0, NODES]])}, ValueError, "test_negatives: element 1 is 60"),
         ({"test_edges": torch.zeros(2, 3, dtype=torch.int64)}, ValueError, "test_edges: has shape (2, 3)"),
-        (
-            {"train_edges": torch.tensor([[0, 59]])},
-            ValueError,
-            "train_edges: has an edge that the",
-        ),
+        ({"train_edges": torch.tensor([[0, 59]])}, ValueError, "train_edges: has an edge that the"),
         ({"hits_at": 0}, ValueError, "hits_at: got 0"),
     ],
 )

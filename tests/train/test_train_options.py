@@ -102,6 +102,10 @@ HUGE = 10**400
         ({"resume": "a\0b"}, "resume: there is no file a"),
         ({"resume": ""}, "resume: there is no file"),
         ({"resume": "x" * 5000}, "resume: there is no file x"),
+        ({"mode": "predict"}, "checkpoint: got None with mode=predict; accepted: a path with mode=predict"),
+        ({"checkpoint": "x"}, "checkpoint: got x with mode=train"),
+        ({"mode": "predict", "checkpoint": "none.ckpt"}, "checkpoint: there is no file 'none.ckpt'"),
+        ({"mode": "guess"}, "mode: got 'guess'; accepted: train, predict"),
         ({"optimizer.lr": "${nothing}"}, "optimizer.lr: Interpolation key 'nothing' not found"),
         ({"dataset.root": "x"}, "dataset.root: got 'x' for unloadable; accepted: None"),
     ],
@@ -119,16 +123,10 @@ def test_a_model_that_does_not_fit_says_the_sizes(tmp_path: Path, capsys: pytest
     assert re.fullmatch(numbers, line)
 
 
-def test_a_pattern_of_a_size_that_no_index_has() -> None:
-    cfg = composed("model=transformer", "dataset=listops", f"pattern.block_size={2**63}")
-    with pytest.raises(
-        ValueError, match=r"pattern\.block_size: got 9223372036854775808; accepted: an integer"
-    ):
+def test_patterns_of_a_size_that_no_index_has_and_none() -> None:
+    cfg = composed(*LISTOPS, f"pattern.block_size={2**63}")
+    with pytest.raises(ValueError, match=rf"pattern\.block_size: got {2**63}; accepted: an integer"):
         TASKS["sequence"].check(train.read_settings(cfg))
-
-
-def test_a_pattern_that_is_missing() -> None:
-    cfg = composed("model=transformer", "dataset=listops")
     OmegaConf.set_struct(cfg, False)
     del cfg["pattern"]
     with pytest.raises(ValueError, match="pattern: got nothing; accepted: bigbird, "):
@@ -152,21 +150,19 @@ def test_a_folder_is_checked_before_data_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("mine")
-    line = refusal({}, tmp_path / "file" / "run", capsys)
-    assert line == (
-        f"hydra.run.dir: {tmp_path / 'file' / 'run'} can't be written to (Not a directory); "
-        "accepted: a folder that can"
-    )
+    folder = tmp_path / "file" / "run"
+    said = f"hydra.run.dir: {folder} can't be written to (Not a directory); accepted: a folder that can"
+    assert refusal({}, folder, capsys) == said
 
 
-def test_another_seed_does_not_resume(tmp_path: Path) -> None:
+def test_another_seed_does_not_resume() -> None:
     """The random numbers are the checkpoint's, so that the option would do nothing."""
-    cfg = composed()
-    task, settings = TASKS["node"], train.read_settings(cfg)
-    first = train.identity_of(cfg, task, settings)
-    assert first != train.identity_of(composed("seed=1"), task, settings)
+    task, settings = TASKS["node"], train.read_settings(composed())
+    first, other = (train.identity_of(composed(f"seed={seed}"), task, settings) for seed in (0, 1))
+    assert first != other
 
 
+LISTOPS = ("model=transformer", "dataset=listops")
 NOWHERE = "dataset.root=PLACE/nowhere"
 TABLES = ("dataset=custom", "dataset.path=PAPERS")
 MISSING = "dataset.root: no complete raw files of {} in PLACE/nowhere: "
@@ -183,6 +179,10 @@ MISSING = "dataset.root: no complete raw files of {} in PLACE/nowhere: "
         (["model=gin", "dataset=proteins", "preprocess.reorder=rcm"], "preprocess.reorder: got 'rcm' for"),
         (["model=gin", "dataset=proteins", "dataset.root=/nowhere"], "no complete raw files of proteins"),
         (["model=graphsage", "dataset=ogbl_ddi"], "dataset.root: got nothing"),
+        ([*LISTOPS, "pattern.window_blocks=2"], "pattern.window_blocks: got 2"),
+        ([*LISTOPS, "dataset.min_length=0"], "dataset.min_length: got 0"),
+        ([*LISTOPS, "model.heads=5"], "model.heads: got 5; accepted: a div"),
+        (["model=transformer", "dataset=lra_text_bytes"], "dataset.root: got NoneType; accepted: a folder"),
         (["trainer.plots=maybe"], "trainer.plots: got 'maybe'; accepted: True or False"),
         (["dataset=custom", "dataset.path=nowhere"], "dataset.path: there is no file or folder 'nowhere'"),
         (["dataset=custom"], "dataset.path: got NoneType; accepted: the path of a file or a folder, as in"),
@@ -222,10 +222,7 @@ def test_refused_as_they_are_typed(
         (["-m", "+modle=gcn,gat"], "modle: got 'gcn,gat', and there is no such option; nearest: mode, mod"),
         (["~modle"], "modle: there is no such option; nearest: mode, model; "),
         (["model.hiden=3"], "model.hiden: got '3', and gcn has no such option; nearest: model.hidden_ch"),
-        (
-            ["model=gat", "model.head=3"],
-            "model.head: got '3', and gat has no such option; nearest: model.heads",
-        ),
+        (["model=gat", "model.head=3"], "model.head: got '3', and gat has no such option; nearest: model.h"),
         (["trainer.max_epoch=3"], "trainer.max_epoch: got '3', and there is no such option; nearest: tra"),
         (["trainr.max_epochs=3"], "trainr.max_epochs: got '3', and there is no such option; nearest: tra"),
         (["dataset=cora", "dataset.rot=x"], "dataset.rot: got 'x', and cora has no such option; nearest: "),

@@ -16,24 +16,19 @@ from gnnsparse.train import (
     FitResult,
     GraphBatch,
     NodeClassifier,
-    OptimizerConfig,
-    SequenceClassifier,
-    SequenceData,
     TrainerConfig,
     UncapturableError,
-    fit,
 )
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows
 from gnnsparse.train.data import PreparedData
 from gnnsparse.train.steps import Chunks, Program, Recorder, obstacle
-from models import AGNN, GCN, Transformer
+from models import AGNN, GCN
 from tests.helpers import PRECISIONS
 from tests.tasks import (
     PlainRecorder,
     classifier,
     rows_of,
     run_in_chunks,
-    toy_sequences,
     toy_task,
     train_toy,
 )
@@ -81,17 +76,9 @@ def last(folder: Path) -> dict[str, Any]:
     return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
 
 
-def same(a: Any, b: Any, rounding: float = 0.0) -> bool:
-    """Whether two values of checkpoints are equal; numbers to a relative and absolute `rounding`."""
-    if isinstance(a, torch.Tensor) and a.is_floating_point():
-        return torch.allclose(a, b, rtol=rounding, atol=rounding)
-    if isinstance(a, torch.Tensor):
-        return torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key], rounding) for key in a)
-    if isinstance(a, (list, tuple)):
-        return len(a) == len(b) and all(same(x, y, rounding) for x, y in zip(a, b, strict=True))
-    return a == b
+def same(a: Any, b: Any, rounding: float = 0.0) -> None:
+    """Asserts that values of checkpoints are equal, numbers to a relative and absolute `rounding`."""
+    torch.testing.assert_close(a, b, rtol=rounding, atol=rounding)
 
 
 def curve(folder: Path) -> torch.Tensor:
@@ -136,11 +123,11 @@ def test_chunks_are_single_steps(
         for way in ("single", "chunks")
     ]
     assert steps[0] == steps[1]
-    assert same(curve(tmp_path / "single"), curve(tmp_path / "chunks"), rounding)
-    assert same(weights, of_chunks, rounding)
+    same(curve(tmp_path / "single"), curve(tmp_path / "chunks"), rounding)
+    same(weights, of_chunks, rounding)
     a, b = last(tmp_path / "single"), last(tmp_path / "chunks")
     for part in ("state_dict", "optimizer_states", "lr_schedulers", "callbacks", "global_step", "epoch"):
-        assert same(a[part], b[part], rounding), part
+        same(a[part], b[part], rounding)
     assert single.epochs > 8
 
 
@@ -177,12 +164,12 @@ def test_resumed_is_as_uninterrupted(
     rounding = 0.0 if exact else RATE
     if exact:
         assert (resumed.best_epoch, resumed.metrics) == (whole.best_epoch, whole.metrics)
-        assert same(weights, of_resumed)
+        same(weights, of_resumed)
     a, b = last(tmp_path / "whole"), last(tmp_path / "second")
-    assert same(a["state_dict"], b["state_dict"], rounding)
-    assert same(a["optimizer_states"], b["optimizer_states"], rounding)
+    for part in ("state_dict", "optimizer_states"):
+        same(a[part], b[part], rounding)
     losses = [[float(row["train/loss"]) for row in rows_of(tmp_path / name)] for name in ("whole", "second")]
-    assert same(torch.tensor(losses[0][14:]), torch.tensor(losses[1]), rounding)
+    same(losses[0][14:], losses[1], rounding)
 
 
 def test_a_loss_that_is_not_finite(tmp_path: Path, way: str) -> None:
@@ -290,62 +277,41 @@ def _with_hook(name: str) -> NodeClassifier:
 
 
 def test_what_forbids_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    data: Any = _OnGpu()
-    assert obstacle(classifier(toy_task()), data) is None
-    assert (
-        obstacle(classifier(toy_task()), _OnGpu(None)) == "the batches of this task differ from step to step"
-    )
-    for kind, says in (
-        ("forward", "a hook of model.convs.1 would not run in each step"),
-        ("backward", "a hook of model would not run in each step"),
-        ("tensor", "a hook of model.convs.0.lin.weight would not run in each step"),
+    plain, data = classifier(toy_task()), _OnGpu()
+    assert obstacle(plain, data) is None
+    assert obstacle(plain, _OnGpu(None)) == "the batches of this task differ from step to step"
+    for module, what in (
+        (_with_hook("forward"), "a hook of model.convs.1"),
+        (_with_hook("backward"), "a hook of model"),
+        (_with_hook("tensor"), "a hook of model.convs.0.lin.weight"),
+        (classifier(toy_task(), kind=_Clips), "_Clips.on_after_backward"),
     ):
-        assert obstacle(_with_hook(kind), data) == says
-    assert (
-        obstacle(classifier(toy_task(), kind=_Clips), data)
-        == "_Clips.on_after_backward would not run in each step"
-    )
+        assert obstacle(module, data) == f"{what} would not run in each step"
     with torch.autograd.set_detect_anomaly(True, check_nan=False):
-        assert "anomaly" in str(obstacle(classifier(toy_task()), data))
+        assert "anomaly" in str(obstacle(plain, data))
     handle = torch.nn.modules.module.register_module_forward_hook(lambda *_: None)
-    assert obstacle(classifier(toy_task()), data) == "a hook of all modules would not run in each step"
+    assert obstacle(plain, data) == "a hook of all modules would not run in each step"
     handle.remove()
     monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    assert "CUDA_LAUNCH_BLOCKING" in str(obstacle(classifier(toy_task()), data))
+    assert "CUDA_LAUNCH_BLOCKING" in str(obstacle(plain, data))
 
 
-def test_on_is_refused_where_it_can_not_be(tmp_path: Path) -> None:
-    says = (
-        r"trainer\.capture: got 'on', but CUDA graphs need a GPU, and the run is on cpu; accepted: auto, off"
-    )
-    with pytest.raises(UncapturableError, match=says):
+def test_on_is_refused_where_it_can_not_be_and_auto_logs_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    why = "CUDA graphs need a GPU, and the run is on cpu"
+    with pytest.raises(
+        UncapturableError, match=f"^trainer.capture: got 'on', but {why}; accepted: auto, off"
+    ):
         run(tmp_path / "run", capture="on")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ValueError, match=r"trainer\.capture: got 'no'; accepted: auto, on, off"):
         TrainerConfig(capture="no")
-
-
-def test_the_reason_is_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG, "gnnsparse.train"):
         assert run(tmp_path / "a", epochs=2, capture="off")[0].capture == "off"
         assert caplog.messages == []
         run(tmp_path / "b", epochs=2)
-    (line,) = caplog.messages
-    assert line == (
-        "trainer.capture: CUDA graphs need a GPU, and the run is on cpu; steps are launched one by one"
-    )
-
-
-def test_sequences_are_not_captured() -> None:
-    task = toy_sequences()
-    from gnnsparse import masks
-
-    data = SequenceData(task, masks.window(task.length, 2), batch_size=16)
-    model = Transformer(task.vocabulary, 8, task.num_classes, num_layers=1, heads=2)
-    module = SequenceClassifier(model, task, OptimizerConfig(decay="all"), 4)
-    result = fit(module, data, TrainerConfig(max_epochs=1, progress=False))
-    assert result.capture.startswith("CUDA graphs need a GPU")
-    assert data.fixed_batch is None
+    assert caplog.messages == [f"trainer.capture: {why}; steps are launched one by one"]
 
 
 # A capture that fails.
@@ -364,7 +330,7 @@ def test_a_failed_capture_changes_nothing_but_the_speed(
     assert result.capture == "a step can't be captured in a CUDA graph: operation not permitted"
     assert (result.metrics, result.best_epoch) == (single.metrics, single.best_epoch)
     assert rows_of(tmp_path / "single") == rows_of(tmp_path / "chunks")
-    assert same(weights, of_chunks)
+    same(weights, of_chunks)
     assert "operation not permitted" in caplog.text
     (recorder,) = in_chunks
     assert recorder.counts["recorded"] == fails_at
@@ -417,7 +383,7 @@ def test_captured_as_launched_one_by_one(case: str, precision: str, tmp_path: Pa
     if case != "schedule":
         assert captured.metrics == single.metrics
         assert captured.best_epoch == single.best_epoch
-        assert same(weights, of_captured)
+        same(weights, of_captured)
 
 
 @pytest.mark.gpu
@@ -434,7 +400,7 @@ def test_resumed_into_a_captured_run(order: str, precision: str, tmp_path: Path)
         tmp_path / "second", epochs=32, capture=capture[second], resume=begun, **options
     )
     assert (resumed.metrics, resumed.best_epoch) == (whole.metrics, whole.best_epoch)
-    assert same(weights, of_resumed)
+    same(weights, of_resumed)
     assert rows_of(tmp_path / "second") == rows_of(tmp_path / "whole")[16:]
 
 
@@ -446,13 +412,13 @@ def test_a_model_that_waits_for_the_gpu(precision: str, tmp_path: Path) -> None:
     _, weights = run(tmp_path / "single", capture="off", **options)
     result, fallen_back = run(tmp_path / "auto", capture="auto", **options)
     assert result.capture.startswith("a step can't be captured in a CUDA graph: ")
-    assert same(weights, fallen_back)
+    same(weights, fallen_back)
     assert torch.equal(curve(tmp_path / "single"), curve(tmp_path / "auto"))
     with pytest.raises(UncapturableError, match=r"trainer\.capture: got 'on'"):
         run(tmp_path / "on", capture="on", **options)
     again, captured = run(tmp_path / "again", capture="on", **{**options, "module": NodeClassifier})
     assert again.capture == "on"
-    assert same(weights, captured)
+    same(weights, captured)
 
 
 @pytest.mark.gpu

@@ -11,12 +11,12 @@ import torch
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import FullGraphData, PreprocessConfig
 from tests.helpers import PRECISIONS, dense_matrix, plain_product
-from tests.tasks import toy_task
+from tests.tasks import prepared, toy_task
 
 
 def test_the_batch_is_the_data_set(device: str) -> None:
     task = toy_task()
-    batch = FullGraphData(task, device=device, preprocess=PreprocessConfig(cache=False)).batch
+    batch = prepared(task, device=device).batch
     masks = {"train": task.train_mask, "val": task.val_mask, "test": task.test_mask}
     assert torch.equal(batch.x.cpu(), task.x)
     for name, part in batch.parts.items():
@@ -31,27 +31,21 @@ def test_the_batch_is_the_data_set(device: str) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_precision(device: str, precision: str) -> None:
     """Features in 16 bits on a GPU alone: the CPU's dense layers stay float32."""
-    data = FullGraphData(
-        toy_task(), precision=precision, device=device, preprocess=PreprocessConfig(cache=False)
-    )
+    data = prepared(toy_task(), precision=precision, device=device)
     assert data.batch.adj.precision == precision
     want = data.precision.storage if device == "cuda" else torch.float32
     assert data.batch.x.dtype == want
 
 
-def test_the_second_time_comes_from_the_cache(own_cache: Path) -> None:
-    first, second = FullGraphData(toy_task()), FullGraphData(toy_task(), precision="fp16")
-    assert (first.cache_hit, second.cache_hit) == (False, True)
-    assert first.preprocess_seconds > 0
-    assert list(own_cache.glob("*.safetensors"))
-
-
-def test_where_the_cache_is(own_cache: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "elsewhere"
-    FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=str(folder)))
-    assert len(list(folder.glob("*.safetensors"))) == 1
-    FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
-    assert not own_cache.exists()
+def test_the_second_time_comes_from_the_cache_wherever_it_is(own_cache: Path, tmp_path: Path) -> None:
+    for folder, cache in ((tmp_path / "elsewhere", str(tmp_path / "elsewhere")), (own_cache, True)):
+        FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
+        assert not own_cache.exists()
+        options = PreprocessConfig(cache=cache)
+        first, second = (FullGraphData(toy_task(), precision=p, preprocess=options) for p in ("fp32", "fp16"))
+        assert (first.cache_hit, second.cache_hit) == (False, True)
+        assert first.preprocess_seconds > 0
+        assert len(list(folder.glob("*.safetensors"))) == 1
 
 
 @pytest.mark.parametrize(
@@ -72,15 +66,11 @@ def test_preprocessing_does_not_change_results(options: dict[str, str]) -> None:
 
 
 def test_loaders_hand_out_the_batch_itself() -> None:
-    data = FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
+    data = prepared(toy_task())
     batch = data.batch
     assert all(item is batch for item in itertools.islice(data.train_dataloader(), 50))
     for loader in (data.val_dataloader(), data.test_dataloader()):
         assert [item is batch for item in loader] == [True]
     assert data.transfer_batch_to_device(batch, torch.device("cpu"), 0) is batch
-
-
-def test_a_trainer_on_another_device() -> None:
-    data = FullGraphData(toy_task(), preprocess=PreprocessConfig(cache=False))
     with pytest.raises(ValueError, match="device: the trainer runs on meta, the data was put on cpu"):
         data.transfer_batch_to_device(data.batch, torch.device("meta"), 0)

@@ -14,7 +14,6 @@ import torch.nn.functional as F  # noqa: N812
 from gnnsparse.data import NodeDataset
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import (
-    CheckpointError,
     FitResult,
     GraphBatch,
     NodeClassifier,
@@ -64,7 +63,7 @@ def by_hand(
 
 def test_it_trains_as_a_loop_by_hand_does(tmp_path: Path) -> None:
     task = toy_task()
-    result, _ = train(task, 40, tmp_path, log_every=7)
+    result, module = train(task, 40, tmp_path, log_every=7)
     batch = prepared(task).batch
     want = by_hand(task, batch, 40)
     with reference_layers():
@@ -80,27 +79,15 @@ def test_it_trains_as_a_loop_by_hand_does(tmp_path: Path) -> None:
     assert result.metrics["test"]["accuracy"] == want["test"][best]
     assert set(result.metrics) == {"train", "val", "test"}
     assert len(set(want["val"])) > 5  # there was something to choose from
-
-
-def test_what_the_result_says(tmp_path: Path) -> None:
-    task = toy_task()
-    result, module = train(task, 12, tmp_path)
-    assert result.epochs == 12
-    assert 0 < result.epoch_milliseconds * 12 < 1e3 * result.fit_seconds * 3
+    assert result.epochs == 40
+    assert 0 < result.epoch_milliseconds * 40 < 1e3 * result.fit_seconds * 3
     assert result.peak_memory_bytes > 10**7
     assert result.parameters == 8 * 16 + 16 + 16 * 3 + 3
     # The module holds the best weights, and best.ckpt does too.
     kept = torch.load(tmp_path / "checkpoints" / "best.ckpt", weights_only=True)
     assert kept["epoch"] == result.best_epoch
     assert kept["score"] == result.metrics["val"]["accuracy"]
-    state = module.model.state_dict()
-    assert set(kept["state_dict"]) == set(state)
-    assert all(torch.equal(kept["state_dict"][name], state[name]) for name in state)
-
-
-def test_the_same_seed_gives_the_same_run() -> None:
-    a, b = (train(toy_task(), 15)[1].model.state_dict() for _ in range(2))
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    torch.testing.assert_close(kept["state_dict"], dict(module.model.state_dict()), rtol=0.0, atol=0.0)
 
 
 def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +111,7 @@ def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(rows_of(tmp_path / "crashed")) == 13
     result, resumed = train(task, 24, tmp_path / "resumed", last)
     assert (result.epochs, result.best_epoch, result.metrics) == (24, whole.best_epoch, whole.metrics)
-    for name, tensor in module.model.state_dict().items():
-        assert torch.equal(tensor, resumed.model.state_dict()[name])
+    torch.testing.assert_close(resumed.state_dict(), module.state_dict(), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize("config", [{}, {"val_every": 5}, {"patience": 4, "val_every": 2}], ids=str)
@@ -162,29 +148,7 @@ def test_resumed_after_the_last_epoch(
         for folder in (tmp_path / "run", tmp_path / "whole")
     )
     assert written["gnnsparse_sum"] == other["gnnsparse_sum"]
-    for name, tensor in module.model.state_dict().items():
-        assert torch.equal(tensor, again.model.state_dict()[name])
-
-
-def test_checkpoints_that_do_not_fit(tmp_path: Path) -> None:
-    train(toy_task(), 5, tmp_path)
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    with pytest.raises(
-        CheckpointError, match=r"resume: .*last\.ckpt is of a run with task=toy, this one has other"
-    ):
-        train(toy_task(name="other"), 9, resume=last)
-    with pytest.raises(
-        CheckpointError, match=r"trainer\.max_epochs: got 4; accepted: at least 5, the epochs"
-    ):
-        train(toy_task(), 4, resume=last)
-    with pytest.raises(CheckpointError, match="resume: there is no file"):
-        train(toy_task(), 9, resume=tmp_path / "none.ckpt")
-    for content in (b"nonsense", last.read_bytes()[:-2000]):
-        (tmp_path / "bad.ckpt").write_bytes(content)
-        with pytest.raises(CheckpointError, match=r"bad\.ckpt is no last\.ckpt of a run"):
-            train(toy_task(), 9, resume=tmp_path / "bad.ckpt")
-    with pytest.raises(CheckpointError, match=r"best\.ckpt is no last\.ckpt of a run"):
-        train(toy_task(), 9, resume=tmp_path / "checkpoints" / "best.ckpt")
+    torch.testing.assert_close(again.state_dict(), module.state_dict(), rtol=0.0, atol=0.0)
 
 
 @pytest.mark.parametrize(
@@ -210,24 +174,17 @@ def test_patience(tmp_path: Path) -> None:
     assert result.epochs < 200
 
 
-def test_the_first_of_equal_epochs_is_the_best() -> None:
-    module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
-    best = BestEpoch("accuracy", None)
-    for epoch, score in enumerate([0.25, 0.75, 0.5, 0.75, float("nan"), 0.625], start=1):
-        torch.nn.init.constant_(module.model.weight, epoch)
-        best.update({"accuracy": torch.tensor(score)}, epoch, module)
-    assert (best.epoch, best.score) == (2, 0.75)
-    best.restore(module)
-    assert module.model.weight.item() == 2
-
-
-def test_without_a_score_the_last_weights_stay() -> None:
-    module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
-    best = BestEpoch("accuracy", None)
-    best.update({"accuracy": torch.tensor(float("nan"))}, 1, module)
-    torch.nn.init.constant_(module.model.weight, 7.0)
-    best.restore(module)
-    assert (best.epoch, module.model.weight.item()) == (0, 7.0)
+def test_the_first_of_equal_epochs_is_the_best_and_without_a_score_the_last_weights_stay() -> None:
+    nan = float("nan")
+    for scores, epoch, weight in (([0.25, 0.75, 0.5, 0.75, nan, 0.625], 2, 2), ([nan, nan], 0, 2)):
+        module = type("Module", (), {"model": torch.nn.Linear(1, 1)})()
+        best = BestEpoch("accuracy", None)
+        for number, score in enumerate(scores, start=1):
+            torch.nn.init.constant_(module.model.weight, number)
+            best.update({"accuracy": torch.tensor(score)}, number, module)
+        best.restore(module)
+        assert (best.epoch, module.model.weight.item()) == (epoch, weight)
+        assert best.score == (0.75 if epoch else -torch.inf)
 
 
 @pytest.mark.parametrize(
@@ -304,29 +261,18 @@ def test_loggers(tmp_path: Path) -> None:
 
 
 def test_a_run_that_goes_on_in_its_folder_goes_on_with_the_log(tmp_path: Path) -> None:
+    """A run that was killed has logged steps that are trained again, and half of a row: they are dropped."""
     train(toy_task(), 3, tmp_path)
     (log,) = tmp_path.glob("logs/csv/*/metrics.csv")
-    before = log.read_text()
-    train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt", logger="both")
-    assert log.read_text().startswith(before)
-    assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2", "3", "4", "5"]
-    assert len(list(tmp_path.glob("logs/*/version_0"))) == 2
-
-
-def test_rows_after_the_checkpoint_are_logged_once(tmp_path: Path) -> None:
-    """A run that was killed has logged steps that are trained again, and half of a row."""
-    train(toy_task(), 3, tmp_path)
-    (log,) = tmp_path.glob("logs/csv/*/metrics.csv")
-    last = rows_of(tmp_path)[-1]
+    before, last = log.read_text(), rows_of(tmp_path)[-1]
     with log.open("a") as file:
         file.write("4," + ",".join(["4", *["0.5"] * (len(last) - 2)]) + "\n5,5,0.")
-    train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt")
-    rows = rows_of(tmp_path)
-    assert [row["step"] for row in rows] == ["1", "2", "3", "4", "5"]
-    assert rows[2] == last
-    whole = tmp_path / "whole"
-    train(toy_task(), 5, whole)
-    assert rows == rows_of(whole)
+    train(toy_task(), 5, tmp_path, tmp_path / "checkpoints" / "last.ckpt", logger="both")
+    assert log.read_text().startswith(before)
+    assert len(list(tmp_path.glob("logs/*/version_0"))) == 2
+    train(toy_task(), 5, tmp_path / "whole")
+    assert rows_of(tmp_path) == rows_of(tmp_path / "whole")
+    assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2", "3", "4", "5"]
 
 
 def test_no_folder_and_no_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,22 +301,15 @@ def test_checkpoints_meanwhile_are_rare(tmp_path: Path, monkeypatch: pytest.Monk
 # The optimiser: what weight decay acts on, and the schedule of the learning rate.
 
 
-def test_weight_decay_of_the_first_layer() -> None:
+def test_what_weight_decay_acts_on() -> None:
     module = classifier(toy_task(), 5, weight_decay=0.25)
-    first, rest = module.configure_optimizers().param_groups
-    assert (first["weight_decay"], rest["weight_decay"]) == (0.25, 0.0)
-    assert {id(p) for p in first["params"]} == {id(p) for p in module.model.convs[0].parameters()}
-    assert {id(p) for p in rest["params"]} == {id(p) for p in module.model.convs[1].parameters()}
-
-
-def test_weight_decay_of_all() -> None:
-    module = classifier(toy_task(), 5, decay="all")
-    (group,) = module.configure_optimizers().param_groups
-    assert group["weight_decay"] == 5e-4
-    assert len(group["params"]) == 4
-
-
-def test_a_model_without_a_first_layer() -> None:
+    for group, layer, decay in zip(
+        module.configure_optimizers().param_groups, module.model.convs, (0.25, 0.0), strict=True
+    ):
+        assert group["weight_decay"] == decay
+        assert {id(p) for p in group["params"]} == {id(p) for p in layer.parameters()}
+    (group,) = classifier(toy_task(), 5, decay="all").configure_optimizers().param_groups
+    assert (group["weight_decay"], len(group["params"])) == (5e-4, 4)
     with pytest.raises(ValueError, match=r"optimizer\.decay: 'first' needs a model with first_layer"):
         NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(), 5)
     NodeClassifier(torch.nn.Linear(2, 2), toy_task(), OptimizerConfig(decay="all"), 5)

@@ -59,12 +59,12 @@ def test_micro_f1_counts_all_labels_alike() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_scores_of_half_precision_logits(dtype: torch.dtype) -> None:
+def test_scores_of_half_precision_logits_and_of_missing_classes(dtype: torch.dtype) -> None:
     logits = torch.tensor([[2.0, -1.0], [0.5, 1.5], [-1.0, 3.0], [1.0, 0.0]]).to(dtype)
-    y = torch.tensor([0, 1, 1, 1])
     scores = make_scores(dataset(2, "roc_auc"))
-    assert float(scores["accuracy"](logits, y)) == 0.75
-    assert float(scores["roc_auc"](logits, y)) == 1.0
+    for y, accuracy in (([0, 1, 1, 1], 0.75), ([0, -1, -1, 1], 0.5)):
+        assert float(scores["accuracy"](logits, torch.tensor(y))) == accuracy
+        assert float(scores["roc_auc"](logits, torch.tensor(y))) == 1.0
 
 
 def test_metrics_that_do_not_go_with_the_labels() -> None:
@@ -94,15 +94,13 @@ def test_scores_are_those_of_torchmetrics() -> None:
 
 
 @pytest.mark.parametrize("label", [0, 1])
-def test_a_share_of_nothing_is_zero(label: int) -> None:
-    y = torch.full((6,), label)
-    assert float(make_scores(dataset(2, "roc_auc"))["roc_auc"](torch.randn(6, 2), y)) == 0
-    no_labels = torch.zeros(6, 3)
-    scores = make_scores(dataset(3, "micro_f1", several=True))
-    assert float(scores["micro_f1"](-torch.ones(6, 3), no_labels)) == 0
-    assert (
-        float(make_scores(dataset(3, "accuracy"))["accuracy"](torch.zeros(0, 3), torch.zeros(0).long())) == 0
-    )
+def test_a_fraction_of_nothing_is_zero(label: int) -> None:
+    for base, name, logits, y in (
+        (dataset(2, "roc_auc"), "roc_auc", torch.randn(6, 2), torch.full((6,), label)),
+        (dataset(3, "micro_f1", several=True), "micro_f1", -torch.ones(6, 3), torch.zeros(6, 3)),
+        (dataset(3, "accuracy"), "accuracy", torch.zeros(0, 3), torch.zeros(0).long()),
+    ):
+        assert float(make_scores(base)[name](logits, y)) == 0
 
 
 @pytest.mark.gpu
@@ -181,28 +179,19 @@ def test_losses_leave_out_what_is_missing() -> None:
     outputs, numbers_to_predict = torch.randn(20, 2), with_gaps(torch.randn(20, 2))
     known = ~numbers_to_predict.isnan()
     error = (outputs - numbers_to_predict)[known]
-    torch.testing.assert_close(make_loss(numbers("mae", 2))(outputs, numbers_to_predict), error.abs().mean())
-    torch.testing.assert_close(
-        make_loss(numbers("mse", 2))(outputs, numbers_to_predict), error.square().mean()
-    )
-    torch.testing.assert_close(
-        make_loss(numbers("r2", 2))(outputs, numbers_to_predict), error.square().mean()
-    )
+    for metric, want in (("mae", error.abs()), ("mse", error.square()), ("r2", error.square())):
+        loss = make_loss(numbers(metric, 2))
+        torch.testing.assert_close(loss(outputs, numbers_to_predict), want.mean())
 
 
 def test_items_of_which_something_is_known() -> None:
-    items = torch.tensor([3, 0, 2])
-    nan = torch.nan
-    assert known_items(items, torch.tensor([1, 0, -1, 0])).tolist() == [3, 0]
-    assert known_items(items, torch.tensor([nan, 0.0, 1.0, nan])).tolist() == [2]
-    table = torch.tensor([[nan, nan], [nan, nan], [nan, 0.0], [1.0, 1.0]])
-    assert known_items(items, table).tolist() == [3, 2]
-
-
-def test_the_accuracy_of_known_classes() -> None:
-    logits = torch.eye(3)
-    score = make_scores(dataset(3, "accuracy"))["accuracy"]
-    assert float(score(logits, torch.tensor([0, -1, 0]))) == 0.5
+    items, nan = torch.tensor([3, 0, 2]), torch.nan
+    for y, known in (
+        ([1, 0, -1, 0], [3, 0]),
+        ([nan, 0.0, 1.0, nan], [2]),
+        ([[nan, nan], [nan, nan], [nan, 0.0], [1.0, 1.0]], [3, 2]),
+    ):
+        assert known_items(items, torch.tensor(y)).tolist() == known
 
 
 def test_how_scores_are_shown() -> None:

@@ -39,18 +39,16 @@ def test_confusion_is_torchmetrics() -> None:
     assert confusion_matrix(several, logits, several.y) is None
 
 
-def test_without_matplotlib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_not_be_drawn_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plots").write_text("a file")
+    with pytest.warns(RunFolderWarning, match=r"curves\.png can't be written"):
+        assert write_plots(tmp_path / "plots", [], None, steps_per_epoch=1, title="") == []
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.warns(RunFolderWarning, match="no plots are drawn, as matplotlib is missing"):
         assert write_plots(tmp_path, [], None, steps_per_epoch=1, title="") == []
 
 
-def test_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
-    (tmp_path / "plots").write_text("a file")
-    with pytest.warns(RunFolderWarning, match=r"curves\.png can't be written"):
-        assert write_plots(tmp_path / "plots", [], None, steps_per_epoch=1, title="") == []
-
-
 def test_many_classes(tmp_path: Path) -> None:
-    written = write_plots(tmp_path, [], torch.eye(40, dtype=torch.int64), steps_per_epoch=1, title="toy")
+    counts = torch.eye(40, dtype=torch.int64)
+    written = write_plots(tmp_path, [], counts, steps_per_epoch=1, title="toy")
     assert [file.name for file in written] == ["curves.png", "confusion.png"]

@@ -34,9 +34,13 @@ def test_that_many_steps_are_profiled(epochs: int, steps: int, seen: int, tmp_pa
 
 
 def test_a_profiled_run_trains_the_same_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a folder too, where nothing is profiled."""
     _, plain = run(tmp_path / "plain")
+    _, unseen = run(None, profile=4)
+    assert capsys.readouterr().out == ""
     _, profiled = run(tmp_path / "profiled", profile=4)
     assert all(map(torch.equal, plain, profiled))
+    assert all(map(torch.equal, plain, unseen))
     assert "Operations and ranges, for a step" in capsys.readouterr().out
 
 
@@ -55,10 +59,6 @@ def test_a_run_that_stops_early_is_profiled_as_far_as_it_came(tmp_path: Path) ->
         train_toy(tmp_path / "run", module=module, log_every=1, profile=100)
     assert not (tmp_path / "run" / "profile" / "trace.json").exists()
     assert run(tmp_path / "next", profile=2)[0] == 12  # no profiler is left behind
-
-
-def test_without_a_folder_nothing_is_profiled() -> None:
-    assert run(None, profile=2)[0] == 12
 
 
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True, "3"])

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse.data.datasets import GraphDataset
-from gnnsparse.data.graph_batches import BlockBatches
+from gnnsparse.data.graph_batches import BlockBatches, PaddedBlocks
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.runtime.padding import Padding
@@ -42,36 +42,6 @@ def bound_of(sizes: torch.Tensor, count: int) -> int:
     left = (items - count) / max(items - 1, 1)  # drawing without repeats makes sums differ less
     deviation = float(exact.std(correction=0)) * math.sqrt(count * left)
     return min(largest, math.ceil(count * float(exact.mean()) + _DEVIATIONS * deviation))
-
-
-class StaticGraphs:
-    """Static buffers for batches of `count` training graphs."""
-
-    def __init__(self, data: GraphData, count: int) -> None:
-        self._data = data
-        nodes, edges = (bound_of(sizes, count) for sizes in data.blocks.sizes(data.parts["train"]))
-        # One row more than nodes: nonzeros that belong to no row have its column.
-        rounded = [-(-size // _MULTIPLE) * _MULTIPLE for size in (nodes + 1, max(edges, 1))]
-        self._padded = data.blocks.padded(count, *rounded)
-
-    def fits(self, graphs: torch.Tensor) -> bool:
-        """Return whether the buffers have room for graphs, int64 [count] on the CPU."""
-        sizes = [int(size.sum()) for size in self._data.blocks.sizes(graphs)]
-        return all(size <= most for size, most in zip(sizes, self._padded.capacity, strict=True))
-
-    def load(self, graphs: torch.Tensor) -> None:
-        """Copy the numbers of graphs, int64 [count] on the CPU, to the device."""
-        self._padded.chosen[:-1].copy_(graphs, non_blocking=True)
-
-    def batch(self) -> GraphsBatch:
-        """Put the batch together, of the graphs that `load` was given."""
-        padded, data = self._padded, self._data
-        padded.assemble()
-        x = data.x.index_select(0, padded.rows.clamp(max=data.x.shape[0] - 1))
-        # Whatever padding holds must be finite, since weights' gradients are products with zeros there.
-        x.masked_fill_(~padded.padding.real, 0)
-        y = data.y.index_select(0, padded.chosen[:-1])
-        return GraphsBatch(x, padded.adj, padded.graph_ptr, y, data, padded.padding)
 
 
 #: Most nodes of a batch that is scored, unless a single graph has more.
@@ -193,16 +163,18 @@ class GraphData(MiniBatchData):
         return BatchSource(self._step_inputs(), next(iter(self.chunks("val"))))
 
     def _step_inputs(self) -> Iterator[StepInput]:
-        buffers: dict[int, StaticGraphs] = {}
+        buffers: dict[int, PaddedBlocks] = {}
         was_large = False
         for _, batches in shuffled_epochs(self, self.train_items, self.batch_size, self.seed):
             for ids in batches:
                 count, graphs = ids.numel(), self.parts["train"][ids]
                 if count not in buffers:
-                    buffers[count] = StaticGraphs(self, count)
+                    buffers[count] = self._padded(count)
                 static, single = buffers[count], partial(self.gather, "train", ids)
-                if static.fits(graphs):
-                    yield StepInput(single, static, partial(static.load, graphs), static.batch)
+                sizes = [int(size.sum()) for size in self.blocks.sizes(graphs)]
+                if all(size <= most for size, most in zip(sizes, static.capacity, strict=True)):
+                    load = partial(static.chosen[:-1].copy_, graphs, non_blocking=True)
+                    yield StepInput(single, static, load, partial(self._static_batch, static))
                     continue
                 if not was_large:
                     _log.info(
@@ -210,6 +182,22 @@ class GraphData(MiniBatchData):
                     )
                 was_large = True
                 yield StepInput(single)
+
+    def _padded(self, count: int) -> PaddedBlocks:
+        """Make static buffers for batches of `count` training graphs."""
+        nodes, edges = (bound_of(sizes, count) for sizes in self.blocks.sizes(self.parts["train"]))
+        # One row more than nodes: nonzeros that belong to no row have its column.
+        rounded = [-(-size // _MULTIPLE) * _MULTIPLE for size in (nodes + 1, max(edges, 1))]
+        return self.blocks.padded(count, *rounded)
+
+    def _static_batch(self, padded: PaddedBlocks) -> GraphsBatch:
+        """Put the batch in static buffers together, of the graphs whose numbers were copied there."""
+        padded.assemble()
+        x = self.x.index_select(0, padded.rows.clamp(max=self.x.shape[0] - 1))
+        # Whatever padding holds must be finite, since weights' gradients are products with zeros there.
+        x.masked_fill_(~padded.padding.real, 0)
+        y = self.y.index_select(0, padded.chosen[:-1])
+        return GraphsBatch(x, padded.adj, padded.graph_ptr, y, self, padded.padding)
 
     def chunks(self, part: str) -> Iterator[GraphsBatch]:
         """Yield all graphs of a part in their order, in batches."""
