@@ -16,26 +16,6 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 
-__all__ = [
-    "MemoryLimit",
-    "available_memory",
-    "bad_type",
-    "bad_value",
-    "check_array",
-    "check_choice",
-    "check_device",
-    "check_flag",
-    "check_integer",
-    "check_memory",
-    "check_number",
-    "check_share",
-    "check_tensor",
-    "device_of",
-    "is_out_of_memory",
-    "naming",
-    "shown",
-]
-
 #: Bytes below which no limit of memory is looked up, so that small calls stay fast.
 _SMALL = 2**26
 _LARGEST = 2**63 - 1

@@ -10,8 +10,6 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value
 
-__all__ = ["PRECISIONS", "ROUNDED_PRECISIONS", "Precision", "dense_view", "round_operand"]
-
 
 class Precision(str, enum.Enum):
     """Arithmetic of a sparse product. Sums are float32, or exact, in every precision.

@@ -17,8 +17,6 @@ from gnnsparse.formats.packing import entry_parts, read_records
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = ["ARRAYS", "ArrayRule", "BlockedMatrix", "check_blocked"]
-
 
 def _bits(values: torch.Tensor) -> torch.Tensor:
     """Return the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""

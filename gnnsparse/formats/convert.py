@@ -11,8 +11,6 @@ from gnnsparse.formats.csr import Csr, run_cuda
 from gnnsparse.formats.packing import empty_entries, pack_records
 from gnnsparse.runtime.device import path
 
-__all__ = ["convert", "count_slots", "place_values", "short_row_limits", "value_places"]
-
 #: The largest threshold that is chosen: beyond it tiles become no denser, and the work of the CUDA cores
 #: grows (RSH-SpMM, section 4.3.2).
 _MOST_DEFAULT_THRESHOLD = 6

@@ -16,23 +16,6 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = [
-    "Csr",
-    "Locality",
-    "PaddedCsr",
-    "check_ascending",
-    "check_csr",
-    "check_host_array",
-    "check_offsets",
-    "check_permutation",
-    "check_range",
-    "coo_to_csr",
-    "index_dtype",
-    "measure_locality",
-    "run_cuda",
-    "send_by_value",
-]
-
 _MAX_INT32 = 2**31 - 1
 
 #: Nonzeros that `Csr.count_near` takes at a time, and fewer on a CPU, where they stay in its cache.

@@ -8,8 +8,6 @@ import torch
 
 from gnnsparse import _native
 
-__all__ = ["Bricks", "empty_entries", "entry_parts", "pack_records", "paper_bytes", "read_records"]
-
 #: Of values of 32 bits: a group of entries is its values and, behind them, its places of 16 bits.
 _GROUP = _native.ENTRY_LAYOUTS["word_entries"]["group"]
 

@@ -9,21 +9,6 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 
-__all__ = [
-    "COARSENINGS",
-    "GRIDS",
-    "POLICY_BLOCKS",
-    "RECORD_POLICY",
-    "STAGINGS",
-    "TILE_POLICY",
-    "X_LOADS",
-    "WindowPolicy",
-    "packed_changes",
-    "packed_kernel",
-    "policy_changes",
-    "why_not_packed",
-]
-
 #: How the lanes of a warp load the rows of X.
 X_LOADS = ("vector", "coalesced", "plain")
 #: How blocks of A reach the registers.

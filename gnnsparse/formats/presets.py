@@ -16,8 +16,6 @@ from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.registry import Option
 
-__all__ = ["MOST_SHORT_NNZ"]
-
 #: Bytes of an offset or an index.
 _INDEX = 4
 

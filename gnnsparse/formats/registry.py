@@ -15,18 +15,6 @@ from gnnsparse.registry import Names, Option, Registry, check_options
 if TYPE_CHECKING:
     from gnnsparse.formats.blocked import BlockedMatrix
 
-__all__ = [
-    "FORMAT_NAMES",
-    "PRESETS",
-    "Preset",
-    "check_precision",
-    "exclusive_preset",
-    "format_spec",
-    "operations",
-    "register_preset",
-    "require_operation",
-]
-
 #: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
 Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
 #: Changes a preset's policy for a precision.

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer
 
-__all__ = ["ENCODINGS", "FormatSpec"]
-
 #: How the nonzeros of a block can be stored.
 ENCODINGS = tuple(_native.ENCODING_CODES)
 #: The most rows or columns of a panel, a block or a brick. Products of two of them fit into 32 bits.

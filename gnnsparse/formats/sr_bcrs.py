@@ -12,8 +12,6 @@ from gnnsparse.formats.registry import register_preset
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 
-__all__: list[str] = []
-
 
 def _blocks_of_32_bits(spec: FormatSpec, precision: Precision, density: float) -> FormatSpec:
     """Blocks as wide as those of ME-BCRS: 8 columns at 16 bits and 4 at 32 (FlashSparse, section 3.3)."""

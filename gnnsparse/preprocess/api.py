@@ -23,8 +23,6 @@ from gnnsparse.runtime.functorch import runs_outside
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 
-__all__ = ["prepare"]
-
 
 @runs_outside
 def prepare(

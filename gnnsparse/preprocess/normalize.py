@@ -10,8 +10,6 @@ from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Weighted", "normalize", "symmetric_scales"]
-
 
 @dataclass(frozen=True, eq=False)
 class Weighted:

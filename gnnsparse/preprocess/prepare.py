@@ -22,8 +22,6 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import Prepared, inverse
 from gnnsparse.sparse.saved import is_finite, pack, plain_format, unpack
 
-__all__ = ["Recipe", "build", "check_size", "prepare_arrays", "prepare_weighted"]
-
 #: Bytes of memory on the CPU that each row of a matrix takes at the least while it is prepared: with each
 #: normalisation, in a blocked format, and when rows are reordered. Each is a measured peak, rounded down.
 _ROW_BYTES = {None: 24, "mean": 40, "gcn": 56}

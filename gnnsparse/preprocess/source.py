@@ -24,8 +24,6 @@ from gnnsparse.sparse.graph import (
     value_tensor,
 )
 
-__all__ = ["Source", "is_pyg_data", "read_source"]
-
 
 def is_pyg_data(value: Any) -> bool:
     """Return whether a value is a torch_geometric.data.Data, or of a subclass."""

@@ -34,8 +34,6 @@ from gnnsparse.runtime.cache_files import (
     write_file,
 )
 
-__all__ = ["CACHE_VERSION", "CacheEntry", "CacheWarning", "GraphCache"]
-
 #: A part of every key, to be raised when the meaning of the stored arrays changes.
 CACHE_VERSION = 3
 _DEFAULT_CAP = 20 * 2**30

@@ -24,8 +24,6 @@ import torch
 from gnnsparse.errors import check_memory
 from gnnsparse.runtime.hashing import digest, fingerprint, raw_bytes
 
-__all__ = ["DamagedError", "NotOursError", "OpenFile", "file_kind", "may_remove", "open_file", "write_file"]
-
 _MARK = "gnnsparse-cache"
 _HEAD_BYTES = 1 << 16
 _MOST_HEADER_BYTES = 1 << 24

@@ -17,25 +17,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gnnsparse import _native
 
-__all__ = [
-    "GATHER_FLOOR_WORDS",
-    "HALF_VECTOR_BYTES",
-    "NARROW_WIDTH",
-    "PANEL_K_TILE",
-    "SCORE_ROWS",
-    "SECTOR_BYTES",
-    "SLICE_BYTES",
-    "TALL_ROWS",
-    "VECTOR_BYTES",
-    "WINDOW_K_TILE",
-    "CudaPath",
-    "Device",
-    "describe_device",
-    "partial_width",
-    "path",
-    "use",
-]
-
 #: Column slots in a K tile of the panel kernels, and in one of the window kernels.
 PANEL_K_TILE, WINDOW_K_TILE = _native.PANEL_K_TILE, _native.WINDOW_K_TILE
 #: Bytes of a row of X that a warp of the panel kernels multiplies at a time (a slice).

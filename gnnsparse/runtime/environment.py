@@ -18,11 +18,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "DEVICES", "commit_of", "describe_environment", "device_name", "log_shown", "without_pipe",
-    "write_bytes", "write_json", "write_text",
-]  # fmt: skip
-
 #: What a `device` option accepts; "auto" is CUDA if a GPU can be used, else the CPU.
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -17,17 +17,6 @@ from torch._C import _functorch
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 
-__all__ = [
-    "alive",
-    "innermost",
-    "is_batch_of_gradients",
-    "is_eager",
-    "materialised",
-    "outside",
-    "runs_outside",
-    "unwrapped",
-]
-
 
 def is_eager() -> bool:
     """Return whether a call can go straight to a kernel: no trace, transform or forward-mode AD level."""

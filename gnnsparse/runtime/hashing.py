@@ -10,8 +10,6 @@ import xxhash
 
 from gnnsparse.runtime.functorch import materialised
 
-__all__ = ["digest", "fingerprint", "raw_bytes"]
-
 
 def raw_bytes(tensor: torch.Tensor) -> memoryview:
     """Return the elements of a tensor as bytes, in row-major order. They are copied only if they must be."""

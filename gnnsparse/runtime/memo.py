@@ -16,18 +16,6 @@ from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.nvtx import ranges_are_on
 
-__all__ = [
-    "DispatchCache",
-    "ForkLock",
-    "Launchable",
-    "Memo",
-    "Multiplier",
-    "Streams",
-    "cached_property",
-    "made_once",
-    "tensors_of",
-]
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MISSING = object()

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 
 import torch
 
-__all__ = ["PREFIX", "ranged", "ranges_are_on"]
-
 #: What the names of ranges begin with.
 PREFIX = "gnnsparse."
 _VARIABLE = "GNNSPARSE_NVTX"

@@ -12,8 +12,6 @@ import torch
 
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = ["Padding", "current_padding", "padded"]
-
 #: Rows that are summed one after another; the sums of so many rows are summed then.
 _CHUNK = 32
 

@@ -18,8 +18,6 @@ from typing import Any, BinaryIO
 
 from gnnsparse.errors import bad_value, check_memory
 
-__all__ = ["MAX_DEFLATE", "check_inflated", "open_regular", "open_text", "read_json", "read_small", "reading"]
-
 #: Exceptions that reading a damaged file raises, in addition to ValueError.
 _DAMAGED = (
     EOFError, NotImplementedError, OverflowError, RecursionError, gzip.BadGzipFile, struct.error,

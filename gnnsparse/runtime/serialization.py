@@ -12,9 +12,6 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["PlainError", "from_plain", "to_plain"]
-
-
 _MAX_INTEGER = 2**63 - 1
 
 

@@ -13,8 +13,6 @@ from dataclasses import dataclass, replace
 
 import torch
 
-__all__ = ["CaptureError", "Timing", "cache_flusher", "capture", "measure"]
-
 #: A CUDA graph is filled with calls for about this many milliseconds, and with at most this many calls.
 _GRAPH_MS = 1.0
 _GRAPH_CALLS = 20

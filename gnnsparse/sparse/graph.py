@@ -23,18 +23,6 @@ from gnnsparse.runtime.functorch import runs_outside, unwrapped
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = [
-    "Exported",
-    "SparseGraph",
-    "check_edge_index",
-    "index_tensor",
-    "merge_values",
-    "node_count",
-    "restore_graph",
-    "scipy_parts",
-    "value_tensor",
-]
-
 _LAYOUTS = ("csr", "coo", "csc")
 
 

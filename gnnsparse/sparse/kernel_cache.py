@@ -20,8 +20,6 @@ from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
 from gnnsparse.runtime.memo import DispatchCache, ForkLock, Memo, Streams, made_once
 
-__all__ = ["BoundCall", "KernelCache", "Product", "SddmmCall", "SpmmCall", "explicit_values"]
-
 
 @dataclass(frozen=True)
 class Product:

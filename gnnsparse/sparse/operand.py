@@ -35,8 +35,6 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import PRODUCTS, Prepared, check_product, inverse, tune
 from gnnsparse.sparse.saved import pack_operand, unpack_operand
 
-__all__ = ["SparseOperand", "bind_matmul", "operand_of", "restore_operand"]
-
 #: The operands of this process by their handles, the integers that stand for them in custom ops and in
 #: programs that are saved.
 _operands: weakref.WeakValueDictionary[int, SparseOperand] = weakref.WeakValueDictionary()

@@ -21,10 +21,6 @@ from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.memo import ForkLock, Memo, Streams, made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
-__all__ = [
-    "NORMALIZATIONS", "PRODUCTS", "Prepared", "assemble", "bind_tuner", "check_product", "inverse", "tune",
-]  # fmt: skip
-
 #: Names of the weights that `prepare` can compute.
 NORMALIZATIONS = ("gcn", "mean")
 #: The operations whose plans can be measured.

@@ -23,8 +23,6 @@ from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.prepared import NORMALIZATIONS, Prepared
 
-__all__ = ["check_file", "is_finite", "pack", "pack_operand", "plain_format", "unpack", "unpack_operand"]
-
 _SHARED = ("transpose_map", "edge_map", "values", "row_scale", "col_scale")
 _INDEX_DTYPES = (torch.int32, torch.int64)
 _MOST_NODES = 2**31 - 1

@@ -6,12 +6,11 @@ from gnnsparse.preprocess.reorder.registry import (
     REORDERINGS,
     Found,
     Method,
-    Option,
     Reordering,
     register_reordering,
     reorder,
 )
-from gnnsparse.registry import discover
+from gnnsparse.registry import Option, discover
 
 # isort: off
 # Imported in the order in which messages list them. `discover` imports the files that are not named here.

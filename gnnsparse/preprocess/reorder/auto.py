@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from gnnsparse.formats.csr import Csr
-from gnnsparse.preprocess.reorder.registry import METHODS, Found, Method, Option, register_reordering
+from gnnsparse.preprocess.reorder.registry import METHODS, Found, Method, register_reordering
+from gnnsparse.registry import Option
 
 __all__ = ["order_by_counts"]
 

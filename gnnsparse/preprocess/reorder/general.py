@@ -9,9 +9,8 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats.csr import Csr
-from gnnsparse.preprocess.reorder.registry import Option, register_reordering
-
-__all__ = ["order_by_communities", "order_by_degree", "order_by_parts", "reverse_cuthill_mckee"]
+from gnnsparse.preprocess.reorder.registry import register_reordering
+from gnnsparse.registry import Option
 
 
 @register_reordering("degree")

@@ -10,7 +10,8 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import check_memory
 from gnnsparse.formats.csr import Csr
-from gnnsparse.preprocess.reorder.registry import Found, Option, register_reordering
+from gnnsparse.preprocess.reorder.registry import Found, register_reordering
+from gnnsparse.registry import Option
 
 __all__ = ["order_by_clusters", "order_by_similarity", "shuffle_rows"]
 

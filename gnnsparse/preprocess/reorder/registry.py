@@ -18,18 +18,6 @@ from gnnsparse.formats.csr import Csr, Locality, check_csr, check_permutation, c
 from gnnsparse.registry import Names, Option, Registry, check_options
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "METHODS",
-    "REORDERINGS",
-    "Found",
-    "Method",
-    "Option",
-    "Reordering",
-    "register_reordering",
-    "reorder",
-    "undirected",
-]
-
 
 def undirected(csr: Csr) -> Csr:
     """Return the structure of A + A^T without its diagonal, for a square A on the CPU.
