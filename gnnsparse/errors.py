@@ -63,9 +63,7 @@ def check_integer(
 def check_share(name: str, value: Any) -> float:
     """Return `value` if it is a number in [0, 1), else raise."""
     accepted = "a number in [0, 1)"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type(name, value, accepted)
-    if not 0 <= value < 1:
+    if not 0 <= check_number(name, value, accepted) < 1:
         bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return float(value)
 
@@ -216,8 +214,6 @@ def available_memory() -> MemoryLimit:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error says that memory of the CPU or of a GPU could not be allocated."""
-    import torch
-
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     if isinstance(error, OSError):
@@ -259,11 +255,9 @@ def _cgroup() -> Iterator[MemoryLimit]:
         if controllers and "memory" not in controllers.split(","):
             continue
         base = _CGROUPS / "memory" if controllers else _CGROUPS
-        names = (
-            ("memory.limit_in_bytes", "memory.usage_in_bytes")
-            if controllers
-            else ("memory.max", "memory.current")
-        )
+        names = ("memory.max", "memory.current")
+        if controllers:
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
         parts = [part for part in path.split("/") if part and part != ".."]
         # In a container the path may be that of the host, of which only the root is to be seen.
         for depth in range(len(parts), -1, -1):

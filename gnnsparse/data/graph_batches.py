@@ -262,7 +262,7 @@ class PaddedBlocks:
             if own is not None and all_of is not None:
                 own.copy_(all_of[at])
         self._prepared.renew()
-        self.padding = Padding.of(node_ends[-1], self.rows.numel())
+        self.padding = Padding(node_ends[-1], self.rows.numel())
 
 
 def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

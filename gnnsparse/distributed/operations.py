@@ -22,8 +22,8 @@ from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
 from gnnsparse.ops.arguments import FLOATS, check_features
 from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
+from gnnsparse.preprocess.api import Recipe, prepare_weighted
 from gnnsparse.preprocess.normalize import Weighted
-from gnnsparse.preprocess.prepare import Recipe, prepare_weighted
 from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.memo import cached_property

@@ -27,10 +27,6 @@ def index_dtype(count: int) -> torch.dtype:
     return torch.int32 if count <= _MAX_INT32 else torch.int64
 
 
-def _threads() -> int:
-    return torch.get_num_threads()
-
-
 def send_by_value(kind: type) -> None:
     """Make torch.multiprocessing send objects of a class as bytes, as an ordinary pickle holds them.
 
@@ -92,7 +88,7 @@ class Csr:
     def is_canonical(self) -> bool:
         """Whether the columns of each row ascend without repeats."""
         if self.device.type == "cpu":
-            return _native.is_canonical(self.indptr, self.indices, _threads())
+            return _native.is_canonical(self.indptr, self.indices, torch.get_num_threads())
         if self.nnz < 2:
             return True
         starts = torch.zeros(self.nnz + 1, dtype=torch.bool, device=self.device)
@@ -147,7 +143,7 @@ class Csr:
         self.check_scratch(bytes_per_column=24)
         out = indptr, indices, source = self._empty(self.cols)
         if self.device.type == "cpu":
-            _native.transpose(self.view, *out, _threads())
+            _native.transpose(self.view, *out, torch.get_num_threads())
         else:
             run_cuda(self.device, lambda *ws: _native.cuda_transpose(self.view, *out, *ws))
         return Csr(indptr, indices, self.rows), source
@@ -159,7 +155,7 @@ class Csr:
             csr, source = self._gather_rows(order.long(), self.nnz)
             return csr, source.to(index_dtype(self.nnz))
         indptr, indices, source = self._empty(self.rows)
-        _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, _threads())
+        _native.permute_rows(self.view, order.contiguous(), indptr, indices, source, torch.get_num_threads())
         return Csr(indptr, indices, self.cols), source
 
     def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
@@ -188,12 +184,12 @@ class Csr:
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
-        _native.add_self_loops(self.view, indptr, None, None, _threads())
+        _native.add_self_loops(self.view, indptr, None, None, torch.get_num_threads())
         nnz = int(indptr[-1])
         indices = torch.empty(nnz, dtype=torch.int32, device="cpu")
         source = torch.empty(nnz, dtype=index_dtype(self.nnz), device="cpu")
         if nnz:
-            _native.add_self_loops(self.view, indptr, indices, source, _threads())
+            _native.add_self_loops(self.view, indptr, indices, source, torch.get_num_threads())
         return Csr(indptr, indices, self.cols), source
 
     def _add_self_loops_by_sorting(self) -> tuple[Csr, torch.Tensor]:
@@ -211,11 +207,11 @@ class Csr:
     def count_columns(self, height: int, order: torch.Tensor | None = None) -> torch.Tensor:
         """Count the distinct columns of each `height` rows, in an order or the stored one, int64 [groups]."""
         host = self.to(torch.device("cpu"))
-        host.check_scratch(bytes_per_column=12 * _threads())
+        host.check_scratch(bytes_per_column=12 * torch.get_num_threads())
         counts = torch.zeros(-(-self.rows // height), dtype=torch.int64, device="cpu")
         if order is not None:
             order = order.to(device="cpu", dtype=torch.int32).contiguous()
-        _native.count_columns(host.view, order, height, counts, _threads())
+        _native.count_columns(host.view, order, height, counts, torch.get_num_threads())
         return counts
 
 
@@ -265,7 +261,7 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
     if edges == 0:
         nnz = 0
     elif device.type == "cpu":
-        nnz = _native.coo_to_csr(pairs, rows, *out, _threads())
+        nnz = _native.coo_to_csr(pairs, rows, *out, torch.get_num_threads())
     else:
         run_cuda(device, lambda *ws: _native.cuda_coo_to_csr(pairs, rows, cols, *out, *ws))
         nnz = int(indptr[-1])
@@ -295,7 +291,7 @@ def check_host_array(
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
     """Raise a ValueError that names the first index outside [0, limit), where `limit` is the number `of`."""
     if indices.device.type == "cpu":
-        at = _native.first_out_of_range(indices, limit, _threads())
+        at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
     else:
         bad = ((indices < 0) | (indices >= limit)).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -313,7 +309,7 @@ def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
     if first != 0 or end != last:
         bad_value(name, f"runs from {first} to {end}; accepted: 0 to {last}")
     if offsets.device.type == "cpu":
-        at = _native.first_decreasing(offsets, _threads())
+        at = _native.first_decreasing(offsets, torch.get_num_threads())
     else:
         bad = (offsets.diff() < 0).nonzero()
         at = int(bad[0]) if bad.numel() else -1
@@ -334,7 +330,7 @@ def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1)
 def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
     """Raise ValueError unless an int32 or int64 array holds each number below `count` once."""
     check_host_array(name, indices, _INDEX_DTYPES, count)
-    if not _native.is_permutation(indices, _threads()):
+    if not _native.is_permutation(indices, torch.get_num_threads()):
         check_range(name, indices, count)
         bad_value(name, f"repeats an element; accepted: each number below {count} once")
 

@@ -40,14 +40,10 @@ _ALIGNMENT = 16
 
 @dataclass(frozen=True, eq=False)
 class Bricks:
-    """The bricks of all records, in their order.
+    """The bricks of all records, in their order: their block, brick column in it and rows, int64 [bricks].
 
-    Attributes:
-        block: int64 [bricks], the block of each brick.
-        column: int64 [bricks], its brick column in the block.
-        row: int64 [bricks], its rows: row r of the brick is row 16 * row + r of the panel.
-        bitmap: uint8 [bricks, 8], its bits row by row, the least significant first.
-        values: the values of the nonzeros, brick after brick and row by row in a brick.
+    Row r of a brick is row 16 * row + r of the panel. `bitmap` has its bits row by row, the least significant
+    first, uint8 [bricks, 8]; `values` those of the nonzeros, brick after brick and row by row.
     """
 
     block: torch.Tensor

@@ -123,7 +123,7 @@ def _window(kernels: KernelCache, plan: WindowPlan) -> _Launch:
         plan.tile_limit, for_scores=True, balance=plan.balance, concurrent=plan.concurrent_windows
     )
     name = "window" if kernels.require_blocked().spec.encoding == "bitmap" else "blocks"
-    return f"cuda_sddmm_{name}", (kernels.blocked_view(weighted=False), _rows(kernels), work.view)
+    return f"cuda_sddmm_{name}", (kernels.view(0, False), _rows(kernels), work.view)
 
 
 _LAUNCHES: dict[type[Plan], Callable[[KernelCache, Any], _Launch]] = {

@@ -190,7 +190,7 @@ def _panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) 
         unpacked=problem.record.memory.unpacked_bytes if whole == SLICE_BYTES else SLICE_BYTES,
     )  # fmt: skip
     return _Bound(
-        "panel", kernels.panel_view(height, not plan.prescale),
+        "panel", kernels.view(height, not plan.prescale),
         path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean)),
         kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels),
         make_load(halves=values is None and _reads_halves(problem, reads)), height,
@@ -234,11 +234,11 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
         )  # fmt: skip
         # Empty rows may be neither in a window nor in the rows that are kept out: nothing writes them.
         return _Bound(
-            kernel, kernels.blocked_view(weighted=False),
+            kernel, kernels.view(0, False),
             path().native.StoredRows(None, row_ids, scale), work, load, spec.item_rows, (how,),
             clears=spec.split_short_rows, launches=False,
         )  # fmt: skip
-    indptr, own_view = kernels.csr.indptr, kernels.blocked_view(weighted=not edge_values)
+    indptr, own_view = kernels.csr.indptr, kernels.view(0, not edge_values)
     residual = _residual(kernels, plan.residual, load, mean)
     places, policy = kernels.value_places if places_values else None, _policy(kernels, blocked, plan)
 

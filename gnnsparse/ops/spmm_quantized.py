@@ -121,7 +121,7 @@ def _on_panels(
     heights = eight_bit_heights(kernels.quantization, values is not None)
     height = plan.height if plan.height in heights else heights[0]
     work = kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels)
-    view, items, partials = kernels.panel_view(height, False), work.view, work.partials
+    view, items, partials = kernels.view(height, False), work.view, work.partials
     of_rows = path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean))
 
     def run(stored: StoredX, values: torch.Tensor | None) -> torch.Tensor:

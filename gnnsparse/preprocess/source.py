@@ -88,7 +88,8 @@ def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source
     if isinstance(data, torch.Tensor):
         return _torch_sparse(data)
     if _is_scipy(data):
-        return _scipy(data)
+        form, parts = scipy_parts(data)
+        return Source([*parts], ("scipy", form, data.shape), lambda: SparseGraph.from_scipy(data))
     bad_type("graph", data, _ACCEPTED)
 
 
@@ -155,17 +156,11 @@ def _reweighted(graph: SparseGraph, values: torch.Tensor | None) -> SparseGraph:
 
 def _torch_sparse(matrix: torch.Tensor) -> Source:
     check_device("graph", matrix)
-    parts: list[torch.Tensor | None] = []
-    if matrix.layout == torch.sparse_coo:
-        parts = [matrix._indices(), matrix._values()]
-    elif matrix.layout == torch.sparse_csr:
-        parts = [matrix.crow_indices(), matrix.col_indices(), matrix.values()]
-    elif matrix.layout == torch.sparse_csc:
-        parts = [matrix.ccol_indices(), matrix.row_indices(), matrix.values()]
+    names = {
+        torch.sparse_coo: ("_indices", "_values"),
+        torch.sparse_csr: ("crow_indices", "col_indices", "values"),
+        torch.sparse_csc: ("ccol_indices", "row_indices", "values"),
+    }
+    parts: list[torch.Tensor | None] = [getattr(matrix, name)() for name in names.get(matrix.layout, ())]
     parameters = ("torch", str(matrix.layout), tuple(matrix.shape))
     return Source(parts, parameters, lambda: SparseGraph.from_torch_sparse(matrix))
-
-
-def _scipy(matrix: Any) -> Source:
-    form, arrays = scipy_parts(matrix)
-    return Source([*arrays], ("scipy", form, matrix.shape), lambda: SparseGraph.from_scipy(matrix))

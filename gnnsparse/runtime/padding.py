@@ -24,11 +24,6 @@ class Padding:
     rows: int
     _segments: dict[int, tuple[torch.Tensor, _Segments]] = field(default_factory=dict, repr=False)
 
-    @classmethod
-    def of(cls, count: torch.Tensor, rows: int) -> Padding:
-        """Make the padding of `rows` rows, of which `count` (int32 or int64 []) are nodes."""
-        return cls(count, rows)
-
     # Made when they are first asked for: a model without batch norm needs none.
 
     @cached_property

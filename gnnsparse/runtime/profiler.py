@@ -6,11 +6,13 @@ import bisect
 import contextlib
 import errno
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -181,28 +183,22 @@ def _in_ranges(shadows: list[Any], kernels: list[Any]) -> Iterator[tuple[str, fl
 
 
 def _costs(events: Any, kernels: list[Any], shadows: list[Any], steps: int) -> tuple[OpCost, ...]:
-    sums: dict[tuple[str, str], list[float]] = {}
+    sums: defaultdict[tuple[str, str], Any] = defaultdict(lambda: np.zeros(3))
     for event in events:
         if event.device_type == DeviceType.CPU and not event.name.startswith(_OWN):
             # The profiler gives a range the GPU time of no kernel: `shadows` do.
             gpu = 0.0 if event.name.startswith(PREFIX) else event.self_device_time_total
-            _add(sums, (event.name, "host"), event.self_cpu_time_total, gpu)
+            sums[event.name, "host"] += (1, event.self_cpu_time_total, gpu)
     for name, gpu in _in_ranges(shadows, kernels):
         if (name, "host") in sums:
-            sums[name, "host"][2] += gpu
+            sums[name, "host"] += (0, 0, gpu)
     for event in kernels:
-        _add(sums, (event.name, "kernel"), 0.0, event.time_range.elapsed_us())
+        sums[event.name, "kernel"] += (1, 0, event.time_range.elapsed_us())
     found = [
         OpCost(*key, calls / steps, host / 1000 / steps, gpu / 1000 / steps)
-        for key, (calls, host, gpu) in sums.items()
+        for key, (calls, host, gpu) in ((key, total.tolist()) for key, total in sums.items())
     ]
     return tuple(sorted(found, key=lambda op: -max(op.host_ms, op.gpu_ms)))
-
-
-def _add(sums: dict[tuple[str, str], list[float]], key: tuple[str, str], host: float, gpu: float) -> None:
-    total = sums.setdefault(key, [0.0, 0.0, 0.0])
-    for place, value in enumerate((1.0, host, gpu)):
-        total[place] += value
 
 
 def profile_steps(

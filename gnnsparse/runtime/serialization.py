@@ -36,86 +36,62 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
     Raises a PlainError that names the value, from `where` on, if it is of another type, a number is negative,
     not finite or too large, or a key is missing or unknown.
     """
+    arguments = typing.get_args(kind)
     if kind is Any:
         return content
-    if isinstance(kind, type) and issubclass(kind, enum.Enum):
-        return _member(kind, content, where)
-    if dataclasses.is_dataclass(kind):
-        return _dataclass(kind, content, where)
     if isinstance(kind, types.UnionType):
-        (of,) = (part for part in typing.get_args(kind) if part is not types.NoneType)
+        (of,) = (part for part in arguments if part is not types.NoneType)
         return None if content is None else from_plain(of, content, where)
-    if kind in (int, float):
-        return _number(kind, content, where)
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        if content not in (accepted := [member.value for member in kind]):
+            _reject(where, content, ", ".join(map(str, accepted)))
+        return kind(content)
     if kind in (str, bool):
-        names = {str: "a text", bool: "true or false"}
-        return (
-            content
-            if isinstance(content, kind)
-            else _reject(where, f"got {reprlib.repr(content)}; accepted: {names[kind]}")
-        )
+        if not isinstance(content, kind):
+            _reject(where, content, "a text" if kind is str else "true or false")
+        return content
+    if kind in (int, float):
+        if isinstance(content, bool) or not isinstance(content, int if kind is int else (int, float)):
+            _reject(where, content, "an integer" if kind is int else "a number")
+        # Before the conversion, for which an integer may be too large.
+        if not 0 <= content <= (_MAX_INTEGER if isinstance(content, int) else sys.float_info.max):
+            _reject(where, content, "a finite number, 0 or more, integers below 2^63")
+        return kind(content)
+    if typing.get_origin(kind) is tuple:
+        if not isinstance(content, list):
+            _reject(where, content, "a list")
+        kinds = [arguments[0]] * len(content) if arguments[-1] is Ellipsis else arguments
+        if len(content) != len(kinds):
+            raise PlainError(f"{where}: has {len(content)} entries; accepted: {len(kinds)}")
+        pairs = zip(kinds, content, strict=True)
+        return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(pairs))
+    if not isinstance(content, dict):
+        _reject(where, content, "an object")
     return (
-        _tuple(kind, content, where) if typing.get_origin(kind) is tuple else _mapping(kind, content, where)
+        _dataclass(kind, content, where) if dataclasses.is_dataclass(kind) else _mapping(kind, content, where)
     )
 
 
-def _reject(where: str, problem: str) -> typing.NoReturn:
-    raise PlainError(f"{where}: {problem}")
+def _reject(where: str, content: Any, accepted: str) -> typing.NoReturn:
+    got = type(content).__name__ if accepted in ("a list", "an object") else reprlib.repr(content)
+    raise PlainError(f"{where}: got {got}; accepted: {accepted}")
 
 
-def _member(kind: type[enum.Enum], content: Any, where: str) -> enum.Enum:
-    try:
-        return kind(content)
-    except ValueError:
-        accepted = ", ".join(str(member.value) for member in kind)
-        _reject(where, f"got {reprlib.repr(content)}; accepted: {accepted}")
-
-
-def _number(kind: type, content: Any, where: str) -> Any:
-    if isinstance(content, bool) or not isinstance(content, int if kind is int else (int, float)):
-        _reject(
-            where, f"got {reprlib.repr(content)}; accepted: {'an integer' if kind is int else 'a number'}"
-        )
-    # Before the conversion, for which an integer may be too large.
-    if not 0 <= content <= (_MAX_INTEGER if isinstance(content, int) else sys.float_info.max):
-        _reject(
-            where, f"got {reprlib.repr(content)}; accepted: a finite number, 0 or more, integers below 2^63"
-        )
-    return kind(content)
-
-
-def _tuple(kind: Any, content: Any, where: str) -> Any:
-    arguments = typing.get_args(kind)
-    if not isinstance(content, list):
-        _reject(where, f"got {type(content).__name__}; accepted: a list")
-    if arguments[-1] is Ellipsis:
-        return tuple(from_plain(arguments[0], item, f"{where}[{i}]") for i, item in enumerate(content))
-    if len(content) != len(arguments):
-        _reject(where, f"has {len(content)} entries; accepted: {len(arguments)}")
-    pairs = zip(arguments, content, strict=True)
-    return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(pairs))
-
-
-def _mapping(kind: Any, content: Any, where: str) -> Any:
-    if not isinstance(content, dict):
-        _reject(where, f"got {type(content).__name__}; accepted: an object")
+def _mapping(kind: Any, content: dict[str, Any], where: str) -> Any:
     of_key, of_value = typing.get_args(kind)
     found = {}
     for key, value in content.items():
         if of_key is int and not re.fullmatch(r"[1-9]\d{0,17}", key):
-            _reject(where, f"has the entry {reprlib.repr(key)}; accepted: a positive integer")
+            raise PlainError(f"{where}: has the entry {reprlib.repr(key)}; accepted: a positive integer")
         found[of_key(key)] = from_plain(of_value, value, f"{where}.{key}")
     return types.MappingProxyType(found)
 
 
-def _dataclass(kind: Any, content: Any, where: str) -> Any:
-    if not isinstance(content, dict):
-        _reject(where, f"got {type(content).__name__}; accepted: an object")
+def _dataclass(kind: Any, content: dict[str, Any], where: str) -> Any:
     hints = typing.get_type_hints(kind)
     names = [field.name for field in dataclasses.fields(kind)]
     for key in (*names, *content):
-        if key not in content:
-            _reject(where, f"has no {key}; accepted: {', '.join(names)}")
-        if key not in names:
-            _reject(where, f"has the entry {reprlib.repr(key)}; accepted: {', '.join(names)}")
+        if key not in content or key not in names:
+            problem = f"has the entry {reprlib.repr(key)}" if key in content else f"has no {key}"
+            raise PlainError(f"{where}: {problem}; accepted: {', '.join(names)}")
     return kind(**{name: from_plain(hints[name], content[name], f"{where}.{name}") for name in names})

@@ -6,11 +6,11 @@ import contextlib
 import gc
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+import numpy as np
 import torch
 
 #: A CUDA graph is filled with calls for about this many milliseconds, and with at most this many calls.
@@ -36,13 +36,10 @@ class Timing:
     problem: str | None = None
 
     @classmethod
-    def of(cls, samples: list[float]) -> Timing:
+    def of(cls, samples: list[float], method: str = "clock", problem: str | None = None) -> Timing:
         """Compute the statistics of one or more samples, in milliseconds."""
-        quartiles = [samples[0]] * 3
-        if len(samples) > 1:
-            quartiles = statistics.quantiles(samples, n=4, method="inclusive")
-        median = statistics.median(samples)
-        return cls(median, min(samples), max(samples), len(samples), quartiles[0], quartiles[2])
+        fastest, lower, median, upper, slowest = np.quantile(samples, (0, 0.25, 0.5, 0.75, 1)).tolist()
+        return cls(median, fastest, slowest, len(samples), lower, upper, method, problem)
 
 
 class CaptureError(Exception):
@@ -225,7 +222,7 @@ def measure(
     problem = None
     if graph:
         try:
-            return replace(Timing.of(_graph_samples(call, repeats, warmup)), method="graph")
+            return Timing.of(_graph_samples(call, repeats, warmup), "graph")
         except CaptureError as error:
             problem = str(error)
-    return replace(Timing.of(_cuda_samples(call, repeats, before)), method="events", problem=problem)
+    return Timing.of(_cuda_samples(call, repeats, before), "events", problem)

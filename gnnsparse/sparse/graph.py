@@ -107,23 +107,17 @@ class Exported:
         """
         check_choice("layout", layout, _LAYOUTS)
         csr, values = self._with_values()
-        size = csr.rows, csr.cols
+        options: Any = {"size": (csr.rows, csr.cols), "dtype": torch.float32, "device": csr.device}
+        options["check_invariants"] = False
         if layout == "csc":
             transposed, source = csr.transpose()
-            return torch.sparse_csc_tensor(
-                transposed.indptr.clone(), transposed.indices.long(), values[source.long()], size,
-                dtype=torch.float32, device=csr.device, check_invariants=False,
-            )  # fmt: skip
+            arrays = transposed.indptr.clone(), transposed.indices.long(), values[source.long()]
+            return torch.sparse_csc_tensor(*arrays, **options)
         indices = csr.indices.long()
         if layout == "coo":
-            return torch.sparse_coo_tensor(
-                torch.stack([csr.row_index(), indices]), values.clone(), size, dtype=torch.float32,
-                device=csr.device, is_coalesced=True, check_invariants=False,
-            )  # fmt: skip
-        return torch.sparse_csr_tensor(
-            csr.indptr.clone(), indices, values.clone(), size, dtype=torch.float32, device=csr.device,
-            check_invariants=False,
-        )  # fmt: skip
+            places = torch.stack([csr.row_index(), indices])
+            return torch.sparse_coo_tensor(places, values.clone(), is_coalesced=True, **options)
+        return torch.sparse_csr_tensor(csr.indptr.clone(), indices, values.clone(), **options)
 
     @runs_outside
     def to_dense(self) -> torch.Tensor:

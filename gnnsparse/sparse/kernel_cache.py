@@ -88,25 +88,17 @@ class KernelCache:
     factors that are None are 1. It may be used from several threads and CUDA streams at a time.
 
     Attributes:
-        csr: the structure, rows in stored order.
-        row_ids: int32 [rows], the matrix row of each stored row; None: stored row i is matrix row i.
-        blocked: the structure in the blocked format that the matrix was prepared in, or None.
-        given_values: float32 [nnz], values in the nonzero order of A, or None.
-        value_index: int32 or int64 [nnz], the place in `given_values` of each nonzero's value; None: nonzero
-            e has given_values[e]. It may be on another device.
-        given_row_scale: float32 [rows] by matrix row, or None.
-        given_col_scale: float32 [cols] by matrix column, or None.
-        precision: arithmetic of the products.
+        row_ids: int32 [rows], the matrix row of each stored row; None: they are equal.
+        given_values: float32 [nnz], in the nonzero order of A.
+        value_index: int32 or int64 [nnz], the place there of each nonzero's value, maybe on another device;
+            None: they are equal.
+        given_row_scale, given_col_scale: float32 by matrix row, and by matrix column.
         allows_panels: whether a plan may convert to panels; False if the user asked for another format.
-        memo: the parts made so far; None: those of a matrix of its own, which is none yet.
         tuner: measures plans; None: plans are chosen by the model.
-        streams: the CUDA streams on which the parts are read.
-        balance: how windows are cut into parts; "auto" unless `prepare` was asked for another way.
         longest_row: number of nonzeros that no row exceeds; None: unknown.
-        keeps_rows_whole: whether rows are never cut, however long, since where to cut would depend on arrays
-            that are overwritten; `longest_row` is known then.
-        quantization: the precision of 8 bits in which SpMM stores X, and attention K and V; None: they are
-            rounded to `precision`.
+        keeps_rows_whole: whether rows are never cut, since where to cut would depend on arrays that are
+            overwritten; `longest_row` is known then.
+        quantization: the precision of 8 bits in which SpMM stores X, and attention K and V.
         dispatch_cache: for each form of arguments that has passed all checks, the call that ran it.
     """
 
@@ -298,15 +290,11 @@ class KernelCache:
         blocked = self.require_blocked()
         return cut_windows(blocked, self.csr, limit, for_scores, balance=balance, concurrent=concurrent)
 
-    def blocked_view(self, weighted: bool) -> Any:
-        """Return the native handle of the prepared format, with or without its column weights."""
-        return self._view(0, weighted)
-
     def _residual(self) -> tuple[Csr, torch.Tensor]:
         """Return the rows that the format keeps out of its windows, and their numbers."""
         blocked = self.require_blocked()
-        if blocked.residual is None or blocked.residual_rows is None:
-            raise RuntimeError("the format keeps no rows out")
+        assert blocked.residual is not None
+        assert blocked.residual_rows is not None
         return blocked.residual, blocked.residual_rows
 
     @made_once
@@ -357,10 +345,6 @@ class KernelCache:
         ahead = self._prefetch("panel")
         return cut_panels(self.panel(height), limit, None, longest_first, concurrent_panels, ahead)
 
-    def panel_view(self, height: int, weighted: bool) -> Any:
-        """Return the native handle of the panels, with or without their column weights."""
-        return self._view(height, weighted)
-
     @made_once
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
@@ -387,7 +371,8 @@ class KernelCache:
         return self.panel(height) if height else self.require_blocked()
 
     @made_once
-    def _view(self, height: int, weighted: bool) -> Any:
+    def view(self, height: int, weighted: bool) -> Any:
+        """Return the native handle of `_form(height)`, with or without its column weights."""
         return self._form(height).view(self._slot_scale(height) if weighted else None)
 
     @made_once

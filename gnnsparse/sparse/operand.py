@@ -22,7 +22,7 @@ from gnnsparse.errors import (
     check_integer,
     device_of,
 )
-from gnnsparse.formats import PRESETS, BlockedMatrix, operations
+from gnnsparse.formats import PRESETS, operations
 from gnnsparse.formats.csr import Csr, check_range, index_dtype, send_by_value
 from gnnsparse.plan import Plan
 from gnnsparse.plan.store import PlanStore
@@ -542,8 +542,11 @@ class SparseOperand(Exported):
         report, values = prepared.report, own.values
         chosen = {op: _kernel_report(own, op, width) for op in operations(own.format_name)}
         rows, cols, nnz = own.csr.rows, own.csr.cols, own.csr.nnz
-        stored, inside = rows * cols, nnz
+        stored, inside, format_bytes = rows * cols, nnz, None
         if blocked is not None:
+            preset = PRESETS.get(blocked.spec.name)
+            paper = preset.paper_bytes(blocked) if preset and preset.paper_bytes else None
+            format_bytes = {"stored": blocked.nbytes, "paper": paper}
             kept_out = 0 if blocked.residual is None else blocked.residual.nnz
             stored, inside = blocked.slots * blocked.spec.panel, nnz - kept_out
         sizes = {
@@ -567,7 +570,7 @@ class SparseOperand(Exported):
             "columns": blocked.slots if blocked else None,
             "density": inside / max(stored, 1),
             "bytes": sizes,
-            "format_bytes": None if blocked is None else _format_bytes(blocked),
+            "format_bytes": format_bytes,
             "reorder": report["reorder"],
             "balance": prepared.balance,
             "prepare_seconds": report["seconds"],
@@ -591,13 +594,6 @@ def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
     except ValueError as error:  # the device has no kernel of the format that was asked for
         return {"name": None, "why": [str(error)]}
     return {"name": plan.kernel, "why": list(plan.reasons)}
-
-
-def _format_bytes(blocked: BlockedMatrix) -> dict[str, int | None]:
-    """Return the bytes of a format's arrays, and those of the formula of its paper, or None."""
-    preset = PRESETS.get(blocked.spec.name)
-    formula = None if preset is None else preset.paper_bytes
-    return {"stored": blocked.nbytes, "paper": None if formula is None else formula(blocked)}
 
 
 send_by_value(SparseOperand)

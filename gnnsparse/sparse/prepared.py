@@ -58,19 +58,15 @@ class Prepared:
     Attributes:
         forward, backward: A and its transpose, which share arrays if their structures are equal.
         transpose_map: for each nonzero of `backward` its index in `forward`, int32 or int64 [nnz].
-        edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64 [edges]; None:
-            edge e is nonzero e.
-        report: a dict with "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
-        normalization: name of the weights that were computed, "gcn" or "mean"; None: they were given.
+        edge_map: for each input edge the index of its nonzero in `forward`, int32 or int64; None: the same.
+        report: "symmetric" (structure), "reorder" (report of the reordering), "seconds", "edges".
+        normalization: name of the weights that were computed; None: they were given.
         added_loops: weight of the self-loops that nodes without one got; None: none were added.
         is_part: whether rows of a prepared graph were chosen, so that added loops need not be its diagonal.
-        precision: arithmetic of the products.
         auto_format: whether the format is chosen by the device (`on` does it).
-        cache_hit: whether the arrays were read from the cache on disk.
         plans: where measured plans are stored; None: plans are chosen by the model.
         balance: how windows are cut into parts, one of gnnsparse.plan.window.BALANCES.
-        one_stream: whether an operand on a GPU is used on the stream on which its arrays are made, so that
-            nothing has to wait for them.
+        one_stream: whether all happens on the stream on which the arrays are made, so that nothing waits.
         renewable: whether the arrays may be overwritten, if `renew` is called then.
     """
 

@@ -221,7 +221,7 @@ class StaticBlocks:
         for prepared in self._prepared:
             prepared.renew()
         rows = [self._bounds[0].cols, *(bound.rows for bound in self._bounds)]
-        self.paddings = tuple(Padding.of(count, size) for count, size in zip(nodes, rows, strict=True))
+        self.paddings = tuple(Padding(count, size) for count, size in zip(nodes, rows, strict=True))
 
 
 _log = logging.getLogger("gnnsparse.train")

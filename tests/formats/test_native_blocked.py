@@ -54,6 +54,16 @@ def bricks(**changed: Any) -> _native.Blocked:
     return replace(BRICKS, **changed).view()
 
 
+def starting(first: int) -> torch.Tensor:
+    value_ptr = BRICKS.arrays["value_ptr"].clone()
+    value_ptr[0] = first
+    return value_ptr
+
+
+def windows(number: int) -> torch.Tensor:
+    return torch.full_like(BRICKS.arrays["brick_rows"], number)
+
+
 def test_they_run() -> None:
     dense = torch.from_numpy(GRAPH.to_scipy().toarray()).half().float()
     torch.testing.assert_close(spmm(), dense.sum(1, keepdim=True).expand(6, 3))
@@ -86,6 +96,10 @@ CASES: list[tuple[str, Callable[..., Any], dict[str, Any]]] = [
     ("columns are out of range", sddmm, {"a": attached("me-bcrs", columns=ints(SLOTS, -1))}),
     ("zero_ptr is out of range", spmm, {"a": with_zeros(longs(7) + 9, ints(3))}),
     ("bits are not those", spmm, {"a": attached("window"), "rows": EMPTY}),
+    ("zero_ptr: has", with_zeros, {"zero_ptr": longs(6), "zero_cols": ints(3)}),
+    *(("value_ptr is out of range", spmm, {"a": bricks(value_ptr=starting(at))}) for at in (-5, 10**9)),
+    *(("nonzeros outside of the rows", spmm, {"a": bricks(brick_rows=windows(n))}) for n in (-1, 1, 10**6)),
+    ("brick_ptr is out of range", spmm, {"a": bricks(brick_ptr=BRICKS.arrays["brick_ptr"] + 10**6)}),
 ]  # fmt: skip
 
 
@@ -95,32 +109,3 @@ def test_what_does_not_fit_is_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         call(**changed)
-
-
-def test_a_zero_index_of_another_length_is_refused() -> None:
-    with pytest.raises(ValueError, match="zero_ptr: has"):
-        with_zeros(longs(6), ints(3))
-
-
-@pytest.mark.parametrize("first", [-5, 10**9])
-def test_packed_values_that_are_not_there_are_refused(first: int) -> None:
-    assert BRICKS.value_ptr is not None
-    value_ptr = BRICKS.value_ptr.clone()
-    value_ptr[0] = first
-    with pytest.raises(ValueError, match="value_ptr is out of range"):
-        spmm(a=bricks(value_ptr=value_ptr))
-
-
-@pytest.mark.parametrize("window", [-1, 1, 10**6])
-def test_bricks_of_windows_that_are_not_there_are_refused(window: int) -> None:
-    assert BRICKS.brick_rows is not None
-    brick_rows = torch.full_like(BRICKS.brick_rows, window)
-    with pytest.raises(ValueError, match="has nonzeros outside of the rows"):
-        spmm(a=bricks(brick_rows=brick_rows))
-
-
-def test_bricks_that_are_not_stored_are_refused() -> None:
-    assert BRICKS.brick_ptr is not None
-    brick_ptr = BRICKS.brick_ptr + 10**6
-    with pytest.raises(ValueError, match="brick_ptr is out of range"):
-        spmm(a=bricks(brick_ptr=brick_ptr))

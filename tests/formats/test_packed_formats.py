@@ -14,9 +14,8 @@ import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import PRESETS, BlockedMatrix, check_blocked, format_spec
 from gnnsparse.formats.convert import convert, short_row_limits
-from gnnsparse.formats.packing import read_records
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.preprocess.prepare import Recipe
+from gnnsparse.preprocess.api import Recipe
 from gnnsparse.testing import random_graph
 
 
@@ -117,30 +116,6 @@ def test_kept_out_rows_have_equal_room_and_no_row_pointer() -> None:
     assert got.residual_csr_values.tolist() == [1, 2, 3, 4, 5, 0]
 
 
-@pytest.mark.parametrize("shape", [(100, 70, 0.1), (61, 200, 0.02), (64, 64, 0.6)])
-@pytest.mark.parametrize("panel", [16, 32])
-def test_bricks_equal_brute_force(shape: tuple[int, int, float], panel: int) -> None:
-    """Which bricks there are, in the order of the columns and of the rows in a column, and their nonzeros."""
-    graph = random_graph(*shape, hubs=1, empty_rows=0.1)
-    got = converted(graph, "hrpb", panel=panel)
-    bricks = read_records(got.size_ptr, got.packed_blocks)
-    mask, expected, block = graph.to_scipy().toarray() != 0, [], 0
-    for r in range(0, mask.shape[0], panel):
-        rows = mask[r : r + panel]
-        packed = rows[:, rows.any(0)]
-        for c in range(0, packed.shape[1], 4):
-            for b in range(0, panel, 16):
-                nnz = int(packed[b : b + 16, c : c + 4].sum())
-                if nnz:
-                    expected.append((block + c // 16, c // 4 % 4, b // 16, nnz))
-        block += -(-packed.shape[1] // 16)
-    bits = np.unpackbits(bricks.bitmap.numpy(), axis=1).sum(1)
-    found = zip(
-        bricks.block.tolist(), bricks.column.tolist(), bricks.row.tolist(), bits.tolist(), strict=True
-    )
-    assert list(found) == expected
-
-
 def algorithm_1(mask: np.ndarray, short: int, new_columns: int) -> tuple[list[int], list[int]]:
     """RSH-SpMM's algorithm 1, line by line: first rows of windows, and residual rows."""
     windows, residual, r = [], [], 0
@@ -226,20 +201,6 @@ def test_options_of_a_preset_are_fields_of_its_parameters() -> None:
         replace(preset, options={"depth": gnnsparse.registry.Option(int, 1)})
 
 
-@pytest.mark.parametrize(
-    "parameters",
-    [
-        {"records": True}, {"records": True, "packed": True, "active_bricks": True, "block": 32, "pad": 32},
-        {"threshold": 4}, {"new_columns": 2}, {"split_short_rows": True, "panel": 32},
-    ],
-)  # fmt: skip
-def test_impossible_parameters(parameters: dict[str, Any]) -> None:
-    hrpb = format_spec("hrpb", "tf32")
-    plain = replace(hrpb, records=False, packed=False, active_bricks=False)
-    with pytest.raises(ValueError, match="format"):
-        replace(plain, **parameters)
-
-
 def damage(got: BlockedMatrix, at: int, value: int) -> BlockedMatrix:
     packed = got.packed_blocks.clone()
     packed.view(torch.uint8)[at] = value
@@ -279,9 +240,3 @@ def test_records_of_other_sizes_are_found() -> None:
         check_blocked("x", replace(got, packed_blocks=got.packed_blocks[:-4]), graph.csr, torch.float32)
     with pytest.raises(ValueError, match=r"x\.packed_blocks: got"):
         check_blocked("x", got, graph.csr, torch.float16)
-
-
-def test_packed_blocks_need_values() -> None:
-    graph = random_graph(20, 20, 0.2)
-    with pytest.raises(TypeError, match="values: got NoneType; accepted: the values of the nonzeros"):
-        convert(graph.csr, format_spec("hrpb", "tf32"), None)

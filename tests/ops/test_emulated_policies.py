@@ -189,7 +189,7 @@ def test_blocks_hold_the_scores_where_spmm_reads_them(
     scores = torch.full((a.nnz,), float("nan"))
     rows, work = _native.StoredRows(kernels.csr.indptr), kernels.window_work(limit, for_scores=True)
     built.cuda_sddmm_blocks(
-        kernels.blocked_view(True), rows, work.view, dense_view(q), dense_view(k), blocks,
+        kernels.view(0, True), rows, work.view, dense_view(q), dense_view(k), blocks,
         _native.EdgeValues(scores), 24, exact.code, 0,
     )  # fmt: skip
     assert torch.equal(scores, gnnsparse.sddmm(a, q.float(), k.float(), plan=Plan("window")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import operator
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ FORMATS = {
 }  # fmt: skip
 
 Tensors = dict[str, torch.Tensor]
+MISSING = "missing"
 
 
 def prepare(**options: Any) -> gnnsparse.SparseOperand:
@@ -199,26 +201,20 @@ def test_every_array_is_needed_in_its_shape_and_dtype(own_cache: Path, form: str
         ("cols", 10), ("cols", 2**31), ("cols", 61), ("edges", 1), ("edges", True), ("seconds", float("nan")),
         ("seconds", "[/red]"), ("symmetric", 1), ("reorder", None), ("reorder", {}),
         ("reorder", {"method": 3}), ("format", 3), ("format", {"spec": {}}), ("key", "0" * 32), ("more", 1),
+        *((name, MISSING) for name in ("rows", "cols", "edges", "seconds", "symmetric", "reorder", "format")),
+        ("key", MISSING),
     ],
 )  # fmt: skip
-def test_plain_values_of_another_kind(
+def test_plain_values_of_another_kind_or_none(
     own_cache: Path, name: str, value: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prepare()
-    craft(the_file(own_cache), lambda _, metadata: metadata.update({name: value}))
+    change = ("pop", name) if value is MISSING else ("update", {name: value})
+    craft(the_file(own_cache), lambda _, metadata: operator.methodcaller(*change)(metadata))
     assert main(["cache", "ls"]) == 0  # it ended in a KeyError
     assert main(["cache", "verify"]) == 1
     assert "1 damaged" in capsys.readouterr().out
     assert_rebuilt(own_cache, "is damaged")
-
-
-def test_plain_values_that_are_missing(own_cache: Path) -> None:
-    prepare()
-    for name in ("rows", "cols", "edges", "seconds", "symmetric", "reorder", "format", "key"):
-        craft(the_file(own_cache), lambda _, metadata, name=name: metadata.pop(name))
-        assert main(["cache", "ls"]) == 0
-        with pytest.warns(CacheWarning, match="is damaged"):
-            prepare()
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "1" * 10_000, "3", "nul"])

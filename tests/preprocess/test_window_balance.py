@@ -42,17 +42,6 @@ def test_the_papers_991_panels_need_no_cut() -> None:
     assert parts_of(wave_parts, [10, *[1] * 990], 991) == [10, *[1] * 990]
 
 
-def test_segments_of_a_matrix_by_hand() -> None:
-    """6 windows of 30 tiles together, so that AVG is 5; with 3 at a time there are 2 waves."""
-    tiles = [20, 1, 0, 6, 3, 0]
-    # num_loads 4, 0.2, 0, 1.2, 0.6, 0 (equation 6); partition_ratio 2, 0.1, 0, 0.6, 0.3, 0 (equation 7)
-    assert parts_of(wave_parts, tiles, 3) == [2, 1, 1, 1, 1, 1]
-    # in one wave the ratios are the loads
-    assert parts_of(wave_parts, tiles, 6) == [4, 1, 1, 2, 1, 1]
-    # a load of 6 for 3 tiles can't make more than 3 parts
-    assert parts_of(wave_parts, [3, 0, 0, 0, 0, 0], 6) == [3, 1, 1, 1, 1, 1]
-
-
 @given(tiles=TILES, concurrent=st.integers(1, 70))
 def test_waves_follow_equations_6_and_7(tiles: list[int], concurrent: int) -> None:
     mean, waves = Fraction(sum(tiles), len(tiles)), ceil(Fraction(len(tiles), concurrent))
@@ -123,16 +112,6 @@ def check_list(graph: SparseGraph, limit: int, balance: str, concurrent: int) ->
         before = blocked.columns[begin : begin + 16 * first].long()
         rows = dense[8 * window : 8 * window + 8][:, before].sum(1).tolist()
         assert offsets == rows + [0] * (8 - len(rows))
-
-
-@pytest.mark.parametrize("balance", BALANCES)
-@pytest.mark.parametrize("concurrent", [1, 3, 1000])
-def test_work_lists(balance: str, concurrent: int) -> None:
-    counts = [700, 3, 0, 90, 16, 17, 200]
-    first_rows = torch.arange(0, 8 * len(counts), 8).repeat_interleave(torch.tensor(counts))
-    columns = torch.cat([torch.arange(count) for count in counts])
-    graph = SparseGraph.from_edge_index(torch.stack([columns, first_rows]), num_nodes=(700, 56))
-    check_list(graph, 24, balance, concurrent)
 
 
 @given(

@@ -78,19 +78,6 @@ def test_a_fork_computes_with_its_parent_s_operand(precision: str, used: bool) -
     assert _same(_products(a, x), wanted)
 
 
-def test_a_fork_prepares_and_frees_on_its_own() -> None:
-    a, x = _operand(), torch.randn(40, 8)
-    a @ x
-
-    def run() -> bool:
-        own = _operand("fp16")
-        big = gnnsparse.prepare(random_graph(4, 4, 0.9), cache=False) @ torch.randn(4, 1 << 20)
-        del big
-        return torch.equal(own @ x, _operand("fp16") @ x)
-
-    assert _in_a_fork(run)
-
-
 def test_a_fork_in_the_middle_of_a_product_of_another_thread() -> None:
     """Locks that a thread of the parent held are not held in the child."""
     a, x = _operand(), torch.randn(40, 8)
@@ -227,28 +214,6 @@ def test_torch_multiprocessing_leaves_an_operand_s_arrays_where_they_are(options
     arrays = [a.kernels.csr.indptr, a.kernels.csr.indices, graph.csr.indptr, graph.csr.indices]
     assert not any(array.is_shared() for array in arrays)
     del fill
-
-
-def _answer(connection: Any) -> None:
-    a, x = pickle.loads(connection.recv_bytes())
-    connection.send_bytes(pickle.dumps(_products(a, x)))
-    connection.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("options", OPTIONS)
-def test_a_pickle_computes_the_same_in_another_process(options: dict[str, Any]) -> None:
-    a = gnnsparse.prepare(random_graph(40, 40, 0.2, seed=1), cache=False, **options)
-    x = torch.randn(40, 8)
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs,))
-    process.start()
-    ours.send_bytes(pickle.dumps((a.T, x)))
-    assert ours.poll(120)
-    assert _same(pickle.loads(ours.recv_bytes()), _products(a.T, x))
-    process.join()
-    assert process.exitcode == 0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # what Python drops

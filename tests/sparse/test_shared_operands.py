@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from gnnsparse.plan import CsrPlan
 from gnnsparse.runtime import device as device_module
 from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import Product
-from gnnsparse.testing import random_graph
+from gnnsparse.testing import random_graph, with_gradients
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
 from tests.together import run_together
@@ -31,11 +31,6 @@ Operation = Callable[[SparseOperand], list[torch.Tensor]]
 def operations(x: torch.Tensor, weights: torch.Tensor) -> list[Operation]:
     """Every operation and its gradients, each as what the first call of an operand may be."""
 
-    def with_gradients(function: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> list[torch.Tensor]:
-        leaves = [t.detach().clone().requires_grad_() for t in inputs]
-        out = function(*leaves)
-        return [out.detach(), *torch.autograd.grad(out.sum(), leaves)]
-
     heads = x.view(NODES, 2, -1).transpose(0, 1)
     return [
         lambda a: [a @ x],
@@ -46,12 +41,12 @@ def operations(x: torch.Tensor, weights: torch.Tensor) -> list[Operation]:
         lambda a: [gnnsparse.attention(a, heads, heads, heads)],
         lambda a: [a.to_coo_order(a.T.transpose_values(weights[: a.nnz]))],
         lambda a: [a.T.from_coo_order(weights[: a.num_edges])],
-        lambda a: with_gradients(lambda x: a @ x, x),
-        lambda a: with_gradients(lambda x, w: gnnsparse.spmm(a, x, w), x, weights[: a.nnz]),
-        lambda a: with_gradients(lambda q, k: gnnsparse.sddmm(a, q, k), x, x.flip(0)),
-        lambda a: with_gradients(lambda s: gnnsparse.edge_softmax(a, s) * weights[: a.nnz], weights[: a.nnz]),
+        lambda a: with_gradients(lambda x: a @ x, [x]),
+        lambda a: with_gradients(lambda x, w: gnnsparse.spmm(a, x, w), [x, weights[: a.nnz]]),
+        lambda a: with_gradients(lambda q, k: gnnsparse.sddmm(a, q, k), [x, x.flip(0)]),
+        lambda a: with_gradients(lambda s: gnnsparse.edge_softmax(a, s), [weights[: a.nnz]]),
         lambda a: with_gradients(
-            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b), heads, heads, heads, weights[: a.nnz]
+            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b), [*[heads] * 3, weights[: a.nnz]]
         ),
     ]  # fmt: skip
 
@@ -59,15 +54,6 @@ def operations(x: torch.Tensor, weights: torch.Tensor) -> list[Operation]:
 @pytest.fixture(scope="module")
 def graphs() -> list[SparseGraph]:
     return [random_graph(NODES, NODES, 0.1, hubs=1, empty_rows=0.1, seed=seed) for seed in range(4)]
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """The kernels run in the threads of the test alone."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -192,7 +192,7 @@ def test_bounds_are_no_larger_than_what_can_be_drawn() -> None:
 
 
 def padding_of(count: int, rows: int, device: str = "cpu") -> Padding:
-    return Padding.of(torch.tensor(count, device=device), rows)
+    return Padding(torch.tensor(count, device=device), rows)
 
 
 @pytest.mark.parametrize("pool", ["sum", "mean", "max"])

@@ -8,7 +8,7 @@ import importlib.util
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 import torch
@@ -84,10 +84,9 @@ class Method:
         takes = list(inspect.signature(self.function).parameters)[1:]
         if takes != list(self.options):
             bad_value("options", f"got {list(self.options)} for {self.name}; accepted: {takes}")
-        if self.symmetric and not self.square:
-            bad_value("symmetric", "got True; accepted: False where the matrix need not be square")
-        if self.undirected and not self.square:
-            bad_value("undirected", "got True; accepted: False where the matrix need not be square")
+        for name in ("symmetric", "undirected"):
+            if getattr(self, name) and not self.square:
+                bad_value(name, "got True; accepted: False where the matrix need not be square")
         for name, option in self.options.items():
             option.check(name, option.default)
 
@@ -236,13 +235,9 @@ class Reordering:
 
     def report(self) -> dict[str, Any]:
         """Return everything but the order as plain values."""
-        return {
-            "method": self.method,
-            "seconds": self.seconds,
-            "before": asdict(self.before),
-            "after": asdict(self.after),
-            "details": self.details,
-        }
+        plain = asdict(replace(self, order=None))
+        del plain["order"]
+        return plain
 
 
 def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reordering:
