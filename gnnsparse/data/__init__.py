@@ -20,7 +20,7 @@ from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, 
 from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.data.large.build import EdgeStream, build_graph, edges_like, generate_graph
 from gnnsparse.data.large.folder import DamagedGraphError, NoSpaceError, StoredGraph, graph_info, open_graph
-from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, evaluate_listops, load_listops, load_text_bytes
+from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, load_listops, load_text_bytes
 from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder
 from gnnsparse.registry import discover
@@ -51,7 +51,6 @@ __all__ = [
     "data_folder",
     "dataset_of_pyg",
     "edges_like",
-    "evaluate_listops",
     "generate_graph",
     "graph_info",
     "graph_like",

@@ -125,7 +125,6 @@ def _check_shape(name: str, array: np.ndarray, wanted: Shape) -> None:
 
 
 def _read_array(name: str, file: IO[bytes], kinds: str, wanted: Shape | None) -> np.ndarray:
-    """Read an array by numpy, which loads no pickles."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of headers that Python 2 wrote, and of aliases of types

@@ -126,7 +126,22 @@ class _WithTargets:
     graph: SparseGraph
     x: torch.Tensor
     y: torch.Tensor
+    train_mask: torch.Tensor
+    val_mask: torch.Tensor
+    test_mask: torch.Tensor
+    num_classes: int
     metric: str
+
+    def _check_items(self, items: int) -> dict[str, torch.Tensor]:
+        """Check features and what the nodes or graphs, `items` of them, have; return their masks by name."""
+        check_choice("metric", self.metric, METRICS)
+        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(self.num_nodes, None))
+        check_finite("x", self.x)
+        _check_targets("y", self.y, items, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        masks = {name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")}
+        for name, mask in masks.items():
+            check_tensor(name, mask, dtypes=(torch.bool,), shape=(items,))
+        return masks
 
     @property
     def num_nodes(self) -> int:
@@ -192,11 +207,9 @@ class NodeDataset(_WithTargets):
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
-        check_choice("metric", self.metric, METRICS)
-        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
-        check_finite("x", self.x)
-        _check_targets("y", self.y, nodes, self.num_classes, regression=self.metric in REGRESSION_METRICS)
-        self._check_masks(nodes)
+        masks = self._check_items(nodes)
+        if nodes and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+            bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
         for name, names, count in (
             ("node_ids", self.node_ids, nodes),
             ("class_names", self.class_names, self.num_classes),
@@ -205,46 +218,9 @@ class NodeDataset(_WithTargets):
             if names is not None and (not isinstance(names, tuple) or len(names) != count):
                 bad_value(name, f"accepted: a tuple of {count} texts, or None")
 
-    def permuted(self, order: Any) -> NodeDataset:
-        """Return the task with renumbered nodes: new node i is node `order[i]`.
-
-        Args:
-            order: int32 or int64 [N], a permutation of 0 to N - 1.
-
-        Raises:
-            TypeError: `order` is of another type or dtype.
-            ValueError: `order` is not a permutation of the nodes.
-        """
-        check_tensor("order", order, dtypes=(torch.int32, torch.int64), shape=(self.num_nodes,))
-        order = order.to(device=self.graph.device, dtype=torch.int64)
-        ids = torch.arange(self.num_nodes, device=order.device)
-        if not torch.equal(order.sort().values, ids):
-            bad_value("order", f"accepted: a permutation of 0 to {self.num_nodes - 1}")
-        new_id = torch.empty_like(order).scatter_(0, order, ids)
-        csr = self.graph.csr
-        edges = torch.stack([new_id[csr.indices.long()], new_id[csr.row_index()]])
-        moved = SparseGraph.from_edge_index(edges, self.num_nodes, self.graph.values)
-        return replace(
-            self,
-            graph=SparseGraph(moved.csr, moved.values),
-            x=self.x[order],
-            y=self.y[order],
-            train_mask=self.train_mask[order],
-            val_mask=self.val_mask[order],
-            test_mask=self.test_mask[order],
-            node_ids=None if self.node_ids is None else tuple(self.node_ids[i] for i in order.tolist()),
-        )
-
     def without_weights(self) -> NodeDataset:
         """Return the task with edges that have no weights, for a model that would ignore them."""
         return replace(self, graph=SparseGraph(self.graph.csr))
-
-    def _check_masks(self, nodes: int) -> None:
-        masks = {"train_mask": self.train_mask, "val_mask": self.val_mask, "test_mask": self.test_mask}
-        for name, mask in masks.items():
-            check_tensor(name, mask, dtypes=(torch.bool,), shape=(nodes,))
-        if nodes and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
-            bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
 
 
 def normalize_rows(x: torch.Tensor) -> None:
@@ -294,28 +270,18 @@ class GraphDataset(_WithTargets):
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
         check_graph_ptr(self.graph_ptr, nodes)
-        self._check_blocks()
-        check_choice("metric", self.metric, METRICS)
-        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(nodes, None))
-        check_finite("x", self.x)
-        graphs = self.num_graphs
-        _check_targets("y", self.y, graphs, self.num_classes, regression=self.metric in REGRESSION_METRICS)
-        for name in ("train_mask", "val_mask", "test_mask"):
-            check_tensor(name, getattr(self, name), dtypes=(torch.bool,), shape=(graphs,))
-        if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
-            bad_value("train_mask", "has a graph of another part; accepted: graphs that are in no other part")
-
-    def _check_blocks(self) -> None:
-        csr = self.graph.csr
-        graph_of = torch.repeat_interleave(
-            torch.arange(self.num_graphs, device=self.graph_ptr.device), self.graph_ptr.diff()
-        ).to(csr.device)
+        csr, graphs = self.graph.csr, torch.arange(self.num_graphs, device=self.graph_ptr.device)
+        graph_of = graphs.repeat_interleave(self.graph_ptr.diff()).to(csr.device)
         wrong = graph_of[csr.indices.long()] != graph_of[csr.row_index()]
         if bool(wrong.any()):
             at = int(wrong.nonzero()[0])
             row, column = int(csr.row_index()[at]), int(csr.indices[at])
-            problem = f"has an edge from node {column} to node {row} of another graph"
-            bad_value("graph", f"{problem}; accepted: none")
+            bad_value(
+                "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
+            )
+        self._check_items(self.num_graphs)
+        if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
+            bad_value("train_mask", "has a graph of another part; accepted: graphs that are in no other part")
 
     @property
     def num_graphs(self) -> int:

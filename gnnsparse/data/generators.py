@@ -37,7 +37,6 @@ Span = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
 
 def _chunks(count: int) -> list[slice]:
-    """Return the ranges of `count` things that are worked on at a time."""
     return [slice(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
 
 
@@ -332,7 +331,6 @@ def sample_graph(
 
 
 def _check_size(nodes: int, edges: int, device: torch.device) -> None:
-    """Raise if a graph can't have so many nodes and edges, or if they do not fit into memory on the CPU."""
     if not 1 < nodes < 2**31:
         bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
     if not 0 <= edges <= nodes * (nodes - 1) // 2:

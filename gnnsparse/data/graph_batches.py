@@ -99,12 +99,12 @@ class _PackedBatches:
         sums = ([after - before for before, after in itertools.pairwise([0, *total])] for total in totals)
         self._of_batch = dict(zip(kinds, sums, strict=True))
         self._pointers_of_batch = [size + 1 for size in sizes]
-        # The places in the whole.
-        self._node, self._row, self._edge = (
-            torch.arange(sum(self._of_batch[kind]), dtype=torch.int64, device=device)
+        #: The places in the whole.
+        self._at = {
+            kind: torch.arange(sum(self._of_batch[kind]), dtype=torch.int64, device=device)
             + self._expand(kind, shift)
             for kind, shift in zip(kinds, moved[3:6], strict=True)
-        )
+        }
 
     def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
         """Return for each node, offset or nonzero what its block has."""
@@ -113,37 +113,28 @@ class _PackedBatches:
 
     def nodes(self) -> list[torch.Tensor]:
         """Return for each batch the rows of the whole matrix, int64 [nodes]."""
-        return list(self._node.split(self._of_batch["node"]))
+        return list(self._at["node"].split(self._of_batch["node"]))
 
     def pointers(self) -> list[torch.Tensor]:
         """Return for each batch the first node of each block, and the end, int64 [blocks + 1]."""
         return list(self._pointers.split(self._pointers_of_batch))
 
-    def of_nodes(self, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
-        """Gather an array [nodes] of the whole matrix for each batch; None for each if there is none."""
-        return self._gathered("node", array, self._node)
-
-    def of_edges(self, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
-        """Gather an array [nnz] of the whole matrix for each batch; None for each if there is none."""
-        return self._gathered("edge", array, self._edge)
-
-    def _gathered(
-        self, kind: str, array: torch.Tensor | None, at: torch.Tensor
-    ) -> list[torch.Tensor] | list[None]:
+    def gathered(self, kind: str, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
+        """Gather what each "node" or "edge" of the whole has for each batch; None for each: there is none."""
         if array is None:
             return [None] * len(self._pointers_of_batch)
-        return [_aligned(part) for part in array[at].split(self._of_batch[kind])]
+        return [_aligned(part) for part in array[self._at[kind]].split(self._of_batch[kind])]
 
     def structures(self, csr: Csr) -> list[Csr]:
         """Gather the structure of each batch, in the orientation of `csr`."""
-        offsets = csr.indptr[self._row] - self._expand("row", self._edge_shift)
-        columns = (csr.indices[self._edge] - self._expand("edge", self._node_shift)).to(torch.int32)
+        offsets = csr.indptr[self._at["row"]] - self._expand("row", self._edge_shift)
+        columns = (csr.indices[self._at["edge"]] - self._expand("edge", self._node_shift)).to(torch.int32)
         parts = offsets.split(self._of_batch["row"]), columns.split(self._of_batch["edge"])
         return [Csr(o, _aligned(c), o.numel() - 1) for o, c in zip(*parts, strict=True)]
 
     def indices(self, index: torch.Tensor) -> list[torch.Tensor]:
         """Gather indices of nonzeros [nnz], such as those of the transpose, for each batch."""
-        found = index[self._edge] - self._expand("edge", self._edge_shift)
+        found = index[self._at["edge"]] - self._expand("edge", self._edge_shift)
         parts = found.split(self._of_batch["edge"])
         return [_aligned(part.to(index_dtype(part.numel()))) for part in parts]
 
@@ -277,7 +268,6 @@ def _assembled(
     whole: Prepared, plans: list[BatchPlans], forward: KernelCache, transposed: Csr, index: torch.Tensor,
     renewable: bool = False,
 ) -> Prepared:  # fmt: skip
-    """Make the state of a batch of a whole operand, of its arrays, which runs by these plans."""
     prepared = assemble(
         forward, transposed, index, whole.report, normalization=whole.normalization,
         added_loops=whole.added_loops, precision=whole.precision, one_stream=True, renewable=renewable,
@@ -325,13 +315,12 @@ def block_diagonal(graphs: Sequence[SparseGraph]) -> tuple[SparseGraph, torch.Te
     device = graphs[0].device
     offsets = [g.csr.indptr[:-1] + edge for g, edge in zip(graphs, edges.tolist(), strict=False)]
     columns = [g.csr.indices + node for g, node in zip(graphs, nodes.tolist(), strict=False)]
-    offsets.append(edges[-1:].to(device))
     values = None
     if any(graph.values is not None for graph in graphs):
-        ones = (torch.ones(g.nnz, dtype=torch.float32, device=device) for g in graphs)
-        parts = zip(graphs, ones, strict=True)
-        values = torch.cat([one if g.values is None else g.values for g, one in parts])
-    return SparseGraph(Csr(torch.cat(offsets), torch.cat(columns), total), values), nodes
+        ones = torch.ones(max(g.nnz for g in graphs), dtype=torch.float32, device=device)
+        values = torch.cat([ones[: g.nnz] if g.values is None else g.values for g in graphs])
+    indptr = torch.cat([*offsets, edges[-1:].to(device)])
+    return SparseGraph(Csr(indptr, torch.cat(columns), total), values), nodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -391,34 +380,17 @@ class BlockBatches:
         return self._nodes.numel() - 1
 
     def elements(self, graphs: torch.Tensor) -> int:
-        """Return the number of nodes and nonzeros of some graphs, by which memory and time grow.
-
-        Args:
-            graphs: int64 [k] on the CPU, the numbers of the graphs.
-        """
+        """Return how many nodes and nonzeros graphs, int64 [k] on the CPU, have: memory and time grow so."""
         return sum(int(counts.sum()) for counts in self.sizes(graphs))
 
     def sizes(self, graphs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the numbers of nodes and of nonzeros of graphs.
-
-        Args:
-            graphs: int64 [k] on the CPU, the numbers of the graphs.
-
-        Returns:
-            int64 [k] each, on the CPU.
-        """
+        """Return the numbers of nodes and of nonzeros of graphs, int64 [k] each and as given, on the CPU."""
         nodes, edges = (bounds[graphs + 1] - bounds[graphs] for bounds in (self._nodes, self._edges))
         return nodes, edges
 
     @runs_outside
     def padded(self, graphs: int, nodes: int, edges: int) -> PaddedBlocks:
-        """Return a batch of which all sizes are fixed, so that its arrays keep their places.
-
-        Args:
-            graphs: number of graphs.
-            nodes: number of rows, more than any batch has nodes.
-            edges: number of nonzeros, as many as any batch has or more.
-        """
+        """Return a batch of fixed sizes: more rows than any batch has `nodes`, and at least its `edges`."""
         if self._source is None:
             self._source = _PaddingSource(self._operand, self._nodes, self._edges)
         # Plans of their own, whose rows are never split.
@@ -464,8 +436,8 @@ class BlockBatches:
         backward = forward if shared else packed.structures(self._whole.backward.csr)
         indices = packed.indices(self._index)
         matrix, nodes, pointers = self._whole.forward, packed.nodes(), packed.pointers()
-        values = packed.of_edges(matrix.given_values)
-        scales = packed.of_nodes(matrix.given_row_scale), packed.of_nodes(matrix.given_col_scale)
+        values = packed.gathered("edge", matrix.given_values)
+        scales = [packed.gathered("node", s) for s in (matrix.given_row_scale, matrix.given_col_scale)]
         found = []
         for n, (csr, transposed, index) in enumerate(zip(forward, backward, indices, strict=True)):
             own = KernelCache(csr, None, None, values[n], None, scales[0][n], scales[1][n])

@@ -8,18 +8,17 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import SequenceDataset, SequencePart, check_seed, check_split
-from gnnsparse.data.sources import DatasetUnavailableError, data_folder, load_arrays, locked
+from gnnsparse.data.sources import DatasetUnavailableError, data_folder, stored_arrays
 from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_memory
 from gnnsparse.runtime.hashing import fingerprint
 
-__all__ = ["LISTOPS_TOKENS", "evaluate_listops", "load_listops", "load_text_bytes"]
+__all__ = ["LISTOPS_TOKENS", "load_listops", "load_text_bytes"]
 
 #: Token t of a sequence is LISTOPS_TOKENS[t]; the first one is padding.
 LISTOPS_TOKENS = ("", *map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")
@@ -64,8 +63,6 @@ def load_listops(
         DatasetUnavailableError: the data folder can't be written.
         MemoryError: the sequences do not fit into memory.
     """
-    from safetensors.torch import save_file
-
     check_seed(seed)
     check_integer("min_length", min_length)
     check_integer("max_length", max_length, min_length, f"at least {min_length}, as min_length")
@@ -77,14 +74,7 @@ def load_listops(
     file = data_folder() / "generated" / f"listops-{fingerprint([], *parts)[:16]}.safetensors"
     count = sum(sizes)
     check_memory("max_length", 3 * count * max_length, f"{count} sequences of {max_length} tokens")
-    arrays = _read(file, count, max_length)
-    if arrays is None:
-        with locked(file):
-            arrays = _read(file, count, max_length)  # another process may have written it since
-            if arrays is None:
-                arrays = _generate(seed, min_length, max_length, count)
-                save_file(arrays, file.with_suffix(".part"))
-                os.replace(file.with_suffix(".part"), file)
+    arrays = stored_arrays(file, lambda: _generate(seed, min_length, max_length, count))
     ends = torch.tensor(sizes).cumsum(0).tolist()
     train, val, test = (
         SequencePart(arrays["tokens"][end - size : end], arrays["y"][end - size : end].long())
@@ -93,18 +83,7 @@ def load_listops(
     return SequenceDataset("listops", train, val, test, vocabulary=len(LISTOPS_TOKENS), num_classes=10)
 
 
-def _read(file: Path, count: int, length: int) -> dict[str, torch.Tensor] | None:
-    """Read the arrays that an earlier call wrote; None if there is no file, or it holds something else."""
-    arrays = load_arrays(file, {"tokens": (torch.int16,), "y": (torch.int8,)})
-    shapes = {"tokens": (count, length), "y": (count,)}
-    if arrays is None or {name: tuple(array.shape) for name, array in arrays.items()} != shapes:
-        return None
-    ranges = ((arrays["tokens"], len(LISTOPS_TOKENS)), (arrays["y"], 10))
-    return arrays if all(int(a.min()) >= 0 and int(a.max()) < limit for a, limit in ranges) else None
-
-
 def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[str, torch.Tensor]:
-    """Generate different expressions: tokens "tokens", int16 [count, max_length], and values "y", int8."""
     generator = random.Random(seed)
     found: dict[bytes, int] = {}  # in the order of drawing
     failures = 0
@@ -125,7 +104,6 @@ def _generate(seed: int, min_length: int, max_length: int, count: int) -> dict[s
 
 
 def _padded(sequences: list[bytes], length: int, offset: int = 0) -> torch.Tensor:
-    """Cut sequences to one length, or fill them up with 0, int16 [n, length]."""
     padded = torch.zeros(len(sequences), length, dtype=torch.int16)
     for row, sequence in zip(padded, sequences, strict=True):
         tokens = torch.tensor(list(sequence[:length]), dtype=torch.int16)
@@ -165,35 +143,6 @@ def _apply(operator: int, values: list[int]) -> int:
         ordered, middle = sorted(values), len(values) // 2
         return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
     return sum(values) % 10
-
-
-def evaluate_listops(tokens: Any) -> int:
-    """Return the value of an expression.
-
-    Args:
-        tokens: integers, indices in LISTOPS_TOKENS; padding is skipped.
-
-    Raises:
-        ValueError: the tokens are no complete expression.
-    """
-    stack: list[list[int]] = [[]]
-    operators: list[int] = []
-    for token in map(int, tokens):
-        if token == 0:
-            continue
-        if 1 <= token <= 10:
-            stack[-1].append(token - 1)
-        elif _FIRST_OPERATOR <= token < _CLOSE:
-            operators.append(token - _FIRST_OPERATOR)
-            stack.append([])
-        elif token == _CLOSE and operators and stack[-1]:
-            value = _apply(operators.pop(), stack.pop())
-            stack[-1].append(value)
-        else:
-            bad_value("tokens", f"{token} stands where it can't")
-    if operators or len(stack[0]) != 1:
-        bad_value("tokens", "are no complete expression")
-    return stack[0][0]
 
 
 _LAYOUT = "folders train and test, or none of both, with a folder of text files for each class"

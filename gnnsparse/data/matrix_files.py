@@ -42,25 +42,17 @@ class Coordinates:
     values: np.ndarray | None
 
 
-@dataclass(frozen=True)
-class _Head:
-    layout: str
-    field: str
-    storage: str
-    shape: tuple[int, int]
-    lines: int
-
-
 def read_mtx(path: Path) -> Coordinates:
     """Read a Matrix Market file of real numbers, integers or a pattern, `.mtx` or `.mtx.gz`, in any storage.
 
     Symmetric storage is expanded. The zeros of an array are left out, and those of coordinates are kept.
     """
     with open_text(path) as (file, size), reading(path):
-        head = _read_head(file, size)
-        lines, sign = read_lines(file, head.lines), _SIGNS[head.storage]
-        row, col, values = _elements(head, lines) if head.layout == "coordinate" else _array(head, lines)
-        if sign is not None:
+        layout, field, storage, shape, count = _read_head(file, size)
+        number, lines = _FIELDS[field], read_lines(file, count)
+        read = _elements if layout == "coordinate" else _array
+        row, col, values = read(lines, count, shape, number, storage)
+        if (sign := _SIGNS[storage]) is not None:
             beside = row != col
             if sign < 0 and values is not None and values[~beside].any():
                 problem = "one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix"
@@ -69,10 +61,10 @@ def read_mtx(path: Path) -> Coordinates:
             if values is not None:
                 mirrored = values[beside] if sign > 0 else -values[beside].astype(np.float64)
                 values = np.concatenate([values, mirrored])
-        return Coordinates(head.shape, row, col, values)
+        return Coordinates(shape, row, col, values)
 
 
-def _read_head(file: BinaryIO, size: int) -> _Head:
+def _read_head(file: BinaryIO, size: int) -> tuple[str, str, str, tuple[int, int], int]:
     """Read the banner, the comments and the line of sizes, which must fit the bytes that there can be."""
     banner = bounded_line(file).decode("latin1").split()
     accepted = "%%MatrixMarket matrix coordinate|array real|integer|pattern general|symmetric|skew-symmetric"
@@ -100,7 +92,7 @@ def _read_head(file: BinaryIO, size: int) -> _Head:
         problem = f"promise {lines} lines in at most {size} bytes"
         raise ValueError(f"sizes: {problem}; accepted: what they can hold")
     check_memory("sizes", 32 * lines, f"a matrix of {rows} rows, {cols} columns and {lines} elements")
-    return _Head(layout, field, storage, (rows, cols), lines)
+    return layout, field, storage, (rows, cols), lines
 
 
 def _sizes(name: str, line: bytes, count: int, names: str) -> list[int]:
@@ -117,18 +109,18 @@ def _sizes(name: str, line: bytes, count: int, names: str) -> list[int]:
 _Elements = tuple[np.ndarray, np.ndarray, np.ndarray | None]
 
 
-def _elements(head: _Head, lines: Iterable[bytes]) -> _Elements:
-    number = _FIELDS[head.field]
+def _elements(
+    lines: Iterable[bytes], count: int, shape: tuple[int, int], number: str | None, _: str
+) -> _Elements:
     dtype = [("row", "i8"), ("col", "i8"), *([("value", number)] if number else [])]
     columns = None if number else (0, 1)  # some published patterns have weights, which are left out
-    table = parse_rows("elements", lines, dtype, head.lines, columns=columns)
-    row = _indices("row", table["row"], head.shape[0])
-    col = _indices("column", table["col"], head.shape[1])
+    table = parse_rows("elements", lines, dtype, count, columns=columns)
+    row = _indices("row", table["row"], shape[0])
+    col = _indices("column", table["col"], shape[1])
     return row, col, np.ascontiguousarray(table["value"]) if number else None
 
 
 def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
-    """Return indices from 0 on of those from 1 on, int32."""
     wrong = (given < 1) | (given > limit)
     if wrong.any():
         at = int(wrong.argmax())
@@ -136,15 +128,16 @@ def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
     return (given - 1).astype(np.int32)
 
 
-def _array(head: _Head, lines: Iterable[bytes]) -> _Elements:
-    flat = parse_rows("elements", lines, [("value", _FIELDS[head.field])], head.lines)["value"]
-    rows = head.shape[0]
-    at = flat.nonzero()[0]
-    if _SIGNS[head.storage] is None:
+def _array(
+    lines: Iterable[bytes], count: int, shape: tuple[int, int], number: str | None, storage: str
+) -> _Elements:
+    flat = parse_rows("elements", lines, [("value", number)], count)["value"]
+    rows, at = shape[0], flat.nonzero()[0]
+    if _SIGNS[storage] is None:
         col, row = np.divmod(at, max(rows, 1))
     else:
         # Columns one after another from the diagonal down, which are the rows of an upper triangle.
-        col, row = (ends[at] for ends in np.triu_indices(rows, int(head.storage == "skew-symmetric")))
+        col, row = (ends[at] for ends in np.triu_indices(rows, int(storage == "skew-symmetric")))
     return row.astype(np.int32), col.astype(np.int32), flat[at]
 
 
@@ -189,9 +182,13 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     return read(path)
 
 
-def _from_csr(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, cols: int) -> SparseGraph:
+def _from_csr(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, shape: tuple[int, int]
+) -> SparseGraph:
     """Make a graph of CSR arrays, with values None if all are 1. The graph's own checks are the checks."""
-    offsets, columns = _integers("indptr", indptr), _integers("indices", indices)
+    offsets, columns, (rows, cols) = _integers("indptr", indptr), _integers("indices", indices), shape
+    if indptr.size != rows + 1:
+        bad_value("indptr", f"has {indptr.size} offsets; accepted: rows + 1 = {rows + 1}")
     if data is None:
         return SparseGraph(SparseGraph.from_csr(offsets, columns, None, cols).csr)
     if data.shape != columns.shape:
@@ -219,11 +216,11 @@ def _from_coordinates(found: Coordinates) -> SparseGraph:
     """Make a graph of elements in range, of which repeated ones are summed in float64."""
     import scipy.sparse
 
-    (rows, cols), count, values = found.shape, found.row.size, found.values
+    rows, count, values = found.shape[0], found.row.size, found.values
     check_memory("rows", 24 * rows + 16 * count, f"a matrix of {rows} rows and {count} elements")
     data = np.ones(count, np.float32) if values is None else values.astype(np.float64)
     matrix = scipy.sparse.coo_array((data, (found.row, found.col)), shape=found.shape).tocsr()
-    return _from_csr(matrix.indptr, matrix.indices, None if values is None else matrix.data, cols)
+    return _from_csr(matrix.indptr, matrix.indices, None if values is None else matrix.data, found.shape)
 
 
 def _read_mtx(path: Path) -> SparseGraph:
@@ -240,14 +237,12 @@ def _read_smtx(path: Path) -> SparseGraph:
         check_memory("line 1", 16 * (rows + nnz), f"a matrix of {rows} rows and {nnz} elements")
         offsets = _line_of_integers(bounded_line(file, _DIGITS * (rows + 2) + 80))
         columns = _line_of_integers(bounded_line(file, _DIGITS * (nnz + 1) + 80))
-        if offsets.size != rows + 1:
-            raise ValueError(f"line 2: has {offsets.size} offsets; accepted: rows + 1 = {rows + 1}")
         if columns.size != nnz:
             raise ValueError(f"line 3: has {columns.size} columns; accepted: nnz = {nnz}")
         while rest := bounded_line(file):
             if rest.strip():
                 raise ValueError("has more than three lines; accepted: three")
-        return _from_csr(offsets, columns, None, cols)
+        return _from_csr(offsets, columns, None, (rows, cols))
 
 
 def _line_of_integers(line: bytes) -> np.ndarray:
@@ -265,7 +260,7 @@ def _read_npz(path: Path) -> SparseGraph:
             nodes = arrays.scalar("num_nodes") if "num_nodes" in arrays.names else max(indptr.size - 1, 0)
             if not 0 <= nodes <= _MAX_SIZE:
                 bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
-            return _checked_rows(_from_csr(indptr, arrays.read("indices", "iu", (None,)), None, nodes), nodes)
+            return _from_csr(indptr, arrays.read("indices", "iu", (None,)), None, (nodes, nodes))
         raise ValueError(
             f"holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what "
             "scipy.sparse.save_npz writes, indptr and indices, or adj_indptr, adj_indices and adj_shape"
@@ -274,12 +269,12 @@ def _read_npz(path: Path) -> SparseGraph:
 
 def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
     """Make a matrix of the arrays indptr, indices, shape and data, if there is one, with a prefix."""
-    rows, cols = _shape(arrays, prefix + "shape")
+    shape = _shape(arrays, prefix + "shape")
     indptr = arrays.read(prefix + "indptr", "iu", (None,))
     indices = arrays.read(prefix + "indices", "iu", (None,))
     has_data = prefix + "data" in arrays.names
     data = arrays.read(prefix + "data", "biuf", (None,)) if has_data else None
-    return _checked_rows(_from_csr(indptr, indices, data, cols), rows)
+    return _from_csr(indptr, indices, data, shape)
 
 
 def _from_scipy(arrays: Arrays) -> SparseGraph:
@@ -311,12 +306,6 @@ def _from_scipy(arrays: Arrays) -> SparseGraph:
 _INDEX_ARRAYS = {
     "csc": ("indices", "indptr"), "bsr": ("indices", "indptr"), "coo": ("row", "col"), "dia": ("offsets",),
 }  # fmt: skip
-
-
-def _checked_rows(graph: SparseGraph, rows: int) -> SparseGraph:
-    if graph.num_rows != rows:
-        bad_value("indptr", f"has {graph.num_rows + 1} offsets; accepted: rows + 1 = {rows + 1}")
-    return graph
 
 
 _READERS = {

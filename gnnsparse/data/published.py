@@ -12,6 +12,7 @@ import io
 import os
 import pickle
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,6 @@ _MAX_BYTES = 2**30
 
 
 def _features(name: str, array: np.ndarray) -> torch.Tensor:
-    """Convert features to float32, which must be finite."""
     check_memory(name, 4 * array.size, f"features of shape {array.shape}")
     with np.errstate(over="ignore"):  # too large ones become infinite
         return check_finite(name, torch.from_numpy(np.ascontiguousarray(array, dtype=np.float32)))
@@ -67,10 +67,22 @@ def _classes(labels: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(labels.astype(np.int64))
 
 
-def _masks(nodes: int, parts: list[np.ndarray]) -> dict[str, torch.Tensor]:
-    """Make masks [1, nodes] of the node ids of each part, after a check that they are nodes."""
+def _masks(nodes: int, parts: list[np.ndarray]) -> torch.Tensor:
+    """Make masks [3, 1, nodes] of the node ids of each part, after a check that they are nodes."""
     named = zip(PARTS, parts, strict=True)
-    return {f"{name}_masks": torch.from_numpy(mask_of_ids(name, ids, nodes)[None]) for name, ids in named}
+    return torch.from_numpy(np.stack([mask_of_ids(name, ids, nodes) for name, ids in named])[:, None])
+
+
+def _given_masks(masks: Mapping[str, np.ndarray]) -> torch.Tensor | None:
+    """Stack the masks of a file, [N] or [N, splits] each, to [3, splits, N]; None: it has none."""
+    if not masks:
+        return None
+    parts = [np.atleast_2d(masks.get(name, np.empty((0, 0))).T) for name in PARTS]
+    for name, part in zip(PARTS, parts, strict=True):
+        if part.shape != parts[0].shape:
+            got = f"{len(part)} splits" if part.size else "no mask"
+            bad_value(f"{name}_masks", f"has {got}; accepted: as many as train_masks")
+    return torch.from_numpy(np.stack(parts))
 
 
 def _without_loops(edges: torch.Tensor) -> torch.Tensor:
@@ -85,12 +97,11 @@ def _raw_nodes(path: Path, content: Content) -> RawNodes:
         y = content.y.reshape(-1) if content.y.shape[1:] == (1,) else content.y
         if y.ndim != 1:
             bad_value("labels", f"have shape {y.shape}; accepted: a class for each node")
-        masks = {f"{name}_masks": np.atleast_2d(mask.T) for name, mask in content.masks.items()}
         return RawNodes(
             _edges(content.edges[0], content.edges[1], content.nodes),
             _features("features", content.x),
             _classes(y),
-            **{name: torch.from_numpy(np.ascontiguousarray(mask)) for name, mask in masks.items()},
+            _given_masks(content.masks),
         )
 
 
@@ -124,7 +135,7 @@ def read_reddit(folder: Path, files: tuple[str, ...]) -> RawNodes:
         masks = _masks(nodes, [(part == number).nonzero()[0] for number in (1, 2, 3)])
     with open_npz(folder / files[1]) as arrays:
         row = arrays.read("row", "iu", (None,))
-        return RawNodes(_edges(row, arrays.read("col", "iu", row.shape), nodes), x, y, **masks)
+        return RawNodes(_edges(row, arrays.read("col", "iu", row.shape), nodes), x, y, masks)
 
 
 def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
@@ -141,7 +152,7 @@ def read_saint(folder: Path, files: tuple[str, ...]) -> RawNodes:
     roles = _json(folder / role)
     with reading(folder / role):
         masks = _masks(nodes, [_ids(roles.get(name[:2]), name[:2]) for name in PARTS])
-    return RawNodes(edges, x, y, **masks)
+    return RawNodes(edges, x, y, masks)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -169,7 +180,6 @@ def _labels_of_map(labels: dict[str, Any], nodes: int) -> torch.Tensor:
 
 
 def _ids(numbers: Any, name: str) -> np.ndarray:
-    """Make int64 [numbers] of a list of a JSON file."""
     if not isinstance(numbers, list) or not all(type(n) is int and abs(n) < 2**62 for n in numbers):
         bad_value(name, "is missing, or something else; accepted: a list of integers")
     return np.array(numbers, dtype=np.int64)
@@ -269,11 +279,10 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
     train = np.arange(len(y))
     val = np.arange(len(y), min(len(y) + _PLANETOID_VAL, first))
     masks = _masks(nodes, [train, val, test])
-    return RawNodes(edges, x, _classes(labels), **masks)
+    return RawNodes(edges, x, _classes(labels), masks)
 
 
 def _planetoid_index(path: Path, rows: int) -> np.ndarray:
-    """Read the numbers of the test nodes, one a line."""
     with open_text(path) as (file, _):
         index = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
     if (found := np.unique(index).size) != rows:
@@ -355,67 +364,54 @@ def load_published(
 
 
 def _split_of(data: RawNodes, split: int) -> Masks:
-    masks = (data.train_masks, data.val_masks, data.test_masks)
-    if masks[0] is None or masks[1] is None or masks[2] is None:
+    if data.masks is None:
         return split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
-    if split >= (count := masks[0].shape[0]):
+    if split >= (count := data.masks.shape[1]):
         raise DatasetUnavailableError(f"split: got {split}; accepted: below {count}, as the files have")
-    return masks[0][split].clone(), masks[1][split].clone(), masks[2][split].clone()
+    train, val, test = data.masks[:, split].clone()
+    return train, val, test
 
 
-_GITHUB = "https://github.com"
+_PLANETOID = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
+_SAINT = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
+_DRIVE = "https://drive.usercontent.google.com"
+_OGB = ("raw/edge", "raw/node-feat", "raw/node-label", "raw/num-node-list", "raw/num-edge-list")
 
 
-def _planetoid(name: str, title: str) -> Source:
-    parts = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
-    files = tuple(f"ind.{name}.{part}" for part in parts)
-    place = f"{title}/raw"
-    return Source(name, "Planetoid", (title,), read_planetoid, place, files, _GITHUB, normalize=True)
+def _add(
+    name: str, downloader: str, title: str, read: Callable[[Path, tuple[str, ...]], RawNodes], *files: str,
+    site: str = "https://github.com", **more: Any,
+) -> None:  # fmt: skip
+    """Register a data set of PyG, whose class has a title as its argument, or "": none."""
+    place = f"{title}/raw" if title else "raw"
+    register_published(Source(name, downloader, (title,) if title else (), read, place, files, site, **more))
 
 
-def _heterophilous(name: str) -> Source:
-    return Source(
-        name, "HeterophilousGraphDataset", (name,), read_heterophilous, f"{name}/raw", (f"{name}.npz",),
-        _GITHUB, splits=10, metric="roc_auc", directed=True,
-    )  # fmt: skip
-
-
-def _unsplit(name: str, downloader: str, title: str, file: str) -> Source:
-    place = f"{title}/raw"
-    return Source(
-        name, downloader, (title,), read_benchmark, place, (file,), _GITHUB, splits=None, directed=True
-    )
-
-
-def _saint(name: str, downloader: str, metric: str) -> Source:
-    files = ("adj_full.npz", "feats.npy", "class_map.json", "role.json")
-    site = "https://drive.usercontent.google.com"
-    return Source(name, downloader, (), read_saint, "raw", files, site, metric=metric)
-
-
-def _ogb(name: str, split: str, more: tuple[str, ...] = ()) -> Source:
-    tables = ("edge", "node-feat", "node-label", "num-node-list", "num-edge-list", *more)
-    files = [f"raw/{table}.csv.gz" for table in tables]
-    files += [f"split/{split}/{part}.csv.gz" for part in ("train", "valid", "test")]
-    title, site = name.replace("_", "-"), "http://snap.stanford.edu"
-    return Source(name, "ogb", (title,), read_ogb, name, tuple(files), site, directed=True)
-
-
-_REDDIT = ("reddit_data.npz", "reddit_graph.npz")
-for _source in (
-    _planetoid("cora", "Cora"),
-    _planetoid("citeseer", "CiteSeer"),
-    _planetoid("pubmed", "PubMed"),
-    _heterophilous("minesweeper"),
-    _heterophilous("tolokers"),
-    _unsplit("amazon_photo", "Amazon", "Photo", "amazon_electronics_photo.npz"),
-    _unsplit("amazon_computers", "Amazon", "Computers", "amazon_electronics_computers.npz"),
-    _unsplit("coauthor_cs", "Coauthor", "CS", "ms_academic_cs.npz"),
-    _unsplit("coauthor_physics", "Coauthor", "Physics", "ms_academic_phy.npz"),
-    Source("reddit", "Reddit", (), read_reddit, "raw", _REDDIT, "https://data.dgl.ai"),
-    _saint("flickr", "Flickr", "accuracy"),
-    _saint("yelp", "Yelp", "micro_f1"),
-    _ogb("ogbn_arxiv", "time", more=("node_year",)),
-    _ogb("ogbn_products", "sales_ranking"),
+for _name, _title in (("cora", "Cora"), ("citeseer", "CiteSeer"), ("pubmed", "PubMed")):
+    _files = (f"ind.{_name}.{part}" for part in _PLANETOID)
+    _add(_name, "Planetoid", _title, read_planetoid, *_files, normalize=True)
+for _name in ("minesweeper", "tolokers"):
+    _more: dict[str, Any] = {"splits": 10, "metric": "roc_auc", "directed": True}
+    _add(_name, "HeterophilousGraphDataset", _name, read_heterophilous, f"{_name}.npz", **_more)
+for _name, _class, _title, _file in (
+    ("amazon_photo", "Amazon", "Photo", "amazon_electronics_photo.npz"),
+    ("amazon_computers", "Amazon", "Computers", "amazon_electronics_computers.npz"),
+    ("coauthor_cs", "Coauthor", "CS", "ms_academic_cs.npz"),
+    ("coauthor_physics", "Coauthor", "Physics", "ms_academic_phy.npz"),
 ):
-    register_published(_source)
+    _add(_name, _class, _title, read_benchmark, _file, splits=None, directed=True)
+_add("reddit", "Reddit", "", read_reddit, "reddit_data.npz", "reddit_graph.npz", site="https://data.dgl.ai")
+_add("flickr", "Flickr", "", read_saint, *_SAINT, site=_DRIVE)
+_add("yelp", "Yelp", "", read_saint, *_SAINT, site=_DRIVE, metric="micro_f1")
+for _name, _split, _tables in (
+    ("ogbn_arxiv", "time", (*_OGB, "raw/node_year")),
+    ("ogbn_products", "sales_ranking", _OGB),
+):
+    _parts = (f"split/{_split}/{part}" for part in ("train", "valid", "test"))
+    register_published(
+        Source(
+            _name, "ogb", (_name.replace("_", "-"),), read_ogb, _name,
+            tuple(f"{file}.csv.gz" for file in (*_tables, *_parts)), "http://snap.stanford.edu",
+            directed=True,
+        )
+    )  # fmt: skip

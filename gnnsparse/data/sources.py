@@ -1,9 +1,9 @@
 """The sources of published data sets: their raw files, downloads, and what they hold as stored arrays.
 
 Nothing is written to the user's own folders. Files are written to the data folder: downloads to `raw/NAME`,
-and what they hold to `processed/NAME-KEY`, where the key is a hash of the raw files' identity.
-Each folder is built under another name and renamed when it is complete, under a lock, so that other processes
-and later calls see all of it or nothing.
+and what they hold to `processed/NAME-KEY.safetensors`, where the key is a hash of the raw files' identity.
+Each is made under another name and renamed when it is complete, under a lock, so that other processes and
+later calls see all of it or nothing.
 """
 
 from __future__ import annotations
@@ -26,21 +26,18 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
-from gnnsparse.data.datasets import check_finite, check_labels
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_type, bad_value, check_tensor
-from gnnsparse.formats.csr import check_range
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.runtime.cache_files import DamagedError, NotOursError, open_file, write_file
 
 __all__ = [
     "SOURCES", "DatasetUnavailableError", "RawNodes", "Source", "data_folder", "import_downloader",
-    "load_arrays", "locked", "no_update_check", "raw_folder", "read_source",
+    "no_update_check", "raw_folder", "read_source", "stored_arrays",
 ]  # fmt: skip
 
-_MASKS = ("train_masks", "val_masks", "test_masks")
-#: The file of processed arrays, and a number to be raised when what it holds changes.
-_ARRAYS, _LAYOUT = "arrays.safetensors", 1
+#: A number to be raised when what a file of processed arrays holds changes.
+_LAYOUT = 2
 #: Seconds that a site may take to answer, and that a connection may stall.
 _PROBE_SECONDS, _STALL_SECONDS = 10.0, 60.0
 #: The first bytes of files, by the ending of their names.
@@ -55,74 +52,45 @@ class DatasetUnavailableError(RuntimeError):
 class RawNodes:
     """N nodes and their edges, int32 [2, edges], sources over targets, in any order and with repeats.
 
-    x is float32 [N, F], finite; y int64 [N], classes below N, or float32 [N, labels] of 0 and 1; masks are
-    bool [splits, N], without overlap in each split, or None if the files have no split.
+    x is float32 [N, F], finite; y int64 [N], classes below N, or float32 [N, labels] of 0 and 1; masks of the
+    training, validation and test nodes are bool [3, splits, N], or None if the files have no split.
     """
 
     edges: torch.Tensor
     x: torch.Tensor
     y: torch.Tensor
-    train_masks: torch.Tensor | None = None
-    val_masks: torch.Tensor | None = None
-    test_masks: torch.Tensor | None = None
+    masks: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        check_tensor("x", self.x, dtypes=(torch.float32,), shape=(None, None))
-        nodes = self.x.shape[0]
-        check_tensor("edges", self.edges, dtypes=(torch.int32,), shape=(2, None))
-        check_range("edges", self.edges.reshape(-1), nodes, "the number of nodes")
-        check_finite("x", self.x)
-        if nodes == 0:
+        if self.x.shape[0] == 0:
             bad_value("x", "has no rows; accepted: one node or more")
-        several = isinstance(self.y, torch.Tensor) and self.y.dim() == 2
-        check_labels("y", self.y, nodes, self.y.shape[1] if several else nodes)
-        masks = {name: getattr(self, name) for name in _MASKS if getattr(self, name) is not None}
-        if len(masks) not in (0, len(_MASKS)):
-            bad_value("masks", f"are {', '.join(masks)}; accepted: all of {', '.join(_MASKS)}, or none")
-        for name, mask in masks.items():
-            check_tensor(name, mask, dtypes=(torch.bool,), shape=(None, nodes))
-            if mask.shape[0] != masks["train_masks"].shape[0]:
-                bad_value(name, f"has {mask.shape[0]} splits; accepted: as many as train_masks")
-        if masks and bool((sum(mask.to(torch.uint8) for mask in masks.values()) > 1).any()):
+        if self.masks is not None and int(self.masks.sum(dim=0).max()) > 1:
             bad_value("masks", "a node is in two of them; accepted: masks without overlap")
 
 
-def load_arrays(path: Path, dtypes: dict[str, tuple[torch.dtype, ...]]) -> dict[str, torch.Tensor] | None:
-    """Read arrays of given names and types that this package has written to a safetensors file.
+def stored_arrays(file: Path, make: Callable[[], dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    """Return the arrays of a file in the data folder, which is written if it is missing or damaged."""
+    if (found := _load(file)) is not None:
+        return found
+    with locked(file):
+        if (found := _load(file)) is not None:
+            return found  # another process made it while this one waited for the lock
+        part = file.with_name(file.name + ".part")
+        part.unlink(missing_ok=True)  # left behind by a process that was killed
+        try:
+            found = make()
+            write_file(part, found, {})
+            os.replace(part, file)
+        finally:
+            part.unlink(missing_ok=True)
+    return found
 
-    Return None if there is no such file, it is damaged, or has other arrays or types.
-    """
-    from safetensors.torch import load_file
 
+def _load(file: Path) -> dict[str, torch.Tensor] | None:
     try:
-        arrays = load_file(path) if path.is_file() else {}
-    except (OSError, SafetensorError, ValueError, KeyError, RuntimeError):
-        return None
-    if not arrays or any(array.dtype not in dtypes.get(name, ()) for name, array in arrays.items()):
-        return None
-    # A byte of a bool that is neither 0 nor 1 would be undefined in native code.
-    return {name: a.view(torch.uint8) != 0 if a.dtype == torch.bool else a for name, a in arrays.items()}
-
-
-def save_raw(nodes: RawNodes, path: Path) -> None:
-    """Write nodes to a safetensors file."""
-    from safetensors.torch import save_file
-
-    save_file({name: array.contiguous() for name, array in vars(nodes).items() if array is not None}, path)
-
-
-def _load_raw(path: Path) -> RawNodes | None:
-    """Read what `save_raw` wrote; None if there is no file or it holds no valid nodes."""
-    arrays = load_arrays(
-        path,
-        {
-            "edges": (torch.int32,), "x": (torch.float32,), "y": (torch.int64, torch.float32),
-            **dict.fromkeys(_MASKS, (torch.bool,)),
-        },
-    )  # fmt: skip
-    try:
-        return None if arrays is None else RawNodes(**arrays)
-    except (ValueError, TypeError):
+        with open_file(file) as opened:
+            return opened.read()[0]
+    except (OSError, DamagedError, NotOursError):
         return None
 
 
@@ -133,7 +101,8 @@ class Source:
     Attributes:
         downloader: name of the class in torch_geometric.datasets that downloads the raw files, or "ogb".
         args: arguments of the class after its root.
-        read: takes the folder of the raw files and their names, and returns what they hold.
+        read: takes the folder of the raw files and their names, and returns what they hold; None: they are
+            not of nodes.
         place: folder of the raw files, relative to the root.
         files: the raw files, relative to `place`.
         site: the site that a download must reach.
@@ -145,7 +114,7 @@ class Source:
     name: str
     downloader: str
     args: tuple[str, ...]
-    read: Callable[[Path, tuple[str, ...]], RawNodes]
+    read: Callable[[Path, tuple[str, ...]], RawNodes] | None
     place: str
     files: tuple[str, ...]
     site: str
@@ -239,20 +208,16 @@ def data_folder() -> Path:
 def read_source(source: Source, root: str | os.PathLike[str] | None, download: bool) -> RawNodes:
     """Read a published data set from its raw files in `root`; None: from those that are downloaded."""
     raw = raw_folder(source, root, download)
-    folder = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}"
-    if (nodes := _load_raw(folder / _ARRAYS)) is not None:
-        return nodes
+
+    def make() -> dict[str, torch.Tensor]:
+        assert source.read is not None
+        nodes = source.read(raw, source.files)
+        return {name: array for name, array in vars(nodes).items() if array is not None}
+
     try:
-        with locked(folder):
-            if (nodes := _load_raw(folder / _ARRAYS)) is not None:
-                return nodes  # another process made it while this one waited for the lock
-            with _staged(folder) as staging:
-                nodes = source.read(raw, source.files)
-                save_raw(nodes, staging / _ARRAYS)
-                shutil.rmtree(folder, ignore_errors=True)  # which is damaged, if it is there
-                os.replace(staging, folder)
-            return nodes
-    except (ValueError, OSError, SafetensorError) as error:
+        file = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}.safetensors"
+        return RawNodes(**stored_arrays(file, make))
+    except (ValueError, OSError) as error:
         # An error of the system, such as a full disk, does not mean that the download is broken.
         if root is None and not getattr(error, "errno", None):
             with locked(raw):
@@ -304,7 +269,6 @@ def _identity(source: Source, raw: Path) -> str:
 
 
 def _downloaded(source: Source, download: bool) -> Path:
-    """Return the folder of the downloaded raw files, and download them if they are missing."""
     raw = data_folder() / "raw" / source.name
     if not _missing(source, raw):
         return raw

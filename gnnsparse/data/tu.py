@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from gnnsparse.data.array_files import open_npz
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import GraphDataset, check_seed
 from gnnsparse.data.optional import import_optional
-from gnnsparse.data.sources import DatasetUnavailableError, RawNodes, Source, raw_folder
+from gnnsparse.data.sources import DatasetUnavailableError, Source, raw_folder
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.runtime.safe_io import open_regular, reading
 from gnnsparse.sparse.graph import SparseGraph
@@ -26,18 +25,11 @@ __all__ = ["load_tu", "stratified_folds"]
 _FOLDS = 10
 
 
-@dataclass(frozen=True, eq=False)
-class _TUGraphs:
-    """The block-diagonal matrix of G graphs, node_labels [N] and classes y [G] from 0 on, test_fold -1 for
-    none.
-    """
-
-    graph: SparseGraph
-    graph_ptr: torch.Tensor
-    node_labels: torch.Tensor
-    y: torch.Tensor
-    attributes: torch.Tensor | None = None
-    test_fold: torch.Tensor | None = None
+#: What files hold: the block-diagonal matrix of G graphs, graph_ptr [G + 1], labels of nodes [N] and classes
+#: [G] from 0 on, attributes [N, F], and the fold [G] in which each graph is tested; None: there are none.
+_Graphs = tuple[
+    SparseGraph, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None
+]
 
 
 def load_tu(
@@ -82,25 +74,23 @@ def load_tu(
     check_choice("validation", validation, ("holdout", "fold"))
     check_flag("node_attributes", node_attributes)
     check_flag("download", download)
-    data = _read(title, root, download)
-    x = torch.nn.functional.one_hot(data.node_labels).float()
+    graph, graph_ptr, labels, y, attributes, folds = _read(title, root, download)
+    x = torch.nn.functional.one_hot(labels).float()
     if node_attributes:
-        if data.attributes is None:
+        if attributes is None:
             bad_value("node_attributes", f"the files of {title} have none; accepted: false")
-        x = torch.cat([data.attributes, x], dim=1)
-    folds = data.test_fold
+        x = torch.cat([attributes, x], dim=1)
     if seed is not None or folds is None:
-        folds = stratified_folds(data.y, _FOLDS, seed or 0)
+        folds = stratified_folds(y, _FOLDS, seed or 0)
     test = folds == fold
     train, val = ~test, test
     if validation == "holdout":
         rest = train.nonzero().flatten()
         val = torch.zeros_like(test)
-        val[rest[stratified_folds(data.y[rest], _FOLDS, seed or 0) == 0]] = True
+        val[rest[stratified_folds(y[rest], _FOLDS, seed or 0) == 0]] = True
         train = train & ~val
-    classes = int(data.y.max()) + 1
     try:
-        return GraphDataset(title.lower(), data.graph, data.graph_ptr, x, data.y, train, val, test, classes)
+        return GraphDataset(title.lower(), graph, graph_ptr, x, y, train, val, test, int(y.max()) + 1)
     except ValueError as error:
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
@@ -120,7 +110,7 @@ def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     return of_item
 
 
-def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _TUGraphs:
+def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _Graphs:
     if root is not None and not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = None if root is None else Path(root).expanduser().absolute()
@@ -137,16 +127,12 @@ def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _T
 
 
 def _source(title: str) -> Source:
-    def refuse(folder: Path, files: tuple[str, ...]) -> RawNodes:
-        raise NotImplementedError  # these files hold graphs, which `_read_text` reads
-
     files = tuple(f"{title}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels", "node_labels"))
-    return Source(
-        title.lower(), "TUDataset", (title,), refuse, f"{title}/raw", files, "https://www.chrsmrrs.com"
-    )
+    site = "https://www.chrsmrrs.com"
+    return Source(title.lower(), "TUDataset", (title,), None, f"{title}/raw", files, site)
 
 
-def _read_npz(file: Path) -> _TUGraphs:
+def _read_npz(file: Path) -> _Graphs:
     with open_npz(file) as arrays:
         ptr, offsets, columns, labels, y = (
             torch.from_numpy(arrays.read(name, "iu", (None,)).astype(np.int64))
@@ -159,10 +145,10 @@ def _read_npz(file: Path) -> _TUGraphs:
         graph = SparseGraph.from_csr(offsets, columns)
         if ptr.numel() != y.numel() + 1 or labels.numel() != graph.num_rows:
             raise ValueError("graph_ptr, graph_labels, node_labels: have sizes that do not fit")
-        return _TUGraphs(graph, ptr, _ranks(labels), _ranks(y), None, folds)
+        return graph, ptr, _ranks(labels), _ranks(y), None, folds
 
 
-def _read_text(folder: Path, title: str) -> _TUGraphs:
+def _read_text(folder: Path, title: str) -> _Graphs:
     """Read the text files; nodes and graphs are counted from 1 in them."""
     pairs = _numbers(folder / f"{title}_A.txt", np.int64)
     graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
@@ -184,11 +170,10 @@ def _read_text(folder: Path, title: str) -> _TUGraphs:
         csr = SparseGraph.from_edge_index(edges, nodes).csr
         ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(y.size + 1)).astype(np.int64))
         ranks = _ranks(torch.from_numpy(labels)), _ranks(torch.from_numpy(y))
-        return _TUGraphs(SparseGraph(csr), ptr, *ranks, attributes)
+        return SparseGraph(csr), ptr, *ranks, attributes, None
 
 
 def _numbers(file: Path, dtype: Any) -> np.ndarray:
-    """Read a table of numbers divided by commas, [rows, columns]."""
     with open_regular(file) as lines, reading(file):
         table = np.loadtxt(lines, dtype=dtype, delimiter=",", ndmin=2)
         if table.size == 0 or (table.dtype.kind == "f" and not np.isfinite(table).all()):

@@ -40,7 +40,7 @@ _NAMES = {
 
 _DTYPES = {
     "I64": torch.int64, "I32": torch.int32, "U8": torch.uint8, "F32": torch.float32, "F16": torch.float16,
-    "BF16": torch.bfloat16,
+    "BF16": torch.bfloat16, "I16": torch.int16, "I8": torch.int8, "BOOL": torch.bool,
 }  # fmt: skip
 _NAME_OF = {dtype: name for name, dtype in _DTYPES.items()}
 

@@ -44,12 +44,8 @@ def test_products_are_those_of_the_graphs(device: str, values: str | None, symme
     batch = batches_of(blocks, values, device).select(torch.tensor(chosen))
     rows = [SIZES[i] for i in chosen]
     assert batch.graph_ptr.tolist() == [0, *torch.tensor(rows).cumsum(0).tolist()]
-    single = [
-        gnnsparse.prepare(
-            blocks[i] if values is None else SparseGraph(blocks[i].csr), values=values, cache=False
-        )
-        for i in chosen
-    ]
+    plain = [blocks[i] if values is None else SparseGraph(blocks[i].csr) for i in chosen]
+    single = [gnnsparse.prepare(graph, values=values, cache=False) for graph in plain]
     dense = torch.block_diag(*(one.to_dense().double() for one in single))
     x = torch.randn(sum(rows), 5)
     assert batch.adj.shape == dense.shape
@@ -84,12 +80,8 @@ def test_layers_and_gradients_on_batches(device: str, layer: torch.nn.Module, va
     x = torch.randn(batch.adj.shape[0], 4, device=device, requires_grad=True)
     together = layer(x, batch.adj)
     parts = x.split([SIZES[i] for i in chosen])
-    single = torch.cat(
-        [
-            layer(part, gnnsparse.prepare(blocks[i].to(device), values=values, cache=False))
-            for part, i in zip(parts, chosen, strict=True)
-        ]
-    )
+    alone = [gnnsparse.prepare(blocks[i].to(device), values=values, cache=False) for i in chosen]
+    single = torch.cat([layer(part, adj) for part, adj in zip(parts, alone, strict=True)])
     torch.testing.assert_close(together, single)
     weights = torch.randn_like(single)
     gradients = [torch.autograd.grad(out, x, weights, retain_graph=True)[0] for out in (together, single)]
@@ -97,33 +89,12 @@ def test_layers_and_gradients_on_batches(device: str, layer: torch.nn.Module, va
     layer.cpu()
 
 
-@given(
-    st.lists(st.integers(0, len(SIZES) - 1), min_size=1, max_size=8), st.sampled_from([None, "gcn", "mean"])
-)
-@settings(max_examples=25, deadline=None)
-def test_any_selection(chosen: list[int], values: str | None) -> None:
-    blocks = graphs()
-    whole = batches_of(blocks, values, "cpu")
-    batch = whole.select(torch.tensor(chosen))
-    dense = whole.select(torch.arange(len(SIZES))).adj.to_dense()
-    ptr = [0, *torch.tensor(SIZES).cumsum(0).tolist()]
-    want = torch.block_diag(*(dense[ptr[i] : ptr[i + 1], ptr[i] : ptr[i + 1]] for i in chosen))
-    assert torch.equal(batch.adj.to_dense(), want)
-    assert torch.equal(batch.nodes, torch.cat([torch.arange(ptr[i], ptr[i + 1]) for i in chosen]))
-
-
 def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:
     """Every array of a batch, in both orientations."""
     found = [batch.nodes, batch.graph_ptr, batch.adj.prepared.transpose_map]
     for matrix in (batch.adj.prepared.forward, batch.adj.prepared.backward):
-        parts = (
-            matrix.csr.indptr,
-            matrix.csr.indices,
-            matrix.own_values(),
-            matrix.given_row_scale,
-            matrix.given_col_scale,
-        )
-        found += [part for part in parts if part is not None]
+        given = matrix.own_values(), matrix.given_row_scale, matrix.given_col_scale
+        found += [matrix.csr.indptr, matrix.csr.indices, *(part for part in given if part is not None)]
     return found
 
 
@@ -138,7 +109,12 @@ def test_batches_that_are_made_at_once_are_those_made_one_by_one(
     whole = batches_of(graphs(symmetric), values, "cpu")
     packed = torch.tensor([i for batch in chosen for i in batch])
     found = whole.split(packed, [len(batch) for batch in chosen])
+    dense = whole.select(torch.arange(len(SIZES))).adj.to_dense()
+    ends = torch.tensor(SIZES).cumsum(0).tolist()
+    rows = [slice(end - size, end) for end, size in zip(ends, SIZES, strict=True)]
     for batch, ids in zip(found, chosen, strict=True):
+        assert torch.equal(batch.adj.to_dense(), torch.block_diag(*(dense[rows[i], rows[i]] for i in ids)))
+        assert batch.nodes.tolist() == [row for i in ids for row in range(ends[i] - SIZES[i], ends[i])]
         one = whole.select(torch.tensor(ids))
         mine, right = arrays_of(batch), arrays_of(one)
         assert len(mine) == len(right)
@@ -212,9 +188,7 @@ def test_what_batches_refuse() -> None:
     batches = BlockBatches(operand, ptr)
     assert len(batches) == len(SIZES)
     for bad in (torch.tensor([5]), torch.tensor([-1]), torch.zeros(0, dtype=torch.int64)):
-        with pytest.raises(
-            ValueError, match=r"graphs: is empty, or has numbers out of range; accepted: 0 to 4"
-        ):
+        with pytest.raises(ValueError, match=r"graphs: is empty, or has numbers out of range; accepted: 0 "):
             batches.select(bad)
     with pytest.raises(TypeError, match="graphs: got a tensor of dtype"):
         batches.select(torch.tensor([1.0]))
@@ -233,9 +207,7 @@ def test_what_batches_refuse() -> None:
         BlockBatches(gnnsparse.prepare(whole, reorder="degree", cache=False), ptr)
     with pytest.raises(ValueError, match="graph_ptr: does not lead from 0 to 25"):
         BlockBatches(operand, ptr[:-1])
-    dense = gnnsparse.prepare(
-        SparseGraph.from_edge_index(torch.tensor([[0, 1, 1], [1, 2, 1]]), 3), cache=False
-    )
+    dense = gnnsparse.prepare(torch.tensor([[0, 1, 1], [1, 2, 1]]), cache=False)
     with pytest.raises(ValueError, match="graph_ptr: an edge joins two of its graphs"):
         BlockBatches(dense, torch.tensor([0, 1, 3]))
 
@@ -267,9 +239,7 @@ def test_pooling(device: str, pool: str, dtype: torch.dtype) -> None:
     torch.testing.assert_close(gradient.cpu().double(), want, **tolerance)
 
 
-@given(
-    lengths=st.lists(st.integers(0, 70), max_size=12), width=st.integers(0, 40), strided=st.booleans(),
-)  # fmt: skip
+@given(st.lists(st.integers(0, 70), max_size=12), st.integers(0, 40), st.booleans())
 @settings(max_examples=40, deadline=None)
 def test_sums_are_those_of_torch_bit_for_bit(lengths: list[int], width: int, strided: bool) -> None:
     ptr = torch.tensor([0, *torch.tensor(lengths, dtype=torch.int64).cumsum(0).tolist()])

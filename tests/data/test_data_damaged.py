@@ -19,26 +19,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
-from tests.data.raw_files import NODES, write_raw
+from tests.data.raw_files import NODES, write_minesweeper, write_raw
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
-
-
-def minesweeper(folder: Path, **changed: Any) -> Path:
-    """Writes an archive in the layout of the heterophilous graphs, with other arrays; None: left out."""
-    part = np.arange(NODES) % 3 + np.zeros((10, 1), dtype=int)
-    arrays = {
-        "node_features": np.ones((NODES, 3), np.float32),
-        "node_labels": np.arange(NODES) % 2,
-        "edges": np.array([[0, 1], [2, 3]]),
-        "train_masks": part == 0,
-        "val_masks": part == 1,
-        "test_masks": part == 2,
-        **changed,
-    }
-    path = folder / "minesweeper.npz"
-    np.savez(path, **{name: array for name, array in arrays.items() if array is not None})
-    return path
 
 
 def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
@@ -81,14 +64,14 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", BAD_ARRAYS)
 def test_bad_arrays_of_a_data_set_are_named(tmp_path: Path, case: str) -> None:
     arrays, problem = BAD_ARRAYS[case]
-    minesweeper(tmp_path, **arrays)
+    write_minesweeper(tmp_path, **arrays)
     with pytest.raises(DatasetUnavailableError, match=rf"minesweeper: the raw files in .*: .*{problem}"):
         load_dataset("minesweeper", root=tmp_path)
 
 
 def test_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
     features = np.arange(NODES * 3, dtype=">f4").reshape(NODES, 3)
-    minesweeper(tmp_path, edges=np.asfortranarray(EDGES.astype(">i4")), node_features=features)
+    write_minesweeper(tmp_path, edges=np.asfortranarray(EDGES.astype(">i4")), node_features=features)
     data = load_dataset("minesweeper", root=tmp_path)
     assert data.graph.csr.row_index().tolist() == [0, 1, 2, 3]
     assert data.x.tolist() == features.tolist()
@@ -97,7 +80,7 @@ def test_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
 def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:
     mask = np.zeros((10, NODES), np.uint8)
     mask[:, 0] = 200
-    minesweeper(
+    write_minesweeper(
         tmp_path, train_masks=mask.view(bool), val_masks=np.zeros((10, NODES), bool), test_masks=mask > 300
     )
     data = load_dataset("minesweeper", root=tmp_path)
@@ -262,50 +245,34 @@ def test_bad_tables_of_ogb_are_named(tmp_path: Path, file: str, text: str, probl
         load_dataset("ogbn_arxiv", root=tmp_path)
 
 
-def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache: Path) -> None:
-    minesweeper(tmp_path)
-    whole = load_dataset("minesweeper", root=tmp_path)
-    (path,) = dataset_cache.rglob("arrays.safetensors")
-    arrays = load_file(path)
-    for name, array in {
-        "edges": torch.full_like(arrays["edges"], 10**6),
-        "x": arrays["x"] / 0,
-        "y": arrays["y"] - 5,
-        "train_masks": arrays["train_masks"][:, :-1].contiguous(),
-        "more": arrays["y"].clone(),
-    }.items():
-        save_file({**arrays, name: array}, path)
-        again = load_dataset("minesweeper", root=tmp_path)
-        assert again.graph.fingerprint == whole.graph.fingerprint, name
-        assert torch.equal(again.x, whole.x), name
-        assert all(torch.equal(a, arrays[key]) for key, a in load_file(path).items()), (
-            f"{name} was not repaired"
-        )
-    save_file({name: array for name, array in arrays.items() if name != "y"}, path)
-    assert load_dataset("minesweeper", root=tmp_path).y.tolist() == whole.y.tolist()
+@pytest.mark.parametrize("name", ["minesweeper", "listops"])
+def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache: Path, name: str) -> None:
+    def read() -> list[torch.Tensor]:
+        if name == "minesweeper":
+            data = load_dataset(name, root=tmp_path)
+            return [data.graph.csr.indices, data.x, data.y, data.train_mask, data.test_mask]
+        sizes: dict[str, Any] = {"train_size": 5, "val_size": 2, "test_size": 2}
+        sequences = load_sequences(name, min_length=3, max_length=20, **sizes)
+        return [sequences.train.tokens, sequences.test.y]
 
-
-def test_stored_sequences_are_checked_and_made_again(dataset_cache: Path) -> None:
-    options: dict[str, Any] = {
-        "min_length": 3, "max_length": 20, "train_size": 5, "val_size": 2, "test_size": 2
-    }  # fmt: skip
-    whole = load_sequences("listops", **options)
+    write_minesweeper(tmp_path)
+    whole = read()
     (path,) = dataset_cache.rglob("*.safetensors")
-    arrays = load_file(path)
-    for content in (
-        {"tokens": arrays["tokens"]},
-        {**arrays, "y": arrays["y"][:-1].clone()},
-        {**arrays, "y": arrays["y"] - 100},
-        {**arrays, "tokens": arrays["tokens"].int()},
-        {**arrays, "tokens": arrays["tokens"] + 99},
-    ):
-        save_file(content, path)
-        assert torch.equal(load_sequences("listops", **options).train.tokens, whole.train.tokens)
+    content, arrays = path.read_bytes(), load_file(path)
+    others = [content[: len(content) // 2], b""]
+    others += [content[:at] + b"?" + content[at + 1 :] for at in (0, 200, len(content) - 9)]
+    for array in arrays:
+        save_file({**arrays, array: arrays[array].clone()}, path)  # without checksums
+        others.append(path.read_bytes())
+    for other in others:
+        path.write_bytes(other)
+        assert all(map(torch.equal, read(), whole))
+        assert path.read_bytes() == content, "it was repaired"
 
 
 def test_reading_imports_neither_pyg_nor_ogb(tmp_path: Path) -> None:
     """Their readers trust files; they are for downloads alone."""
-    minesweeper(tmp_path)
+    write_minesweeper(tmp_path)
     code = (
         "import sys; from gnnsparse.data import load_dataset; load_dataset('minesweeper', root=sys.argv[1]);"
         "assert not {'torch_geometric', 'ogb'} & set(sys.modules)"

@@ -20,20 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gnnsparse.data import DatasetUnavailableError, data_folder, load_dataset
 from gnnsparse.data.sources import SOURCES, import_downloader
-from tests.data.raw_files import (
-    EDGES,
-    FEATURES,
-    LABELS,
-    NODES,
-    expected_graph,
-    write_ogb,
-    write_raw,
-)
+from tests.data.raw_files import NODES, expected_graph, write_minesweeper, write_ogb, write_raw
 
 pytestmark = pytest.mark.usefixtures("dataset_cache", "no_questions")
 
@@ -72,15 +63,8 @@ def test_without_a_network_both_ways_out_are_named(name: str) -> None:
         load_dataset(name)
     assert time.monotonic() - start < 30
     message = str(caught.value)
-    for text in (
-        name,
-        "no connection",
-        SOURCES[name].site,
-        "root=DIR",
-        "dataset.root=DIR",
-        *SOURCES[name].files,
-    ):
-        assert text in message
+    found = ("no connection", SOURCES[name].site, "root=DIR", "dataset.root=DIR", *SOURCES[name].files)
+    assert all(text in message for text in (name, *found)), message
     assert leftovers() == []
 
 
@@ -152,57 +136,45 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     thread.join()
 
 
-def archive_of_arrays(**arrays: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.savez(file, **arrays)
-    return file.getvalue()
+@pytest.fixture(scope="module")
+def minesweeper_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    folder = tmp_path_factory.mktemp("raw")
+    write_minesweeper(folder)
+    return (folder / "minesweeper.npz").read_bytes()
 
 
-def minesweeper_file() -> bytes:
-    masks = np.zeros((10, NODES), dtype=bool)
-    masks[:, 0] = True
-    return archive_of_arrays(
-        node_features=FEATURES,
-        node_labels=LABELS % 2,
-        edges=np.array(EDGES),
-        train_masks=masks,
-        val_masks=np.roll(masks, 1, axis=1),
-        test_masks=np.roll(masks, 2, axis=1),
-    )
-
-
-def test_a_download_is_kept(site: Site) -> None:
-    site.content["minesweeper.npz"] = minesweeper_file()
+def test_a_download_is_kept(site: Site, minesweeper_file: bytes) -> None:
+    site.content["minesweeper.npz"] = minesweeper_file
     for _ in range(2):
         data = load_dataset("minesweeper")
         assert (data.graph.to_scipy().toarray() == expected_graph()).all()
         assert site.requests == ["/minesweeper.npz"]
-    assert (data_folder() / "raw" / "minesweeper" / "minesweeper.npz").read_bytes() == minesweeper_file()
+    assert (data_folder() / "raw" / "minesweeper" / "minesweeper.npz").read_bytes() == minesweeper_file
     assert not list(data_folder().rglob("*.part"))
     assert load_dataset("minesweeper", download=False).num_nodes == NODES
 
 
 @pytest.mark.parametrize(
-    ("page", "truncate", "problem"),
+    ("page", "problem"),
     [
-        (None, 0, "can't be downloaded .*404"),
-        (b"<html>quota exceeded</html>", 0, "something else as, minesweeper.npz"),
-        (b"", 0, "something else as, minesweeper.npz"),
-        (minesweeper_file(), 100, "something else as, minesweeper.npz"),
-        (archive_of_arrays(node_features=FEATURES), 0, "raw files in .* can't be read"),
+        (None, "can't be downloaded .*404"),
+        (b"<html>quota exceeded</html>", "something else as, minesweeper.npz"),
+        (b"", "something else as, minesweeper.npz"),
+        ("truncated", "something else as, minesweeper.npz"),
+        ("empty archive", "raw files in .* can't be read"),
     ],
 )
 def test_the_next_try_after_a_broken_download_works(
-    site: Site, page: bytes | None, truncate: int, problem: str
+    site: Site, page: bytes | str | None, problem: str, minesweeper_file: bytes
 ) -> None:
-    if page is not None:
-        site.content["minesweeper.npz"] = page
-    site.truncate = truncate
+    site.truncate = 100 if page == "truncated" else 0
+    pages = {"truncated": minesweeper_file, "empty archive": b"PK\x05\x06" + bytes(18)}
+    content = pages[page] if isinstance(page, str) else page
+    site.content = {} if content is None else {"minesweeper.npz": content}
     with pytest.raises(DatasetUnavailableError, match=problem):
         load_dataset("minesweeper")
     assert leftovers() == []
-    site.truncate = 0
-    site.content["minesweeper.npz"] = minesweeper_file()
+    site.truncate, site.content["minesweeper.npz"] = 0, minesweeper_file
     assert load_dataset("minesweeper").num_nodes == NODES
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import pickle
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,10 @@ import pytest
 import scipy.sparse as sp
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset
+from tests.data.raw_files import write_planetoid
 from tests.own_graphs import Evil
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
-
-
-def write_planetoid(folder: Path, protocol: int = 2, **changed: Any) -> None:
-    labels = np.eye(3, dtype=np.int32)[np.arange(8) % 3]
-    features = sp.csr_matrix(np.eye(8, 4, dtype=np.float32))
-    parts = {
-        "x": features[:2], "tx": features[:3], "allx": features[:5], "y": labels[:2], "ty": labels[5:8],
-        "ally": labels[:5], "graph": {node: [(node + 1) % 8] for node in range(8)}, **changed,
-    }  # fmt: skip
-    index = parts.pop("index", "7\n5\n6\n")
-    for name, part in parts.items():
-        content = part if isinstance(part, bytes) else pickle.dumps(part, protocol=protocol)
-        (folder / f"ind.cora.{name}").write_bytes(content)
-    (folder / "ind.cora.test.index").write_text(index)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4])
@@ -56,27 +42,21 @@ def test_no_code_of_a_pickle_runs(tmp_path: Path, name: str) -> None:
 CSR = sp.csr_matrix(np.eye(5, 4, dtype=np.float32))
 
 
-def csr_with(**parts: Any) -> sp.csr_matrix:
+def allx(**parts: list[Any]) -> dict[str, sp.csr_matrix]:
     matrix = CSR.copy()
     for name, part in parts.items():
-        setattr(matrix, name, part)
-    return matrix
+        setattr(matrix, name, np.array(part, getattr(matrix, name).dtype))
+    return {"allx": matrix}
 
 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        (
-            {"allx": csr_with(indices=np.array([0, 1, 2, 10**6], np.int32))},
-            "allx: indices: element 3 is 1000000",
-        ),
-        ({"allx": csr_with(indptr=np.array([0, 9, 2, 3, 4, 4], np.int32))}, "allx: indptr: decreases"),
-        ({"allx": csr_with(data=np.array([1, np.nan, 1, 1], np.float32))}, "allx: values: element 1 is nan"),
+        (allx(indices=[0, 1, 2, 10**6]), "allx: indices: element 3 is 1000000"),
+        (allx(indptr=[0, 9, 2, 3, 4, 4]), "allx: indptr: decreases"),
+        (allx(data=[1, np.nan, 1, 1]), "allx: values: element 1 is nan"),
         ({"allx": np.ones(3)}, "allx: .*no sparse matrix"),
-        (
-            {"allx": sp.csr_matrix(np.eye(4, 4, dtype=np.float32))},
-            "test.index: begins with node 5; accepted: 4",
-        ),
+        ({"allx": CSR[:4]}, "test.index: begins with node 5; accepted: 4"),
         ({"ally": np.ones((5, 3), object)}, "ally: .*has elements of type O"),
         ({"ally": np.full((5, 3), 7)}, "ally: has shape"),
         ({"ally": CSR}, "ally: is no array"),

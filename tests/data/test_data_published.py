@@ -11,6 +11,7 @@ import torch
 
 from gnnsparse.data import load_dataset
 from gnnsparse.testing import assert_accurate
+from tests.data.raw_files import listing
 from tests.data_folder import data_file, requires_data
 
 pytestmark = [requires_data, pytest.mark.slow]
@@ -34,11 +35,6 @@ def small_cache(dataset_cache: Path) -> Iterator[Path]:
     """The data folder of a test, removed at once: dense features take up to a gigabyte."""
     yield dataset_cache
     shutil.rmtree(dataset_cache, ignore_errors=True)
-
-
-def listing(folder: Path) -> list[tuple[str, int, int]]:
-    status = {path: path.lstat() for path in (folder, *folder.rglob("*"))}
-    return sorted((str(path), entry.st_size, entry.st_mtime_ns) for path, entry in status.items())
 
 
 @pytest.mark.parametrize("name", PUBLISHED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import pickle
 import resource
 import shutil
 import signal
@@ -31,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return build_graph(EDGES, tmp_path / "g", 200, symmetric=True, about="of a test").folder
 
 
-def test_a_graph_is_mapped_and_says_what_it_is(folder: Path) -> None:
+def test_a_graph_is_mapped_and_says_what_it_is(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info, graph = graph_info(folder), open_graph(str(folder))
     assert (info.folder, info.num_nodes, info.num_edges, info.symmetric) == (folder, 200, 3000, True)
     assert info.about == "of a test"
@@ -40,12 +41,9 @@ def test_a_graph_is_mapped_and_says_what_it_is(folder: Path) -> None:
     maps = [line.split() for line in Path("/proc/self/maps").read_text().splitlines()]
     assert {line[1] for line in maps if line[-1] == str(folder / "indices.npy")} == {"r--s"}, "read alone"
     assert np.array_equal(np.load(folder / "indices.npy"), graph.csr.indices.numpy())
-    assert_same(open_graph(folder), expected(EDGES, 200, symmetric=True))
-
-
-def test_a_symmetric_graph_is_known_to_be(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_same(graph, expected(EDGES, 200, symmetric=True))
     monkeypatch.setattr("gnnsparse.formats.csr.Csr.transpose", None)
-    assert open_graph(folder).is_symmetric
+    assert graph.is_symmetric, "which is known"
 
 
 def test_a_graph_that_is_open_outlives_its_folder(folder: Path) -> None:
@@ -105,11 +103,11 @@ def test_headers_that_can_not_be(
     folder: Path, edit: Callable[[dict], None], signed: bool, message: str
 ) -> None:
     """Of which the checksum is right, if it is signed."""
-    header = json.loads((folder / "graph.json").read_text())
+    file = folder / "graph.json"
+    header = json.loads(file.read_text())
     edit(header["graph"])
-    if signed:
-        header["checksum"] = folders._sum_of(header["graph"])
-    (folder / "graph.json").write_text(json.dumps(header))
+    header |= {"checksum": folders._sum_of(header["graph"])} if signed else {}
+    file.write_text(json.dumps(header))
     for read in (graph_info, open_graph):
         with pytest.raises(ValueError, match=message):
             read(folder)
@@ -161,7 +159,7 @@ def test_parts_of_rows_have_bounded_sizes(folder: Path, monkeypatch: pytest.Monk
         assert_same(open_graph(folder), expected(EDGES, 200, symmetric=True))
 
 
-def test_folders_that_are_no_graph(tmp_path: Path) -> None:
+def test_folders_that_are_no_graph(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     for name in ("empty", "file", "nothing"):
@@ -171,9 +169,6 @@ def test_folders_that_are_no_graph(tmp_path: Path) -> None:
     for read in (open_graph, graph_info):
         with pytest.raises(TypeError, match=r"^folder: got int; accepted: the path of a folder"):
             read(3)
-
-
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(folder: Path) -> None:
     (folder / "graph.json").unlink()
     os.mkfifo(folder / "graph.json")
     with pytest.raises(ValueError, match=r"graph\.json: is a pipe"):
@@ -295,9 +290,8 @@ build_graph(chunks(), sys.argv[1], 9, memory=1 << 20)
 def builder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process, which builds `g` of edges without an end."""
     command = [sys.executable, "-c", BUILD, str(tmp_path / "g")]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT
-    ) as process:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
         yield process
@@ -373,8 +367,6 @@ def test_a_file_that_can_not_be_written_is_named(tmp_path: Path, most: int) -> N
 
 
 def test_errors_of_a_full_disk_can_be_sent_between_processes() -> None:
-    import pickle
-
     error = NoSpaceError("folder: is full")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.errno) == (NoSpaceError, "folder: is full", errno.ENOSPC)

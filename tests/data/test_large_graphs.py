@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse.data import build_graph, graph_info, open_graph
-from gnnsparse.data.large.buckets import Limits, Spiller
+from gnnsparse.data.large.buckets import Spiller
 from tests.large import LEAST, assert_same, expected, random_edges
 
 
@@ -101,7 +101,7 @@ def test_one_edge_many_times(nodes: int, tmp_path: Path) -> None:
     """No range can divide them; with 2^31 - 1 nodes keys need 62 bits."""
     edges = np.full((2, 30_000), nodes - 1)
     if nodes > 2**30:
-        counted = Spiller(tmp_path, Limits.within(LEAST))
+        counted = Spiller(tmp_path, LEAST)
         key = np.array([(nodes - 1) * nodes + nodes - 1])
         parts = [np.repeat(key, 200) for _ in range(150)]
         buckets = counted.distribute(lambda: parts, 0, nodes**2, count_first=False, step=nodes)

@@ -122,15 +122,6 @@ def test_what_scipy_writes_of_a_graph_is_that_graph(
     assert found.to_dense().tolist() == graph.to_dense().tolist()
 
 
-def test_weights_of_a_pattern_are_left_out(tmp_path: Path) -> None:
-    """SuiteSparse has patterns with weights, such as Ragusa16."""
-    text = "%%MatrixMarket matrix coordinate pattern general\n2 2 2\n1 1 2.5\n2 1 7\n"
-    (tmp_path / "m.mtx").write_text(text)
-    graph = load_matrix(tmp_path / "m.mtx")
-    assert graph.values is None
-    assert graph.csr.indices.tolist() == [0, 0]
-
-
 def test_a_text_that_unpacks_to_more_than_its_matrix_needs_is_refused(tmp_path: Path) -> None:
     text = COORDINATE.encode() + b"2 2 1\n1 1 1.0\n" + b"% a comment\n" * 200_000
     (tmp_path / "bomb.mtx.gz").write_bytes(gzip.compress(text))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ import torch
 from gnnsparse.formats.packing import read_records
 from gnnsparse.runtime.cache_files import open_file, write_file
 from tests.fuzz.common import Draw
-from tests.fuzz.mutations import mutate_bytes
+from tests.fuzz.mutations import mutate
 
 #: Arrays whose content is known to be right by the checksum alone.
 _VALUES = ("values", "row_scale", "col_scale", "residual_values", "edge_map", "zero_ptr", "zero_cols")
@@ -34,48 +33,25 @@ Tensors = dict[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class Damaged:
-    """What was done to a file.
-
-    If it is `unseen`, nothing but the checksum would show it. Something that is not the cache's and has to
-    stay `blocks` its place, or nothing is there any more.
-    """
+    """What was done to a file, in words, and what may follow."""
 
     what: str
-    unseen: bool = False
-    blocks: bool = False
+    unseen: bool = False  # nothing but the checksum would show it, and that is right
+    blocks: bool = False  # something that is not the cache's is in its place, and has to stay there
     gone: bool = False
 
 
 def damage_file(path: Path, other: bytes, draw: Draw) -> Damaged:
     """Damages a cache file at random; `other` is the content of another cache file, or of the same one."""
-    kinds = (_craft, _craft, _craft_metadata, _bytes, _header, _replace)
+    kinds = (_craft, _craft, _craft_metadata, _bytes, _bytes, _replace)
     return draw.choice(kinds)(path, other, draw)
 
 
 def _bytes(path: Path, other: bytes, draw: Draw) -> Damaged:
-    return _rewritten(path, mutate_bytes(draw, path.read_bytes()), "other bytes")
-
-
-def _header(path: Path, other: bytes, draw: Draw) -> Damaged:
-    data = bytearray(path.read_bytes())
-    end = 8 + int.from_bytes(data[:8], "little")
-    if draw.chance(0.2):
-        data[:8] = draw.choice((0, 1, 7, len(data), 2**31, 2**63, 2**64 - 1)).to_bytes(8, "little")
-        return _rewritten(path, bytes(data), "another length of the header")
-    if draw.chance(0.2):
-        text = draw.choice((b"[" * 10**5, b"{}", b"null", b'{"__metadata__": 3}', b'{"a": {"dtype": "I64"}}'))
-        content = len(text).to_bytes(8, "little") + text + data[end:]
-        return _rewritten(path, content, f"a header of {text[:30]!r}")
-    for _ in range(draw.integer(1, 3)):
-        data[draw.below(end)] ^= 1 << draw.below(8)
-    return _rewritten(path, bytes(data), "flipped bits of the header")
-
-
-def _rewritten(path: Path, data: bytes, what: str) -> Damaged:
-    same = data == path.read_bytes()
-    path.write_bytes(data)
-    # White space of the header means nothing, so that nobody need notice if it changes.
-    return Damaged(what + (" (the same)" if same else ""))
+    """Changes bytes, or the header; white space in it means nothing, so that nobody need notice that."""
+    before = path.read_bytes()
+    path.write_bytes(mutate(draw, path.name, before))
+    return Damaged("other bytes" + (" (the same)" if path.read_bytes() == before else ""))
 
 
 # Crafted content, with right checksums
@@ -191,14 +167,10 @@ def _craft(path: Path, other: bytes, draw: Draw) -> Damaged:
 
 def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
     tensors, metadata = _read(path)
-    target, where = metadata, ""
-    name = draw.choice(sorted(target))
-    if isinstance(target[name], dict) and target[name] and draw.chance(0.5):
-        target, where = target[name], name + "."
+    target, where, name = metadata, "", draw.choice(sorted(metadata))
+    while isinstance(target[name], dict) and target[name] and draw.chance(0.6):
+        target, where = target[name], f"{where}{name}."
         name = draw.choice(sorted(target))
-        if isinstance(target[name], dict) and target[name]:
-            target, where = target[name], where + name + "."
-            name = draw.choice(sorted(target))
     kind = draw.choice(("set", "drop", "add", "copy"))
     if kind == "set":
         target[name] = draw.choice(_PLAIN)
@@ -211,9 +183,8 @@ def _craft_metadata(path: Path, other: bytes, draw: Draw) -> Damaged:
         return Damaged("the file of another graph under this name")
     _write(path, tensors, metadata)
     harmless = {"seconds", "symmetric", "before", "after", "reorder", "method"}
-    return Damaged(
-        f"crafted metadata {where}{name}: {kind}", unseen=bool(harmless & {name, *where.split(".")})
-    )
+    unseen = bool(harmless & {name, *where.split(".")})
+    return Damaged(f"crafted metadata {where}{name}: {kind}", unseen)
 
 
 # Other things in the file's place
@@ -232,9 +203,7 @@ def _replace(path: Path, other: bytes, draw: Draw) -> Damaged:
     if kind == "gone":
         return Damaged("removal", gone=True)
     if kind in ("empty", "text"):
-        path.write_bytes(
-            b"" if kind == "empty" else json.dumps({"my": "notes"}).encode() * draw.integer(1, 50)
-        )
+        path.write_bytes(b"" if kind == "empty" else b'{"my": "notes"}' * draw.integer(1, 50))
         return Damaged(f"{kind} file")
     target = path.parent.parent / "outside.safetensors"
     if kind == "pipe":

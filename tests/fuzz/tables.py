@@ -30,17 +30,10 @@ _PARTS = ("train", "val", "test")
 
 @dataclass
 class Written:
-    """Tables in a folder, and what they say.
+    """Tables in a folder, and what they say: of the nodes, and the weights, or counts, [target, source]."""
 
-    Attributes:
-        options: the options of `load_custom`.
-        refused: the options of which one has to be named by an error; empty: the tables are read.
-        ids, x, features, labels, classes: what the nodes have; labels are None where they are missing.
-        matrix: the weights of the edges, [target, source], added up; or counts of edges.
-    """
-
-    options: dict[str, Any] = field(default_factory=dict)
-    refused: list[str] = field(default_factory=list)
+    options: dict[str, Any] = field(default_factory=lambda: {"directed": True})
+    refused: list[str] = field(default_factory=list)  # options of which an error has to name one
     ids: list[str] = field(default_factory=list)
     x: np.ndarray = field(default_factory=lambda: np.zeros((0, 0)))
     features: list[str] = field(default_factory=list)
@@ -53,7 +46,7 @@ Columns = list[tuple[str, list[str]]]
 
 
 def draw_tables(draw: Draw, folder: Path) -> Written:
-    made = Written(options={"directed": True})
+    made = Written()
     count = draw.integer(4, 9)
     numbered = draw.chance(0.4)
     names = [str(3 * i + 1) for i in range(count)] if numbered else [f"n{i}" for i in range(count)]
@@ -196,16 +189,15 @@ def verify(trial: Trial, made: Written, folder: Path) -> None:
             warnings.simplefilter("ignore", UserWarning)
             return load_custom(folder, **made.options)
 
+    def refused() -> NodeDataset:
+        try:
+            return read()
+        except ValueError as error:
+            if str(error).partition(":")[0] not in made.refused:
+                raise FailedCallError("error", f"names no option of {made.refused}: {error}") from error
+            raise
+
     if made.refused:
-
-        def refused() -> NodeDataset:
-            try:
-                return read()
-            except ValueError as error:
-                if str(error).partition(":")[0] not in made.refused:
-                    raise FailedCallError("error", f"names no option of {made.refused}: {error}") from error
-                raise
-
         trial.refuse(label, refused)
         return
     found = trial.call(label, read)

@@ -110,7 +110,6 @@ class _Labels:
 
 
 def _classes_of(classes: Any) -> Classes:
-    """Return the option `classes`: a number of classes, their names, or None; else raise."""
     accepted = "the number of classes, or a list of their different names"
     if classes is None:
         return None
@@ -124,8 +123,11 @@ def _classes_of(classes: Any) -> Classes:
     return names
 
 
-def _count_and_names(classes: int | tuple[str, ...]) -> tuple[int, tuple[str, ...] | None]:
-    return (classes, None) if isinstance(classes, int) else (len(classes), classes)
+def _count_and_names(classes: int | tuple[str, ...], least: int = 1) -> tuple[int, tuple[str, ...] | None]:
+    count, names = (classes, None) if isinstance(classes, int) else (len(classes), classes)
+    if count < least:
+        bad_value("classes", f"got {names[0] if names else count}, one class; accepted: two or more")
+    return count, names
 
 
 def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
@@ -154,9 +156,8 @@ def _no_labels(nodes: int, kind: str, classes: Classes) -> _Labels:
             "there are no labels; accepted: y, a column of labels (label=COLUMN), or for predictions alone "
             "classes=, the number or the names of the classes",
         )
-    count, names = _count_and_names(classes)
+    count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
     if kind in ("auto", "class"):
-        _check_count(classes)
         return _Labels(torch.full((nodes,), -1, device="cpu"), count, "class", names)
     y = torch.full((nodes, count), math.nan, dtype=torch.float32, device="cpu")
     return _Labels(y, count, kind, names)
@@ -174,12 +175,6 @@ def _are_fractions(texts: set[str]) -> bool:
             "where there is no number, or label_kind=class",
         )
     return True
-
-
-def _check_count(classes: int | tuple[str, ...]) -> None:
-    count, names = _count_and_names(classes)
-    if count < 2:
-        bad_value("classes", f"got {names[0] if names else count}, one class; accepted: two or more")
 
 
 def _of_names(texts: list[str], classes: Classes) -> _Labels:
@@ -201,7 +196,7 @@ def _of_names(texts: list[str], classes: Classes) -> _Labels:
     elif unknown := [name for name in found if name not in classes]:
         bad_value("classes", f"lacks {unknown[0]!r}, which is a label in the file; accepted: all labels")
     if classes is not None:
-        _check_count(classes)
+        _count_and_names(classes, least=2)
     if not found:
         bad_value("label", "no node has a label; accepted: at least one that is not empty")
     if classes is None and len(found) == present >= _MANY:
@@ -302,9 +297,7 @@ def _numbered(y: np.ndarray, known: np.ndarray, classes: Classes) -> _Labels:
     """Make classes of integers, which are the numbers of the classes."""
     if y.ndim != 1:
         bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
-    count, names = (len(y), None) if classes is None else _count_and_names(classes)
-    if classes is not None:
-        _check_count(classes)
+    count, names = (len(y), None) if classes is None else _count_and_names(classes, least=2)
     wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= count))
     if wrong.any():
         at, option = int(wrong.argmax()), "" if classes is None else " as classes= says,"
@@ -319,45 +312,6 @@ def _numbered(y: np.ndarray, known: np.ndarray, classes: Classes) -> _Labels:
         count = int(found.max()) + 1
     numbers = np.where(np.isnan(y), -1, y).astype(np.int64)
     return _Labels(torch.from_numpy(numbers), count, "class", names)
-
-
-@dataclass(frozen=True)
-class FileOptions:
-    """What a user says of a file, see `load_custom`; `time`: the column of times, which is no feature."""
-
-    edges: str | None = None
-    nodes: str | None = None
-    labels: str | None = None
-    source: str | None = None
-    target: str | None = None
-    weight: str | None = None
-    id: str | None = None
-    label: str | Sequence[str] | None = None
-    feature_columns: Sequence[str] | None = None
-    time: str | None = None
-    has_features: bool = True
-
-    def __post_init__(self) -> None:
-        files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id")
-        for name in (*files, *columns):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, str):
-                bad_type(name, value, f"the name of a {'file' if name in files else 'column'}")
-        for name in ("label", "feature_columns"):
-            value, accepted = getattr(self, name), "a list of names of columns"
-            if value is None or (name == "label" and isinstance(value, str)):
-                continue
-            if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-                bad_type(name, value, accepted)
-            if not value or not all(isinstance(item, str) for item in value):
-                bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
-            if len(set(value)) != len(value):
-                bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
-
-    @property
-    def label_columns(self) -> list[str]:
-        """The columns of labels that are given."""
-        return [self.label] if isinstance(self.label, str) else list(self.label or ())
 
 
 @dataclass(frozen=True)
@@ -407,6 +361,51 @@ class BuildOptions:
             bad_value("split", f"got {self.split!r}; accepted: {accepted}")
         return kind, rest
 
+    @property
+    def time(self) -> str | None:
+        """The column of times, which is no feature; None: there is none."""
+        kind, rest = self.split_kind()
+        return rest if kind == "time" else None
+
+
+@dataclass(frozen=True)
+class FileOptions(BuildOptions):
+    """What a user says of a file; `load_custom` documents the attributes and errors."""
+
+    edges: str | None = None
+    nodes: str | None = None
+    labels: str | None = None
+    source: str | None = None
+    target: str | None = None
+    weight: str | None = None
+    id: str | None = None
+    label: str | Sequence[str] | None = None
+    feature_columns: Sequence[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id")
+        for name in (*files, *columns):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, str):
+                bad_type(name, value, f"the name of a {'file' if name in files else 'column'}")
+        accepted = "a list of names of columns"
+        for name in ("label", "feature_columns"):
+            value = getattr(self, name)
+            if value is None or (name == "label" and isinstance(value, str)):
+                continue
+            if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
+                bad_type(name, value, accepted)
+            if not value or not all(isinstance(item, str) for item in value):
+                bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
+            if len(set(value)) != len(value):
+                bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
+
+    @property
+    def label_columns(self) -> list[str]:
+        """The columns of labels that are given."""
+        return [self.label] if isinstance(self.label, str) else list(self.label or ())
+
 
 def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset:
     """Make a data set of a file's content."""
@@ -434,7 +433,6 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
 
 
 def _metric(kind: str, given: str | None) -> str:
-    """Return the metric of labels of a kind; raise ValueError if another one is given."""
     of_classes = {"class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc")}
     accepted = of_classes.get(kind, REGRESSION_METRICS)
     if given is not None and given not in accepted:
@@ -464,7 +462,6 @@ def _graph(content: Content, directed: bool | None) -> SparseGraph:
 
 
 def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
-    """Return features, float32 [N, F]: those of the file, or made of the graph."""
     nodes, x = content.nodes, content.x
     if kind == "file":
         if x is None:
@@ -548,7 +545,6 @@ def _drawn(kind: str, column: str, content: Content, labels: _Labels, options: B
 
 
 def _times(content: Content, column: str) -> torch.Tensor:
-    """Return a column of times as numbers, float64 [N], NaN where there is none."""
     if column not in content.columns:
         known = ", ".join(content.columns) or "none"
         problem = f"got 'time:{column}', and the nodes have no such column; they have: {known}"

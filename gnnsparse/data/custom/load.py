@@ -129,18 +129,13 @@ def load_custom(
         ImportError: the package that reads the format is not installed (pandas, pyarrow, networkx, dgl).
         OSError: a file can't be opened.
     """
-    options = BuildOptions(
+    options = FileOptions(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-        normalize_features,
+        normalize_features, edges, nodes, labels, source, target, weight, id, label, feature_columns,
     )  # fmt: skip
-    kind, rest = options.split_kind()
-    time = rest if kind == "time" else None
-    about = FileOptions(
-        edges, nodes, labels, source, target, weight, id, label, feature_columns, time, features == "file"
-    )
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     with _naming_file(place):
-        content = _READERS[format](place, about)
+        content = _READERS[format](place, options)
         dataset = build_dataset(place.name, content, options)
     for line in content.uses:
         _log.info(line)

@@ -139,7 +139,6 @@ def _as_text(y: np.ndarray) -> np.ndarray:
 
 
 def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
-    """Read the masks, or make them of the numbers of their nodes."""
     masks = {}
     for part in PARTS:
         for name in _MASKS[part]:
@@ -343,7 +342,6 @@ def read_matrix(path: Path, options: FileOptions) -> Content:
 
 
 def _labels(path: Path, nodes: int) -> np.ndarray:
-    """Read the label in each line of a text."""
     lines: list[str] = []
     with open_text(path) as (file, _), reading(path):
         while line := file.readline(_LINE):

@@ -138,7 +138,6 @@ def _differ_from_values(table: Table) -> bool:
 def _line(
     table: Table, uses: Mapping[str, Sequence[str]], row_numbers: Sequence[str], unused: Sequence[str]
 ) -> str:
-    """Return what the columns of a table are used for, as a line for the log."""
     parts = [f"{_listed(names)} = {what}" for what, names in uses.items() if names]
     left = [f"{name!r} (row numbers)" for name in row_numbers] + list(unused)
     return f"{table.file}: {'; '.join(parts)}{f'; not used: {_listed(left)}' if left else ''}"
@@ -298,7 +297,6 @@ def _id_column(table: Table, options: FileOptions, ends: np.ndarray, taken: Iter
 def _nodes(
     table: Table, options: FileOptions, ends: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], str, str]:
-    """Return what a table of nodes says as arguments of Content, the column of ids, and a line to log."""
     labels = [table.choose("label", name) for name in options.label_columns] or table.called(_LABELS)
     several = options.label is not None and not isinstance(options.label, str)
     if not options.label_columns and len(labels) > 1:
@@ -338,7 +336,7 @@ def _feature_columns(
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the columns of the features, those of row numbers, and those that are not used."""
     rest = [name for name in table.names if name not in taken]
-    if not options.has_features:
+    if options.features != "file":
         return [], [], rest
     if options.feature_columns is not None:
         chosen = [table.choose("feature_columns", name) for name in options.feature_columns]
@@ -363,7 +361,6 @@ def _feature_columns(
 
 
 def _features(table: Table, chosen: list[str]) -> list[np.ndarray]:
-    """Return the columns of features; an error says which of them are numbers."""
     try:
         return [table.numbers("feature_columns", name, accepted="a number in each row") for name in chosen]
     except ValueError as error:
@@ -387,7 +384,6 @@ def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
 
 
 def _split(table: Table, column: str) -> dict[str, np.ndarray]:
-    """Return the masks of the column of the split."""
     parts = [text.lower() for text in table.texts(column).tolist()]
     for at, text in enumerate(parts):
         if text and text not in _PARTS:

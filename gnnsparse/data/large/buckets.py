@@ -20,7 +20,7 @@ import numpy as np
 from gnnsparse.data.array_files import bytes_of
 from gnnsparse.data.large.folder import check_space, write_all, writing
 
-__all__ = ["Bucket", "Limits", "Spiller"]
+__all__ = ["Bucket", "Spiller"]
 
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -30,20 +30,6 @@ _KEY = 8
 _CELLS = 1 << 16
 #: Most buckets that keys are distributed to at a time: their files are open, and their numbers have 8 bits.
 _FAN_OUT = 256
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Numbers of edges, of up to 96 bytes each, and of keys of 8 bytes that are in memory at a time."""
-
-    part: int
-    bucket: int
-
-    @classmethod
-    def within(cls, memory: int) -> Limits:
-        """Return the limits by which about `memory` bytes are used at a time."""
-        # A bucket takes two thirds, and what is computed of a part of it the rest.
-        return cls(part=min(memory // 288, 1 << 20), bucket=memory * 2 // 3 // _KEY)
 
 
 @dataclass(frozen=True)
@@ -66,8 +52,12 @@ class Bucket:
 class Spiller:
     """Distributes keys to buckets, whose files it makes in a folder, and splits those that are too large."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
-        self._folder, self._limits, self._files = folder, limits, 0
+    def __init__(self, folder: Path, memory: int) -> None:
+        self._folder, self._files = folder, 0
+        #: Edges that are read at a time, of which each takes up to 96 bytes of keys and sorting.
+        self.part = min(memory // 288, 1 << 20)
+        # A bucket that is sorted takes two thirds, and what is computed of a part of it the rest.
+        self._most = memory * 2 // 3 // _KEY
 
     def distribute(
         self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
@@ -86,7 +76,7 @@ class Spiller:
             counts = np.zeros(cells, np.int64)
             for keys in parts():
                 counts += np.bincount((keys - low) // width, minlength=cells)
-            used, bucket_of_cell = np.flatnonzero(counts), _group(counts, self._limits.bucket)
+            used, bucket_of_cell = np.flatnonzero(counts), _group(counts, self._most)
         if not len(used):
             return []
         # Ranges begin and end with cells that have keys, so that the range of a bucket that is split shrinks.
@@ -101,7 +91,6 @@ class Spiller:
     def _write(
         self, parts: Iterable[Keys], low: int, width: int, bucket_of_cell: np.ndarray[Any, Any], buckets: int
     ) -> list[tuple[Path, int]]:
-        """Write keys to the files of their buckets; return each file with the number of its keys."""
         paths = [self._folder / f"{self._files + number}.keys" for number in range(buckets)]
         self._files += buckets
         totals = np.zeros(buckets, np.int64)
@@ -126,23 +115,21 @@ class Spiller:
         pending = list(buckets)[::-1]
         while pending:
             bucket = pending.pop()
-            if bucket.count > self._limits.bucket and bucket.high - bucket.low > 1:
+            if bucket.count > self._most and bucket.high - bucket.low > 1:
                 pending.extend(self._split(bucket)[::-1])
                 continue
-            if bucket.count > self._limits.bucket:  # repeats of one edge
+            if bucket.count > self._most:  # repeats of one edge
                 yield np.array([bucket.low]), bucket.count
             elif bucket.count:
                 keys = np.fromfile(bucket.file, np.int64, bucket.count)
                 keys.sort()
-                yield from _distinct(keys, self._limits.part)
+                yield from _distinct(keys, self.part)
                 del keys  # before those of the next bucket are read
             bucket.file.unlink(missing_ok=True)
 
     def _split(self, bucket: Bucket) -> list[Bucket]:
         check_space(self._folder, _KEY * bucket.count, "splitting a bucket of edges")
-        found = self.distribute(
-            lambda: bucket.parts(self._limits.part), bucket.low, bucket.high, count_first=True
-        )
+        found = self.distribute(lambda: bucket.parts(self.part), bucket.low, bucket.high, count_first=True)
         bucket.file.unlink()
         return found
 

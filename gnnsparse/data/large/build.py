@@ -25,7 +25,7 @@ from gnnsparse.data.generators import (
     community_bounds,
     pareto_weights,
 )
-from gnnsparse.data.large.buckets import Keys, Limits, Spiller
+from gnnsparse.data.large.buckets import Keys, Spiller
 from gnnsparse.data.large.folder import (
     FILES,
     HEADER,
@@ -266,7 +266,7 @@ def build_graph(
     with _building(path, overwrite=overwrite) as part:
         needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (expected or 0)
         check_space(part, needed, f"building a graph of {nodes} nodes")
-        header = _build(given, nodes, symmetric, Limits.within(memory), part, about, expected, progress)
+        header = _build(given, nodes, symmetric, memory, part, about, expected, progress)
         if path.is_dir() and os.listdir(path):
             os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
         os.rename(part / _MADE, path)
@@ -275,7 +275,7 @@ def build_graph(
 
 
 def _build(
-    edges: Edges, nodes: int, symmetric: bool, limits: Limits, part: Path, about: str, expected: int | None,
+    edges: Edges, nodes: int, symmetric: bool, memory: int, part: Path, about: str, expected: int | None,
     progress: Progress | None,
 ) -> Header:  # fmt: skip
     """Build a graph in its unfinished folder."""
@@ -286,7 +286,7 @@ def _build(
         """Yield the keys of all edges, a part at a time."""
         nonlocal read
         read, what = 0, "count" if edges.repeatable and next(passes) == 0 else "distribute"
-        for sources, targets in edges.parts(limits.part):
+        for sources, targets in edges.parts(spiller.part):
             yield targets.astype(np.int64) * nodes + sources
             if symmetric:
                 yield sources.astype(np.int64) * nodes + targets
@@ -297,7 +297,7 @@ def _build(
     made, spilled = part / _MADE, part / _BUCKETS
     made.mkdir()
     spilled.mkdir()
-    spiller, buckets = Spiller(spilled, limits), []
+    spiller, buckets = Spiller(spilled, memory), []
     if nodes:
         buckets = spiller.distribute(keys, 0, nodes**2, count_first=edges.repeatable, step=nodes)
     else:
@@ -320,7 +320,6 @@ def _build(
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
-    """Raise ValueError if something is in the place of a folder that is to be made."""
     if path.name in ("", ".."):
         bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
     if not path.parent.is_dir():
@@ -386,7 +385,6 @@ def _locked(path: Path, part: Path) -> Any:
 
 
 def _clear(part: Path) -> None:
-    """Remove all of an unfinished folder but its lock."""
     for name in (_BUCKETS, _MADE, _REPLACED):
         shutil.rmtree(part / name, ignore_errors=True)
 
