@@ -63,19 +63,15 @@ def write_tables(folder: Path, ending: str = ".csv", *, split: bool = True, year
     folder.mkdir(exist_ok=True)
     made = arrays()
     ids = [f"n{i}" for i in range(NODES)]
-    edges = {
-        "source": [ids[i] for i in made["edge_index"][0]],
-        "target": [ids[i] for i in made["edge_index"][1]],
-        "weight": [float(weight) for weight in made["edge_weight"]],
-    }
+    source, target = ([ids[i] for i in ends] for ends in made["edge_index"])
+    edges = {"source": source, "target": target, "weight": made["edge_weight"].astype(float).tolist()}
     nodes: dict[str, list[Any]] = {"id": ids}
-    for column in range(3):
-        nodes[f"f{column}"] = [float(value) for value in made["x"][:, column]]
+    nodes |= {f"f{column}": made["x"][:, column].astype(float).tolist() for column in range(3)}
     nodes["label"] = ["" if y < 0 else NAMES[y] for y in made["y"]]
     if split:
-        of = {0: "train", 1: "val", 2: "test"}
-        masks = np.stack([made["train_mask"], made["val_mask"], made["test_mask"]])
-        nodes["split"] = [of[int(part)] for part in masks.argmax(axis=0)]
+        parts = ("train", "val", "test")
+        masks = np.stack([made[f"{part}_mask"] for part in parts])
+        nodes["split"] = [parts[part] for part in masks.argmax(axis=0)]
     if years:
         nodes["year"] = [2000 + i // 3 for i in range(NODES)]
     for name, table in (("edges", edges), ("nodes", nodes)):
@@ -91,11 +87,8 @@ def write_table(path: Path, table: dict[str, list[Any]]) -> None:
         pyarrow.parquet.write_table(pyarrow.table(table), path)
         return
     separator = "\t" if ".tsv" in path.suffixes else ","
-    rows = [
-        separator.join(table),
-        *(separator.join(map(str, row)) for row in zip(*table.values(), strict=True)),
-    ]
-    content = ("\n".join(rows) + "\n").encode()
+    rows = [table, *zip(*table.values(), strict=True)]
+    content = "".join(separator.join(map(str, row)) + "\n" for row in rows).encode()
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
@@ -124,21 +117,22 @@ def write_graphml(path: Path) -> Path:
     return path
 
 
+def ogb_folder(folder: Path, split: str, tables: dict[str, Any], parts: dict[str, Any]) -> Path:
+    """Writes the tables of raw/, and the numbers of the nodes in each part, as OGB does."""
+    files = {f"raw/{name}": rows for name, rows in tables.items()}
+    for part, file in (("train", "train"), ("val", "valid"), ("test", "test")):
+        files[f"split/{split}/{file}"] = [[node] for node in parts[part]]
+    for name, rows in files.items():
+        path = folder / f"{name}.csv.gz"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(gzip.compress("".join(",".join(map(str, row)) + "\n" for row in rows).encode()))
+    return folder
+
+
 def write_ogb(folder: Path) -> Path:
     made = arrays()
-    (folder / "raw").mkdir(parents=True)
-    (folder / "split" / "time").mkdir(parents=True)
-    labels = ["nan" if y < 0 else str(y) for y in made["y"]]
-    tables: dict[str, Any] = {
-        "raw/num-node-list": [[NODES]],
-        "raw/num-edge-list": [[made["edge_index"].shape[1]]],
-        "raw/edge": made["edge_index"].T.tolist(),
-        "raw/node-feat": made["x"].tolist(),
-        "raw/node-label": [[label] for label in labels],
-    }
-    for part, mask in (("train", "train_mask"), ("valid", "val_mask"), ("test", "test_mask")):
-        tables[f"split/time/{part}"] = [[i] for i in made[mask].nonzero()[0].tolist()]
-    for name, rows in tables.items():
-        text = "\n".join(",".join(map(str, row)) for row in rows) + "\n"
-        (folder / f"{name}.csv.gz").write_bytes(gzip.compress(text.encode()))
-    return folder
+    edges, labels = made["edge_index"].T, [["nan" if y < 0 else y] for y in made["y"]]
+    numbers = {"num-node-list": [[NODES]], "num-edge-list": [[len(edges)]]}
+    tables = {"edge": edges, "node-feat": made["x"], "node-label": labels, **numbers}
+    parts = {part: made[f"{part}_mask"].nonzero()[0] for part in ("train", "val", "test")}
+    return ogb_folder(folder, "time", tables, parts)

@@ -51,7 +51,7 @@ class Arrays:
         self.names = frozenset(self._members)
 
     def read(self, name: str, kinds: str, shape: Shape | None = None) -> np.ndarray:
-        """Read an array, in the byte order of this machine, contiguous and writable.
+        """Read an array, in the byte order of this machine, contiguous and writable; bytes become texts.
 
         `kinds` are those of numpy's types that are accepted, as in "iu"; None in `shape` stands for any size.
         """
@@ -139,6 +139,8 @@ def _read_array(name: str, file: IO[bytes], kinds: str, wanted: Shape | None) ->
         bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
     if wanted is not None:
         _check_shape(name, array, wanted)
+    if array.dtype.kind == "S":
+        return np.char.decode(array, "utf-8")
     array = np.require(array, array.dtype.newbyteorder("="), ("C", "W"))
     # Other bytes than 0 and 1 are no bools for native code.
     return array.view(np.uint8) != 0 if array.dtype.kind == "b" else array

@@ -42,19 +42,14 @@ def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
         accepted = f"a file with {', '.join(_ARRAYS)}"
         raise DatasetUnavailableError(f"root: there is no {_FILE} in {base}; accepted: {accepted}")
     try:
-        return _read(file)
+        with open_npz(file) as arrays:
+            offsets, columns = (arrays.read(n, "iu", (None,)).astype(np.int64) for n in _ARRAYS[:2])
+            val, val_negatives, test, test_negatives = (
+                torch.from_numpy(arrays.read(n, "iu", (None, 2)).astype(np.int64)) for n in _ARRAYS[2:]
+            )
+            graph = SparseGraph.from_csr(offsets, columns)
+            pairs = torch.stack([graph.csr.row_index(), graph.csr.indices.long()], dim=1)
+            train = pairs[pairs[:, 0] < pairs[:, 1]]
+            return LinkDataset("ogbl_ddi", graph, train, val, val_negatives, test, test_negatives)
     except (ValueError, OSError) as error:
         raise DatasetUnavailableError(f"root: {error}") from error
-
-
-def _read(file: Path) -> LinkDataset:
-    indptr, indices, *parts = _ARRAYS
-    with open_npz(file) as arrays:
-        offsets, columns = (arrays.read(n, "iu", (None,)).astype(np.int64) for n in (indptr, indices))
-        val, val_negatives, test, test_negatives = (
-            torch.from_numpy(arrays.read(name, "iu", (None, 2)).astype(np.int64)) for name in parts
-        )
-        graph = SparseGraph.from_csr(offsets, columns)
-        pairs = torch.stack([graph.csr.row_index(), graph.csr.indices.long()], dim=1)
-        train = pairs[pairs[:, 0] < pairs[:, 1]]
-        return LinkDataset("ogbl_ddi", graph, train, val, val_negatives, test, test_negatives)

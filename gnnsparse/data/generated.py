@@ -18,7 +18,7 @@ from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels
 from gnnsparse.data.generators import BLOCK_MODELS, check_scale_of, sample_graph
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.splits import random_split, split_by_class, split_generator
-from gnnsparse.errors import bad_value, check_memory
+from gnnsparse.errors import bad_value, check_memory, check_tensor
 from gnnsparse.formats.csr import Csr, check_csr, check_host_array
 from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
@@ -82,10 +82,8 @@ def unpack_generated(tensors: dict[str, torch.Tensor], metadata: dict[str, Any])
     csr = Csr(indptr, indices, nodes)
     check_host_array("indptr", indptr, (torch.int64,), nodes + 1)
     check_csr("graph", csr)
-    if x.dim() != 2 or x.shape[0] != nodes or x.dtype != torch.float32:
-        bad_value("x", f"is {x.dtype} {tuple(x.shape)}; accepted: torch.float32 ({nodes}, features)")
     try:
-        check_finite("x", x)
+        check_finite("x", check_tensor("x", x, dtypes=(torch.float32,), shape=(nodes, None)))
         check_labels("y", y, nodes, classes)
     except TypeError as error:
         raise ValueError(str(error)) from error

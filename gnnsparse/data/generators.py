@@ -303,7 +303,14 @@ def sample_graph(
     check_seed(seed)
     check_flag("shuffled", shuffled)
     nodes, edges = model.scaled(check_scale(scale))
-    _check_size(nodes, edges, torch.device(device))
+    if not 1 < nodes < 2**31:
+        bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
+    if not 0 <= edges <= nodes * (nodes - 1) // 2:
+        accepted = f"at most one between each two of {nodes} nodes"
+        bad_value("model", f"has {shown(edges)} edges; accepted: {accepted}")
+    if torch.device(device).type == "cpu":
+        what = f"generating {nodes} nodes and {edges} edges"
+        check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
     # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
     bounds = community_bounds(nodes, model, host)
@@ -328,17 +335,6 @@ def sample_graph(
         small[part], large[part] = keys[part] // nodes, keys[part] % nodes
     del keys
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
-
-
-def _check_size(nodes: int, edges: int, device: torch.device) -> None:
-    if not 1 < nodes < 2**31:
-        bad_value("model", f"has {shown(nodes)} nodes at this scale; accepted: 2 to 2^31 - 1")
-    if not 0 <= edges <= nodes * (nodes - 1) // 2:
-        accepted = f"at most one between each two of {nodes} nodes"
-        bad_value("model", f"has {shown(edges)} edges; accepted: {accepted}")
-    if device.type == "cpu":
-        what = f"generating {nodes} nodes and {edges} edges"
-        check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
 
 
 def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 
@@ -281,8 +281,7 @@ def _from_scipy(arrays: Arrays) -> SparseGraph:
     """Make a matrix of what scipy.sparse.save_npz writes, by SciPy, whose own checks are the checks."""
     import scipy.sparse
 
-    form: Any = arrays.read("format", "SU", ()).item()
-    form = form.decode("latin1") if isinstance(form, bytes) else form
+    form: str = arrays.read("format", "SU", ()).item()
     if form == "csr":
         return csr_of_archive(arrays, "")
     if form not in _INDEX_ARRAYS:

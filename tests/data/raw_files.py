@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import pickle
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+from tests.own_graphs import ogb_folder
 
 NODES = 12
 EDGES = [(0, 1), (1, 2), (2, 3), (3, 4), (5, 0), (6, 7), (8, 9), (9, 10), (10, 11)]
@@ -49,23 +50,11 @@ def write_saint(folder: Path, labels: list[Any]) -> None:
     (folder / "role.json").write_text(json.dumps({key[:2]: nodes for key, nodes in PARTS.items()}))
 
 
-def write_table(path: Path, rows: list[list[Any]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(",".join(map(str, row)) + "\n" for row in rows)
-    path.write_bytes(gzip.compress(text.encode()))
-
-
 def write_ogb(folder: Path, split: str) -> None:
-    raw = folder / "raw"
-    write_table(raw / "edge.csv.gz", [list(edge) for edge in EDGES])
-    write_table(raw / "node-feat.csv.gz", FEATURES.tolist())
-    write_table(raw / "node-label.csv.gz", [[label] for label in LABELS])
-    write_table(raw / "node_year.csv.gz", [[2000 + node] for node in range(NODES)])
-    write_table(raw / "num-node-list.csv.gz", [[NODES]])
-    write_table(raw / "num-edge-list.csv.gz", [[len(EDGES)]])
-    for key, nodes in PARTS.items():
-        file = {"val": "valid"}.get(key, key)
-        write_table(folder / "split" / split / f"{file}.csv.gz", [[node] for node in nodes])
+    tables = {"edge": EDGES, "node-feat": FEATURES, "node-label": LABELS[:, None]}
+    numbers = {"num-node-list": [[NODES]], "num-edge-list": [[len(EDGES)]]}
+    years = [[2000 + node] for node in range(NODES)]
+    ogb_folder(folder, split, {**tables, **numbers, "node_year": years}, PARTS)
 
 
 def write_minesweeper(folder: Path, **changed: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 import pickle
 import struct
 import subprocess
@@ -31,10 +30,11 @@ def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
 
 
 EDGES = np.array([[0, 1], [2, 3]])
+ONES, ZEROS = np.ones((NODES, 3)), np.zeros(NODES, int)
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "edge far out": (
-        {"edges": changed(EDGES, (1, 1), 1_000_000)},
-        "edges: element 1 is 1000000; accepted: 0 to 11",
+        {"edges": changed(EDGES, (1, 1), 10**6)},
+        "edges: element 1 is 1000000; accepted: 0 to",
     ),
     "edge just out": ({"edges": changed(EDGES, (0, 0), NODES)}, "edges: element 0 is 12"),
     "negative edge": ({"edges": changed(EDGES, (0, 0), -7)}, "edges: element 0 is -7"),
@@ -43,19 +43,20 @@ BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "three columns": ({"edges": np.zeros((2, 3), int)}, r"edges: has shape \(2, 3\)"),
     "pickled edges": ({"edges": np.array([[0, None]])}, "edges: .*Object arrays can"),
     "no edges": ({"edges": None}, "edge_index: is missing; the archive has .*accepted: .*edges .edges, 2."),
-    "nan": ({"node_features": changed(np.ones((NODES, 3)), (4, 1), np.nan)}, "features: .*4, 1. is nan"),
-    "inf": ({"node_features": changed(np.ones((NODES, 3)), (4, 1), 1e300)}, "features: .*4, 1. is inf"),
-    "complex": ({"node_features": np.ones((NODES, 3), np.complex64)}, "node_features: is of type complex64"),
+    "nan": ({"node_features": changed(ONES, (4, 1), np.nan)}, "features: .*4, 1. is nan"),
+    "inf": ({"node_features": changed(ONES, (4, 1), 1e300)}, "features: .*4, 1. is inf"),
+    "complex": ({"node_features": ONES.astype("c8")}, "node_features: is of type complex64"),
     "no dimensions": ({"node_features": np.float32(3)}, r"node_features: has shape \(\)"),
-    "label": ({"node_labels": changed(np.zeros(NODES, int), 3, 10**9)}, "labels: element 3 is 1000000000"),
-    "negative label": ({"node_labels": changed(np.zeros(NODES, int), 3, -1)}, "labels: element 3 is -1"),
-    "few labels": ({"node_labels": np.zeros(NODES - 1, int)}, r"y: has shape \(11,\)"),
+    "label": ({"node_labels": changed(ZEROS, 3, 10**9)}, "labels: element 3 is 1000000000"),
+    "negative label": ({"node_labels": changed(ZEROS, 3, -1)}, "labels: element 3 is -1"),
+    "few labels": ({"node_labels": ZEROS[1:]}, r"y: has shape \(11,\)"),
     "no labels": ({"node_labels": None}, "features, labels: are missing, or of another type"),
     "labels of texts": ({"node_labels": np.full(NODES, "a")}, "features, labels: are missing, or of another"),
     "several labels": ({"node_labels": np.zeros((NODES, 2))}, r"labels: have shape \(12, 2\)"),
     "fractions": ({"node_labels": np.full(NODES, 0.5)}, "labels: element 0 is 0.5"),
     "short mask": ({"val_masks": np.zeros((10, NODES - 1), bool)}, r"val_mask: has shape \(10, 11\)"),
     "other splits": ({"val_masks": np.zeros((3, NODES), bool)}, "val_masks: has 3 splits"),
+    "no mask": ({"test_masks": None}, "test_masks: has no mask"),
     "mask of integers": ({"test_masks": np.full((10, NODES), 2)}, "test_masks: holds other numbers than 0"),
     "overlap": ({"test_masks": np.ones((10, NODES), bool)}, "masks: a node is in two"),
 }
@@ -80,11 +81,15 @@ def test_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
 def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:
     mask = np.zeros((10, NODES), np.uint8)
     mask[:, 0] = 200
-    write_minesweeper(
-        tmp_path, train_masks=mask.view(bool), val_masks=np.zeros((10, NODES), bool), test_masks=mask > 300
-    )
+    none = np.zeros((10, NODES), bool)
+    write_minesweeper(tmp_path, train_masks=mask.view(bool), val_masks=none, test_masks=none)
     data = load_dataset("minesweeper", root=tmp_path)
     assert data.train_mask.view(torch.uint8).tolist() == [1] + [0] * (NODES - 1)
+
+
+def matrix(folder: Path, write: Any = np.savez) -> Path:
+    write(folder / "m.npz", indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    return folder / "m.npz"
 
 
 def rewritten(path: Path, change: Any, method: int = zipfile.ZIP_STORED) -> None:
@@ -122,8 +127,7 @@ def header(shape: str, dtype: str = "'<i8'") -> bytes:
 def test_heads_of_arrays_are_checked_before_memory_is_allocated(
     tmp_path: Path, content: bytes, problem: str
 ) -> None:
-    path = tmp_path / "m.npz"
-    np.savez(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    path = matrix(tmp_path)
     rewritten(path, lambda members: [(n, content if n == "indices.npy" else data) for n, data in members])
     with pytest.raises(ValueError, match=rf"m\.npz: {problem}"):
         load_matrix(path)
@@ -139,16 +143,14 @@ def test_heads_of_arrays_are_checked_before_memory_is_allocated(
     ],
 )
 def test_archives_of_other_kinds_are_refused(tmp_path: Path, change: Any, method: int, problem: str) -> None:
-    path = tmp_path / "m.npz"
-    np.savez(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    path = matrix(tmp_path)
     rewritten(path, change, method)
     with pytest.raises(ValueError, match=rf"m\.npz: .*{problem}"):
         load_matrix(path)
 
 
 def test_promised_sizes_of_members_are_checked(tmp_path: Path) -> None:
-    path = tmp_path / "m.npz"
-    np.savez_compressed(path, indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
+    path = matrix(tmp_path, np.savez_compressed)
     content = bytearray(path.read_bytes())
     at = content.index(b"PK\x01\x02") + 24  # the unpacked size in the list of members
     content[at : at + 4] = struct.pack("<I", 2**32 - 2)
@@ -166,26 +168,20 @@ def csc(**changed: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("arrays", "problem"),
     [
-        (csc(indices=np.array([0, 10**6], np.int32)), "csc: indices must be < 2"),
-        (csc(indices=np.array([0, -1], np.int32)), "csc: indices must be >= 0"),
-        (csc(indptr=np.array([0, 10**6, 2], np.int32)), "csc: indptr must be a non-decreasing"),
-        (csc(indptr=np.array([0, 2], np.int32)), "csc: index pointer size 2 should be 3"),
-        (csc(indptr=np.array([1, 1, 2], np.int32)), "csc: index pointer should start with 0"),
-        (csc(shape=np.array([2, 10**12])), "shape: is"),
-        (csc(shape=np.array([-2, 2])), "shape: is"),
+        (csc(indices=[0, 10**6]), "csc: indices must be < 2"),
+        (csc(indices=[0, -1]), "csc: indices must be >= 0"),
+        (csc(indptr=[0, 10**6, 2]), "csc: indptr must be a non-decreasing"),
+        (csc(indptr=[0, 2]), "csc: index pointer size 2 should be 3"),
+        (csc(indptr=[1, 1, 2]), "csc: index pointer should start with 0"),
+        (csc(shape=[2, 10**12]), "shape: is"),
+        (csc(shape=[-2, 2]), "shape: is"),
         (csc(data=np.ones(7)), "csc: indices and data should have the same size"),
         (csc(format=b"coo"), "row: is missing"),
-        (csc(format=b"coo", row=np.array([0, 2]), col=np.array([0, 1])), "coo: axis 0 index 2 exceeds"),
-        (csc(format=b"coo", row=np.array([0, 1]), col=np.array([0, -1])), "coo: negative axis 1 index: -1"),
+        (csc(format=b"coo", row=[0, 2], col=[0, 1]), "coo: axis 0 index 2 exceeds"),
+        (csc(format=b"coo", row=[0, 1], col=[0, -1]), "coo: negative axis 1 index: -1"),
         (csc(format=b"bsr", data=np.ones((2, 2, 0))), "bsr: "),
-        (
-            csc(format=b"bsr", data=np.ones((1, 2, 2)), indices=np.array([7]), indptr=np.array([0, 1])),
-            "bsr: column index values must be < 1",
-        ),
-        (
-            csc(format=b"dia", data=np.ones((2, 2)), offsets=np.array([1, 1])),
-            "dia: offset array contains duplicate",
-        ),
+        (csc(format=b"bsr", data=np.ones((1, 2, 2)), indices=[7], indptr=[0, 1]), "bsr: column index values"),
+        (csc(format=b"dia", data=np.ones((2, 2)), offsets=[1, 1]), "dia: offset array contains duplicate"),
     ],
 )
 def test_bad_arrays_of_scipys_archives_are_named(
@@ -202,15 +198,15 @@ def test_bad_arrays_of_scipys_archives_are_named(
         (
             "flickr",
             "role.json",
-            json.dumps({"tr": [0, 99], "va": [], "test"[:2]: []}).encode(),
-            "train: element 1 is 99; accepted: the nodes 0 to 11",
+            b'{"tr": [0, 99], "va": [], "te": []}',
+            "train: element 1 is 99; accepted",
         ),
         ("flickr", "role.json", b'{"tr": [0.5]}', "tr: is missing, or something else"),
-        ("flickr", "role.json", b"[" * 100_000, "is damaged|role.json"),
+        ("flickr", "role.json", b"[" * 100_000, ""),
         ("flickr", "class_map.json", b'{"0": 1}', "nodes: are 1 others"),
         ("yelp", "class_map.json", b"[]", "holds list; accepted: an object"),
         ("flickr", "feats.npy", header("(12, 3)", "'<f8'") + bytes(10), "array: is no whole array"),
-        ("reddit", "reddit_graph.npz", b"", "reddit_graph.npz: is damaged"),
+        ("reddit", "reddit_graph.npz", b"", "is damaged"),
     ],
 )
 def test_bad_files_of_large_sets_are_named(
@@ -218,10 +214,9 @@ def test_bad_files_of_large_sets_are_named(
 ) -> None:
     write_raw(name, tmp_path)
     (tmp_path / "raw" / file).write_bytes(content)
-    with pytest.raises(
-        DatasetUnavailableError, match=rf"{name}: the raw files in .*{file}: .*(?:{problem})|{problem}"
-    ):
+    with pytest.raises(DatasetUnavailableError, match=f"^{name}: the raw files in .*{file}: .*{problem}"):
         load_dataset(name, root=tmp_path)
+    assert (tmp_path / "raw" / file).read_bytes() == content, "it stays as it is"
 
 
 @pytest.mark.parametrize(

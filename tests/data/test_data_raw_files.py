@@ -128,11 +128,3 @@ def test_missing_files_and_those_of_another_set_are_named(tmp_path: Path) -> Non
     (tmp_path / "raw" / "role.json").unlink()
     with pytest.raises(DatasetUnavailableError, match=r"root: .*flickr.*raw lacks role\.json$"):
         load_dataset("flickr", root=tmp_path)
-
-
-def test_malformed_files_stay_as_they_are(tmp_path: Path) -> None:
-    write_raw("reddit", tmp_path)
-    (tmp_path / "raw" / "reddit_graph.npz").write_text("no archive")
-    with pytest.raises(DatasetUnavailableError, match=r"reddit: the raw files in .*raw can't be read"):
-        load_dataset("reddit", root=tmp_path)
-    assert (tmp_path / "raw" / "reddit_graph.npz").read_text() == "no archive"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import io
 import shutil
@@ -16,7 +15,7 @@ import scipy.io
 import scipy.sparse as sp
 
 from gnnsparse.bench.fit_measure import read_cases, write_cases
-from gnnsparse.data import load_dataset, load_matrix, load_sequences
+from gnnsparse.data import load_dataset, load_matrix
 from gnnsparse.plan.gpu_records.record import load_record, records, save_record
 from tests.data.raw_files import WRITTEN, write_planetoid, write_raw
 from tests.data_folder import data_folder as published_folder
@@ -130,24 +129,6 @@ def stored_data_set(draw: Draw, folder: Path) -> Subject:
     return replace(subject, name="stored arrays", files=files, rebuilt=True)
 
 
-def stored_sequences(draw: Draw, folder: Path) -> Subject:
-    """The sequences that are stored when they are first generated."""
-    sizes = {"min_length": 3, "max_length": 20, "train_size": 5, "val_size": 2, "test_size": 2}
-    read = functools.partial(load_sequences, "listops", seed=draw.below(9), **sizes)
-    read()
-    files = sorted((folder / "data" / "generated").glob("*.safetensors"))
-    return Subject("stored sequences", files, read, rebuilt=True)
-
-
-def texts(draw: Draw, folder: Path) -> Subject:
-    files = [folder / "texts" / kind / f"{i}.txt" for kind in ("good", "bad") for i in range(5)]
-    for number, file in enumerate(files):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"the text number {number} " * draw.integer(0, 9))
-    read = functools.partial(load_sequences, "lra_text_bytes", root=folder / "texts", max_length=50)
-    return Subject("load_text_bytes", files, read, rebuilt=True)
-
-
 def gpu_record(draw: Draw, folder: Path) -> Subject:
     path = folder / "gpu.json"
     save_record(draw.choice(records()), path)
@@ -162,5 +143,5 @@ def fit_cases(draw: Draw, folder: Path) -> Subject:
 
 KINDS = (
     *[raw_files] * 8, *[matrix_archive] * 2, *[matrix_market] * 2, smtx, real_matrix, stored_data_set,
-    stored_sequences, texts, gpu_record, fit_cases,
+    gpu_record, fit_cases,
 )  # fmt: skip

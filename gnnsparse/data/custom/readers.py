@@ -5,6 +5,7 @@ It stands alone because it makes a Content of files; options and data sets are n
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import subprocess
@@ -69,10 +70,10 @@ def read_archive(path: Path, _: FileOptions | None = None) -> Content:
         columns: dict[str, np.ndarray] = {}
         for name in sorted(arrays.names - _NO_COLUMNS):
             if not name.startswith(("adj_", "attr_")):
-                columns |= _column(arrays, name, nodes)
-        named = y is not None and y.dtype.kind in "SU"
-        y = None if y is None else _as_text(y)
+                with contextlib.suppress(ValueError):  # it is no number or text of each node
+                    columns[name] = arrays.read(name, "biufSU", (nodes,))
         masks, ids = _masks(arrays, nodes), _ids(arrays, nodes)
+        named = y is not None and y.dtype.kind == "U"
         return Content(nodes, edges, weights, x, y, masks, columns, ids, named=named)
 
 
@@ -132,12 +133,6 @@ def _first(arrays: Arrays, names: tuple[str, ...], kinds: str, least: int) -> np
     return None
 
 
-def _as_text(y: np.ndarray) -> np.ndarray:
-    if y.dtype.kind != "S":
-        return y
-    return np.array([value.decode("utf-8") for value in y.ravel().tolist()], dtype=str).reshape(y.shape)
-
-
 def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
     masks = {}
     for part in PARTS:
@@ -156,18 +151,10 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
     return masks
 
 
-def _column(arrays: Arrays, name: str, nodes: int) -> dict[str, np.ndarray]:
-    """Read an array of a number or a text for each node; an empty dict if it is something else."""
-    try:
-        return {name: _as_text(arrays.read(name, "biufSU", (nodes,)))}
-    except ValueError:
-        return {}
-
-
 def _ids(arrays: Arrays, nodes: int) -> tuple[str, ...] | None:
     if "ids" not in arrays.names:
         return None
-    found = tuple(str(value) for value in _as_text(arrays.read("ids", "iuSU", (nodes,))).tolist())
+    found = tuple(str(value) for value in arrays.read("ids", "iuSU", (nodes,)).tolist())
     if len(set(found)) != nodes:
         bad_value("ids", "has an id twice; accepted: a different one for each node")
     return found
