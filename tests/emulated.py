@@ -30,11 +30,7 @@ _WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "unique", "bincou
 
 
 class NotingWaits(TorchDispatchMode):
-    """Notes the names of torch's operators for which the host would wait, of those inside a `with` block.
-
-    Attributes:
-        found: their names.
-    """
+    """Notes the names of torch's operators for which the host would wait, of those inside a `with` block."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,16 +17,7 @@ H200 = Device("cuda", (9, 0), 132, 140 * 2**30, "NVIDIA H200", 60 * 2**20)
 
 
 class StandInPath(CudaPath):
-    """Takes CPU tensors for those of an H200.
-
-    Args:
-        native: whose functions are called in place of the native module's.
-        stream: the handle of the current stream.
-        device: what it says the GPU is.
-
-    Attributes:
-        waits: how often the host would have waited for the GPU.
-    """
+    """Takes CPU tensors for those of an H200."""
 
     def __init__(self, native: Any, stream: int = 0, device: Device = H200) -> None:
         super().__init__()
@@ -103,13 +94,7 @@ class _RecordingNative:
 
 
 class RecordingPath(StandInPath):
-    """Notes the native calls, and which devices are made the current one.
-
-    Attributes:
-        calls: (name, arguments) of each.
-        current_index: the device that is current; None: the one asked for.
-        switched: devices that were made current.
-    """
+    """Notes the native calls, and which devices are made the current one."""
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
@@ -136,12 +121,7 @@ class RecordingPath(StandInPath):
 
 
 class RunningPath(StandInPath):
-    """Runs emulated kernels where there are some, and notes which were called.
-
-    Args:
-        emulated: a module with functions of the native module's names.
-        device: what it says the GPU is.
-    """
+    """Runs emulated kernels where there are some, and notes which were called."""
 
     def __init__(self, emulated: Any, device: Device = H200) -> None:
         super().__init__(self, device=device)

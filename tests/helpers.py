@@ -80,12 +80,6 @@ def agnn_beta_scale(
 
     It is a single number, a sum over all edges of p * dp * cos minus what is the same for a row: p the weight
     of the edge, dp its gradient.
-
-    Args:
-        x: the layer's input [nodes, features].
-        beta: its parameter.
-        counts: [targets, nodes], how often there is an edge.
-        targets: [targets, features]; None: x.
     """
     x, counts = x.detach().double().cpu(), counts.double()
     y = x if targets is None else targets.detach().double().cpu()

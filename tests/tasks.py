@@ -88,17 +88,7 @@ def train_toy(
     given: dict[str, Any] | None = None,
     **config: Any,
 ) -> tuple[FitResult, NodeClassifier]:
-    """Trains a classifier of a small task by `fit`.
-
-    Args:
-        folder: the run's folder.
-        task: the task; None: `toy_task`.
-        epochs: number of epochs.
-        module: the module; None: `classifier`.
-        data: arguments of the data module.
-        given: other arguments of `fit`.
-        config: other settings of the training loop.
-    """
+    """Trains a classifier of a small task by `fit`."""
     task = task or toy_task()
     module = module or classifier(task, epochs)
     settings = TrainerConfig(max_epochs=epochs, progress=False, **config)
@@ -113,12 +103,7 @@ def rows_of(folder: Path) -> list[dict[str, str]]:
 
 
 class PlainRecorder:
-    """Stands in for a Recorder where there is no GPU: what a graph would replay is called.
-
-    Attributes:
-        fails_at: the number of the capture that fails; None: none does.
-        counts: first runs, captures and replays so far.
-    """
+    """Stands in for a Recorder where there is no GPU: what a graph would replay is called."""
 
     fails_at: int | None = None
 
@@ -155,12 +140,7 @@ class PlainRecorder:
 def run_in_chunks(
     monkeypatch: pytest.MonkeyPatch, obstacle: Callable[[Any, Any], str | None]
 ) -> list[PlainRecorder]:
-    """Makes runs on the CPU go in chunks, whose steps stand-ins call, and returns these as they are made.
-
-    Args:
-        monkeypatch: undoes it after the test.
-        obstacle: (module, data) -> what forbids it, or None, in place of that of the training.
-    """
+    """Makes runs on the CPU go in chunks, whose steps stand-ins call, and returns these as they are made."""
     made: list[PlainRecorder] = []
 
     def recorder(device: torch.device, required: bool, peers: Any = None) -> PlainRecorder:

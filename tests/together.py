@@ -61,10 +61,5 @@ def _in_group(rank: int, work: Callable[[int, str], None], folder: str) -> None:
 
 
 def in_two_processes(work: Callable[[int, str], None], folder: str) -> None:
-    """Calls `work(rank, folder)` in two processes of a gloo group, and raises what one raises.
-
-    Args:
-        work: a function of a module, which the new processes import.
-        folder: an empty folder, where the processes meet.
-    """
+    """Calls `work(rank, folder)` in two processes of a gloo group, and raises what one raises."""
     mp.spawn(_in_group, args=(work, folder), nprocs=2)

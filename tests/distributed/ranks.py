@@ -36,12 +36,7 @@ def _serve(rank: int, world: int, backend: str, folder: str, inbox: Any, outbox:
 
 
 class Ranks:
-    """Processes with a group for all of them, and one for the first two.
-
-    Args:
-        world: their number.
-        backend: "gloo", or "nccl" with a GPU for each.
-    """
+    """Processes with a group for all of them, and one for the first two."""
 
     def __init__(self, world: int = WORLD, backend: str = "gloo") -> None:
         context = mp.get_context("spawn")
@@ -66,11 +61,7 @@ class Ranks:
             os.environ["OMP_NUM_THREADS"] = before
 
     def run(self, size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
-        """Calls function(group, *args) on the first `size` ranks; returns what each of them returned.
-
-        Raises:
-            AssertionError: it raised on a rank; the message has all tracebacks.
-        """
+        """Calls function(group, *args) on the first `size` ranks; returns what each of them returned."""
         for inbox in self._inboxes[:size]:
             inbox.put((function, size, args))
         found: list[Any] = [None] * size

@@ -25,16 +25,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block.
-
-    Attributes:
-        page: the file that it is in.
-        line: the line of the file that opens it, counted from 1, which names it in errors.
-        language: what stands behind the fence, such as "python", "sh" or "text".
-        text: its lines.
-        mark: "output", "not run" or "": what the line above it says.
-        reason: why it is not run; "" if none is given.
-    """
+    """A fenced block."""
 
     page: Path
     line: int

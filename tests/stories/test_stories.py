@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import re
 from dataclasses import dataclass
@@ -22,14 +21,7 @@ _LINK = re.compile(r"\]\(([^)#]+\.md)(?:#[^)]*)?\)")
 
 @dataclass(frozen=True)
 class Story:
-    """A story of the page.
-
-    Attributes:
-        number: as in its title.
-        title: without the number.
-        blocks: the fenced blocks, which are run one after another.
-        pages: the pages that it links to, relative to docs/.
-    """
+    """A story of the page."""
 
     number: int
     title: str
@@ -51,9 +43,6 @@ def read_stories() -> list[Story]:
         stories.append(Story(int(title[1]), title[2], blocks, pages))
     return stories
 
-
-for _name in ("graphs", "models", "runs", "transformers", "tools"):
-    importlib.import_module(f"tests.stories.of_{_name}")
 
 ALL = read_stories()
 #: Most lines of a block: a story is a command or about ten lines.
