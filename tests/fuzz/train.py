@@ -59,6 +59,11 @@ VARIED: dict[str, Sequence[Any]] = {
     "preprocess.format": ["auto", "csr", "window"],
     "preprocess.reorder": ["none", "rcm", "degree"],
 }
+#: Options of a run that takes no time.
+SMALL = (
+    "model.hidden_channels=8", "model.num_layers=1", "preprocess.cache=false", "device=cpu",
+    "trainer.progress=false", "trainer.max_epochs=1",
+)  # fmt: skip
 
 
 def offer() -> None:
@@ -79,8 +84,8 @@ def refused_by_hydra(error: Exception) -> bool:
 
 
 @functools.cache
-def base(model: str, data: str) -> DictConfig:
-    return composed(f"model={model}", f"dataset={data}")
+def base(model: str, data: str, *words: str) -> DictConfig:
+    return composed(f"model={model}", f"dataset={data}", *words)
 
 
 def options(trial: Trial, small: bool) -> DictConfig:
@@ -91,16 +96,8 @@ def options(trial: Trial, small: bool) -> DictConfig:
     data = GRAPH if task == "node" else SEQUENCES
     if not small and draw.chance(0.7):
         data = draw.choice([name for name, entry in CATALOG.items() if entry.task == task])
-    cfg = copy.deepcopy(base(model, data))
-    if small:
-        small_ones = {
-            "model.hidden_channels": 8, "model.num_layers": 1, "preprocess.cache": False, "device": "cpu",
-            "trainer.progress": False, "trainer.max_epochs": 1,
-            **({"pattern.block_size": 4} if task == "sequence" else {}),
-        }  # fmt: skip
-        for option, value in small_ones.items():
-            OmegaConf.update(cfg, option, value)
-    return cfg
+    words = (*SMALL, *(["pattern.block_size=4"] if task == "sequence" else [])) if small else ()
+    return copy.deepcopy(base(model, data, *words))
 
 
 def keys(cfg: DictConfig) -> list[str]:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 import gnnsparse
-from gnnsparse.testing import measure_errors
 from tests.fuzz.api import env as tools
 from tests.fuzz.api.env import Env, check_close, check_equal, draw_dense, floor_of, root
 from tests.fuzz.common import Draw, Trial
@@ -235,18 +234,6 @@ def _attention_scale(case: oracle.Case, right: torch.Tensor, name: str) -> torch
     return torch.full_like(right, of[name] if d or name in ("out", "v", "bias") else 1.0)
 
 
-def weights_of_attention(trial: Trial, env: Env, grads: bool) -> None:
-    """The weights that `return_weights` gives sum up to 1 in each row that has an edge."""
-    draw, a = trial.draw, env.a
-    q, k, v = (draw_dense(draw, n, 6, dtype=torch.float32) for n in (a.shape[0], a.shape[1], a.shape[1]))
-    label = f"attention return_weights {env.name}"
-    out, weights = trial.call(label, lambda: gnnsparse.attention(a, q, k, v, return_weights=True))
-    trial.check(weights.shape == (a.nnz,) and out.shape == (a.shape[0], 6), f"{label}: shapes")
-    sums = torch.zeros(a.shape[0], dtype=torch.float64).index_add(0, env.row, weights.double())
-    wanted = env.dense.pattern.any(1).double()
-    trial.check(bool(((sums - wanted).abs() < 1e-4).all()), f"{label}: rows do not sum up to 1")
-
-
 def special_values(trial: Trial, env: Env, grads: bool) -> None:
     """A NaN or an infinity in X reaches exactly the rows that have an edge to it."""
     draw, a = trial.draw, env.a
@@ -262,41 +249,3 @@ def special_values(trial: Trial, env: Env, grads: bool) -> None:
     trial.check(torch.equal(~torch.isfinite(y[:, 2]), reached), f"{label}: rows that are not finite differ")
     rest = torch.cat([y[:, :2], y[:, 3:]], 1)
     trial.check(bool(torch.isfinite(rest).all()), f"{label}: other columns are not finite")
-
-
-def transforms(trial: Trial, env: Env, grads: bool) -> None:
-    """torch.func's transforms of a product: the right result, or an error that says what does not go."""
-    draw, a = trial.draw, env.a
-    x = torch.randn(a.shape[1], 3, generator=torch.Generator().manual_seed(draw.seed()))
-    kind = draw.choice(("jvp", "vmap", "grad", "jacrev", "vjp"))
-    label = f"{kind} {env.name}"
-    func, ones = torch.func, torch.ones(a.shape[0], 3, device="cpu")
-    runs: dict[str, Callable[[], Any]] = {
-        "jvp": lambda: func.jvp(lambda t: a @ t, (x,), (x,))[1],
-        "vmap": lambda: func.vmap(lambda t: a @ t)(torch.stack([x, 2 * x]))[0],
-        "grad": lambda: func.grad(lambda t: (a @ t).sum())(x),
-        "vjp": lambda: func.vjp(lambda t: a @ t, x)[1](ones)[0],
-        "jacrev": lambda: func.jacrev(lambda t: (a @ t[:, None])[:, 0])(x[:, 0]),
-    }
-
-    def run() -> Any:
-        with torch.inference_mode(False):
-            return runs[kind]()
-
-    # An error that comes from here says so; the asserts of torch do not name the package.
-    got = trial.attempt(
-        label, run, lambda e: isinstance(e, (RuntimeError, NotImplementedError)) and "gnnsparse" in str(e)
-    )
-    if got is None:
-        return
-    matrix, squares = env.dense.matrix, env.dense.size.square()
-    wanted, size = matrix.T @ ones.double(), squares.T @ ones.double()
-    if kind in ("jvp", "vmap"):
-        wanted, size = matrix @ x.double(), squares @ x.double().square()
-    elif kind == "jacrev":
-        wanted, size = matrix, squares
-    trial.check(got.shape == wanted.shape, f"{label}: shape {tuple(got.shape)}")
-    if got.numel():
-        floor = 2 * floor_of(env.precision, torch.float32)
-        ok = measure_errors(got, wanted.float(), wanted, floor=floor, scale=root(size)).ok
-        trial.check(ok, f"{label}: wrong")
