@@ -7,7 +7,6 @@ same one wait for the first to make it.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import itertools
 import os
 import shutil
@@ -23,6 +22,8 @@ from types import ModuleType
 import pybind11
 import pytest
 from filelock import FileLock
+
+from tests.scripts import import_file
 
 ROOT = Path(__file__).resolve().parents[1]
 NATIVE = ROOT / "native"
@@ -154,9 +155,4 @@ def library() -> Path:
 
 def load() -> ModuleType:
     """The module, which has the CUDA kernels under the names that `_native` has them under."""
-    spec = importlib.util.spec_from_file_location("_emulated", library())
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return import_file("_emulated", library())

@@ -7,7 +7,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
+import pandas
+import scipy.io
+import scipy.sparse as sp
 import torch
 
 NODES = 60
@@ -58,58 +62,52 @@ class Evil:
         return os.mkdir, (self.folder,)
 
 
+def labels_of(made: dict[str, Any]) -> list[str]:
+    """The names of the classes; "" for a missing one."""
+    return ["" if y < 0 else NAMES[y] for y in made["y"]]
+
+
 def write_tables(folder: Path, ending: str = ".csv", *, split: bool = True, years: bool = False) -> Path:
     """edges and nodes of texts: node i is called "n<i>", class c has the name NAMES[c]."""
     folder.mkdir(exist_ok=True)
     made = arrays()
-    ids = [f"n{i}" for i in range(NODES)]
-    source, target = ([ids[i] for i in ends] for ends in made["edge_index"])
-    edges = {"source": source, "target": target, "weight": made["edge_weight"].astype(float).tolist()}
-    nodes: dict[str, list[Any]] = {"id": ids}
-    nodes |= {f"f{column}": made["x"][:, column].astype(float).tolist() for column in range(3)}
-    nodes["label"] = ["" if y < 0 else NAMES[y] for y in made["y"]]
+    ids = np.array([f"n{i}" for i in range(NODES)])
+    source, target = ids[made["edge_index"]]
+    edges = {"source": source, "target": target, "weight": made["edge_weight"].astype(np.float64)}
+    nodes: dict[str, Any] = {"id": ids}
+    nodes |= {f"f{column}": made["x"][:, column].astype(np.float64) for column in range(3)}
+    nodes["label"] = labels_of(made)
     if split:
-        parts = ("train", "val", "test")
-        masks = np.stack([made[f"{part}_mask"] for part in parts])
-        nodes["split"] = [parts[part] for part in masks.argmax(axis=0)]
+        masks = np.stack([made["train_mask"], made["val_mask"], made["test_mask"]])
+        nodes["split"] = np.array(["train", "val", "test"])[masks.argmax(axis=0)]
     if years:
-        nodes["year"] = [2000 + i // 3 for i in range(NODES)]
+        nodes["year"] = 2000 + np.arange(NODES) // 3
     for name, table in (("edges", edges), ("nodes", nodes)):
         write_table(folder / f"{name}{ending}", table)
     return folder
 
 
-def write_table(path: Path, table: dict[str, list[Any]]) -> None:
+def write_table(path: Path, table: dict[str, Any]) -> None:
+    frame = pandas.DataFrame(table)
     if path.suffix == ".parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        pyarrow.parquet.write_table(pyarrow.table(table), path)
-        return
-    separator = "\t" if ".tsv" in path.suffixes else ","
-    rows = [table, *zip(*table.values(), strict=True)]
-    content = "".join(separator.join(map(str, row)) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, sep="\t" if ".tsv" in path.suffixes else ",", index=False)
 
 
 def write_mtx(path: Path) -> Path:
     made = arrays()
     source, target = made["edge_index"]
-    lines = [f"{t + 1} {s + 1} {w}" for s, t, w in zip(source, target, made["edge_weight"], strict=True)]
-    head = ["%%MatrixMarket matrix coordinate real general", f"{NODES} {NODES} {len(lines)}"]
-    path.write_text("\n".join([*head, *lines]) + "\n")
-    labels = ["" if y < 0 else NAMES[y] for y in made["y"]]
-    path.with_suffix(".labels").write_text("\n".join(labels) + "\n")
+    scipy.io.mmwrite(path, sp.coo_array((made["edge_weight"], (target, source)), shape=(NODES, NODES)))
+    path.with_suffix(".labels").write_text("".join(f"{label}\n" for label in labels_of(made)))
     return path
 
 
 def write_graphml(path: Path) -> Path:
-    import networkx
-
     made = arrays()
     graph = networkx.DiGraph()
-    for i in range(NODES):
-        more = {} if made["y"][i] < 0 else {"label": NAMES[made["y"][i]]}
+    for i, label in enumerate(labels_of(made)):
+        more = {"label": label} if label else {}
         graph.add_node(f"n{i}", **{f"f{c}": float(made["x"][i, c]) for c in range(3)}, **more)
     for (s, t), w in zip(made["edge_index"].T, made["edge_weight"], strict=True):
         graph.add_edge(f"n{s}", f"n{t}", weight=float(w))

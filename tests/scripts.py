@@ -1,4 +1,4 @@
-"""Imports the files of scripts/, which are no package."""
+"""Imports files that are in no package, such as those of scripts/."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ from types import ModuleType
 FOLDER = Path(__file__).resolve().parents[1] / "scripts"
 
 
-def load_script(name: str) -> ModuleType:
-    """Returns the module of `scripts/NAME.py`."""
-    spec = importlib.util.spec_from_file_location(f"scripts_{name}", FOLDER / f"{name}.py")
+def import_file(name: str, path: Path) -> ModuleType:
+    """Imports a file under a name, by which dataclasses look their module up."""
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def load_script(name: str) -> ModuleType:
+    """Returns the module of `scripts/NAME.py`."""
+    return import_file(f"scripts_{name}", FOLDER / f"{name}.py")

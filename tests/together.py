@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import torch
 import torch.distributed as dist
@@ -14,34 +14,28 @@ import torch.multiprocessing as mp
 from launch.ranks import leave
 
 
-@contextlib.contextmanager
-def impatient() -> Iterator[None]:
-    """Python changes threads as often as it can inside a `with` block."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
 def run_together(count: int, work: Callable[[int, threading.Barrier], None]) -> None:
-    """Calls `work(number of the thread, barrier of all)` in `count` threads, and raises what one raises."""
-    barrier, problems = threading.Barrier(count), list[BaseException]()
+    """Calls `work(number of the thread, barrier of all)` in `count` threads, and raises what one raises.
 
-    def guarded(number: int) -> None:
+    Python changes threads as often as it can meanwhile.
+    """
+    barrier = threading.Barrier(count)
+
+    def guarded(number: int) -> BaseException | None:
         try:
             work(number, barrier)
         except BaseException as problem:
-            problems.append(problem)
             barrier.abort()
+            return problem
+        return None
 
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(count)]
-    with impatient():
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            problems = [problem for problem in pool.map(guarded, range(count)) if problem is not None]
+    finally:
+        sys.setswitchinterval(before)
     # What the others raise is that the barrier was broken.
     problems.sort(key=lambda problem: isinstance(problem, threading.BrokenBarrierError))
     if problems:
