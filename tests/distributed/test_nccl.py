@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.distributed import checks, samples, trainings
+from tests.distributed import checks, trainings
 from tests.distributed.ranks import Ranks
 from tests.distributed.test_products import MODELS
 
@@ -44,18 +44,19 @@ def test_two_steps_of_a_model(gpus: Ranks, case: tuple) -> None:
 @pytest.mark.parametrize("way", ["halo", "gather", "features"])
 def test_captured_as_launched_one_by_one(gpus: Ranks, way: str, precision: str) -> None:
     """With dropout, batch normalisation over both GPUs and a gradient scaler: the same bits."""
-    gpus.run(2, trainings.captured, way, precision)
+    options = {"samples": False, "way": way, "precision": precision, "schedule": "none"}
+    gpus.run(2, trainings.captured, options)
 
 
 def test_samples(gpus: Ranks) -> None:
     """The steps of one GPU, on two, in CUDA graphs: most of their losses."""
-    one = samples.train(None, device="cuda")
-    for found in gpus.run(2, samples.shared, {"device": "cuda"}):
+    one = trainings.train(None, device="cuda")
+    for found in gpus.run(2, trainings.shared, {"device": "cuda"}):
         torch.testing.assert_close(found["losses"], one["losses"], rtol=1e-4, atol=1e-5)
-    gpus.run(2, samples.shared, {"device": "cuda", "norm": "batch", "batch_size": 33})
+    gpus.run(2, trainings.shared, {"device": "cuda", "norm": "batch", "batch_size": 33})
 
 
 @pytest.mark.parametrize("options", [{}, {"norm": "batch"}, {"missing": True}], ids=str)
 def test_captured_steps_on_samples(gpus: Ranks, options: dict) -> None:
     """With a schedule; the last step of an epoch is smaller, and is launched by itself."""
-    gpus.run(2, samples.captured, options)
+    gpus.run(2, trainings.captured, options)

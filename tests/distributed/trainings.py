@@ -1,56 +1,87 @@
-"""What tests of trainings run on each of several ranks: launched step by step, in blocks, and captured."""
+"""What tests of training run on each of several ranks and in one process, on samples or the whole graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+import dataclasses
+import itertools
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pytest
 import torch
 import torch.distributed as dist
 
+from gnnsparse.data import NodeDataset
+from gnnsparse.distributed import share_batch_norm
 from gnnsparse.distributed.training import Peers
 from gnnsparse.runtime.timing import CaptureError
-from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.ranks import agreed_problem
 from gnnsparse.train.steps import Recorder, UncapturableError
-from gnnsparse.train.tasks.node import SharedGraphData, SharedNodeClassifier
-from models import GCN
-from tests.tasks import PlainRecorder, toy_task
+from gnnsparse.train.tasks import RunOptions
+from gnnsparse.train.tasks.node import NodeTask
+from models import MODELS
+from tests.tasks import run_in_chunks, toy_task
 
 
 def peers_of(group: dist.ProcessGroup, control: dist.ProcessGroup | None = None) -> Peers:
     return Peers(dist.get_rank(group), dist.get_world_size(group), group, control or group)
 
 
-def train(
-    peers: Peers, way: str, precision: str = "fp32", capture: str = "off", *, shards: bool = False,
-    schedule: str = "none", epochs: int = 12, folder: Path | None = None, resume: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    """A run with dropout, whose numbers differ in each step, and batch normalisation over all ranks."""
-    device = "cuda" if dist.get_backend(peers.group) == "nccl" else "cpu"
-    task = toy_task(nodes=300)
-    preprocess = PreprocessConfig(cache=False)
-    data = SharedGraphData(
-        task, peers=peers, way=way, precision=precision, device=device, preprocess=preprocess
-    )
-    torch.manual_seed(0)
-    model = GCN(task.num_features, 16, task.num_classes, num_layers=3, norm="batch")
-    optimizer = OptimizerConfig(schedule=schedule)
-    module = SharedNodeClassifier(model, task, optimizer, 12, peers, 7, shards)
-    config = TrainerConfig(
-        max_epochs=epochs, val_every=3, log_every=5, logger="none", progress=False,
-        checkpoint=folder is not None, capture=capture,
+def dataset_of(missing: bool) -> NodeDataset:
+    """100 training nodes; with `missing` nodes have several labels, of which every third is not known."""
+    if not missing:
+        return toy_task(nodes=300)
+    dataset = toy_task(nodes=300, metric="micro_f1")
+    y = dataset.y.clone()
+    y.view(-1)[::7] = torch.nan
+    return dataclasses.replace(dataset, y=y)
+
+
+def run_of(
+    peers: Peers | None, *, samples: bool = True, batch_size: int = 32, device: str = "cpu",
+    precision: str = "fp32", schedule: str = "cosine", **options: Any,
+) -> RunOptions:  # fmt: skip
+    """The options of a run of 3 epochs on samples, or of 12 on the whole graph."""
+    whole = {"max_epochs": 12, "val_every": 3, "log_every": 5, "capture": "off"}
+    usual: dict[str, Any] = {"max_epochs": 3} if samples else whole
+    trainer = {**usual, "logger": "none", "progress": False, "checkpoint": False, **options}
+    sampler = {"name": "neighbor", "fanouts": [4, 3], "batch_size": batch_size} if samples else {}
+    return RunOptions(
+        device=torch.device(device), precision=precision, values="mean" if samples else "gcn", seed=7,
+        trainer=TrainerConfig(**trainer), optimizer=OptimizerConfig(lr=0.01, schedule=schedule),
+        preprocess=PreprocessConfig(cache=False), sampler=SamplerConfig(**sampler), peers=peers,
     )  # fmt: skip
-    curves: list[tuple[int, dict[str, float]]] = []
-    result = fit(module, data, config, curves=curves, folder=folder, resume=resume)
-    weights = {name: tensor.cpu() for name, tensor in module.model.state_dict().items()}
+
+
+def train(
+    peers: Peers | None, *, samples: bool = True, missing: bool = False, norm: str = "none",
+    folder: Path | None = None, resume: Path | None = None, **options: Any,
+) -> dict[str, Any]:  # fmt: skip
+    """A run of GraphSAGE without dropout on samples, or of a GCN on the whole graph.
+
+    The GCN has dropout, whose numbers differ in each step, and batch normalisation over all ranks.
+    """
+    dataset, task = dataset_of(missing), NodeTask()
+    run = run_of(peers, samples=samples, checkpoint=folder is not None, **options)
+    data = task.make_data(dataset, run)
+    torch.manual_seed(0)
+    more = {"dropout": 0.0, "norm": norm} if samples else {"num_layers": 3, "norm": "batch"}
+    model = MODELS["graphsage" if samples else "gcn"].build(
+        dataset.num_features, out_channels=dataset.num_classes, hidden_channels=16, **more
+    )
+    module, curves = task.make_module(model, data, run), list[tuple[int, dict[str, float]]]()
+    # Also of a run that ends earlier, to be resumed.
+    module._max_steps = (3 if samples else 12) * data.steps_per_epoch
+    result = fit(module, data, run.trainer, curves=curves, folder=folder, resume=resume)
+    optimizer = module.trainer.optimizers[0]
+    states = getattr(optimizer, "optim", optimizer).state.values()
     return {
         "losses": [row["train/loss"] for _, row in curves], "rows": curves, "metrics": result.metrics,
-        "optimizer": module.trainer.optimizers[0],
-        "capture": result.capture, "weights": weights,
+        "weights": {name: tensor.to("cpu", copy=True) for name, tensor in module.model.state_dict().items()},
+        "described": task.describe(data, run), "capture": result.capture,
+        "moments": sum(one["exp_avg"].numel() for one in states),
     }  # fmt: skip
 
 
@@ -66,37 +97,103 @@ def same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
         assert torch.equal(tensor, other["weights"][name]), name
 
 
-@contextmanager
-def recorded(obstacle: Any) -> Iterator[list[PlainRecorder]]:
-    """Steps are called where a GPU would replay them; what records them is noted."""
-    made: list[PlainRecorder] = []
-
-    def recorder(device: torch.device, required: bool, peers: Peers) -> PlainRecorder:
-        made.append(PlainRecorder(required))
-        return made[-1]
-
-    with mock.patch.multiple("gnnsparse.train.fitting", obstacle=obstacle, Recorder=recorder):
-        yield made
+def shared(group: dist.ProcessGroup, options: dict[str, Any]) -> dict[str, Any]:
+    """Trains twice, and returns the first run if the second one has computed the same bits."""
+    control = dist.new_group(backend="gloo") if dist.get_backend(group) == "nccl" else None
+    first, again = (train(peers_of(group, control), **options) for _ in range(2))
+    same(first, again)
+    return first
 
 
-def in_blocks(group: dist.ProcessGroup, way: str) -> dict[str, int]:
-    """Trains step by step, and in blocks of steps."""
-    peers = peers_of(group)
-    single = train(peers, way)
-    with recorded(lambda module, data: None) as made:
-        blocks = train(peers, way, capture="on")
+def in_blocks(group: dist.ProcessGroup, options: dict[str, Any], tight: bool = False) -> dict[str, Any]:
+    """Trains step by step, and in blocks of steps.
+
+    With `tight` arrays have room for what rank 0 has drawn, and on other ranks for some samples alone.
+    """
+    peers, samples = peers_of(group), options.get("samples", True)
+    single = train(peers, **options, capture="off")
+    room = {"_DEVIATIONS": 0, "_MORE": 0, "_MULTIPLE": 4, "_LOOKED_AT": 2}
+    with pytest.MonkeyPatch.context() as patch:
+        made = run_in_chunks(patch, lambda module, data: data.capture_obstacle(module) if samples else None)
+        for name, value in room.items() if tight and peers.rank else ():
+            patch.setattr(f"gnnsparse.train.sampled.{name}", value)
+        blocks, again = (train(peers, **options, capture="on") for _ in range(2))
     assert (single["capture"], blocks["capture"]) == ("off", "on")
-    assert len(set(single["losses"])) == len(single["losses"])  # with other numbers of dropout in each step
-    same(single, blocks)
-    return made[0].counts
+    if samples:
+        torch.testing.assert_close(blocks["losses"], single["losses"], rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(blocks["weights"], single["weights"], rtol=2e-3, atol=2e-4)
+    else:
+        assert len(set(single["losses"])) == len(single["losses"])  # with other dropout in each step
+        same(single, blocks)
+    same(blocks, again)
+    return {"counts": made[0].counts, "losses": blocks["losses"], "weights": blocks["weights"]}
 
 
-def captured(group: dist.ProcessGroup, way: str, precision: str) -> None:
+def captured(group: dist.ProcessGroup, options: dict[str, Any]) -> None:
     """Trains on GPUs step by step, and by CUDA graphs with NCCL's kernels in them."""
     peers = peers_of(group, dist.new_group(backend="gloo"))
-    single, graphs = train(peers, way, precision), train(peers, way, precision, "on")
-    assert graphs["capture"] == "on"
-    same(single, graphs)
+    options = {"device": "cuda", **options}
+    single, graphs, again = (train(peers, **options, capture=capture) for capture in ("off", "on", "on"))
+    assert (single["capture"], graphs["capture"]) == ("off", "on")
+    if options.get("samples", True):
+        torch.testing.assert_close(graphs["losses"], single["losses"], rtol=1e-3, atol=1e-4)
+    else:
+        same(single, graphs)
+    same(graphs, again)
+
+
+def begun(group: dist.ProcessGroup, folder: str, options: dict[str, Any]) -> list[float]:
+    """Trains for some of the epochs; rank 0 writes checkpoints."""
+    peers = peers_of(group)
+    return train(peers, **options, folder=None if peers.rank else Path(folder))["losses"]
+
+
+def resumed(group: dist.ProcessGroup, folder: str | None, options: dict[str, Any]) -> list[float]:
+    """Goes on to the last epoch, or without a folder trains all of them."""
+    file = None if folder is None else Path(folder) / "checkpoints" / "last.ckpt"
+    return train(peers_of(group), **options, resume=file)["losses"]
+
+
+def divided(group: dist.ProcessGroup) -> tuple[int, int]:
+    """Trains with an optimiser that is divided and one that is not; returns how many moments a rank has."""
+    whole, shared = (
+        train(peers_of(group), samples=False, way="halo", shard_optimizer=shards) for shards in (False, True)
+    )
+    same(whole, shared)
+    assert shared["capture"] == "off"
+    return whole["moments"], shared["moments"]
+
+
+def taken(group: dist.ProcessGroup, batch_size: int) -> list[tuple[list[int], float]]:
+    """The features, which tell nodes apart, and the share of each step of an epoch."""
+    run = run_of(peers_of(group), batch_size=batch_size)
+    data: Any = NodeTask().make_data(dataset_of(False), run)
+    batches = itertools.islice(iter(data.train_dataloader()), data.steps_per_epoch)
+    found = []
+    for batch in batches:
+        own = batch.x[: batch.adj[-1].shape[0]]
+        found.append(((data.dataset.x[:, None] == own).all(-1).int().argmax(0).tolist(), batch.fraction))
+    return found
+
+
+def batch_norms(group: dist.ProcessGroup) -> None:
+    """Batch normalisation of numbers of nodes that change on some ranks alone, against one of all nodes."""
+    rank, ranks = dist.get_rank(group), dist.get_world_size(group)
+    torch.manual_seed(3)
+    one = torch.nn.BatchNorm1d(4)
+    mine = torch.nn.Sequential(torch.nn.BatchNorm1d(4))
+    assert share_batch_norm(mine, group, nodes_vary=True) == 1
+    for sizes in ((5, 3, 4), (5, 6, 1), (1, 1, 1), (2, 6, 1)):
+        x = torch.randn(sum(sizes[:ranks]), 4)
+        parts = x.split(sizes[:ranks])
+        leaf, own = x.clone().requires_grad_(), parts[rank].clone().requires_grad_()
+        weight = torch.randn_like(x)
+        (one(leaf) * weight).sum().backward()
+        y = mine(own)
+        (y * weight.split(sizes[:ranks])[rank]).sum().backward()
+        torch.testing.assert_close(own.grad, leaf.grad.split(sizes[:ranks])[rank], rtol=1e-4, atol=1e-5)
+    for name, buffer in one.named_buffers():
+        torch.testing.assert_close(mine[0].get_buffer(name), buffer)
 
 
 def failed_captures(group: dist.ProcessGroup) -> list[str]:
@@ -128,7 +225,7 @@ def failed_captures(group: dist.ProcessGroup) -> list[str]:
 def refused_capture(group: dist.ProcessGroup) -> str:
     """What capture=on says on a CPU."""
     try:
-        train(peers_of(group), "halo", capture="on")
+        train(peers_of(group), samples=False, way="halo", capture="on")
     except UncapturableError as error:
         return str(error)
     return "accepted"
@@ -137,30 +234,3 @@ def refused_capture(group: dist.ProcessGroup) -> str:
 def problems(group: dist.ProcessGroup, of_ranks: list[str | None]) -> str | None:
     peers = peers_of(group)
     return agreed_problem(of_ranks[peers.rank], peers)
-
-
-def divided(group: dist.ProcessGroup) -> tuple[int, int]:
-    """Trains with an optimiser that is divided and one that is not; returns how many moments a rank has."""
-    peers = peers_of(group)
-    whole, shared = (train(peers, "halo", schedule="cosine", shards=shards) for shards in (False, True))
-    same(whole, shared)
-    assert shared["capture"] == "off"
-    states = whole["optimizer"].state, shared["optimizer"].optim.state
-    return tuple(sum(one["exp_avg"].numel() for one in state.values()) for state in states)
-
-
-def begun(group: dist.ProcessGroup, folder: str, shards: bool) -> None:
-    """Trains for six of twelve epochs; rank 0 writes checkpoints."""
-    peers = peers_of(group)
-    own = Path(folder) if peers.rank == 0 else None
-    train(peers, "halo", epochs=6, schedule="cosine", shards=shards, folder=own)
-
-
-def resumed(group: dist.ProcessGroup, folder: str, shards: bool) -> list[float]:
-    """Goes on to twelve epochs."""
-    file = Path(folder) / "checkpoints" / "last.ckpt"
-    return train(peers_of(group), "halo", schedule="cosine", resume=file, shards=shards)["losses"]
-
-
-def uninterrupted(group: dist.ProcessGroup) -> list[float]:
-    return train(peers_of(group), "halo", schedule="cosine")["losses"]
