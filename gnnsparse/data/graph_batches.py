@@ -81,48 +81,42 @@ class _PackedBatches:
         row_count[ends - 1] += 1
         row_start = row_count.cumsum(0) - row_count
         own_nodes, own_edges = (start - start[first][batch] for start in (node_start, edge_start))
-        pointers = torch.empty(chosen.numel() + counts.numel(), dtype=torch.int64, device="cpu")
+        firsts = torch.empty(chosen.numel() + counts.numel(), dtype=torch.int64, device="cpu")
         at = torch.arange(chosen.numel(), dtype=torch.int64, device="cpu") + batch
-        pointers[at] = own_nodes
-        pointers[at[ends - 1] + 1] = own_nodes[ends - 1] + node_count[ends - 1]
+        firsts[at] = own_nodes
+        firsts[at[ends - 1] + 1] = own_nodes[ends - 1] + node_count[ends - 1]
         arrays = (
             node_count, row_count, edge_count,
             node_begin - node_start, node_begin - row_start, edge_begin - edge_start,
-            node_begin - own_nodes, edge_begin - own_edges, pointers,
+            node_begin - own_nodes, edge_begin - own_edges, firsts,
         )  # fmt: skip
         moved = torch.cat(arrays).to(device, non_blocking=True).split([a.numel() for a in arrays])
         kinds = ("node", "row", "edge")
         self._counts = dict(zip(kinds, moved[:3], strict=True))
-        self._node_shift, self._edge_shift, self._pointers = moved[6:]
+        self._node_shift, self._edge_shift, pointers = moved[6:]
         # How many nodes, offsets, nonzeros and blocks each batch has.
         totals = (part.cumsum(0)[ends - 1].tolist() for part in (node_count, row_count, edge_count))
         sums = ([after - before for before, after in itertools.pairwise([0, *total])] for total in totals)
         self._of_batch = dict(zip(kinds, sums, strict=True))
-        self._pointers_of_batch = [size + 1 for size in sizes]
         #: The places in the whole.
         self._at = {
             kind: torch.arange(sum(self._of_batch[kind]), dtype=torch.int64, device=device)
             + self._expand(kind, shift)
             for kind, shift in zip(kinds, moved[3:6], strict=True)
         }
+        #: Of each batch the rows of the whole matrix, and the first node of each block, and the end.
+        self.nodes = self._at["node"].split(self._of_batch["node"])
+        self.pointers = pointers.split([size + 1 for size in sizes])
 
     def _expand(self, kind: str, of_block: torch.Tensor) -> torch.Tensor:
         """Return for each node, offset or nonzero what its block has."""
         total = sum(self._of_batch[kind])
         return torch.repeat_interleave(of_block, self._counts[kind], output_size=total)
 
-    def nodes(self) -> list[torch.Tensor]:
-        """Return for each batch the rows of the whole matrix, int64 [nodes]."""
-        return list(self._at["node"].split(self._of_batch["node"]))
-
-    def pointers(self) -> list[torch.Tensor]:
-        """Return for each batch the first node of each block, and the end, int64 [blocks + 1]."""
-        return list(self._pointers.split(self._pointers_of_batch))
-
     def gathered(self, kind: str, array: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
         """Gather what each "node" or "edge" of the whole has for each batch; None for each: there is none."""
         if array is None:
-            return [None] * len(self._pointers_of_batch)
+            return [None] * len(self.nodes)
         return [_aligned(part) for part in array[self._at[kind]].split(self._of_batch[kind])]
 
     def structures(self, csr: Csr) -> list[Csr]:
@@ -390,7 +384,7 @@ class BlockBatches:
 
     @runs_outside
     def padded(self, graphs: int, nodes: int, edges: int) -> PaddedBlocks:
-        """Return a batch of fixed sizes: more rows than any batch has `nodes`, and at least its `edges`."""
+        """Return a batch of so many graphs in static buffers: more nodes than any has, and as many edges."""
         if self._source is None:
             self._source = _PaddingSource(self._operand, self._nodes, self._edges)
         # Plans of their own, whose rows are never split.
@@ -435,7 +429,7 @@ class BlockBatches:
         shared = self._whole.backward.csr is self._whole.forward.csr
         backward = forward if shared else packed.structures(self._whole.backward.csr)
         indices = packed.indices(self._index)
-        matrix, nodes, pointers = self._whole.forward, packed.nodes(), packed.pointers()
+        matrix, nodes, pointers = self._whole.forward, packed.nodes, packed.pointers
         values = packed.gathered("edge", matrix.given_values)
         scales = [packed.gathered("node", s) for s in (matrix.given_row_scale, matrix.given_col_scale)]
         found = []

@@ -19,7 +19,7 @@ from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_text, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Coordinates", "csr_of_archive", "load_matrix", "read_mtx"]
+__all__ = ["Coordinates", "csr_of_archive", "csr_of_arrays", "dense", "load_matrix", "read_mtx"]
 
 _LAYOUTS = ("coordinate", "array")
 #: The types of elements, with numpy's type of each; a pattern has none.
@@ -182,7 +182,7 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
     return read(path)
 
 
-def _from_csr(
+def csr_of_arrays(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray | None, shape: tuple[int, int]
 ) -> SparseGraph:
     """Make a graph of CSR arrays, with values None if all are 1. The graph's own checks are the checks."""
@@ -197,6 +197,13 @@ def _from_csr(
         graph = SparseGraph.from_csr(offsets, columns, data.astype(np.float32), cols)
     has_weights = graph.values is not None and bool(graph.values.ne(1).any())
     return SparseGraph(graph.csr, graph.values if has_weights else None)
+
+
+def dense(name: str, matrix: SparseGraph) -> np.ndarray:
+    """Return features that a file has as a sparse matrix, if there is memory for them."""
+    rows, cols = matrix.num_rows, matrix.num_cols
+    check_memory(name, 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
+    return matrix.to_scipy().toarray()
 
 
 def _integers(name: str, array: np.ndarray) -> np.ndarray:
@@ -220,7 +227,7 @@ def _from_coordinates(found: Coordinates) -> SparseGraph:
     check_memory("rows", 24 * rows + 16 * count, f"a matrix of {rows} rows and {count} elements")
     data = np.ones(count, np.float32) if values is None else values.astype(np.float64)
     matrix = scipy.sparse.coo_array((data, (found.row, found.col)), shape=found.shape).tocsr()
-    return _from_csr(matrix.indptr, matrix.indices, None if values is None else matrix.data, found.shape)
+    return csr_of_arrays(matrix.indptr, matrix.indices, None if values is None else matrix.data, found.shape)
 
 
 def _read_mtx(path: Path) -> SparseGraph:
@@ -242,7 +249,7 @@ def _read_smtx(path: Path) -> SparseGraph:
         while rest := bounded_line(file):
             if rest.strip():
                 raise ValueError("has more than three lines; accepted: three")
-        return _from_csr(offsets, columns, None, (rows, cols))
+        return csr_of_arrays(offsets, columns, None, (rows, cols))
 
 
 def _line_of_integers(line: bytes) -> np.ndarray:
@@ -260,7 +267,7 @@ def _read_npz(path: Path) -> SparseGraph:
             nodes = arrays.scalar("num_nodes") if "num_nodes" in arrays.names else max(indptr.size - 1, 0)
             if not 0 <= nodes <= _MAX_SIZE:
                 bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
-            return _from_csr(indptr, arrays.read("indices", "iu", (None,)), None, (nodes, nodes))
+            return csr_of_arrays(indptr, arrays.read("indices", "iu", (None,)), None, (nodes, nodes))
         raise ValueError(
             f"holds {', '.join(sorted(arrays.names)[:8]) or 'nothing'}; accepted: what "
             "scipy.sparse.save_npz writes, indptr and indices, or adj_indptr, adj_indices and adj_shape"
@@ -274,7 +281,7 @@ def csr_of_archive(arrays: Arrays, prefix: str) -> SparseGraph:
     indices = arrays.read(prefix + "indices", "iu", (None,))
     has_data = prefix + "data" in arrays.names
     data = arrays.read(prefix + "data", "biuf", (None,)) if has_data else None
-    return _from_csr(indptr, indices, data, shape)
+    return csr_of_arrays(indptr, indices, data, shape)
 
 
 def _from_scipy(arrays: Arrays) -> SparseGraph:

@@ -26,7 +26,7 @@ from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.custom.build import PARTS, Content, mask_of_ids
 from gnnsparse.data.custom.readers import read_archive, read_ogb_folder
 from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels, normalize_rows
-from gnnsparse.data.matrix_files import csr_of_archive
+from gnnsparse.data.matrix_files import csr_of_archive, csr_of_arrays, dense
 from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
 from gnnsparse.data.splits import Masks, split_by_class
 from gnnsparse.errors import bad_value, check_memory
@@ -294,7 +294,11 @@ def _planetoid_features(path: Path, name: str) -> np.ndarray:
     found = _unpickled(path)
     with reading(path):
         shape = getattr(found, "_shape", None)
-        if not isinstance(found, _Matrix) or not isinstance(shape, tuple) or len(shape) != 2:
+        if (
+            not isinstance(found, _Matrix)
+            or not isinstance(shape, tuple)
+            or [*map(type, shape)] != [int, int]
+        ):
             bad_value(name, "is no sparse matrix; accepted: a scipy.sparse.csr_matrix")
         indptr, indices, data = (
             _pickled_array(f"{name}.{part}", getattr(found, part, None))
@@ -302,14 +306,7 @@ def _planetoid_features(path: Path, name: str) -> np.ndarray:
         )
         if indptr.dtype.kind != "i" or indices.dtype.kind != "i":
             bad_value(name, f"has arrays of {indptr.dtype} and {indices.dtype}; accepted: integers")
-        matrix = SparseGraph.from_csr(indptr.astype(np.int64), indices.astype(np.int64), data, shape[1])
-        rows, cols = shape
-        if matrix.num_rows != rows:
-            bad_value(
-                f"{name}.indptr", f"has {indptr.size} offsets; accepted: {rows + 1}, one more than rows"
-            )
-        check_memory("features", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
-        return matrix.to_scipy().toarray()
+        return dense("features", csr_of_arrays(indptr, indices, data, shape))
 
 
 def _planetoid_labels(path: Path, name: str) -> np.ndarray:
@@ -348,19 +345,10 @@ def load_published(
     several = data.y.dim() == 2
     if several != (source.metric == "micro_f1"):  # the files of flickr have the names of yelp's
         raise DatasetUnavailableError(f"root: the files in {root} are not those of {source.name}")
-    train, val, test = _split_of(data, split)
     edges = torch.cat([data.edges, data.edges.flip(0)], dim=1) if source.directed else data.edges
-    return NodeDataset(
-        name=source.name,
-        graph=SparseGraph(SparseGraph.from_edge_index(edges, x.shape[0]).csr),  # repeats count once
-        x=x,
-        y=data.y,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=data.y.shape[1] if several else int(data.y.max()) + 1,
-        metric=source.metric,
-    )
+    graph = SparseGraph(SparseGraph.from_edge_index(edges, x.shape[0]).csr)  # repeats count once
+    classes = data.y.shape[1] if several else int(data.y.max()) + 1
+    return NodeDataset(name, graph, x, data.y, *_split_of(data, split), classes, source.metric)
 
 
 def _split_of(data: RawNodes, split: int) -> Masks:

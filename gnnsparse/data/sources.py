@@ -64,7 +64,7 @@ class RawNodes:
     def __post_init__(self) -> None:
         if self.x.shape[0] == 0:
             bad_value("x", "has no rows; accepted: one node or more")
-        if self.masks is not None and int(self.masks.sum(dim=0).max()) > 1:
+        if self.masks is not None and bool((self.masks.sum(dim=0) > 1).any()):
             bad_value("masks", "a node is in two of them; accepted: masks without overlap")
 
 

@@ -125,13 +125,18 @@ def test_features_of_every_type_are_float32(dtype: torch.dtype, tmp_path: Path) 
     assert torch.equal(load_custom(saved(Data(**tensors(x=x)))(tmp_path)).x, x.float())
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"])
-def test_tables(ending: str, tmp_path: Path) -> None:
-    if ending == ".parquet":
-        pytest.importorskip("pyarrow")
-    got = load_custom(write_tables(tmp_path / "tables", ending), directed=True)
-    assert_equal(got, expected())
-    assert got.node_ids == tuple(f"n{i}" for i in range(NODES))
+@pytest.mark.parametrize("kind", [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", "mtx", "graphml"])
+def test_files_with_names_are_the_same_graph(kind: str, tmp_path: Path) -> None:
+    pytest.importorskip({".parquet": "pyarrow", "graphml": "networkx"}.get(kind, "numpy"))
+    is_table, is_matrix = kind.startswith("."), kind == "mtx"
+    if is_table:
+        got = load_custom(write_tables(tmp_path / "tables", kind), directed=True)
+    else:
+        write = write_mtx if is_matrix else write_graphml
+        got = load_custom(write(tmp_path / f"graph.{kind}"), features="identity" if is_matrix else "file")
+    assert torch.equal(got.x, torch.eye(NODES) if is_matrix else expected().x)
+    assert_equal(replace(got, x=expected().x), expected(), split=is_table)
+    assert got.node_ids == (None if is_matrix else tuple(f"n{i}" for i in range(NODES)))
     assert got.class_names == NAMES
 
 
@@ -170,20 +175,6 @@ def test_the_edges_alone_with_features_made_of_the_graph(tmp_path: Path) -> None
     assert got.graph.to_scipy().toarray().tolist() == [[0, 1, 0, 0], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]]
     assert not (got.train_mask | got.val_mask | got.test_mask).any()
     assert got.y.tolist() == [-1] * 4
-
-
-def test_matrix_market_with_labels(tmp_path: Path) -> None:
-    got = load_custom(write_mtx(tmp_path / "graph.mtx"), features="identity")
-    assert_equal(replace(got, x=expected().x), expected(), split=False)
-    assert torch.equal(got.x, torch.eye(NODES))
-    assert got.class_names == NAMES
-
-
-def test_graphml(tmp_path: Path) -> None:
-    pytest.importorskip("networkx")
-    got = load_custom(write_graphml(tmp_path / "graph.graphml"))
-    assert_equal(got, expected(), split=False)
-    assert got.node_ids == tuple(f"n{i}" for i in range(NODES))
 
 
 def test_graphml_in_which_values_are_missing(tmp_path: Path) -> None:

@@ -77,10 +77,9 @@ def test_a_row_of_more_edges_than_fit_is_cut(
     repeatable: bool, symmetric: bool, tmp_path: Path, splits: list[int]
 ) -> None:
     edges = random_edges(50_000, 60_000, hub=0.9)
-    chunks = cut(edges, [0.3, 0.6])
-    build_graph(
-        chunks if repeatable else once(chunks), tmp_path / "g", 50_000, symmetric=symmetric, memory=LEAST
-    )
+    cuts = cut(edges, [0.3, 0.6])
+    chunks = cuts if repeatable else once(cuts)
+    build_graph(chunks, tmp_path / "g", 50_000, symmetric=symmetric, memory=LEAST)
     assert_same(open_graph(tmp_path / "g"), expected(edges, 50_000, symmetric=symmetric))
     assert max(splits) > 50_000
 
@@ -147,32 +146,25 @@ def test_every_form_of_edges(tmp_path: Path) -> None:
 WEIGHTED = "int32 or int64, without weights of edges"
 
 
-@pytest.mark.parametrize(
-    ("edges", "error", "message"),
-    [
-        (None, TypeError, rf"^edges: got NoneType; accepted: .*{WEIGHTED}: a tensor, an array, the path"),
-        (5, TypeError, "^edges: got int; accepted"),
-        (b"edges.npy", TypeError, "^edges: got bytes; accepted"),
-        ({"a": 1}, TypeError, "^edges: got dict; accepted"),
-        ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{WEIGHTED}"),
-        (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{WEIGHTED}"),
-        (np.zeros((2, 3), ">i8"), TypeError, "^edges: got dtype >i8; accepted"),
-        (np.zeros((2, 3), np.uint32), TypeError, "^edges: got dtype uint32; accepted"),
-        (torch.zeros(2, 3), TypeError, "^edges: got a tensor of dtype torch.float32; accepted"),
-        (torch.zeros(2, 3, dtype=torch.int64).to_sparse(), TypeError, "^edges: got a tensor .*layout"),
-        (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{WEIGHTED}"),
-        (np.zeros(4, np.int64), ValueError, r"^edges: has shape \(4,\); accepted"),
-        (torch.tensor([[0], [7]]), ValueError, r"^edges: element \[1, 0\] is 7; accepted: 0 to 6, as num_n"),
-        (np.array([[0, -1], [1, 1]]), ValueError, r"^edges: element \[0, 1\] is -1; accepted: 0 to 6"),
-        ([np.zeros((2, 3), np.int64), np.zeros((2, 3))], TypeError, r"^edges\[1\]: got dtype float64"),
-        (iter([np.zeros((2, 0), np.int64), torch.full((2, 3), 9)]), ValueError, r"^edges\[1\]: element"),
-        ((np.zeros((2, 3), np.int64), np.ones(3)), TypeError, r"^edges\[1\]: got dtype float64"),
-    ],
-)
-def test_wrong_edges_are_named(edges: Any, error: type[Exception], message: str, tmp_path: Path) -> None:
-    with pytest.raises(error, match=message):
-        build_graph(edges, tmp_path / "g", 7, memory=LEAST)
-    assert list(tmp_path.iterdir()) == []
+WRONG_EDGES: list[tuple[Any, type[Exception], str]] = [
+    (None, TypeError, rf"^edges: got NoneType; accepted: .*{WEIGHTED}: a tensor, an array, the path"),
+    (5, TypeError, "^edges: got int; accepted"),
+    (b"edges.npy", TypeError, "^edges: got bytes; accepted"),
+    ({"a": 1}, TypeError, "^edges: got dict; accepted"),
+    ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{WEIGHTED}"),
+    (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{WEIGHTED}"),
+    (np.zeros((2, 3), ">i8"), TypeError, "^edges: got dtype >i8; accepted"),
+    (np.zeros((2, 3), np.uint32), TypeError, "^edges: got dtype uint32; accepted"),
+    (torch.zeros(2, 3), TypeError, "^edges: got a tensor of dtype torch.float32; accepted"),
+    (torch.zeros(2, 3, dtype=torch.int64).to_sparse(), TypeError, "^edges: got a tensor .*layout"),
+    (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{WEIGHTED}"),
+    (np.zeros(4, np.int64), ValueError, r"^edges: has shape \(4,\); accepted"),
+    (torch.tensor([[0], [7]]), ValueError, r"^edges: element \[1, 0\] is 7; accepted: 0 to 6, as num_n"),
+    (np.array([[0, -1], [1, 1]]), ValueError, r"^edges: element \[0, 1\] is -1; accepted: 0 to 6"),
+    ([np.zeros((2, 3), np.int64), np.zeros((2, 3))], TypeError, r"^edges\[1\]: got dtype float64"),
+    (iter([np.zeros((2, 0), np.int64), torch.full((2, 3), 9)]), ValueError, r"^edges\[1\]: element"),
+    ((np.zeros((2, 3), np.int64), np.ones(3)), TypeError, r"^edges\[1\]: got dtype float64"),
+]
 
 
 def test_the_place_of_a_wrong_index_is_that_in_the_whole_array(tmp_path: Path) -> None:
@@ -185,29 +177,31 @@ def test_the_place_of_a_wrong_index_is_that_in_the_whole_array(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "message"),
+    ("name", "value", "error", "message"),
     [
-        ({"num_nodes": -1}, ValueError, "^num_nodes: got -1; accepted: 0 to 2"),
-        ({"num_nodes": 2**31}, ValueError, "^num_nodes: got 2147483648; accepted: 0 to 2"),
-        ({"num_nodes": 1.5}, TypeError, "^num_nodes: got float; accepted"),
-        ({"num_nodes": None}, TypeError, "^num_nodes: got NoneType; accepted"),
-        ({"num_nodes": (3, 4)}, TypeError, "^num_nodes: got tuple; accepted"),
-        ({"symmetric": 1}, TypeError, "^symmetric: got int; accepted: True or False"),
-        ({"overwrite": "yes"}, TypeError, "^overwrite: got str; accepted: True or False"),
-        ({"memory": 65_535}, ValueError, "^memory: got 65535; accepted: a number of bytes, at least 65536"),
-        ({"memory": 1e9}, TypeError, "^memory: got float; accepted"),
-        ({"about": None}, TypeError, "^about: got NoneType; accepted: a text"),
-        ({"folder": None}, TypeError, "^folder: got NoneType; accepted: the path of a folder"),
-        ({"folder": ""}, ValueError, "^folder: got ''; accepted: the path of a folder"),
-        ({"folder": "a\0b"}, ValueError, "^folder: got .*; accepted: the path of a folder"),
+        *(("edges", *case) for case in WRONG_EDGES),
+        ("num_nodes", -1, ValueError, "^num_nodes: got -1; accepted: 0 to 2"),
+        ("num_nodes", 2**31, ValueError, "^num_nodes: got 2147483648; accepted: 0 to 2"),
+        ("num_nodes", 1.5, TypeError, "^num_nodes: got float; accepted"),
+        ("num_nodes", None, TypeError, "^num_nodes: got NoneType; accepted"),
+        ("num_nodes", (3, 4), TypeError, "^num_nodes: got tuple; accepted"),
+        ("symmetric", 1, TypeError, "^symmetric: got int; accepted: True or False"),
+        ("overwrite", "yes", TypeError, "^overwrite: got str; accepted: True or False"),
+        ("memory", 65_535, ValueError, "^memory: got 65535; accepted: a number of bytes, at least 65536"),
+        ("memory", 1e9, TypeError, "^memory: got float; accepted"),
+        ("about", None, TypeError, "^about: got NoneType; accepted: a text"),
+        ("folder", None, TypeError, "^folder: got NoneType; accepted: the path of a folder"),
+        ("folder", "", ValueError, "^folder: got ''; accepted: the path of a folder"),
+        ("folder", "a\0b", ValueError, "^folder: got .*; accepted: the path of a folder"),
     ],
 )
 def test_wrong_arguments_are_named(
-    arguments: dict[str, Any], error: type[Exception], message: str, tmp_path: Path
+    name: str, value: Any, error: type[Exception], message: str, tmp_path: Path
 ) -> None:
-    given_arguments = {"folder": tmp_path / "g", "num_nodes": 3, **arguments}
+    edges, folder = np.zeros((2, 3), np.int64), tmp_path / "g"
+    arguments = {"edges": edges, "folder": folder, "num_nodes": 7, "memory": LEAST, name: value}
     with pytest.raises(error, match=message):
-        build_graph(np.zeros((2, 3), np.int64), **given_arguments)
+        build_graph(**arguments)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,10 +247,9 @@ def test_the_disk_is_what_the_documentation_says(symmetric: bool, repeatable: bo
         files = [path for path in (tmp_path / "g.part").rglob("*") if path.is_file()]
         taken.append(sum(path.stat().st_size for path in files))
 
-    made = build_graph(
-        [edges] if repeatable else once([edges]), tmp_path / "g", nodes, symmetric=symmetric, memory=memory,
-        progress=look,
-    )  # fmt: skip
+    given_edges = [edges] if repeatable else once([edges])
+    options: dict[str, Any] = {"symmetric": symmetric, "memory": memory, "progress": look}
+    made = build_graph(given_edges, tmp_path / "g", nodes, **options)
     most = 8 * (1 + symmetric) * 60_000 + 8 * nodes + memory / 2
     assert 0.9 * most < max(taken) + memory / 2 < most + memory / 2
     assert made.nbytes < 4 * made.nnz + 8 * nodes + 1000
@@ -269,9 +262,7 @@ def test_progress_counts_every_edge(tmp_path: Path) -> None:
     assert [what for what, done, total in told if done == total] == ["count", "distribute", "sort"]
     assert {total for what, _, total in told} == {3000}
     told.clear()
-    build_graph(
-        once([edges]), tmp_path / "h", 100, symmetric=True, memory=LEAST,
-        progress=lambda *done: told.append(done),
-    )  # fmt: skip
+    options: dict[str, Any] = {"memory": LEAST, "progress": lambda *done: told.append(done)}
+    build_graph(once([edges]), tmp_path / "h", 100, symmetric=True, **options)
     assert [done for done in told if done[0] == "distribute"][-1] == ("distribute", 3000, None)
     assert told[-1] == ("sort", 6000, 6000)

@@ -12,14 +12,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from gnnsparse.data.custom.table_files import is_number, text_of
 from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["MISSING_WORDS", "PARTS", "BuildOptions", "Content", "FileOptions", "build_dataset", "mask_of_ids"]
+__all__ = [
+    "MISSING_WORDS",
+    "PARTS",
+    "BuildOptions",
+    "Content",
+    "FileOptions",
+    "build_dataset",
+    "is_number",
+    "mask_of_ids",
+    "text_of",
+]
 
 #: The parts of a split.
 PARTS = ("train", "val", "test")
@@ -107,6 +116,21 @@ class _Labels:
     def present(self) -> torch.Tensor:
         """The nodes that have a label, or some of several, bool [N]."""
         return self.y >= 0 if self.kind == "class" else ~self.y.isnan().all(dim=1)
+
+
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number."""
+    try:
+        return bool(np.isfinite(float(text))) and "_" not in text  # which Python reads over
+    except ValueError:
+        return False
+
+
+def text_of(value: Any) -> str:
+    """Return a value of a table as a text, "" if it is missing."""
+    if isinstance(value, (float, np.floating)):
+        return "" if value != value else str(int(value)) if value.is_integer() else str(value)
+    return "" if value is None else str(value).strip()
 
 
 def _classes_of(classes: Any) -> Classes:
@@ -415,20 +439,10 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
     x = _features(content, graph, options.features)
     if options.normalize_features:
         normalize_rows(x)
-    train, val, test = _split(content, labels, options)
+    masks, metric = _split(content, labels, options), _metric(labels.kind, options.metric)
+    features = content.feature_names if options.features == "file" else None
     return NodeDataset(
-        name=name,
-        graph=graph,
-        x=x,
-        y=labels.y,
-        train_mask=train,
-        val_mask=val,
-        test_mask=test,
-        num_classes=labels.count,
-        metric=_metric(labels.kind, options.metric),
-        node_ids=content.ids,
-        class_names=labels.names,
-        feature_names=content.feature_names if options.features == "file" else None,
+        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, features
     )
 
 

@@ -24,8 +24,7 @@ from gnnsparse.data.custom.readers import (
     read_ogb_folder,
     read_saved,
 )
-from gnnsparse.data.custom.table_files import ENDINGS
-from gnnsparse.data.custom.tables import read_tables
+from gnnsparse.data.custom.tables import ENDINGS, read_tables
 from gnnsparse.data.datasets import NodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.preprocess.source import is_pyg_data

@@ -21,7 +21,7 @@ import torch
 
 from gnnsparse.data.array_files import Arrays, open_npz, read_csv
 from gnnsparse.data.custom.build import PARTS, Content, FileOptions, mask_of_ids
-from gnnsparse.data.matrix_files import csr_of_archive, read_mtx
+from gnnsparse.data.matrix_files import csr_of_archive, dense, read_mtx
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, open_text, read_small, reading
@@ -114,10 +114,7 @@ def _of_matrix(graph: SparseGraph) -> tuple[np.ndarray, np.ndarray | None, int]:
 
 def _features(arrays: Arrays) -> np.ndarray | None:
     if {"attr_indptr", "attr_indices", "attr_shape"} <= arrays.names:
-        matrix = csr_of_archive(arrays, "attr_")
-        rows, cols = matrix.num_rows, matrix.num_cols
-        check_memory("attr_shape", 4 * rows * cols, f"a dense matrix of {rows} nodes and {cols} features")
-        return matrix.to_scipy().toarray()
+        return dense("attr_shape", csr_of_archive(arrays, "attr_"))
     return _first(arrays, _FEATURES, "biuf", least=2)
 
 
