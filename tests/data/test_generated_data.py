@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from gnnsparse.cli.main import main
-from gnnsparse.data import NodeDataset, load_dataset
+from gnnsparse.data import NodeDataset, generated, load_dataset
 from gnnsparse.data.generated import Generated, cached_data
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
@@ -21,8 +22,6 @@ SMALL = {"scale": 0.05}
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the data sets that were computed."""
     names: list[str] = []
-    from gnnsparse.data import generated
-
     generate, read = generated._generate, generated._read_images
     monkeypatch.setattr(generated, "_generate", lambda *a: (names.append(a[0]), generate(*a))[1])
     monkeypatch.setattr(generated, "_read_images", lambda: (names.append("digits"), read())[1])
@@ -40,38 +39,28 @@ def equal(a: NodeDataset, b: NodeDataset) -> bool:
 
 @pytest.mark.parametrize(("name", "options"), [("arxiv_like", SMALL), ("digits", {})])
 def test_the_second_time_it_is_read(
-    name: str, options: dict[str, Any], made: list[str], own_cache: Path
+    name: str, options: dict[str, Any], made: list[str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, second = (load_dataset(name, **options) for _ in range(2))
+    """Without scikit-learn, which made the digits."""
+    first = load_dataset(name, **options)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    second = load_dataset(name, **options)
     assert made == [name]
     assert equal(first, second)
     other_split = load_dataset(name, split=1, **options)
+    second.x.zero_()  # its memory is its own
+    assert equal(load_dataset(name, **options), first)
     assert made == [name]  # the split is no part of the file
     assert not torch.equal(first.train_mask, other_split.train_mask)
     assert len(list(own_cache.glob("*.safetensors"))) == 1
 
 
 def test_other_options_make_other_files(made: list[str]) -> None:
-    sets = [
-        load_dataset("arxiv_like", scale=scale, seed=seed)
-        for scale, seed in ((0.05, 0), (0.05, 1), (0.06, 0))
-    ]
+    options = ((0.05, 0), (0.05, 1), (0.06, 0))
+    sets = [load_dataset("arxiv_like", scale=scale, seed=seed) for scale, seed in options]
     assert made == ["arxiv_like"] * 3
     assert not torch.equal(sets[0].x, sets[1].x)
     assert sets[2].num_nodes > sets[0].num_nodes
-
-
-def test_what_is_read_can_be_changed() -> None:
-    """Its memory is its own: the next one who loads it does not see it."""
-    first = load_dataset("arxiv_like", **SMALL)
-    load_dataset("arxiv_like", **SMALL).x.zero_()
-    assert equal(load_dataset("arxiv_like", **SMALL), first)
-
-
-def test_digits_once_kept_need_no_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = load_dataset("digits")
-    monkeypatch.setitem(__import__("sys").modules, "sklearn.datasets", None)
-    assert equal(load_dataset("digits"), first)
 
 
 @pytest.mark.parametrize("harm", ["cut", "bit", "text", "empty"])
@@ -79,29 +68,13 @@ def test_a_damaged_file_is_made_anew(harm: str, made: list[str], own_cache: Path
     first = load_dataset("arxiv_like", **SMALL)
     (file,) = own_cache.glob("*.safetensors")
     content = bytearray(file.read_bytes())
-    if harm == "bit":
-        content[len(content) // 2] ^= 4
-    content = {
-        "cut": content[:-100],
-        "bit": content,
-        "text": bytearray(b"nonsense" * 99),
-        "empty": bytearray(),
-    }[harm]
-    file.write_bytes(content)
+    content[len(content) // 2] ^= 4 if harm == "bit" else 0
+    others = {"cut": content[:-100], "text": b"nonsense" * 99, "empty": b""}
+    file.write_bytes(others.get(harm, content))
     with pytest.warns(CacheWarning, match=r"is damaged|was not made by the cache|carries no mark"):
         again = load_dataset("arxiv_like", **SMALL)
     assert equal(first, again)
     assert made == ["arxiv_like"] * 2
-
-
-def stored(**changes: Any) -> dict[str, Any]:
-    """Arrays and plain values of a file, of which some are changed; None leaves one out."""
-    graph = random_graph(6, 6, 0.5, weighted=False)
-    content: dict[str, Any] = {
-        "indptr": graph.csr.indptr, "indices": graph.csr.indices, "x": torch.randn(6, 3),
-        "y": torch.tensor([0, 1, 2, 0, 1, 2]), "classes": 3, **changes,
-    }  # fmt: skip
-    return {name: value for name, value in content.items() if value is not None}
 
 
 @pytest.mark.parametrize(
@@ -130,16 +103,13 @@ def test_a_file_with_right_checksums_and_wrong_content(
     """It is set aside by a warning that names the array; nothing that follows reads by it."""
     graph = random_graph(6, 6, 0.5, weighted=False)
     right = Generated(graph, torch.randn(6, 3), torch.tensor([0, 1, 2, 0, 1, 2]), 3)
-    keys: list[str] = []
     store = GraphCache.store
 
     def change(self: GraphCache, key: str, tensors: Any, metadata: Any) -> None:
-        keys.append(key)
-        content = stored(**changes)
-        plain = {name: value for name, value in content.items() if not isinstance(value, torch.Tensor)}
+        content = {**tensors, **metadata, **changes}
         arrays = {name: value for name, value in content.items() if isinstance(value, torch.Tensor)}
-        others = {name: value for name, value in metadata.items() if name != "classes"}
-        store(self, key, arrays, {**others, **plain})
+        plain = {name: content[name] for name in metadata if content[name] is not None}
+        store(self, key, arrays, plain)
 
     with monkeypatch.context() as patch:
         patch.setattr(GraphCache, "store", change)
