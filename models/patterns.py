@@ -37,10 +37,6 @@ class Pattern:
     operand: SparseOperand
     types: torch.Tensor | None = None
 
-    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Return None, for there are no weights."""
-        return None
-
 
 @dataclass(frozen=True)
 class AllNodes(Recipe):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -111,6 +111,20 @@ def reference_layers() -> Iterator[None]:
         # A layer in one step of autograd computes its gradient by kernels.
         patch.setattr("gnnsparse.nn.gcn_conv.can_propagate", lambda *_: False)
         yield
+
+
+def capture(step: Callable[[], Any], runs: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:
+    """A CUDA graph of a step that ran before, and what it returned."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(runs):
+            step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = step()
+    return graph, found
 
 
 def panel_counts(*slots: int, tiles: tuple[TileCounts, ...] = ()) -> tuple[PanelCounts, ...]:

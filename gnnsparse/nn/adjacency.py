@@ -104,8 +104,8 @@ class Preparation:
 class Recipe:
     """How a layer makes an adjacency of edges; a frozen dataclass, which is compared.
 
-    An adjacency has an `operand` [targets, sources], and `values` of edge weights or None, which computes the
-    edge values for a product with it; None: the operand's own are right.
+    An adjacency has an `operand` [targets, sources]; and for products `values` of edge weights or None, which
+    computes its edge values; None: the operand's own are right.
     """
 
     precision: Precision
@@ -326,6 +326,9 @@ def check_edges(edge_index: Any) -> None:
 class GraphLayer(torch.nn.Module):
     """A layer that takes an operand, or an edge_index of which it makes one; no layer itself."""
 
+    in_channels: Any
+    out_channels: int
+
     def __init__(self, precision: Precision | str | None) -> None:
         super().__init__()
         self.precision = None if precision is None else Precision.parse(precision)
@@ -336,3 +339,6 @@ class GraphLayer(torch.nn.Module):
         for linear in self.children():
             linear.reset_parameters()  # type: ignore[operator]
         self._memo.clear()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -81,10 +81,6 @@ class Edges:
         self.operand, self.count = operand, count
         self._others, self._loops, self.given = others, loops, given
 
-    def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Return None, for there are no weights."""
-        return None
-
     @property
     def log_counts(self) -> torch.Tensor | None:
         """The logarithm of how often each edge was given, float32 [nnz] in the operand's order, or None."""

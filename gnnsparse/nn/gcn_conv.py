@@ -44,6 +44,8 @@ class GCNConv(GraphLayer):
             without add_self_loops, where they would do nothing.
     """
 
+    bias: torch.Tensor | None
+
     def __init__(
         self,
         in_channels: int,
@@ -71,10 +73,8 @@ class GCNConv(GraphLayer):
             bad_value("improved", "goes with add_self_loops=True only, as the weight of added self-loops")
         self._memo = AdjacencyMemo(forever=cached)
         self.lin = torch.nn.Linear(in_channels, out_channels, bias=False)
-        if check_flag("bias", bias):
-            self.bias = torch.nn.Parameter(torch.empty(out_channels))
-        else:
-            self.register_parameter("bias", None)
+        has_bias = check_flag("bias", bias)
+        self.register_parameter("bias", torch.nn.Parameter(torch.empty(out_channels)) if has_bias else None)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -175,6 +175,3 @@ class GCNConv(GraphLayer):
         if operand.added_loops != self._loop_weight:
             has = f"the operand was prepared with self_loop_weight={operand.added_loops}"
             bad_value("improved", f"got {self.improved}, {has}; accepted: {self._loop_weight}, or {instead}")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

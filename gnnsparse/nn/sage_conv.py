@@ -175,6 +175,3 @@ class GraphConv(_Aggregating):
         sources, targets = nodes
         out = linear_of_neighbours(operand, sources, values, self.lin_rel, self._reduce)
         return out if targets is None else out + self.lin_root(targets)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.in_channels}, {self.out_channels})"

@@ -365,10 +365,6 @@ class SparseAttention(torch.nn.Module):
     def _turned(self, x: torch.Tensor) -> bool:
         return x.dim() == 3 and not self.batch_first
 
-    def _shapes(self, width: int) -> str:
-        of_batch = "batch, length" if self.batch_first else "length, batch"
-        return f"(length, {width}) or ({of_batch}, {width})"
-
     def _check_inputs(self, inputs: list[torch.Tensor]) -> None:
         weight, widths = self._query_weight(), (self.embed_dim, self.kdim, self.vdim)
         for name, x, width in zip(("query", "key", "value"), inputs, widths, strict=True):
@@ -395,8 +391,10 @@ class SparseAttention(torch.nn.Module):
         dims = x.dim()
         turned = x.transpose(0, 1) if dims == 3 and not self.batch_first else x
         if dims not in (2, 3) or (length is not None and turned.shape[-2] != length):
+            of_batch = "batch, length" if self.batch_first else "length, batch"
+            shapes = f"(length, {width}) or ({of_batch}, {width})"
             here = "" if length is None else f", length {length} here"
-            bad_value(name, f"has shape {tuple(x.shape)}; accepted: {self._shapes(width)}{here}")
+            bad_value(name, f"has shape {tuple(x.shape)}; accepted: {shapes}{here}")
         return turned
 
     def extra_repr(self) -> str:

@@ -8,6 +8,7 @@ import torch
 from gnnsparse import masks
 from gnnsparse.interop.transformers import sparsify
 from gnnsparse.patterns.operands import MOST_OPERANDS
+from tests.helpers import capture
 from tests.nn.sparsified import HEADS, WIDTH, allowed, assert_same, twins
 
 pytestmark = [
@@ -88,15 +89,8 @@ def test_cuda_graphs(with_padding: bool) -> None:
     model = sparsify(encoder().eval().cuda(), WINDOW)
     given = x(device="cuda")
     padded = torch.zeros(BATCH, LENGTH, device="cuda") if with_padding else None
-    stream = torch.cuda.Stream()
     with torch.no_grad():
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            model(given, src_key_padding_mask=padded)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = model(given, src_key_padding_mask=padded)
+        graph, out = capture(lambda: model(given, src_key_padding_mask=padded))
         given.copy_(torch.randn_like(given))
         graph.replay()
         assert torch.equal(out, model(given, src_key_padding_mask=padded))

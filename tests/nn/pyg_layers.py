@@ -26,13 +26,7 @@ SQUARE, WIDE, TALL = (40, 40), (40, 25), (25, 40)
 
 
 def edges(size: tuple[int, int] = SQUARE, seed: int = 0, repeats: bool = True) -> torch.Tensor:
-    """Random edges with self-loops, in random order; the last nodes of both sides have none.
-
-    Args:
-        size: (sources, targets).
-        seed: seed of the edges.
-        repeats: whether edges are repeated, self-loops too.
-    """
+    """Random edges between (sources, targets) with self-loops; the last nodes of both sides have none."""
     generator = torch.Generator().manual_seed(seed)
     pairs = [torch.randint(0, count - 5, (200,), generator=generator) for count in size]
     loops = torch.randperm(min(size) - 5, generator=generator)[:7].expand(2, -1)
@@ -76,18 +70,11 @@ def assert_as_pyg(
     parameters: Callable[[Any], dict[str, torch.Tensor]] = named,
     sums_cancel: bool = True,
 ) -> None:
-    """Output and gradients of all that has one are those of PyG's layer, which float64 judges beside ours.
+    """Output and gradients are those of PyG's layer, which float64 judges beside ours.
 
-    Where `sums_cancel` the gradients of the parameters are judged as one vector. Some of them are sums over
-    all edges of terms that cancel, the gradient of TransformerConv's lin_key.bias to 0: beside the others
-    their rounding errors are what they are beside their terms.
-
-    Args:
-        ours, theirs: the layers.
-        call: calls a layer with the inputs.
-        inputs: what gets gradients besides the parameters.
-        parameters: the parameters of a layer that get gradients.
-        sums_cancel: False: gradients are judged one by one, and may be as wrong as PyG's alone.
+    Where `sums_cancel` the gradients of the parameters are judged as one vector: some are sums over all edges
+    of terms that cancel, the gradient of TransformerConv's lin_key.bias to 0. Else they may be as wrong as
+    PyG's.
     """
 
     def run(layer: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -105,11 +92,9 @@ def assert_as_pyg(
     assert_all_accurate(got, plain, exact, floor=FLOOR if sums_cancel else None)
 
 
-def loss_curve(
-    model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int, parameters: Any = None
-) -> torch.Tensor:
-    """The losses of so many steps of Adam, of all parameters or of those given."""
-    optimizer = torch.optim.Adam(parameters or model.parameters(), lr=0.01)
+def loss_curve(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int) -> torch.Tensor:
+    """The losses of so many steps of Adam."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     curve = []
     for _ in range(steps):
         optimizer.zero_grad()

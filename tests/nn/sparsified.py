@@ -70,10 +70,7 @@ def assert_near(got: Any, want: Any) -> None:
 
 
 def twins(model: Any, pattern: Any, device: str = "cpu", **options: Any) -> tuple[Any, Any]:
-    """The model with a pattern, and a dense copy.
-
-    All parameters are random, those that start as 0 or 1 too, and large enough for weights that differ.
-    """
+    """The model with a pattern and a dense copy; random are those that start as 0 or 1 too."""
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
     model = model.to(device)
@@ -82,11 +79,7 @@ def twins(model: Any, pattern: Any, device: str = "cpu", **options: Any) -> tupl
 
 
 def parameters(model: torch.nn.Module) -> list[torch.Tensor]:
-    """All that need gradients, but the biases of keys alone and of queries alone.
-
-    The gradient of the first is 0 but for roundings. That of the second is a sum over all tokens of what the
-    gradient of the queries' weight has in it too, and in which most cancels.
-    """
+    """All that need gradients, but biases of keys and of queries alone, whose sums over all tokens cancel."""
     without = tuple(f"{name}.bias" for name in ("key", "k_proj", "query", "q_proj"))
     named = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [p for name, p in named if not name.endswith(without)]

@@ -22,11 +22,6 @@ def test_share_and_scale(device: str, p: float, dtype: torch.dtype) -> None:
     assert_accurate(y[kept], exact.to(dtype), exact, floor=torch.finfo(dtype).eps)
 
 
-def test_neighbours_are_independent() -> None:
-    kept = (dropout(torch.ones(400_000), 0.5, True) != 0).float() - 0.5
-    assert abs(float((kept[1:] * kept[:-1]).mean())) < 5 * 0.25 / 400_000**0.5
-
-
 def test_gradient_has_the_same_elements(device: str) -> None:
     x = torch.randn(300, 7, device=device, requires_grad=True)
     y = dropout(x, 0.5, True)
@@ -34,18 +29,16 @@ def test_gradient_has_the_same_elements(device: str) -> None:
     assert torch.equal(grad, torch.where(y != 0, 2.0, 0.0))
 
 
-def test_seeds() -> None:
-    x = torch.ones(100)
-    drawn = []
+def test_seeds_and_neighbours() -> None:
+    """Neighbours are independent; without training or a share the input is returned."""
+    x, drawn = torch.ones(400_000), []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         drawn.append(dropout(x, 0.5, True))
     assert torch.equal(drawn[0], drawn[1])
     assert not torch.equal(drawn[0], drawn[2])
-
-
-def test_nothing_to_do() -> None:
-    x = torch.randn(5)
+    kept = (drawn[0] != 0).float() - 0.5
+    assert abs(float((kept[1:] * kept[:-1]).mean())) < 5 * 0.25 / 400_000**0.5
     assert dropout(x, 0.5, False) is x
     assert dropout(x, 0.0, True) is x
 

@@ -9,6 +9,7 @@ import copy
 import pickle
 import re
 import warnings
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
@@ -47,14 +48,7 @@ def operand(index: torch.Tensor | None = None, **options: Any) -> gnnsparse.Spar
 
 
 class Kind(NamedTuple):
-    """A layer.
-
-    Attributes:
-        make: makes one of the numbers of features of input and output.
-        values: the `values` of its operand.
-        roundings: how many roundings of a product may cancel in the plain run and not in ours.
-        edge_dim: features of an edge.
-    """
+    """A layer of sizes, the `values` of its operand, how many roundings may cancel, and features of edges."""
 
     make: Callable[..., Any]
     values: str | None = None
@@ -78,7 +72,10 @@ AGGREGATING = {
     "gin": Kind(gin),
 }
 ATTENTION: dict[str, Any] = {"gat": GATConv, "gatv2": GATv2Conv, "transformer": TransformerConv}
-ATTENDING = {name: Kind(partial(make, heads=3), "gcn", 16) for name, make in ATTENTION.items()}
+ATTENDING = {
+    name: Kind(partial(make, heads=3), None if make is TransformerConv else "gcn", 16)
+    for name, make in ATTENTION.items()
+}
 #: With features of edges, of which the operand then has no other ones.
 WITH_EDGES = {
     f"{name} of edges": Kind(partial(make, heads=3, edge_dim=2), None, 16, 2)
@@ -144,10 +141,16 @@ def test_precisions_of_agnn(device: str, precision: str, reorder: str) -> None:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("kind", AGGREGATING.values(), ids=AGGREGATING)
+@OF_KIND
 def test_edges_give_the_same_as_their_operand(kind: Kind, precision: str) -> None:
-    layer, x = kind.make(5, 5, precision=precision), torch.randn(NODES, 5)
-    assert torch.equal(layer(x, distinct()), layer(x, operand(values=kind.values, precision=precision)))
+    """Without self-loops, which some layers replace."""
+    index, x = distinct(), torch.randn(NODES, 5)
+    index = index[:, index[0] != index[1]]
+    layer = kind.make(5, 5, precision=precision)
+    y = layer(x, operand(index, values=kind.values, precision=precision))
+    assert torch.equal(layer(x, index), y)
+    layer.precision = None
+    assert precision == "fp32" or not torch.equal(layer(x, operand(index, values=kind.values)), y)
 
 
 def test_weights_of_edges_are_those_of_an_operand() -> None:
@@ -183,9 +186,10 @@ def test_squares_of_halves_do_not_overflow() -> None:
 
 
 @pytest.mark.parametrize("sizes", [(16, 4), (4, 16)], ids=str)
-@pytest.mark.parametrize("kind", {**AGGREGATING, **WITH_EDGES}.values(), ids=[*AGGREGATING, *WITH_EDGES])
-def test_autocast(device: str, kind: Kind, sizes: tuple[int, int]) -> None:
+@pytest.mark.parametrize("name", ["gcn", *AGGREGATING, *WITH_EDGES])
+def test_autocast(device: str, name: str, sizes: tuple[int, int]) -> None:
     """The output has the low dtype of the linear layers; gradients are float32."""
+    kind = {**KINDS, **WITH_EDGES}[name]
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
     layer, inputs = kind.make(*sizes).to(device), kind.inputs(sizes[0], device)
     index = distinct().to(device)
@@ -210,17 +214,41 @@ def widths(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(dense.shape[1])
         return gnnsparse.spmm(a, dense, *values)
 
-    for module in ("aggregation", "gin_conv"):
+    for module in ("aggregation", "gcn_conv", "gin_conv", "linear"):
         monkeypatch.setattr(f"gnnsparse.nn.{module}.spmm", watched)
     return found
 
 
-@pytest.mark.parametrize(("sizes", "width"), [((8, 32), 8), ((32, 8), 8), ((12, 8), 8)], ids=str)
-def test_the_product_is_as_narrow_as_it_can_be(sizes: tuple[int, int], width: int, widths: list[int]) -> None:
-    x = torch.randn(NODES, sizes[0], requires_grad=True)
-    for layer in (SAGEConv(*sizes), GraphConv(*sizes)):
-        layer(x, edges())
-    assert widths == [width, width]
+@pytest.mark.parametrize(
+    ("sizes", "x_needs_grad", "frozen", "width"),
+    [
+        ((8, 32), True, False, 8),
+        ((32, 8), True, False, 8),
+        ((8, 8), True, False, 8),
+        ((12, 8), True, False, 8),
+        # No gradient through A: 1 x 12 beats 2 x 8, while 1 x 20 does not.
+        ((12, 8), False, False, 12),
+        ((20, 8), False, False, 8),
+        ((12, 8), False, True, 8),
+        ((8, 12), False, True, 8),
+    ],
+)
+def test_the_product_is_as_narrow_as_it_can_be(
+    sizes: tuple[int, int], x_needs_grad: bool, frozen: bool, width: int, widths: list[int]
+) -> None:
+    """Of (A x) W and A (x W) the one with less sparse work runs, forward and backward."""
+    x = torch.randn(NODES, sizes[0], requires_grad=x_needs_grad)
+    for layer, adj in (
+        (GCNConv(*sizes), operand(values="gcn")),
+        (GCNConv(*sizes), edges()),
+        (SAGEConv(*sizes), edges()),
+        (GraphConv(*sizes), edges()),
+    ):
+        layer.requires_grad_(not frozen)(x, adj)
+    assert widths == [width] * 4
+    with torch.no_grad():  # the forward pass alone counts
+        GCNConv(12, 8)(torch.randn(NODES, 12), operand(values="gcn"))
+    assert widths[4:] == [8]
 
 
 @pytest.mark.parametrize("watched", [False, True])
@@ -381,13 +409,166 @@ def test_loops_have_the_mean_of_features() -> None:
     assert made.features(attr, index, layer.lin_edge.weight, "mul").flatten().tolist() == [1, 5, 5, 1, 1]
 
 
-X, E, D = torch.randn(NODES, 4), edges(), distinct()
+def formula(layer: GCNConv, index: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """What the layer computes by dense products; a node's last self-loop counts, or one of weight 1."""
+    apart, loops = (index[0] != index[1]).nonzero().flatten(), (index[0] == index[1]).nonzero().flatten()
+
+    def run(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
+        weight = x.new_ones(index.shape[1]) if weight is None else weight
+        matrix = x.new_zeros(NODES, NODES)
+        matrix = matrix.index_put((index[1, apart], index[0, apart]), weight[apart], accumulate=True)
+        if layer.add_self_loops:
+            last = dict(zip(index[0, loops].tolist(), loops.tolist(), strict=True))
+            matrix = matrix + torch.diag(
+                torch.stack([weight[last[n]] if n in last else x.new_ones(()) for n in range(NODES)])
+            )
+        else:
+            matrix = matrix.index_put(tuple(index[:, loops]), weight[loops], accumulate=True)
+        degree = matrix.sum(1)
+        scale = torch.where(degree > 0, degree.clamp(min=1e-30).rsqrt(), 0.0)
+        return scale[:, None] * matrix * scale @ layer.lin(x) + layer.bias
+
+    return run
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_both_orders_of_the_products_give_the_same(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, index, x = GCNConv(9, 7), edges(), torch.randn(NODES, 9)
+    torch.nn.init.normal_(layer.bias)
+    inputs = [x, torch.rand(index.shape[1])] if weighted else [x]
+    plain = with_gradients(formula(layer, index), inputs, layer.parameters())
+    with in_float64(layer):
+        wide = [t.double() for t in inputs]
+        exact = with_gradients(formula(layer, index), wide, layer.parameters())
+    for first in (True, False):
+        monkeypatch.setattr("gnnsparse.nn.gcn_conv.product_first", lambda *_, first=first: first)
+        got = with_gradients(lambda x, *weight: layer(x, index, *weight), inputs, layer.parameters())
+        assert_all_accurate(got, plain, exact)
+
+
+class TestMemo:
+    """What a layer keeps of an edge_index."""
+
+    @pytest.fixture
+    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Grows by one for each preparation."""
+        calls: list[int] = []
+
+        def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
+            calls.append(1)
+            return gnnsparse.prepare(*args, **options)
+
+        monkeypatch.setattr("gnnsparse.nn.adjacency.prepare", counted)
+        return calls
+
+    def test_it_does_not_keep_the_tensor_alive(self) -> None:
+        layer, index = GCNConv(4, 4), edges()
+        layer(torch.randn(NODES, 4), index)
+        watch = weakref.ref(index)
+        del index
+        assert watch() is None
+
+    def test_cached_keeps_the_first(self, made: list[int]) -> None:
+        layer, x = GCNConv(4, 4, cached=True), torch.randn(NODES, 4)
+        first = layer(x, edges(1))
+        assert torch.equal(layer(x, edges(2)), first)
+        assert torch.equal(copy.deepcopy(layer)(x, edges(2)), first)
+        assert len(made) == 1
+        layer.reset_parameters()
+        layer(x, edges(2))
+        assert len(made) == 2
+
+    @pytest.mark.parametrize("learned", [False, True])
+    @pytest.mark.parametrize("weighted_first", [False, True])
+    def test_cached_does_not_mix_calls_with_and_without_weights(
+        self, learned: bool, weighted_first: bool
+    ) -> None:
+        layer, index, x = GCNConv(4, 4, cached=True), edges(), torch.randn(NODES, 4)
+        calls = [(x, index), (x, index, torch.rand(index.shape[1], requires_grad=learned))]
+        first, second = reversed(calls) if weighted_first else calls
+        layer(*first)
+        with pytest.raises(ValueError, match=r"edge_weight: got .*cached=True.*reset_parameters\(\)"):
+            layer(*second)
+        layer(*first)
+        layer.reset_parameters()
+        want = GCNConv(4, 4)
+        want.load_state_dict(layer.state_dict())
+        assert torch.equal(layer(*second), want(*second))
+
+    def test_new_weights_on_old_edges(self, made: list[int]) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1])
+        a = layer(x, index, weight)
+        assert torch.equal(layer(x, index, weight), a)
+        b = layer(x, index, 2 * weight + 1)
+        weight += 1
+        c = layer(x, index, weight)
+        assert len(made) == 1
+        assert not torch.equal(a, b)
+        assert not torch.equal(a, c)
+
+    def test_learned_weights_get_a_gradient_in_every_step(self) -> None:
+        layer, index, x = GCNConv(4, 4, cached=True), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1], requires_grad=True)
+        for _ in range(3):
+            weight.grad = None
+            layer(x, index, weight).square().sum().backward()
+            assert bool(weight.grad.abs().sum() > 0)
+
+    def test_inference_does_not_spoil_training(self) -> None:
+        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
+        weight = torch.rand(index.shape[1])
+        with torch.inference_mode():
+            want = layer(x, index, weight)
+        y = layer(x, index, weight)
+        y.sum().backward()
+        with in_float64(layer):  # the order of the products may be another
+            assert_accurate(y, want, formula(layer, index)(x.double(), weight.double()))
+
+
+def test_gradient_of_weights_where_a_degree_is_zero() -> None:
+    """PyG's is NaN there: the derivative of d^-1/2 at 0."""
+    index, weight = edges(), torch.zeros(120)
+    weight[60:] = torch.rand(60)
+    layer = GCNConv(4, 4, add_self_loops=False)
+    weight.requires_grad_()
+    layer(torch.randn(NODES, 4), index, weight).sum().backward()
+    assert bool(torch.isfinite(weight.grad).all())
+
+
+X, E, D, GCN = torch.randn(NODES, 4), edges(), distinct(), operand(values="gcn")
 LABELS = torch.ones(D.shape[1], 2)
+
+
+def labelled(make: Any, **options: Any) -> Any:
+    """A layer of attention for operands with features of edges."""
+    return make(4, 4, edge_dim=2, **without_loops(make), **options)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: GCNConv(0, 3), "in_channels: got 0"),
+        (lambda: GCNConv(-1, 3), "in_channels: got -1"),
+        (lambda: GCNConv(3, 2.5), "out_channels: got float"),
+        (lambda: GCNConv(3, 3, bias=1), "bias: got int"),
+        (lambda: GCNConv(3, 3, precision="fp7"), "precision: got 'fp7'"),
+        (lambda: GCNConv(4, 4)(X, None), "adj: got NoneType; accepted: a SparseOperand"),
+        (lambda: GCNConv(4, 4)(X, torch.zeros(3, 4)), "adj: has shape (3, 4); accepted: (2, edges)"),
+        (lambda: GCNConv(4, 4)(torch.zeros(NODES, 4, 4), E), "x: has shape"),
+        (lambda: GCNConv(4, 4)(X[:, :3], GCN), "x: has shape"),
+        (lambda: GCNConv(4, 4)(X[:, None], GCN), "x: has shape"),
+        (lambda: GCNConv(4, 4)(X[:9], GCN), "x: has shape"),
+        (lambda: GCNConv(4, 4)(X.half(), GCN), "x: got"),
+        (lambda: GCNConv(4, 4)(X.long(), GCN), "x: got"),
+        (lambda: GCNConv(4, 4)(X.to_sparse(), GCN), "x: got"),
+        (lambda: GCNConv(4, 4)(X.to("meta"), GCN), "x: is on meta"),
+        (lambda: GCNConv(4, 4)([1.0], GCN), "x: got"),
+        (lambda: GCNConv(4, 4)(X, torch.zeros(2, 5)), "edge_index: got a tensor of dtype torch.float32"),
+        (lambda: GCNConv(4, 4)(X, torch.tensor([[0], [NODES]])), "accepted: 0 to 29, as num_nodes is 30"),
+        (lambda: GCNConv(4, 4)(X, E, torch.ones(119)), "edge_weight: has shape (119,); accepted: (120,)"),
+        (lambda: GCNConv(4, 4)(X, E, torch.ones(120, dtype=int)), "edge_weight: got a tensor of dtype"),
+        (lambda: GCNConv(4, 4)(X, GCN, torch.ones(120)), "edge_weight: goes with an edge"),
         (lambda: SAGEConv(4, 0), "out_channels: got 0"),
         (lambda: SAGEConv((4, -1), 3), "in_channels: got -1"),
         (lambda: SAGEConv(4, 3, aggr="lstm"), "aggr: got 'lstm'; accepted: add, sum, mean, max, min"),
@@ -439,103 +620,71 @@ def test_refused(call: Callable[[], Any], message: str) -> None:
         call()
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda make: make(0, 4), "in_channels: got 0; accepted: a positive integer"),
-        (lambda make: make(-1, 4), "in_channels: got -1; accepted: a positive integer"),
-        (lambda make: make((4, 4, 4), 4), "in_channels: has 3 numbers"),
-        (lambda make: make((4, None), 4), "in_channels: got NoneType"),
-        (lambda make: make(4, 2.0), "out_channels: got float"),
-        (lambda make: make(4, 4, heads=0), "heads: got 0"),
-        (lambda make: make(4, 2**20, heads=2**20), "heads: got 1048576 of 1048576 features"),
-        (lambda make: make(4, 4, dropout=1.0), "dropout: got 1.0; accepted: a number in [0, 1)"),
-        (lambda make: make(4, 4, concat=1), "concat: got int"),
-        (lambda make: make(4, 4, bias=None), "bias: got NoneType"),
-        (lambda make: make(4, 4, edge_dim=0), "edge_dim: got 0"),
-        (lambda make: make(4, 4, precision="fp7"), "precision: got 'fp7'"),
-        (lambda make: make(4, 4, flow="target_to_source"), "unexpected keyword argument 'flow'"),
-        (lambda make: make(4, 4)(X[:, :3], D), "x: has shape (30, 3)"),
-        (lambda make: make(4, 4)(X.double(), D), "x: got a tensor of dtype torch.float64"),
-        (lambda make: make(4, 4)((X,), D), "x: has 1 elements"),
-        (lambda make: make(4, 4)((X, X[:, :3]), D), "x[1]: has shape (30, 3)"),
-        (lambda make: make(4, 4)(X, [[0], [1]]), "adj: got list; accepted: a SparseOperand"),
-        (lambda make: make(4, 4)(X, X), "adj: has shape (30, 4); accepted: (2, edges)"),
-        (lambda make: make(4, 4)(X[:9], D), "accepted: 0 to 8"),
-        (
-            lambda make: make(4, 4)(X[:9], operand(values="gcn")),
-            "x: has 9 sources and 9 targets, the",
-        ),
-        (lambda make: make(4, 4)(X, D, torch.ones(3)), "edge_attr: goes with edge_dim"),
-        (
-            lambda make: make(4, 4)(X, D, None, return_attention_weights=1),
-            "return_attention_weights: got",
-        ),
-        (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:5]), "edge_attr: is of 5 edges"),
-        (lambda make: make(4, 4, edge_dim=3)(X, D, LABELS), "edge_attr: has shape"),
-        (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:, 0]), "edge_attr: has shape"),
-        (
-            lambda make: make(4, 4, edge_dim=2)(X, D, LABELS.double()),
-            "edge_attr: got a tensor of dtype",
-        ),
-        (lambda make: make(4, 4, edge_dim=2)(X, D, [1.0]), "edge_attr: got list"),
-        (lambda make: make(4, 4, edge_dim=2)(X, E, torch.randn(120, 2)), "edge_attr: edges are repeated"),
-        (
-            lambda make: make(4, 4, edge_dim=2, **without_loops(make))(X, operand(E), torch.randn(120, 2)),
-            "edge_attr: edges are repeated",
-        ),
-        (
-            lambda make: make(4, 4, edge_dim=2, **without_loops(make))(X, operand(values="gcn"), LABELS),
-            "edge_attr: the operand has self-loops that prepare added",
-        ),
-        (
-            lambda make: make(4, 4, precision="bf16")(X, operand(values="gcn")),
-            "precision: got 'bf16', the operand has 'fp32'",
-        ),
-    ],
-)
-@OF_ATTENTION
-def test_refused_by_attention(make: Any, call: Callable[[Any], Any], message: str) -> None:
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        call(make)
-
-
 WIDE = gnnsparse.prepare(D % 20, num_nodes=(NODES, 20), cache=False)
 
 
+#: What all layers of attention refuse.
+REFUSED: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda make: make(0, 4), "in_channels: got 0; accepted: a positive integer"),
+    (lambda make: make(-1, 4), "in_channels: got -1; accepted: a positive integer"),
+    (lambda make: make((4, 4, 4), 4), "in_channels: has 3 numbers"),
+    (lambda make: make((4, None), 4), "in_channels: got NoneType"),
+    (lambda make: make(4, 2.0), "out_channels: got float"),
+    (lambda make: make(4, 4, heads=0), "heads: got 0"),
+    (lambda make: make(4, 2**20, heads=2**20), "heads: got 1048576 of 1048576 features"),
+    (lambda make: make(4, 4, dropout=1.0), "dropout: got 1.0; accepted: a number in [0, 1)"),
+    (lambda make: make(4, 4, concat=1), "concat: got int"),
+    (lambda make: make(4, 4, bias=None), "bias: got NoneType"),
+    (lambda make: make(4, 4, edge_dim=0), "edge_dim: got 0"),
+    (lambda make: make(4, 4, precision="fp7"), "precision: got 'fp7'"),
+    (lambda make: make(4, 4, flow="target_to_source"), "unexpected keyword argument 'flow'"),
+    (lambda make: make(4, 4)(X[:, :3], D), "x: has shape (30, 3)"),
+    (lambda make: make(4, 4)(X.double(), D), "x: got a tensor of dtype torch.float64"),
+    (lambda make: make(4, 4)((X,), D), "x: has 1 elements"),
+    (lambda make: make(4, 4)((X, X[:, :3]), D), "x[1]: has shape (30, 3)"),
+    (lambda make: make(4, 4)(X, [[0], [1]]), "adj: got list; accepted: a SparseOperand"),
+    (lambda make: make(4, 4)(X, X), "adj: has shape (30, 4); accepted: (2, edges)"),
+    (lambda make: make(4, 4)(X[:9], D), "accepted: 0 to 8"),
+    (lambda make: make(4, 4)(X[:9], GCN), "x: has 9 sources and 9 targets, the"),
+    (lambda make: make(4, 4)(X, D, torch.ones(3)), "edge_attr: goes with edge_dim"),
+    (lambda make: make(4, 4)(X, D, return_attention_weights=1), "return_attention_weights: got"),
+    (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:5]), "edge_attr: is of 5 edges"),
+    (lambda make: make(4, 4, edge_dim=3)(X, D, LABELS), "edge_attr: has shape"),
+    (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS[:, 0]), "edge_attr: has shape"),
+    (lambda make: make(4, 4, edge_dim=2)(X, D, LABELS.double()), "edge_attr: got a tensor of dtype"),
+    (lambda make: make(4, 4, edge_dim=2)(X, D, [1.0]), "edge_attr: got list"),
+    (lambda make: make(4, 4, edge_dim=2)(X, E, torch.randn(120, 2)), "edge_attr: edges are repeated"),
+    (lambda make: labelled(make)(X, operand(E), torch.randn(120, 2)), "edge_attr: edges are repeated"),
+    (lambda make: labelled(make)(X, GCN, LABELS), "edge_attr: the operand has self-loops that prepare"),
+    (lambda make: make(4, 4, precision="bf16")(X, GCN), "precision: got 'bf16', the operand has 'fp32'"),
+]
+#: What those refuse that add self-loops.
+REFUSED_LOOPS: list[tuple[Callable[[Any], Any], str]] = [
+    (lambda make: make(4, 4, fill_value="median"), "fill_value: got 'median'; accepted: mean, add"),
+    (lambda make: make(4, 4, fill_value=None), "fill_value: got NoneType"),
+    (lambda make: make(4, 4, fill_value=torch.ones(3).long()), "fill_value: got a tensor of dtype"),
+    (lambda make: make(4, 4, fill_value=float("nan")), "fill_value: got nan"),
+    (lambda make: make(4, 4, negative_slope="0.2"), "negative_slope: got str"),
+    (lambda make: make(4, 4, add_self_loops=None), "add_self_loops: got NoneType"),
+    (lambda make: make(4, 4, residual=1), "residual: got int"),
+    (lambda make: make(4, 4)(X, operand()), "adj: an operand of which nodes lack self-loops; accepted"),
+    (lambda make: make(4, 4)((X, X[:20]), WIDE), "adj: an operand of 30 sources and 20 targets has no"),
+    (lambda make: make(4, 4, edge_dim=2)(X, GCN, LABELS), "edge_attr: goes with an operand only if no"),
+    (
+        lambda make: make(4, 4, edge_dim=2, fill_value=torch.ones(3))(X, D, LABELS),
+        "fill_value: has shape (3,); accepted: one that expands",
+    ),
+]
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("make", "call", "message"),
     [
-        (lambda make: make(4, 4, fill_value="median"), "fill_value: got 'median'; accepted: mean, add"),
-        (lambda make: make(4, 4, fill_value=None), "fill_value: got NoneType"),
-        (
-            lambda make: make(4, 4, fill_value=torch.ones(3).long()),
-            "fill_value: got a tensor of dtype",
-        ),
-        (lambda make: make(4, 4, fill_value=float("nan")), "fill_value: got nan"),
-        (lambda make: make(4, 4, negative_slope="0.2"), "negative_slope: got str"),
-        (lambda make: make(4, 4, add_self_loops=None), "add_self_loops: got NoneType"),
-        (lambda make: make(4, 4, residual=1), "residual: got int"),
-        (
-            lambda make: make(4, 4)(X, operand()),
-            "adj: an operand of which nodes lack self-loops; accepted",
-        ),
-        (
-            lambda make: make(4, 4)((X, X[:20]), WIDE),
-            "adj: an operand of 30 sources and 20 targets has no self-loops",
-        ),
-        (
-            lambda make: make(4, 4, edge_dim=2)(X, operand(values="gcn"), LABELS),
-            "edge_attr: goes with an operand only if no self-loops are added",
-        ),
-        (
-            lambda make: make(4, 4, edge_dim=2, fill_value=torch.ones(3))(X, D, LABELS),
-            "fill_value: has shape (3,); accepted: one that expands",
-        ),
+        *((make, *row) for row in REFUSED for make in ATTENTION.values()),
+        *((make, *row) for row in REFUSED_LOOPS for make in (GATConv, GATv2Conv)),
     ],
 )
-@LOOPS
-def test_refused_about_self_loops(make: Any, call: Callable[[Any], Any], message: str) -> None:
+def test_refused_by_attention(make: Any, call: Callable[[Any], Any], message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         call(make)
 

@@ -263,79 +263,61 @@ def after(lengths: Any = None, **options: Any) -> KeyValueCache:
     return cache
 
 
-def eager(**options: Any) -> SparseAttention:
-    return SparseAttention(WIDTH, HEADS, batch_first=True, **options)
+def make(*arguments: Any, **options: Any) -> Any:
+    return lambda: KeyValueCache(*arguments, **options)
+
+
+def attend(q: torch.Tensor = Q, k: torch.Tensor = Q, v: torch.Tensor = Q, **options: Any) -> Any:
+    return lambda: after(**options).attend(q, k, v)
+
+
+def decode(x: torch.Tensor, cache: Any, **options: Any) -> Any:
+    return lambda: SparseAttention(WIDTH, HEADS, batch_first=True, **options).decode(x, cache)
+
+
+TOKEN = torch.zeros(1, 1, WIDTH)
+SHORT = gnnsparse.prepare(masks.window(5, 1), cache=False)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: KeyValueCache("windows"), "pattern.name: got 'windows'; accepted: bigbird"),
+        (make("windows"), "pattern.name: got 'windows'; accepted: bigbird"),
+        (make(own_pattern), "max_length: got None; accepted for own_pattern, whose rows depend"),
         (
-            lambda: KeyValueCache(own_pattern),
-            "max_length: got None; accepted for own_pattern, whose rows depend",
-        ),
-        (
-            lambda: KeyValueCache("random", {"per_row": 3, "seed": 0}),
+            make("random", {"per_row": 3, "seed": 0}),
             "max_length: got None; accepted for random(per_row=3, seed=0), whose rows depend on the length",
         ),
-        (lambda: KeyValueCache("window", {"radius": -1}), "radius: got -1; accepted: an integer, 0 or more"),
-        (lambda: KeyValueCache("global_tokens", {"tokens": [-1]}), "tokens: runs from -1 to -1"),
-        (
-            lambda: KeyValueCache("dilated", {"segment": 0, "dilation": 1}),
-            "segment: got 0; accepted: a positive",
-        ),
-        (lambda: KeyValueCache("causal", max_length=0), "max_length: got 0; accepted: a positive integer"),
-        (
-            lambda: after(max_length=1).attend(Q, Q, Q),
-            "k: makes 2 tokens of a sequence; accepted: 1, max_length",
-        ),
-        (lambda: after().attend(Q, Q[:, :3], Q), "k: has 3 heads; accepted: a divisor of 4"),
-        (lambda: after().attend(Q, Q[..., :4], Q), "k: has shape (2, 4, 1, 4); accepted: (2, 4, 1, 8)"),
-        (lambda: after().attend(Q, Q, Q[:1]), "v: has shape (1, 4, 1, 8); accepted: (2, 4, 1, 8)"),
-        (
-            lambda: after().attend(Q, Q.half(), Q),
-            "k: is torch.float16 on cpu; accepted: torch.float32 on cpu",
-        ),
-        (lambda: after().attend(Q[0], Q, Q), "q: has shape (4, 1, 8); accepted: (any, any, any, any)"),
-        (
-            lambda: after().attend(Q.int(), Q, Q),
-            "q: got a tensor of dtype torch.int32; accepted: a dense tensor",
-        ),
-        (
-            lambda: after().attend(*[Q[:1]] * 3),
-            "k: is 1 x 4 heads x 8, torch.float32 on cpu; accepted: 2 x 4",
-        ),
+        (make("window", {"radius": -1}), "radius: got -1; accepted: an integer, 0 or more"),
+        (make("global_tokens", {"tokens": [-1]}), "tokens: runs from -1 to -1"),
+        (make("dilated", {"segment": 0, "dilation": 1}), "segment: got 0; accepted: a positive"),
+        (make("causal", max_length=0), "max_length: got 0; accepted: a positive integer"),
+        (make(SHORT, max_length=6), "pattern: SparseOperand 5 x 5 is of shape (5, 5); accepted here: (6, 6)"),
+        (attend(max_length=1), "k: makes 2 tokens of a sequence; accepted: 1, max_length"),
+        (attend(k=Q[:, :3]), "k: has 3 heads; accepted: a divisor of 4"),
+        (attend(k=Q[..., :4]), "k: has shape (2, 4, 1, 4); accepted: (2, 4, 1, 8)"),
+        (attend(v=Q[:1]), "v: has shape (1, 4, 1, 8); accepted: (2, 4, 1, 8)"),
+        (attend(k=Q.half()), "k: is torch.float16 on cpu; accepted: torch.float32 on cpu"),
+        (attend(q=Q[0]), "q: has shape (4, 1, 8); accepted: (any, any, any, any)"),
+        (attend(q=Q.int()), "q: got a tensor of dtype torch.int32; accepted: a dense tensor"),
+        (attend(*[Q[:1]] * 3), "k: is 1 x 4 heads x 8, torch.float32 on cpu; accepted: 2 x 4"),
         (lambda: after([1]), "lengths: got [1]; accepted: 2 integers from 0 to 1"),
         (lambda: after([1, 2]), "lengths: got [1, 2]; accepted: 2 integers from 0 to 1"),
         (lambda: after([1, "2"]), "lengths: got str; accepted: integers, 0 or more"),
-        (
-            lambda: after(torch.ones(2)),
-            "lengths: got a tensor of dtype torch.float32; accepted: a dense tensor",
-        ),
+        (lambda: after(torch.ones(2)), "lengths: got a tensor of dtype torch.float32; accepted: a dense ten"),
         (lambda: after().select(3), "sequences: got int; accepted: a list or a tensor of integers"),
         (lambda: after().select([2]), "sequences: got [2]; accepted: 0 to 1"),
         (lambda: KeyValueCache().select([0]), "sequences: the cache is empty"),
-        (lambda: eager().decode(torch.zeros(1, 1, WIDTH), []), "cache: got list; accepted: a KeyValueCache"),
-        (
-            lambda: eager(dropout=0.1).decode(torch.zeros(1, 1, WIDTH), KeyValueCache()),
-            "dropout: got 0.1 in training mode; accepted: layer.eval() before decode",
-        ),
-        (
-            lambda: eager().decode(torch.zeros(1, WIDTH), KeyValueCache()),
-            "x: has shape (1, 16); accepted: a floating-point tensor [..., 16]",
-        ),
+        (decode(TOKEN, []), "cache: got list; accepted: a KeyValueCache"),
+        (decode(TOKEN, KeyValueCache(), dropout=0.1), "dropout: got 0.1 in training mode; accepted: layer"),
+        (decode(TOKEN[0], KeyValueCache()), "x: has shape (1, 16); accepted: a floating-point tensor [.."),
         (
             lambda: TransformerEncoder(TransformerEncoderLayer(8, 2), 2).decode(Q[0], []),
             "caches: are 0; accepted: 2, as there are layers",
         ),
         (
-            lambda: eager(pattern="expander", pattern_options={"degree": 2, "seed": 0}).make_cache(),
+            SparseAttention(8, 2, pattern="expander", pattern_options={"degree": 2, "seed": 0}).make_cache,
             "max_length: got None; accepted for expander",
-        ),
-        (
-            lambda: KeyValueCache(gnnsparse.prepare(masks.window(5, 1), cache=False), max_length=6),
-            "pattern: SparseOperand 5 x 5 is of shape (5, 5); accepted here: (6, 6)",
         ),
     ],
 )

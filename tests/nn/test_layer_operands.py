@@ -128,19 +128,19 @@ def test_agnn_conv_wants_self_loops(values: str | None) -> None:
         AGNNConv(precision="bf16")(X, operand(values="gcn"))
 
 
-def test_models_refuse_what_their_layers_do() -> None:
-    with pytest.raises(ValueError, match="adj: an operand prepared with weights of its own"):
-        GCN(4, 8, 3)(X, operand())
-    with pytest.raises(ValueError, match="adj: an operand of which nodes lack self-loops"):
-        GraphTransformer(4, 8, 3)(X, operand())
-    with pytest.raises(ValueError, match="adj: an operand of which nodes lack self-loops"):
-        GAT(4, 8, 3)(X, operand())
-    with pytest.raises(
-        ValueError, match="adj: an operand prepared with values='gcn'; accepted: values='mean'"
-    ):
-        GraphSAGE(4, 8, 3)(X, operand(values="gcn"))
-    with pytest.raises(ValueError, match="adj: an operand prepared with values='gcn', whose weights"):
-        GIN(4, 8, 3)(X, operand(values="gcn"))
+@pytest.mark.parametrize(
+    ("model", "values", "message"),
+    [
+        (GCN, None, "prepared with weights of its own"),
+        (GraphTransformer, None, "of which nodes lack self-loops"),
+        (GAT, None, "of which nodes lack self-loops"),
+        (GraphSAGE, "gcn", "prepared with values='gcn'; accepted: values='mean'"),
+        (GIN, "gcn", "prepared with values='gcn', whose weights"),
+    ],
+)
+def test_models_refuse_what_their_layers_do(model: Any, values: str | None, message: str) -> None:
+    with pytest.raises(ValueError, match=f"adj: an operand {message}"):
+        model(4, 8, 3)(X, operand(values=values))
 
 
 @pytest.mark.parametrize("layer", [GCNConv(4, 4), AGNNConv()], ids=lambda layer: type(layer).__name__)

@@ -21,6 +21,7 @@ from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoder
 from gnnsparse.patterns.operands import MOST_OPERANDS, shared_patterns
 from gnnsparse.patterns.read import NAMES, read_own_pattern
 from gnnsparse.testing import assert_all_accurate, with_gradients
+from tests.helpers import capture
 from tests.nn.sparsified import BATCH, HEADS, LENGTH, WIDTH, WINDOW, allowed, assert_near, pair, tokens
 from tests.together import run_together
 
@@ -289,12 +290,17 @@ def test_float64_is_refused() -> None:
 
 
 @pytest.mark.slow
-def test_compiles_without_graph_breaks() -> None:
+@pytest.mark.parametrize(
+    "kind",
+    [TransformerEncoder, functools.partial(torch.nn.TransformerEncoder, enable_nested_tensor=False)],
+    ids=["ours", "torch's"],
+)
+def test_compiles_without_graph_breaks(kind: Any) -> None:
     torch._dynamo.reset()
     layer = TransformerEncoderLayer(
         WIDTH, HEADS, 24, dropout=0.0, batch_first=True, pattern=WINDOW, num_kv_heads=2
     )
-    model = torch.nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+    model = kind(layer, 1)
     compiled = torch.compile(model, fullgraph=True, backend="aot_eager")
     for length in (8, LENGTH):
         x = torch.randn(BATCH, length, WIDTH)
@@ -326,15 +332,8 @@ def test_cuda_graphs() -> None:
     """A length that the layer has seen can be captured, and is replayed on other numbers."""
     layer = attention(WINDOW, device="cuda")
     x = tokens("cuda")
-    stream = torch.cuda.Stream()
     with torch.no_grad():
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            layer(x, x, x, need_weights=False)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            out = layer(x, x, x, need_weights=False)[0]
+        graph, (out, _) = capture(lambda: layer(x, x, x, need_weights=False))
         x.copy_(torch.randn_like(x))
         graph.replay()
         assert torch.equal(out, layer(x, x, x, need_weights=False)[0])

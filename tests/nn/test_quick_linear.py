@@ -11,7 +11,8 @@ import torch.nn.functional as F  # noqa: N812
 import gnnsparse
 from gnnsparse.nn import GCNConv, SAGEConv, TransformerEncoderLayer
 from gnnsparse.nn.linear import activated_linear, padded_linear
-from gnnsparse.testing import measure_errors, random_graph
+from gnnsparse.testing import in_float64, measure_errors, random_graph
+from tests.helpers import reference_layers
 
 HALVES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -84,18 +85,6 @@ def test_layers_of_few_classes(kind: Any, dtype: torch.dtype) -> None:
     plain = layer(x, a).detach()
     with torch.inference_mode():
         out = layer(x, a)
-    exact = kind(32, 7).double()
-    exact.load_state_dict({k: v.double().cpu() for k, v in layer.state_dict().items()})
-    wide = dense_result(exact, graph, x.double().cpu(), kind)
-    assert measure_errors(out.cpu(), plain.cpu(), wide).ok
-
-
-def dense_result(layer: Any, graph: Any, x: torch.Tensor, kind: Any) -> torch.Tensor:
-    matrix = torch.from_numpy(graph.to_scipy().toarray()).double()
-    if kind is GCNConv:
-        matrix = ((matrix != 0) | torch.eye(200, dtype=torch.bool)).double()
-        scale = matrix.sum(1).rsqrt()
-        out = scale[:, None] * matrix * scale @ F.linear(x, layer.lin.weight) + layer.bias
-        return out.detach()
-    means = matrix / matrix.sum(1, keepdim=True).clamp(min=1)
-    return (layer.lin_l(means @ x) + layer.lin_r(x)).detach()
+    with reference_layers(), in_float64(layer):
+        exact = layer(x.double(), a).detach()
+    assert measure_errors(out, plain, exact).ok

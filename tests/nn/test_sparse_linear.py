@@ -151,10 +151,7 @@ def test_compiles_without_graph_breaks() -> None:
     [
         (lambda: SparseLinear(torch.eye(3)), "graph: got a tensor of dtype torch.float32; accepted: a Spars"),
         (lambda: SparseLinear(masks.window(3, 0), bias=1), "bias: got int"),
-        (
-            lambda: layer_of(4, 5)(torch.ones(2, 4)),
-            "x: has shape (2, 4); accepted: a floating-point",
-        ),
+        (lambda: layer_of(4, 5)(torch.ones(2, 4)), "x: has shape (2, 4); accepted: a floating-point"),
         (lambda: layer_of(4, 5)([1.0]), "x: got list"),
         (lambda: layer_of(4, 5)(torch.ones(2, 5).double()), "x: got a tensor of dtype torch.float64"),
         (lambda: SparseLinear.from_dense(torch.eye(3), 0.5), "linear: got a tensor"),

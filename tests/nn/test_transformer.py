@@ -1,21 +1,40 @@
-"""SparseAttention and the encoder: torch's numbers with all pairs, masked ones with a pattern."""
+"""SparseAttention and encoders: torch's numbers, inside of torch's modules, and called as torch's."""
 
 from __future__ import annotations
 
 import copy
-import pickle
 import re
+import warnings
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
+from gnnsparse.nn.attention_edges import MOST_MASKS, _cached_masks, pattern_of_mask
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from tests.helpers import ROUNDING, reference_layers
-from tests.nn.sparsified import BATCH, HEADS, LENGTH, WIDTH, additive, allowed, blocked, padding, pair
+from tests.nn.sparsified import (
+    BATCH,
+    HEADS,
+    KEYS,
+    LENGTH,
+    WIDTH,
+    WINDOW,
+    additive,
+    allowed,
+    assert_near,
+    assert_same,
+    blocked,
+    flat,
+    padding,
+    pair,
+    tokens,
+)
 
 
 def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
@@ -34,7 +53,7 @@ def same_parameters(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
     assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
 
 
-def assert_same(ours: Any, theirs: Any, inputs: list[torch.Tensor]) -> None:
+def assert_as_accurate(ours: Any, theirs: Any, inputs: list[torch.Tensor]) -> None:
     """Outputs and all gradients of two calls, which float64 judges; each is a function and its module."""
     got, plain = (with_gradients(call, inputs, module.parameters()) for call, module in (ours, theirs))
     with in_float64(theirs[1]) as module:
@@ -55,13 +74,13 @@ def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, f
 
     a = everything(LENGTH, 7)
     cross = [tokens(LENGTH), tokens(7), tokens(7)]
-    assert_same(
+    assert_as_accurate(
         (lambda q, k, v: ours(q, k, v, a), ours),
         (lambda q, k, v: theirs(q, k, v, need_weights=False)[0], theirs),
         cross,
     )
     b = everything()
-    assert_same(
+    assert_as_accurate(
         (lambda x: ours(x, x, x, b), ours),
         (lambda x: theirs(x, x, x, need_weights=False)[0], theirs),
         [tokens(LENGTH)],
@@ -74,11 +93,264 @@ def test_attention_over_a_pattern_is_masked_attention(causal: bool) -> None:
     ours, theirs = pair(pattern=None)
     mask = ~allowed(masks.intersection(graph, masks.causal(LENGTH)) if causal else graph)
     a = operand(graph, reorder="degree")
-    assert_same(
+    assert_as_accurate(
         (lambda x: ours(x, x, x, a, None, causal), ours),
         (lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], theirs),
         [torch.randn(BATCH, LENGTH, WIDTH)],
     )
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("averaged", [True, False])
+def test_output_and_weights_are_torchs(device: str, batch_first: bool, averaged: bool) -> None:
+    ours, theirs = pair(device, batch_first=batch_first)
+    x = tokens(device) if batch_first else tokens(device).transpose(0, 1).contiguous()
+    options = {"average_attn_weights": averaged}
+    assert_same(
+        (lambda x: flat(ours(x, x, x, **options)), ours),
+        (lambda x: flat(theirs(x, x, x, attn_mask=blocked(device), **options)), theirs),
+        [x],
+    )
+
+
+def test_a_call_by_position_has_torchs_order() -> None:
+    ours, theirs = pair()
+    x, mask = tokens(), torch.rand(LENGTH, LENGTH) < 0.3
+    mask.fill_diagonal_(False)
+    infinite = additive(padding())
+    got = ours(x, x, x, padding(), True, mask, False)
+    want = theirs(x, x, x, infinite, True, additive(mask | blocked()), False)
+    assert got[1].shape == want[1].shape == (BATCH, HEADS, LENGTH, LENGTH)
+    rows = torch.isfinite(want[0])  # torch gives NaN to queries without keys
+    assert_near(got[0][rows], want[0][rows])
+    assert ours(x, x, x, None, False)[1] is None
+
+
+def test_a_pattern_by_position_gives_the_output_alone() -> None:
+    """The former call; the operand replaces the layer's own pattern."""
+    ours, _ = pair()
+    x = tokens()
+    a = gnnsparse.prepare(masks.window(LENGTH, 1), cache=False)
+    out = ours(x, x, x, a, padding(), True)
+    assert torch.equal(out, ours(x, x, x, pattern=a, key_padding_mask=padding(), is_causal=True))
+    pair_of = ours(x, x, x, pattern=a, key_padding_mask=padding(), is_causal=True, need_weights=False)
+    assert torch.equal(pair_of[0], out)
+    assert pair_of[1] is None
+    _, weights = ours(x, x, x, a, need_weights=True)
+    assert torch.equal(weights[0] != 0, allowed(masks.window(LENGTH, 1)))
+
+
+@pytest.mark.parametrize("kind", ["bool", "float", "of heads", "numbers"])
+@pytest.mark.parametrize("with_pattern", [True, False])
+def test_masks_of_attention(device: str, kind: str, with_pattern: bool) -> None:
+    """A mask is merged with the pattern; without one its own pairs are the pattern."""
+    ours, theirs = pair(device, WINDOW if with_pattern else None)
+    window = blocked(device) if with_pattern else torch.zeros(LENGTH, LENGTH, dtype=torch.bool, device=device)
+    shape = (BATCH * HEADS, LENGTH, LENGTH) if kind == "of heads" else (LENGTH, LENGTH)
+    mask = torch.rand(shape, device=device) < 0.3
+    mask.diagonal(dim1=-2, dim2=-1).fill_(False)
+    merged = additive(mask | window)
+    if kind == "float":
+        mask = additive(mask)
+    if kind == "numbers":
+        numbers = torch.randn(shape, device=device)
+        mask = numbers.masked_fill(mask, float("-inf"))
+        merged = mask.masked_fill(window, float("-inf"))
+    assert_same(
+        (lambda x: flat(ours(x, x, x, attn_mask=mask)), ours),
+        (lambda x: flat(theirs(x, x, x, attn_mask=merged.to(x))), theirs),
+        [tokens(device)],
+    )
+
+
+def test_padding_and_a_causal_hint(device: str) -> None:
+    ours, theirs = pair(device)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
+    merged, infinite = additive(later | blocked(device)), additive(padding(device))
+    merged[-3:, 0] = 0  # torch gives NaN to queries without keys; these rows are compared by none
+    got, want = (
+        lambda x: ours(x, x, x, key_padding_mask=padding(device), need_weights=False, is_causal=True)[0],
+        lambda x: theirs(x, x, x, key_padding_mask=infinite.to(x), attn_mask=merged.to(x))[0],
+    )
+    assert_same((lambda x: got(x)[:, :-3], ours), (lambda x: want(x)[:, :-3], theirs), [tokens(device)])
+
+
+def test_a_hint_and_a_mask_both_count(device: str) -> None:
+    """torch reads the one or the other; a mask that says more than the hint is not dropped."""
+    x, numbers = tokens(device), torch.randn(LENGTH, LENGTH, device=device)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
+    for pattern in (WINDOW, None):
+        ours, theirs = pair(device, pattern)
+        window = blocked(device) if pattern else torch.zeros_like(later)
+        merged = numbers.masked_fill(later | window, float("-inf"))
+        assert_same(
+            (lambda x, ours=ours: ours(x, x, x, attn_mask=numbers, is_causal=True)[0], ours),
+            (lambda x, t=theirs, m=merged: t(x, x, x, attn_mask=m.to(x))[0], theirs),
+            [x],
+        )
+
+
+def test_a_hint_alone_is_a_causal_pattern() -> None:
+    ours, theirs = pair(pattern=None)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
+    x = tokens()
+    got, want = ours(x, x, x, is_causal=True), theirs(x, x, x, attn_mask=later)
+    assert_near(got, want)
+    assert_near(ours(x, x, x), theirs(x, x, x))
+
+
+@pytest.mark.parametrize("with_pattern", [True, False])
+def test_a_learnable_mask_gets_its_gradient(device: str, with_pattern: bool) -> None:
+    ours, theirs = pair(device, WINDOW if with_pattern else None)
+    window = blocked(device) if with_pattern else torch.zeros(LENGTH, LENGTH, dtype=torch.bool, device=device)
+    assert_same(
+        (lambda x, mask: flat(ours(x, x, x, attn_mask=mask)), ours),
+        (lambda x, mask: flat(theirs(x, x, x, attn_mask=mask.masked_fill(window, float("-inf")))), theirs),
+        [tokens(device), torch.randn(LENGTH, LENGTH, device=device)],
+    )
+
+
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
+@pytest.mark.parametrize("averaged", [True, False])
+@pytest.mark.parametrize("batch", [True, False])
+def test_sparse_weights(device: str, averaged: bool, batch: bool) -> None:
+    ours, _ = pair(device)
+    x = tokens(device) if batch else tokens(device)[0]
+    options = {"average_attn_weights": averaged}
+    out, dense = ours(x, x, x, **options)
+    same, sparse = ours(x, x, x, need_weights="sparse", **options)
+    assert sparse.layout == torch.sparse_coo
+    assert torch.equal(sparse.to_dense(), dense)
+    assert torch.equal(same, out)
+    assert sparse._nnz() == int((~blocked()).sum()) * dense.numel() // LENGTH**2
+    probe = torch.randn_like(dense)
+    grads = [
+        torch.autograd.grad((w.to_dense() * probe).sum(), ours.in_proj_weight)[0] for w in (sparse, dense)
+    ]
+    assert_near(*grads)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 5}, {"kdim": 7}, {"bias": False}], ids=str)
+def test_cross_attention(device: str, sizes: dict[str, Any]) -> None:
+    ours, theirs = pair(device, **sizes)
+    mask = blocked(device, LENGTH, KEYS)
+    key, value = sizes.get("kdim", WIDTH), sizes.get("vdim", WIDTH)
+    assert_same(
+        (lambda q, k, v: flat(ours(q, k, v)), ours),
+        (lambda q, k, v: flat(theirs(q, k, v, attn_mask=mask)), theirs),
+        [tokens(device), tokens(device, KEYS, key), tokens(device, KEYS, value)],
+    )
+
+
+def repeated(parameter: torch.Tensor, kv_heads: int) -> torch.Tensor:
+    """A parameter of all projections, with a head of keys and values for each of queries."""
+    q, *others = parameter.split([WIDTH, *[kv_heads * WIDTH // HEADS] * 2])
+    heads = (x.unflatten(0, (kv_heads, -1)).repeat_interleave(HEADS // kv_heads, 0) for x in others)
+    return torch.cat([q, *(x.flatten(0, 1) for x in heads)])
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+@pytest.mark.parametrize("kind", ["plain", "masks", "mask of heads"])
+def test_grouped_query_heads(device: str, kv_heads: int, kind: str) -> None:
+    ours = SparseAttention(
+        WIDTH, HEADS, batch_first=True, num_kv_heads=kv_heads, pattern=WINDOW, device=device
+    )
+    for parameter in ours.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    assert ours.in_proj_weight.shape == (WIDTH + 2 * kv_heads * 4, WIDTH)
+    twin, mask = copy.deepcopy(ours), additive(blocked(device))
+    theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True, device=device)
+    options: dict[str, Any] = {}
+    if kind != "plain":
+        numbers = torch.randn(BATCH * HEADS if kind == "mask of heads" else 1, LENGTH, LENGTH, device=device)
+        numbers = numbers if kind == "mask of heads" else numbers[0]
+        options = {"attn_mask": numbers, "key_padding_mask": padding(device)}
+        mask = mask + numbers
+    infinite = additive(padding(device))
+
+    def dense(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        given = {n: repeated(p, kv_heads) if "in_proj" in n else p for n, p in twin.named_parameters()}
+        masks = {"attn_mask": mask.to(q), "key_padding_mask": infinite.to(q) if options else None}
+        by_head = {"average_attn_weights": False, **masks}
+        return flat(torch.func.functional_call(theirs, given, (q, k, k), by_head))
+
+    assert_same(
+        (lambda q, k: flat(ours(q, k, k, average_attn_weights=False, **options)), ours),
+        (dense, twin),
+        [tokens(device), tokens(device)],
+    )
+
+
+@given(
+    rows=st.integers(1, 16), cols=st.integers(1, 16), density=st.floats(0, 1), seed=st.integers(0, 2**16),
+    heads=st.sampled_from([(1, 1), (2, 1), (8, 8), (8, 2)]), is_float=st.booleans(), per_head=st.booleans(),
+)  # fmt: skip
+def test_any_mask_without_a_pattern(
+    rows: int, cols: int, density: float, seed: int, heads: tuple[int, int], is_float: bool, per_head: bool
+) -> None:
+    """Against the layer with all pairs as its pattern, to whose scores the mask is added."""
+    torch.manual_seed(seed)
+    mask = torch.rand(*([2 * heads[0]] if per_head else []), rows, cols) >= density
+    given = torch.randn(mask.shape).masked_fill(mask, float("-inf")) if is_float else mask
+    options: dict[str, Any] = {"batch_first": True, "num_kv_heads": heads[1]}
+    layer = SparseAttention(WIDTH, heads[0], **options)
+    everything = SparseAttention(WIDTH, heads[0], pattern="full", **options)
+    everything.load_state_dict(layer.state_dict())
+    q, k = torch.randn(2, rows, WIDTH), torch.randn(2, cols, WIDTH)
+    got, want = (flat(x(q, k, k, attn_mask=given)) for x in (layer, everything))
+    assert_near(got, want)
+    assert torch.isfinite(got).all()
+
+
+def test_the_pattern_of_a_mask_is_made_once_while_it_is_the_same(device: str) -> None:
+    mask = torch.rand(LENGTH, LENGTH, device=device) < 0.5
+    fp32 = gnnsparse.Precision.FP32
+    first = pattern_of_mask(mask, fp32)
+    assert first.is_whole
+    assert pattern_of_mask(mask, fp32) is first
+    assert pattern_of_mask(mask, gnnsparse.Precision.BF16) is not first
+    mask[0, 0] = ~mask[0, 0]
+    other = pattern_of_mask(mask, fp32)
+    assert abs(other.operand.nnz - first.operand.nnz) == 1
+    others = [torch.zeros(length, length, device=device) for length in range(2, 4 + MOST_MASKS)]
+    for one in others:
+        pattern_of_mask(one, fp32)
+    assert len(_cached_masks) == MOST_MASKS
+    with torch.inference_mode():
+        unknown = torch.zeros(LENGTH, LENGTH, device=device)
+        assert pattern_of_mask(unknown, fp32).operand.nnz == LENGTH**2
+
+
+def test_matrices_that_do_not_fit_into_memory_are_refused() -> None:
+    """Without an allocation, which the operating system would answer by ending the process."""
+    ours = SparseAttention(4, 1, batch_first=True, pattern="window", pattern_options={"radius": 0})
+    x = torch.zeros(1, 400_000, 4)
+    with pytest.raises(MemoryError, match=r"need_weights: the weights of all pairs \(1 x 400000 x 400000\)"):
+        ours(x, x, x)
+    assert ours(x, x, x, need_weights="sparse")[1]._nnz() == 400_000
+    with pytest.raises(MemoryError, match="length: a pattern of 160000000000 edges needs"):
+        SparseAttention(4, 1, batch_first=True)(x, x, x, need_weights=False)
+
+
+def test_transforms_of_torch_func() -> None:
+    """Gradients and batches of torch.func, with a pattern and with that of a mask."""
+    mask = torch.randn(LENGTH, LENGTH)
+    mask[0, 5] = float("-inf")
+    for pattern in (WINDOW, None):
+        ours, _ = pair(pattern=pattern)
+        x = tokens()
+
+        def loss(x: torch.Tensor, mask: torch.Tensor, ours: Any = ours) -> torch.Tensor:
+            return ours(x, x, x, attn_mask=mask, need_weights=False)[0].square().sum()
+
+        got = torch.func.grad(loss, argnums=(0, 1))(x, mask)
+        inputs = [x.clone().requires_grad_(), mask.clone().requires_grad_()]
+        want = torch.autograd.grad(loss(*inputs), inputs)
+        finite = torch.isfinite(mask)
+        assert_near(got[0], want[0])
+        assert_near(got[1][finite], want[1][finite])
+        each = torch.func.vmap(lambda x, o=ours: o(x, x, x, attn_mask=mask, need_weights=False)[0])(x)
+        assert_near(each, ours(x, x, x, attn_mask=mask, need_weights=False)[0])
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -94,41 +366,158 @@ def test_layer_is_torchs(norm_first: bool, batch_first: bool, bias: bool, activa
     theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
     same_parameters(ours, theirs)
     a, sizes = everything(), (BATCH, LENGTH) if batch_first else (LENGTH, BATCH)
-    assert_same((lambda x: ours(x, a), ours), (theirs, theirs), [torch.randn(*sizes, WIDTH)])
-
-
-def encoders(layers: int = 2, **options: Any) -> tuple[TransformerEncoder, torch.nn.TransformerEncoder]:
-    options = {"dropout": 0.0, "batch_first": True, **options}
-    ours = TransformerEncoder(
-        TransformerEncoderLayer(WIDTH, HEADS, 24, **options), layers, torch.nn.LayerNorm(WIDTH)
-    )
-    theirs = torch.nn.TransformerEncoder(
-        torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options), layers, torch.nn.LayerNorm(WIDTH),
-        enable_nested_tensor=False,
-    )  # fmt: skip
-    same_parameters(ours, theirs)
-    return ours, theirs
+    assert_as_accurate((lambda x: ours(x, a), ours), (theirs, theirs), [torch.randn(*sizes, WIDTH)])
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("kind", ["bool", "float"])
-def test_padding(norm_first: bool, kind: str) -> None:
-    """Each sequence its own padded keys; torch leaves padded queries what they are too."""
-    ours, theirs = encoders(norm_first=norm_first)
-    padded, pattern_mask = padding(), additive(blocked())
-    infinite = additive(padded)
-    mask = padded if kind == "bool" else infinite
-    a = operand(masks.window(LENGTH, 3))
+@pytest.mark.parametrize("training", [True, False])
+def test_an_encoder_layer(device: str, norm_first: bool, training: bool) -> None:
+    theirs = torch.nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 24, dropout=0.0, batch_first=True, norm_first=norm_first, device=device
+    ).train(training)
+    ours = copy.deepcopy(theirs)
+    ours.self_attn, theirs.self_attn = pair(device)
+    ours.train(training)
+    mask = blocked(device)
+    assert_same((ours, ours), (lambda x: theirs(x, mask), theirs), [tokens(device)])
+    with torch.no_grad():  # torch's fast path in evaluation knows no pattern
+        x = tokens(device)
+        assert_near(ours(x), theirs(x, mask))
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_decoder(device: str, training: bool) -> None:
+    layer = torch.nn.TransformerDecoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True, device=device)
+    theirs = torch.nn.TransformerDecoder(layer, 2).train(training)
+    ours = copy.deepcopy(theirs)
+    for mine, its in zip(ours.layers, theirs.layers, strict=True):
+        mine.self_attn, its.self_attn = pair(device)
+        mine.multihead_attn, its.multihead_attn = pair(device, {"name": "random", "per_row": 7, "seed": 1})
+    causal = torch.nn.Transformer.generate_square_subsequent_mask(LENGTH, device=device)
+    own = causal.masked_fill(blocked(device), float("-inf"))
+    across = ~allowed(masks.random(LENGTH, 7, 1, keys=KEYS), device)
     assert_same(
-        (lambda x: ours(x, a, mask), ours),
-        (lambda x: theirs(x, pattern_mask.to(x), infinite.to(x)), theirs),
-        [torch.randn(BATCH, LENGTH, WIDTH)],
+        (lambda x, m: ours(x, m, tgt_mask=causal, tgt_is_causal=True), ours),
+        (lambda x, m: theirs(x, m, tgt_mask=own.to(x), memory_mask=additive(across).to(x)), theirs),
+        [tokens(device), tokens(device, KEYS)],
     )
+
+
+def test_padded_sequences_that_torch_makes_nested(device: str) -> None:
+    """In evaluation without gradients torch's encoder leaves padding out, in its older nested layout."""
+    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, 0.0, batch_first=True, device=device)
+    model = torch.nn.TransformerEncoder(layer, 2).eval()
+    for mine in model.layers:
+        mine.self_attn = pair(device)[0]
+    x, padded = tokens(device), padding(device)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # nested tensors of that layout are a prototype, torch says
+        got = model(x, src_key_padding_mask=padded)
+    want = model(x, src_key_padding_mask=padded)
+    assert_near(got[~padded], want[~padded])
+    assert not got[padded].any()
+
+
+def encoders(device: str = "cpu", pattern: Any = WINDOW, **options: Any) -> tuple[Any, Any, Any]:
+    """Our encoder, torch's with our layers, and torch's own, with equal random parameters."""
+    options = {"dropout": 0.0, "batch_first": True, "device": device, **options}
+    norm = torch.nn.LayerNorm(WIDTH, device=device)
+    theirs = torch.nn.TransformerEncoder(
+        torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options), 2, norm, enable_nested_tensor=False
+    )
+    layer = TransformerEncoderLayer(WIDTH, HEADS, 24, pattern=pattern, **options)
+    ours = TransformerEncoder(layer, 2, copy.deepcopy(norm))
+    mixed = torch.nn.TransformerEncoder(layer, 2, copy.deepcopy(norm), enable_nested_tensor=False)
+    same_parameters(ours, theirs)
+    mixed.load_state_dict(theirs.state_dict())
+    return ours, mixed, theirs
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("training", [True, False])
+def test_torchs_encoder_takes_our_layer(
+    device: str, norm_first: bool, batch_first: bool, training: bool
+) -> None:
+    ours, mixed, theirs = encoders(device, norm_first=norm_first, batch_first=batch_first)
+    x = tokens(device) if batch_first else tokens(device).transpose(0, 1).contiguous()
+    mask = blocked(device)
+    for model in (ours, mixed):
+        model.train(training)
+        assert_same((model, model), (lambda x: theirs(x, mask), theirs), [x])
+
+
+@pytest.mark.parametrize("with_pattern", [True, False])
+@pytest.mark.parametrize("kind", ["bool", "float", "causal"])
+def test_masks_of_encoders(device: str, with_pattern: bool, kind: str) -> None:
+    ours, mixed, theirs = encoders(device, WINDOW if with_pattern else None)
+    mask = torch.rand(LENGTH, LENGTH, device=device) < 0.3
+    mask.fill_diagonal_(False)
+    mask[:, 0] = mask[-3:] = False  # padded queries keep a key
+    if kind == "causal":
+        mask = torch.ones_like(mask).triu(1)
+    merged = additive(mask | blocked(device) if with_pattern else mask)
+    given = mask if kind == "bool" else additive(mask)
+    padded = infinite = None if kind == "causal" else additive(padding(device))
+    if kind == "bool":
+        padded = padding(device)
+
+    def dense(x: torch.Tensor) -> torch.Tensor:
+        return theirs(x, merged.to(x), None if infinite is None else infinite.to(x))
+
+    for model in (ours, mixed):
+        for call in (
+            lambda x, model=model: model(x, mask=given, src_key_padding_mask=padded, is_causal=None),
+            lambda x, model=model: model(x, given, padded),
+        ):
+            assert_same((call, model), (dense, theirs), [tokens(device)])
+
+
+def test_a_causal_encoder_needs_no_mask(device: str) -> None:
+    ours, mixed, theirs = encoders(device)
+    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1) | blocked(device)
+    for model in (ours, mixed):
+        assert_same(
+            (lambda x, model=model: model(x, is_causal=True), model),
+            (lambda x: theirs(x, later), theirs),
+            [tokens(device)],
+        )
+
+
+def test_layers_of_one_pattern_share_masks_and_hooks_see_every_layer() -> None:
+    ours, _, _ = encoders()
+    seen: list[Any] = []
+    for layer in ours.layers:
+        layer.register_forward_pre_hook(
+            lambda _, args, options: seen.append((args, options)), with_kwargs=True
+        )
+    ours(tokens(), src_key_padding_mask=padding())
+    first, second = seen
+    assert first[0][1] is second[0][1]
+    assert first[1]["bias"] is second[1]["bias"]
+
+
+def test_layers_may_have_patterns_of_their_own() -> None:
+    ours, _, theirs = encoders()
+    other = TransformerEncoderLayer(WIDTH, HEADS, 24, 0.0, batch_first=True, pattern="full")
+    other.load_state_dict(ours.layers[1].state_dict())
+    ours.layers[1] = other
+    x, padded = tokens(), padding()
+    want = theirs.layers[1](theirs.layers[0](x, additive(blocked()), additive(padded)), None, padded)
+    assert_near(ours(x, None, padded), theirs.norm(want))
+
+
+def test_options_of_attention_in_an_encoder() -> None:
+    options: dict[str, Any] = {"num_kv_heads": 2, "fused": False, "pattern": WINDOW}
+    layer = TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True, **options)
+    assert layer.self_attn.fused is False
+    assert layer.self_attn.in_proj_weight.shape == (WIDTH + 2 * WIDTH // 2, WIDTH)
+    assert TransformerEncoder(layer, 2)(tokens()).shape == (BATCH, LENGTH, WIDTH)
 
 
 def test_what_padding_does_in_an_encoder() -> None:
     """Every layer gets it, what is padded does not matter, and a sequence of padding alone gives no NaN."""
-    ours, _ = encoders()
+    ours, _, _ = encoders()
     a, padded = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
     padded[:, -4:] = True
     x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
@@ -180,26 +569,6 @@ def test_dropout_acts_in_training_alone() -> None:
     assert torch.equal(layer(x, a), layer(x, a))
 
 
-def test_fused_and_unfused_agree() -> None:
-    options: dict[str, Any] = {"dropout": 0.3, "batch_first": True}
-    fused = TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
-    unfused = TransformerEncoderLayer(WIDTH, HEADS, 24, fused=False, **options)
-    unfused.load_state_dict(fused.state_dict())
-    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
-
-    def run(layer: TransformerEncoderLayer, x: torch.Tensor = x) -> torch.Tensor:
-        torch.manual_seed(0)
-        return layer(x, a)
-
-    results = run(fused), run(unfused)
-    with reference_layers():
-        plain = run(fused)
-        with in_float64(fused):
-            exact = run(fused, x.double())
-    for y in results:
-        assert_accurate(y, plain, exact)
-
-
 def test_layers_of_a_stack_get_their_own_parameters() -> None:
     encoder = TransformerEncoder(TransformerEncoderLayer(WIDTH, HEADS, 24), 2)
     first, second = encoder.layers
@@ -207,23 +576,6 @@ def test_layers_of_a_stack_get_their_own_parameters() -> None:
     encoder.reset_parameters()
     assert not torch.equal(first.linear1.weight, second.linear1.weight)
     assert not torch.equal(first.self_attn.in_proj_weight, second.self_attn.in_proj_weight)
-
-
-def test_copies_and_pickles() -> None:
-    ours, _ = encoders()
-    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
-    want = ours(x, a)
-    assert torch.equal(copy.deepcopy(ours)(x, a), want)
-    assert torch.equal(pickle.loads(pickle.dumps(ours))(x, a), want)
-
-
-def test_compiles_without_graph_breaks() -> None:
-    ours, _ = encoders(1)
-    a, x = operand(masks.window(LENGTH, 2)), torch.randn(BATCH, LENGTH, WIDTH)
-    padded = torch.zeros(BATCH, LENGTH, dtype=torch.bool)
-    padded[:, -1] = True
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x, a, padded), ours(x, a, padded))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
@@ -247,12 +599,68 @@ def test_precisions_on_a_device(device: str, precision: str) -> None:
     assert all(torch.isfinite(p.grad).all() for p in moved.parameters())
 
 
+def call(*arguments: Any, pattern: Any = WINDOW, own: Any = None, **options: Any) -> Any:
+    layer = SparseAttention(WIDTH, HEADS, batch_first=True, pattern=pattern, **(own or {}))
+    return lambda: layer(*(arguments or (X, X, X)), **options)
+
+
+def make(**options: Any) -> Any:
+    return lambda: SparseAttention(WIDTH, HEADS, **options)
+
+
+def layer(**options: Any) -> TransformerEncoderLayer:
+    return TransformerEncoderLayer(WIDTH, HEADS, 24, **{"batch_first": True, "pattern": WINDOW, **options})
+
+
 X = torch.zeros(BATCH, LENGTH, WIDTH)
+NESTED = torch.nested.nested_tensor([X[0], X[0, :5]], layout=torch.jagged)
+MASK, LAYER = torch.zeros(LENGTH, LENGTH), layer()
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (make(num_kv_heads=3), "num_kv_heads: got 3; accepted: a divisor of num_heads, 4"),
+        (make(kdim=0), "kdim: got 0; accepted: a positive integer"),
+        (make(add_bias_kv=True), "add_bias_kv: got True, which adds a key that no pattern has; accepted"),
+        (make(add_zero_attn=1), "add_zero_attn: got int; accepted: True or False"),
+        (make(pattern="windows"), "pattern.name: got 'windows'; accepted: bigbird"),
+        (make(pattern="window"), "pattern: missing a required argument: 'radius'; accepted for 'window'"),
+        (make(pattern="causal", pattern_options={"radius": 1}), "pattern: got an unexpected keyword"),
+        (make(pattern_options={"radius": 1}), "pattern_options: go with the name of a pattern"),
+        (make(pattern=WINDOW, pattern_options={"radius": 1}), "pattern_options: got {'radius': 1}; accepted"),
+        (make(pattern="window", pattern_options=3), "pattern_options: got int; accepted: a mapping of the"),
+        (make(pattern=torch.nn.Linear(1, 1)), "pattern: got Linear; accepted: a function of the length"),
+        (make(precision="fp7"), "precision: got 'fp7'; accepted: fp32"),
+        (call(attn_mask=torch.zeros(5, 5)), "attn_mask: has shape (5, 5); accepted: (12, 12) or (12, "),
+        (call(attn_mask=torch.zeros(LENGTH, LENGTH).long()), "attn_mask: got a tensor of dtype torch.int64"),
+        (call(attn_mask=[1]), "attn_mask: got list; accepted: a dense tensor of bool or of a floating dtype"),
+        (call(need_weights="dense"), "need_weights: got 'dense'; accepted: True, False, 'sparse'"),
+        (call(need_weights=1), "need_weights: got int; accepted: True or False"),
+        (call(is_causal=None), "is_causal: got NoneType; accepted: True or False"),
+        (call(X, X, X[:, :5]), "value: has shape (3, 5, 16); accepted: (length, 16) or (batch, length, 16)"),
+        (call(X, X[..., :5], X), "key: has shape (3, 12, 5); accepted: a floating-point tensor [..., 16]"),
+        (call(X[0, 0], X, X), "query: has shape (16,); accepted: (length, 16) or (batch, length, 16)"),
+        (call(X, X, X, None, False, None, True, False, 3), "forward: got tuple; accepted: query, key"),
+        (
+            call(X, X, X, padding(), key_padding_mask=padding()),
+            "key_padding_mask: got a tensor of dtype torch.bool; accepted: one value; this argument was",
+        ),
+        (call(NESTED, X, X), "key: got a tensor of dtype torch.float32; accepted: a nested tensor"),
+        (
+            call(X, X, X, key_padding_mask=padding()[:2]),
+            "key_padding_mask: has shape (2, 12); accepted: (12,) or (3, 12), a row a sequence",
+        ),
+        (
+            call(X[0], X[0], X[0], key_padding_mask=padding()),
+            "key_padding_mask: has shape (3, 12); accepted: (12,), a row a sequence",
+        ),
+        (
+            call(X, X, X, key_padding_mask=padding(), bias=torch.zeros(2, 1, 5)),
+            "bias: has shape (2, 1, 5); accepted: (",
+        ),
+        (call(*[NESTED] * 3, need_weights=True), "need_weights: was given with nested tensors; accepted"),
+        (call(*[NESTED] * 3, key_padding_mask=padding()), "key_padding_mask: was given with nested"),
         (lambda: SparseAttention(10, 3), "num_heads: got 3; accepted: a divisor of embed_dim, 10"),
         (lambda: SparseAttention(8, 2, dropout=1.0), "dropout: got 1.0; accepted: a number in [0, 1)"),
         (lambda: SparseAttention(8, 2)(X, X, X, masks.window(4, 1)), "pattern: got SparseGraph; accepted: a"),
@@ -266,14 +674,30 @@ X = torch.zeros(BATCH, LENGTH, WIDTH)
         ),
         (lambda: edge_bias(everything(), X), "key_padding_mask: has shape (3, 12, 16); accepted: a tensor"),
         (lambda: edge_bias(everything(), X[..., 0].long()), "key_padding_mask: got a tensor of dtype torch."),
-        (
-            lambda: TransformerEncoderLayer(8, 2, activation="swish"),
-            "activation: got 'swish'; accepted: relu",
-        ),
+        (lambda: layer(activation="swish"), "activation: got 'swish'; accepted: relu"),
         (lambda: TransformerEncoder(torch.nn.Linear(2, 2), 2), "encoder_layer: got Linear; accepted: a gnn"),
-        (lambda: TransformerEncoder(TransformerEncoderLayer(8, 2), 0), "num_layers: got 0"),
+        (lambda: TransformerEncoder(LAYER, 0), "num_layers: got 0"),
+        (lambda: LAYER(X, masks.window(LENGTH, 1)), "pattern: got SparseGraph; accepted: a SparseOperand"),
+        (
+            lambda: LAYER(X, MASK, src_mask=MASK),
+            "src_mask: got a tensor of dtype torch.float32; accepted: one",
+        ),
+        (lambda: LAYER(X, MASK[:5]), "attn_mask: has shape (5, 12); accepted: (12, 12) or (12, 12, 12)"),
+        (lambda: LAYER(X[..., :3]), "src: has shape (3, 12, 3); accepted: a floating-point tensor"),
+        (lambda: LAYER(X[0, 0]), "src: has shape (16,); accepted: two or three dimensions"),
+        (lambda: LAYER(NESTED, MASK), "attn_mask: was given with nested tensors; accepted: the layer's own"),
+        (lambda: LAYER(X, is_causal=1), "is_causal: got int; accepted: True or False"),
+        (lambda: layer(pattern="windows"), "pattern.name: got 'windows'; accepted: bigbird"),
+        (
+            lambda: TransformerEncoder(LAYER, 1)(X, MASK, mask=MASK),
+            "mask: got a tensor of dtype torch.float32; accepted: one mask",
+        ),
+        (
+            lambda: LAYER(X, gnnsparse.prepare(masks.window(5, 1), cache=False)),
+            "query: has shape (3, 12, 16); accepted: (length, 16) or (batch, length, 16), length 5 here",
+        ),
     ],
-)
+)  # fmt: skip
 def test_bad_arguments(call: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         call()

@@ -119,10 +119,9 @@ def exact(a: SparseOperand, case: Case, dtype: torch.dtype = torch.float64) -> l
 
 
 def few_roundings(a: SparseOperand, case: Case | GraphCase) -> float:
-    """What error is allowed in any case where there are few edges: eight roundings of an operand.
+    """The error that is allowed where there are few edges: eight roundings, which may cancel in a plain run.
 
-    A plain run of a handful of them may be exact by luck. On a GPU the Tensor Cores cut sums of the two tf32
-    parts of an fp32 operand off where float32 rounds, which is an error of twice the size.
+    On a GPU sums of the two tf32 parts of an fp32 operand are cut off, which is an error of twice the size.
     """
     dense = isinstance(case, Case)
     cut_off = 2 if dense and a.precision is Precision.FP32 and a.device.type == "cuda" else 1
@@ -148,10 +147,8 @@ def log_sum_exp(a: SparseOperand, stats: torch.Tensor) -> torch.Tensor:
 def plain(a: SparseOperand, case: Case, products: torch.Tensor | None = None) -> list[torch.Tensor]:
     """What `run` gives, in float32 with the operands of every product rounded to A's precision.
 
-    As in FlashAttention the backward pass has of the forward pass the output, in its own dtype, and what each
-    row's scores were lowered by and its weights divided by, in float32. `products` are what the forward pass
-    has in place of its own scaled products of q and k, [B, H, L, S], if it rounds others than the backward
-    pass.
+    As in FlashAttention the backward pass has the output in its own dtype and each row's statistics.
+    `products` are the forward pass's scaled products of q and k, if it rounds others than the backward pass.
     """
 
     def r(x: torch.Tensor) -> torch.Tensor:
@@ -189,13 +186,7 @@ def shares_rows(a: SparseOperand) -> bool:
 
 @dataclass(frozen=True)
 class GraphCase:
-    """The arguments of a GraphCall and the gradients of its results, on the CPU.
-
-    Attributes:
-        arrays: the tensors.
-        grad_out, grad_mapped, grad_weights: gradients of the results; None: there is none.
-        options: the options of a GraphCall by name, without `seed`.
-    """
+    """The arguments of a GraphCall and the gradients of its results, on the CPU; options are without seed."""
 
     arrays: Arrays
     grad_out: torch.Tensor
@@ -222,11 +213,7 @@ def make_graph_case(
     bias: int | None = None, features: int | None = None, gate: int | None = None, mapped: int | None = None,
     in_scores: bool = True, grad_weights: bool = False, dtype: torch.dtype = torch.float32, **options: Any,
 ) -> GraphCase:  # fmt: skip
-    """Random arguments with heads of d keys and dv values (None: as many).
-
-    `bias`, `features` and `gate` are the heads of edge terms, 1 or `heads`, and `mapped` the width of
-    features behind a linear map, which take part in the scores if `in_scores`; None: there are none.
-    """
+    """Random arguments with heads of d keys and dv values; edge terms have 1 or `heads` heads, or None."""
     (rows, cols), dv = a.shape, d if dv is None else dv
     additive = score == "additive"
 
@@ -251,10 +238,7 @@ def make_graph_case(
 
 
 def run_graph(backend: Any, a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
-    """The results (out, mapped if there is any, weights) and the gradient of every tensor, on the CPU.
-
-    `backend` is a module with `graph_forward`, `graph_backward` and `graph_weights`, as ops.attention.cpu.
-    """
+    """The results of a backend's module and the gradient of every tensor, on the CPU."""
     call = case.call(a)
     result = backend.graph_forward(call)
     given = (case.grad_out, case.grad_mapped, case.grad_weights)
@@ -327,10 +311,7 @@ def _weighed(weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
 
 
 class _TermsOfWeights(torch.autograd.Function):
-    """Weighed values, whose gradient of a weight is the size of its terms: one for each feature.
-
-    Their sum is what the softmax subtracts from. Where terms cancel, it has a rounding error of their size.
-    """
+    """Weighed values, whose gradient of a weight is the size of its terms: what cancels leaves errors."""
 
     @staticmethod
     def forward(ctx: Any, weights: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -369,14 +350,14 @@ def _attend(call: GraphCall, x: Arrays, softmax: Softmax, weigh: Weigh = _weighe
 
 def _differentiate(
     call: GraphCall, leaves: Arrays, grads: list[Any], softmax: Softmax, weigh: Weigh = _weighed
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+) -> list[torch.Tensor]:
     """The results, and the gradients of the tensors."""
     given = [x.requires_grad_() for x in leaves if x is not None]
     results = _attend(call, leaves, softmax, weigh)
     total = sum((x * grad).sum() for x, grad in zip(results, grads, strict=True) if grad is not None)
     computed = torch.autograd.grad(total, given, allow_unused=True)
     shaped = [torch.zeros_like(x) if g is None else g for g, x in zip(computed, given, strict=True)]
-    return [x.detach() for x in results], shaped
+    return [*(x.detach() for x in results), *shaped]
 
 
 def _grads(case: GraphCase) -> list[torch.Tensor | None]:
@@ -384,27 +365,19 @@ def _grads(case: GraphCase) -> list[torch.Tensor | None]:
     return [*own, case.grad_weights]
 
 
-def _in_float64(
-    a: SparseOperand, case: GraphCase, softmax: Softmax, weigh: Weigh = _weighed
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def exact_graph(
+    a: SparseOperand, case: GraphCase, softmax: Softmax = _edge_softmax, weigh: Weigh = _weighed
+) -> list[torch.Tensor]:
+    """What `run_graph` gives, in float64."""
     leaves = Arrays(*(None if x is None else x.double() for x in case.arrays))
     grads = [None if x is None else x.double() for x in _grads(case)]
     return _differentiate(case.call(a), leaves, grads, softmax, weigh)
 
 
-def exact_graph(a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
-    """What `run_graph` gives, in float64."""
-    results, grads = _in_float64(a, case, _edge_softmax)
-    return [*results, *grads]
-
-
 def term_sizes(a: SparseOperand, case: GraphCase) -> list[torch.Tensor | None]:
-    """How large the terms of the gradients are: the `scales` of gnnsparse.testing; None for the results.
-
-    The gradient of a score is a difference. In a row of one edge nothing is left of it but rounding errors.
-    """
-    results, grads = _in_float64(a, case, _TermsOfSoftmax.apply, _TermsOfWeights.apply)
-    return [*(None for _ in results), *grads]
+    """How large the terms of gradients are, the `scales` of gnnsparse.testing; None for the results."""
+    found = exact_graph(a, case, _TermsOfSoftmax.apply, _TermsOfWeights.apply)
+    return [*[None] * (len(found) - len(case.names)), *found[-len(case.names) :]]
 
 
 def plain_graph(a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
@@ -420,7 +393,7 @@ def plain_graph(a: SparseOperand, case: GraphCase) -> list[torch.Tensor]:
     leaves = Arrays(*(r(x, name) for name, x in case.arrays._asdict().items()))
     *grads, of_weights = _grads(case)
     given = [*(r(x) for x in grads), of_weights]
-    results, leaf_grads = _differentiate(case.call(a), leaves, given, _edge_softmax)
+    results = _differentiate(case.call(a), leaves, given, _edge_softmax)
     dtypes = [case.grad_out.dtype] * len(grads) + [torch.float32]
     dtypes += [x.dtype for x in case.arrays if x is not None]
-    return [x.to(dtype) for x, dtype in zip([*results, *leaf_grads], dtypes, strict=True)]
+    return [x.to(dtype) for x, dtype in zip(results, dtypes, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,7 @@ from tests.ops.attention_oracle import (
     shares_rows,
 )
 from tests.ops.conftest import Place
+from tests.ops.quantized import EIGHT_BITS
 
 #: (shape of the bias before the edges, other options), for 2 batches of 3 heads.
 OPTIONS: list[dict[str, Any]] = [
@@ -49,11 +51,7 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def rounding_of(a: gnnsparse.SparseOperand, dkv_partials: bool = False) -> float:
-    """What the error of one element may be.
-
-    A score's gradient is rounded once more than in a plain run, and so are partial sums of dK and dV. In fp32
-    Tensor Cores cut sums of two tf32 parts off where float32 rounds.
-    """
+    """What one element may be off: scores' gradients and partial sums of dK, dV are rounded once more."""
     return max((2 if dkv_partials else 1.5) * torch.finfo(a.precision.storage).eps, 2e-6)
 
 
@@ -221,9 +219,10 @@ def test_rows_without_edges(device: str, fused: bool) -> None:
 
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
+@pytest.mark.parametrize("precision", ["fp32", *EIGHT_BITS])
 @pytest.mark.parametrize("fused", [True, False])
-def test_empty_patterns(device: str, shape: tuple[int, int], fused: bool) -> None:
-    a = make(random_graph(*shape, 0.0), device)
+def test_empty_patterns(device: str, shape: tuple[int, int], precision: str, fused: bool) -> None:
+    a = make(random_graph(*shape, 0.0), device, precision=precision)
     case = make_case(a, 4, 6, bias=(), dropout_p=0.5)
     out, *grads = run(a, case, fused=fused)
     assert out.shape == (2, 3, shape[0], 6)
@@ -325,27 +324,20 @@ def test_one_pass(
     assert native.called == ONE_PASS
 
 
+#: Whether panels are tall, where they are cut, and widths of keys and values; tall ones take no wide heads.
+CUTS = list(itertools.product((False, True), (1, 2, 3, 1000), [(8, 64), (64, 24), (33, 40)]))
+WIDE_CUTS = [(1000, (8, 128)), (3, (72, 100)), (1, (100, 72)), (2, (128, 128))]
+
+
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize("tall", [False, True])
-@pytest.mark.parametrize("limit", [1, 2, 3, 1000])
-@pytest.mark.parametrize(("d", "dv"), [(8, 64), (64, 24), (33, 40)])
+@pytest.mark.parametrize(("tall", "limit", "widths"), [*CUTS, *((False, *cut) for cut in WIDE_CUTS)], ids=str)
 def test_panels_cut_anywhere(
-    module: ModuleType, precision: str, tall: bool, limit: int, d: int, dv: int
+    module: ModuleType, precision: str, tall: bool, limit: int, widths: tuple[int, int]
 ) -> None:
     """Panels of 16 and of 64 rows that share few columns, in another order than the caller's rows."""
     a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
     plan = emulated.attention_plan(tall, limit)
     with emulated.running(module) as native:
-        check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
+        check(a, make_case(a, *widths, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)
     assert native.called == TWO_PASSES
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["fp16", "bf16"])
-@pytest.mark.parametrize(("d", "dv", "limit"), [(8, 128, 1000), (72, 100, 3), (100, 72, 1), (128, 128, 2)])
-def test_wide_heads_of_other_widths(module: ModuleType, precision: str, d: int, dv: int, limit: int) -> None:
-    a = make(random_graph(75, 130, 0.2, hubs=2, empty_rows=0.2), "cpu", precision=precision, reorder="degree")
-    plan = emulated.attention_plan(False, limit)
-    with emulated.running(module):
-        check(a, make_case(a, d, dv, lead=(1, 1), scale=0.3), floor=rounding_of(a), plan=plan)

@@ -11,7 +11,7 @@ import torch
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
-from tests.helpers import make
+from tests.helpers import capture, make
 
 # torch's own tools warn about themselves.
 pytestmark = [
@@ -37,23 +37,15 @@ def arguments(a: gnnsparse.SparseOperand, interleaved: bool, width: int = 8) -> 
 
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 3)])
-def test_opcheck(operand: gnnsparse.SparseOperand, interleaved: bool, bias: tuple[int, ...] | None) -> None:
-    check_operators(operand, arguments(operand, interleaved), bias)
-
-
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 3)])
-def test_opcheck_of_what_a_gpu_computes_over_rows(
-    device: str, interleaved: bool, bias: tuple[int, ...] | None
+@pytest.mark.parametrize("over_rows", [False, True])
+def test_opcheck(
+    operand: gnnsparse.SparseOperand, over_rows: bool, interleaved: bool, bias: tuple[int, ...] | None
 ) -> None:
-    """In fp32 with more than 32 features: the strides of results too are those that torch.compile expects."""
-    a = make(random_graph(40, 40, 0.15, hubs=1, empty_rows=0.1), device, precision="fp32")
-    check_operators(a, arguments(a, interleaved, width=40), bias)
-
-
-def check_operators(
-    operand: gnnsparse.SparseOperand, tensors: list[torch.Tensor], bias: tuple[int, ...] | None
-) -> None:
+    """A GPU computes fp32 of more than 32 features over rows; strides are as torch.compile expects them."""
+    if over_rows:
+        graph = random_graph(40, 40, 0.15, hubs=1, empty_rows=0.1)
+        operand = make(graph, str(operand.device), precision="fp32")
+    tensors = arguments(operand, interleaved, width=40 if over_rows else 8)
     q, k, v = (x.requires_grad_() for x in tensors)
     values = seed = None
     if bias is not None:
@@ -140,15 +132,7 @@ def test_cuda_graph_replays_with_new_input(precision: str, dropout_p: float, str
         out = gnnsparse.attention(a, *static, dropout_p=dropout_p)
         return out, *torch.autograd.grad(out.square().sum(), static)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    replayed = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(replayed):
-        captured = step()
+    replayed, captured = capture(step, runs=3)
     for _ in range(2):
         with torch.no_grad():
             for tensor in static:

@@ -34,6 +34,15 @@ def nodes(a: Any, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
     return [torch.randn(n, H, D, device=device, dtype=dtype, requires_grad=True) for n in (rows, cols, cols)]
 
 
+def scored(a: Any, score: str) -> tuple[list[torch.Tensor], dict[str, Any]]:
+    """q, k and v, and what goes with a score."""
+    q, k, v = nodes(a)
+    if score == "additive":
+        q, k = q[..., 0], k[..., 0]
+    att = torch.randn(H, D, device=a.device) if score == "gatv2" else None
+    return [q, k, v], {"score": score, "att": att}
+
+
 def by_edges(
     edges: torch.Tensor, rows: int, scores: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -100,19 +109,16 @@ def test_edge_tensors_are_in_the_order_of_the_edges(device: str, kind: str, prec
 @pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
 def test_both_orders_and_returned_weights_agree(device: str, score: str) -> None:
     a, edges = operand(device)
-    q, k, v = nodes(a)
-    if score == "additive":
-        q, k = q[..., 0], k[..., 0]
-    att = torch.randn(H, D, device=device) if score == "gatv2" else None
+    given, how = scored(a, score)
     bias = torch.randn(edges.shape[1], H, device=device, requires_grad=True)
-    out, weights = gnnsparse.graph_attention(a, q, k, v, score=score, att=att, bias=bias, return_weights=True)
-    how = {"score": score, "att": att, "bias": a.from_coo_order(bias), "edge_order": "operand"}
-    own, other = gnnsparse.graph_attention(a, q, k, v, return_weights=True, **how)
+    out, weights = gnnsparse.graph_attention(a, *given, bias=bias, return_weights=True, **how)
+    in_order = {"bias": a.from_coo_order(bias), "edge_order": "operand", "return_weights": True}
+    own, other = gnnsparse.graph_attention(a, *given, **how, **in_order)
     assert torch.equal(out, own)
     assert torch.equal(weights, a.to_coo_order(other))
     sums = torch.zeros(a.shape[0], H).index_add(0, edges[0], weights.detach().cpu())
     assert torch.allclose(sums[edges[0]], torch.ones(()), atol=1e-5)
-    again = gnnsparse.graph_attention(a, q, k, v, score=score, att=att, bias=bias)
+    again = gnnsparse.graph_attention(a, *given, bias=bias, **how)
     assert torch.allclose(again, out, atol=1e-5)
     # With dot products this one is scaled dot-product attention, by other kernels.
     (got,), (wanted,) = (torch.autograd.grad(x.sin().sum(), bias) for x in (again, out))
@@ -147,16 +153,11 @@ def test_masked_sources_have_no_weight(device: str) -> None:
 @pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
 def test_dropout_is_that_of_the_seed(device: str, score: str) -> None:
     a, _ = operand(device)
-    q, k, v = nodes(a)
-    if score == "additive":
-        q, k = q[..., 0], k[..., 0]
-    att = torch.randn(H, D, device=device) if score == "gatv2" else None
+    given, how = scored(a, score)
 
     def call(impl: str) -> torch.Tensor:
         torch.manual_seed(1)
-        out: torch.Tensor = gnnsparse.graph_attention(
-            a, q, k, v, score=score, att=att, dropout_p=0.5, impl=impl
-        )
+        out: torch.Tensor = gnnsparse.graph_attention(a, *given, dropout_p=0.5, impl=impl, **how)
         return out
 
     assert torch.allclose(call("auto"), call("reference"), atol=1e-5)

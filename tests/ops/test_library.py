@@ -13,7 +13,7 @@ import torch
 import gnnsparse
 import gnnsparse.ops
 from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
-from tests.helpers import make
+from tests.helpers import capture, make
 
 # torch's own tools warn about themselves.
 pytestmark = [
@@ -82,15 +82,7 @@ def test_cuda_graph_replays_with_new_input(precision: str, name: str) -> None:
         y = gnnsparse.spmm(a, x, gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, x, k))) + a @ k
         return y, *torch.autograd.grad(y.square().sum(), static)
 
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        captured = step()
+    graph, captured = capture(step, runs=3)
     for _ in range(2):
         with torch.no_grad():
             for tensor in static:

@@ -82,10 +82,6 @@ def _check_scale(scale: Any, width: int) -> float:
     return check_number("scale", scale, "a finite number in the range of float32, or None")
 
 
-def _check_plan(call: AttentionCall, plan: Plan) -> None:
-    kernel_of("attention", plan).check(call.operand.kernels.problem(call.product("attention")), plan)
-
-
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:
     """Raise a ValueError if `fused=True` was given and no fused kernel can run."""
     if in_transform:
@@ -189,12 +185,8 @@ def attention(
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*leading, A.shape[0], v.shape[-1])
     native, quick = is_plain(q, k, v, bias), is_eager()
-    q, k, v, bias = (
-        materialised(q),
-        materialised(k),
-        materialised(v),
-        None if bias is None else materialised(bias),
-    )
+    q, k, v = materialised(q), materialised(k), materialised(v)
+    bias = None if bias is None else materialised(bias)
     records = native and needs_grad(q, k, v, bias)
     in_transform = native and not quick
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
@@ -207,7 +199,7 @@ def attention(
     if fused:
         _check_fused(call, return_weights, in_transform)
     if plan is not None:
-        _check_plan(call, plan)
+        kernel_of("attention", plan).check(A.kernels.problem(call.product("attention")), plan)
     if as_unfused:
         out, weights = by_operations(call, impl)
         out = out.reshape(shape)

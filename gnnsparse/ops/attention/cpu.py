@@ -10,32 +10,15 @@ from dataclasses import replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.attention.arguments import (
-    Arrays,
-    AttentionCall,
-    Grads,
-    GraphCall,
-    Needs,
-    Result,
-    contiguous_edges,
-    empty_grads,
-    empty_heads,
-    grads_argument,
-    graph_grads_argument,
-    heads_argument,
-    native_attention,
-    native_graph_attention,
-    of_all_heads,
-    result_argument,
-    rounded,
-)
+from gnnsparse.ops.attention import arguments
+from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 
 __all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
 
 
 def _readable(call: AttentionCall) -> AttentionCall:
-    q, k, v = (rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
+    q, k, v = (arguments.rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, bias=arguments.contiguous_edges(call.bias))
 
 
 def _interleaved(x: torch.Tensor) -> bool:
@@ -46,12 +29,13 @@ def _interleaved(x: torch.Tensor) -> bool:
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the results of `schema.run_forward`."""
     kernels = call.operand.kernels
-    out = empty_heads(call.q, call.v.shape[3])
+    out = arguments.empty_heads(call.q, call.v.shape[3])
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=call.q.device)
     call = _readable(call)
+    problem, result = arguments.native_attention(call), arguments.heads_argument(out)
     _native.cpu_attention(
-        native_attention(call), kernels.csr.view, kernels.row_ids, _interleaved(call.k), heads_argument(out),
-        stats, torch.get_num_threads(),
+        problem, kernels.csr.view, kernels.row_ids, _interleaved(call.k), result, stats,
+        torch.get_num_threads(),
     )  # fmt: skip
     return out, stats
 
@@ -62,12 +46,13 @@ def backward(call: AttentionCall, stats: torch.Tensor, grad_out: torch.Tensor, n
     Delta, the row sum of grad_out times out, is that of the weights times their gradients: `out` is not read.
     """
     operand, threads = call.operand, torch.get_num_threads()
-    found = empty_grads(call, needs)
+    found = arguments.empty_grads(call, needs)
     _, dk, dv, dbias = found
-    call, grad = _readable(call), rounded(grad_out, operand.precision)
+    call, grad = _readable(call), arguments.rounded(grad_out, operand.precision)
     stats = stats.contiguous()
     delta = torch.empty_like(stats[..., 0])
-    problem, kernels, grads = native_attention(call), operand.kernels, grads_argument(grad, found)
+    problem, kernels = arguments.native_attention(call), operand.kernels
+    grads = arguments.grads_argument(grad, found)
     # If several heads or batch entries share a bias, one thread adds their gradients, in a fixed order.
     one_batch, one_head = (dbias is not None and dbias.shape[i] == 1 for i in (0, 1))
     _native.cpu_attention_row_grads(
@@ -92,10 +77,8 @@ def graph_forward(call: GraphCall) -> Result:
         v.new_empty(rows, heads, mapped.shape[1]) if mapped is not None and call.to_values else None,
         torch.empty(rows, heads, 2, dtype=torch.float32, device=v.device),
     )
-    _native.cpu_graph_attention(
-        native_graph_attention(call.rounded()), kernels.csr.view, kernels.row_ids, result_argument(result),
-        torch.get_num_threads(),
-    )  # fmt: skip
+    problem, found = arguments.native_graph_attention(call.rounded()), arguments.result_argument(result)
+    _native.cpu_graph_attention(problem, kernels.csr.view, kernels.row_ids, found, torch.get_num_threads())
     return result
 
 
@@ -111,11 +94,11 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     rows, width = result.out.shape[0], result.out.shape[2]
     # The pass over rows gives the weights beside gradients, which are those of nothing here.
     zeros = call.arrays.v.new_zeros(1, 1, width).expand(rows, heads, width)
-    grads = graph_grads_argument(heads, edges, out=zeros)
+    grads = arguments.graph_grads_argument(heads, edges, out=zeros)
+    problem, found = arguments.native_graph_attention(call), arguments.result_argument(result)
     _native.cpu_graph_attention_rows(
-        native_graph_attention(call), kernels.csr.view, kernels.row_ids, result_argument(result), grads,
-        torch.get_num_threads(),
-    )  # fmt: skip
+        problem, kernels.csr.view, kernels.row_ids, found, grads, torch.get_num_threads()
+    )
     return edges[:, :, 0]
 
 
@@ -175,17 +158,17 @@ def graph_backward(
     operand, heads, threads = call.operand, call.heads, torch.get_num_threads()
     needed = dict(zip(Arrays._fields, needs, strict=True))
     edges, new = _new_edges(call), _new_grads(call, needed)
-    grad_mapped = None if grad_mapped is None else rounded(grad_mapped, operand.precision)
+    grad_mapped = None if grad_mapped is None else arguments.rounded(grad_mapped, operand.precision)
     ready = call.rounded()
-    problem = native_graph_attention(ready)
-    grads = graph_grads_argument(
+    problem = arguments.native_graph_attention(ready)
+    grads = arguments.graph_grads_argument(
         heads, edges, **{**new._asdict(), "mapped": grad_mapped},
-        out=rounded(grad_out, operand.precision),
+        out=arguments.rounded(grad_out, operand.precision),
         weights=None if grad_weights is None else grad_weights.float(),
     )  # fmt: skip
     kernels = operand.kernels
     _native.cpu_graph_attention_rows(
-        problem, kernels.csr.view, kernels.row_ids, result_argument(result), grads, threads
+        problem, kernels.csr.view, kernels.row_ids, arguments.result_argument(result), grads, threads
     )
     if new.k is not None or new.v is not None:
         back = operand.T.kernels
@@ -194,4 +177,4 @@ def graph_backward(
         )
     if needed["mapped"]:
         new = new._replace(mapped=_mapped_grad(call, edges, ready.arrays.mapped_q, grad_mapped))
-    return of_all_heads(new, call.arrays)
+    return arguments.of_all_heads(new, call.arrays)

@@ -12,19 +12,8 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.formats import BlockedMatrix
-from gnnsparse.ops.attention import quantized
-from gnnsparse.ops.attention.arguments import (
-    AttentionCall,
-    Grads,
-    Needs,
-    contiguous_edges,
-    empty_grads,
-    empty_heads,
-    grads_argument,
-    heads_argument,
-    native_attention,
-    vectorized,
-)
+from gnnsparse.ops.attention import arguments, quantized
+from gnnsparse.ops.attention.arguments import AttentionCall, Grads, Needs
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan
 from gnnsparse.plan.attention import dkv_partial_bytes
 from gnnsparse.plan.work import WorkList
@@ -88,26 +77,25 @@ def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
 
 def _readable(call: AttentionCall) -> AttentionCall:
     storage = call.operand.precision.storage
-    q, k, v = (vectorized(x, storage) for x in (call.q, call.k, call.v))
-    return replace(call, q=q, k=k, v=v, bias=contiguous_edges(call.bias))
+    q, k, v = (arguments.vectorized(x, storage) for x in (call.q, call.k, call.v))
+    return replace(call, q=q, k=k, v=v, bias=arguments.contiguous_edges(call.bias))
 
 
 def forward(call: AttentionCall, plan: AttentionPlan, in_bytes: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the results of `schema.run_forward`; with `in_bytes` k and v are stored in 8 bits for it."""
     kernels, width, device, gpu = call.operand.kernels, call.v.shape[3], call.q.device, path()
-    out = empty_heads(call.q, width)
+    out = arguments.empty_heads(call.q, width)
     stats = torch.empty(*call.q.shape[:3], 2, dtype=torch.float32, device=device)
     with gpu.current(device):
         of = _panel_pass(kernels, plan)
         partial = of.workspace(call.heads, (width,), device)
-        result = _native.AttentionRows(heads_argument(out), stats)
+        result = _native.AttentionRows(arguments.heads_argument(out), stats)
         if in_bytes:
-            problem = quantized.native_attention(replace(call, bias=contiguous_edges(call.bias)))
+            problem = quantized.native_attention(replace(call, bias=arguments.contiguous_edges(call.bias)))
             gpu.native.cuda_attention_quantized(problem, *of.head, partial, result, kernels.streams.current())
         else:
-            gpu.native.cuda_attention_panel(
-                native_attention(_readable(call)), *of.head, partial, result, kernels.streams.current()
-            )
+            plain = arguments.native_attention(_readable(call))
+            gpu.native.cuda_attention_panel(plain, *of.head, partial, result, kernels.streams.current())
     return out, stats
 
 
@@ -116,14 +104,14 @@ def backward(
     grad_out: torch.Tensor, needs: Needs,
 ) -> Grads:  # fmt: skip
     """Compute the gradients of `schema.run_backward`, that of the bias in float32."""
-    operand, device, gpu, found = call.operand, call.q.device, path(), empty_grads(call, needs)
+    operand, device, gpu, found = call.operand, call.q.device, path(), arguments.empty_grads(call, needs)
     with gpu.current(device):
-        call, grad = _readable(call), vectorized(grad_out, operand.precision.storage)
+        call, grad = _readable(call), arguments.vectorized(grad_out, operand.precision.storage)
         floats = call.heads * call.q.shape[2] * _native.ROW_STATS_FLOATS
         row_stats = torch.empty(floats, dtype=torch.float32, device=device)
         # The statistics with delta, which the pass over rows writes and that over columns reads.
-        given = _native.AttentionRows(heads_argument(out), stats.contiguous(), row_stats)
-        problem, grads = native_attention(call), grads_argument(grad, found)
+        given = _native.AttentionRows(arguments.heads_argument(out), stats.contiguous(), row_stats)
+        problem, grads = arguments.native_attention(call), arguments.grads_argument(grad, found)
         widths, stream = (call.q.shape[3], call.v.shape[3]), operand.kernels.streams.current()
 
         def run(kernel: Any, kernels: KernelCache, plan: AttentionPlan, results: int, *others: Any) -> None:

@@ -5,25 +5,13 @@ It stands alone as one of the backends, which schema.py chooses among and tests 
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops.attention import unfused
-from gnnsparse.ops.attention.arguments import (
-    Arrays,
-    AttentionCall,
-    Grads,
-    GraphCall,
-    Needs,
-    Result,
-    empty_heads,
-    graph_grads_argument,
-    native_graph_attention,
-    nodes_argument,
-    of_all_heads,
-    result_argument,
-    vectorized,
-)
+from gnnsparse.ops.attention import arguments, unfused
+from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.plan.attention import rows_per_warp, tiles_are_faster
 from gnnsparse.plan.gpu_records.record import AttentionRates, record_for
@@ -35,7 +23,7 @@ __all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weig
 
 
 def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    return None if x is None else vectorized(x, dtype)
+    return None if x is None else arguments.vectorized(x, dtype)
 
 
 def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tensor:
@@ -47,24 +35,19 @@ def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tens
 
 def _laid_out(call: GraphCall) -> GraphCall:
     """Return the call with its tensors as the kernels read them."""
-    a, storage = call.arrays, call.operand.precision.storage
-    mapped = None if a.mapped is None else vectorized(a.mapped[:, None], storage)[:, 0]
+    storage = call.operand.precision.storage
+    numbers = ("att", "bias", *(("q", "k", "features") if call.score == "additive" else ()))
 
-    def of_scores(x: torch.Tensor | None) -> torch.Tensor | None:
-        if call.score != "additive":
-            return _aligned(x, storage)
-        return None if x is None else x.float()
+    def laid_out(name: str, x: Any) -> torch.Tensor | None:
+        if x is None or name in numbers:
+            return None if x is None else x.float()
+        return _aligned(x[:, None], storage)[:, 0] if name == "mapped" else _aligned(x, storage)
 
-    arrays = Arrays(
-        of_scores(a.q), of_scores(a.k), vectorized(a.v, storage), None if a.att is None else a.att.float(),
-        None if a.bias is None else a.bias.float(), of_scores(a.features), _aligned(a.gate, storage), mapped,
-        _aligned(a.mapped_q, storage),
-    )  # fmt: skip
-    return call._replace(arrays=arrays)
+    return call._replace(arrays=Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items())))
 
 
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
-    return Result(vectorized(result.out, storage), _aligned(result.mapped, storage), result.stats)
+    return Result(arguments.vectorized(result.out, storage), _aligned(result.mapped, storage), result.stats)
 
 
 def _fits(call: GraphCall) -> bool:
@@ -140,9 +123,8 @@ def graph_forward(call: GraphCall) -> Result:
     with gpu.current(v.device):
         call = _laid_out(call)
         work, _ = _rows(kernels, call, tiles)
-        gpu.native.cuda_graph_attention(
-            native_graph_attention(call), work, result_argument(result), kernels.streams.current()
-        )
+        problem, found = arguments.native_graph_attention(call), arguments.result_argument(result)
+        gpu.native.cuda_graph_attention(problem, work, found, kernels.streams.current())
     return result
 
 
@@ -150,14 +132,14 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
     """Compute the weights after dropout, float32 [nnz, H]."""
     if not _fits(call):
         with torch.no_grad():
-            return unfused.graph_weights(call)
+            return unfused.graph_forward(call)[1]
     v, storage = call.arrays.v, call.operand.precision.storage
     # The pass over rows gives the weights beside the gradients, which are not read here.
     zeros = torch.zeros_like(v[:1, :1]).expand(call.operand.shape[0], call.heads, -1)
     inner = torch.zeros(1, 1, dtype=torch.float32, device=v.device).expand(result.stats.shape[:2])
     with path().current(v.device):
         passes = _Backward(_laid_out(call), dict.fromkeys(Arrays._fields, False), tiles=False)
-        result, zeros = _laid_out_result(result, storage), vectorized(zeros, storage)
+        result, zeros = _laid_out_result(result, storage), arguments.vectorized(zeros, storage)
         edges, _ = passes.rows(result, out=zeros, inner=inner)
     return edges[..., 0]
 
@@ -167,7 +149,7 @@ class _Backward:
 
     def __init__(self, call: GraphCall, needs: dict[str, bool], tiles: bool) -> None:
         self.call, self.needs, self.tiles = call, needs, tiles
-        self._problem = native_graph_attention(call)
+        self._problem = arguments.native_graph_attention(call)
 
     def _numbers(self, rows: int, width: int) -> torch.Tensor:
         device = self.call.operand.device
@@ -211,8 +193,8 @@ class _Backward:
             name: getattr(found, name) for name in ("q", "att", "bias", "features", "gate", "mapped_q")
         }
         path().native.cuda_graph_attention_rows(
-            self._problem, work, result_argument(result),
-            graph_grads_argument(call.heads, edges, **given, **written),
+            self._problem, work, arguments.result_argument(result),
+            arguments.graph_grads_argument(call.heads, edges, **given, **written),
             call.operand.kernels.streams.current(),
         )  # fmt: skip
         if additive and self.needs["features"]:
@@ -223,10 +205,10 @@ class _Backward:
         """Run the pass over columns: the gradients of k and v."""
         operand, found = self.call.operand, {name: self._like(name) for name in ("k", "v")}
         if found["k"] is not None or found["v"] is not None:
+            grads = arguments.graph_grads_argument(self.call.heads, edges, out=grad, **found)
             path().native.cuda_graph_attention_columns(
-                self._problem, _rows(operand.T.kernels, self.call, self.tiles)[0],
-                graph_grads_argument(self.call.heads, edges, out=grad, **found), operand.transpose_map,
-                operand.kernels.streams.current(),
+                self._problem, _rows(operand.T.kernels, self.call, self.tiles)[0], grads,
+                operand.transpose_map, operand.kernels.streams.current(),
             )  # fmt: skip
         return found
 
@@ -236,8 +218,8 @@ class _Backward:
         if mapped is None or not self.needs["mapped"]:
             return None
         found = mapped.new_empty(mapped.shape)
-        grads = graph_grads_argument(self.call.heads, edges, mapped=grad_mapped)
-        grads.of_mapped = nodes_argument(found[:, None], 1)
+        grads = arguments.graph_grads_argument(self.call.heads, edges, mapped=grad_mapped)
+        grads.of_mapped = arguments.nodes_argument(found[:, None], 1)
         path().native.cuda_graph_attention_mapped(
             self._problem, _rows(kernels, self.call, tiles=False)[0], grads, kernels.streams.current()
         )
@@ -255,7 +237,7 @@ def graph_backward(
     tiles = grad_weights is None and _takes_tiles(call, False)
     with path().current(grad_out.device):
         call = _laid_out(call)
-        grad_out, grad_mapped = vectorized(grad_out, storage), _aligned(grad_mapped, storage)
+        grad_out, grad_mapped = arguments.vectorized(grad_out, storage), _aligned(grad_mapped, storage)
         grad_weights = None if grad_weights is None else grad_weights.float()
         # The kernels compute the inner sums themselves unless the weights have a gradient, or they would
         # read a rounded result. Without softmax there are none.
@@ -269,7 +251,7 @@ def graph_backward(
             mapped=grad_mapped,
         )  # fmt: skip
         of_columns, mapped = passes.columns(edges, grad_out), passes.of_mapped(edges, grad_mapped)
-        return of_all_heads(found._replace(**of_columns, mapped=mapped), given)
+        return arguments.of_all_heads(found._replace(**of_columns, mapped=mapped), given)
 
 
 # `attention` by these kernels: batch entries and heads are heads of nodes.
@@ -288,7 +270,7 @@ def _from_nodes(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 def _ordered(x: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     """Return [B, H, n, d] in the dtype and memory order of `like`, a copy if it has another."""
     in_order = (x.stride(1) < x.stride(2)) == (like.stride(1) < like.stride(2)) or 1 in x.shape[1:3]
-    return x.to(like.dtype) if in_order else empty_heads(like, x.shape[3]).copy_(x)
+    return x.to(like.dtype) if in_order else arguments.empty_heads(like, x.shape[3]).copy_(x)
 
 
 def _graph_call(call: AttentionCall) -> GraphCall:

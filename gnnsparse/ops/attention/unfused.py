@@ -15,16 +15,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.ops.attention.arguments import (
-    Arrays,
-    AttentionCall,
-    Grads,
-    GraphCall,
-    Needs,
-    Result,
-    empty_grads,
-    empty_heads,
-)
+from gnnsparse.ops.attention import arguments
+from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 from gnnsparse.ops.attention.philox import keeps
 from gnnsparse.ops.attention.quantized import differentiable
 from gnnsparse.ops.products import sddmm, spmm
@@ -33,7 +25,7 @@ from gnnsparse.ops.softmax import edge_softmax, softmax_grad
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.kernel_cache import KernelCache
 
-__all__ = ["backward", "by_operations", "forward", "graph_backward", "graph_forward", "graph_weights"]
+__all__ = ["backward", "by_operations", "forward", "graph_backward", "graph_forward"]
 
 _MASKED = float("-inf")
 
@@ -130,7 +122,7 @@ def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) ->
 def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
     """Compute the results of `schema.run_forward` head by head."""
     a, q = call.operand.unquantized, call.q
-    out = empty_heads(q, call.v.shape[-1])
+    out = arguments.empty_heads(q, call.v.shape[-1])
     stats = torch.empty(*q.shape[:3], 2, dtype=torch.float32, device=q.device)
     for head in _heads(call):
         p = edge_softmax(a, head.scores)
@@ -143,7 +135,7 @@ def forward(call: AttentionCall) -> tuple[torch.Tensor, torch.Tensor]:
 def backward(call: AttentionCall, grad_out: torch.Tensor, needs: Needs) -> Grads:
     """Compute the gradients of `schema.run_backward` head by head, that of the bias in float32."""
     a = call.operand.unquantized
-    dq, dk, dv, dbias = empty_grads(call, needs)
+    dq, dk, dv, dbias = arguments.empty_grads(call, needs)
     for head in _heads(call):
         p = edge_softmax(a, head.scores)
         grad = grad_out[head.at].float()
@@ -231,11 +223,6 @@ def graph_forward(call: GraphCall) -> tuple[Result, torch.Tensor]:
     if mapped is not None and call.to_values:
         of_mapped = sums(weights[..., None] * mapped).to(a.v.dtype)
     return Result(out, of_mapped, stats), weights
-
-
-def graph_weights(call: GraphCall) -> torch.Tensor:
-    """Compute the weights after dropout, float32 or float64 [nnz, H]."""
-    return graph_forward(call)[1]
 
 
 def graph_backward(
