@@ -8,13 +8,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.nn.adjacency import (
-    AdjacencyMemo,
-    Preparation,
-    Recipe,
-    check_edge_weight,
-    check_precision,
-)
+from gnnsparse.nn.adjacency import AdjacencyMemo, Preparation, Recipe, check_edge_weight, check_precision
 from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision

@@ -169,13 +169,9 @@ class KeyValueCache:
                 bad_value(name, f"has shape {tuple(x.shape)}; accepted: {wanted}")
             if old is None:
                 continue
-            had, has = (old.shape[0], old.shape[1], old.shape[3]), (x.shape[0], x.shape[1], x.shape[3])
-            if had != has or old.dtype != x.dtype or old.device != x.device:
-                bad_value(
-                    name,
-                    f"is {has[0]} x {has[1]} heads x {has[2]}, {x.dtype} on {x.device}; accepted: {had[0]} x "
-                    f"{had[1]} heads x {had[2]}, {old.dtype} on {old.device}, as in earlier calls",
-                )
+            same_sizes = old.shape[:2] == x.shape[:2] and old.shape[3] == x.shape[3]
+            if not same_sizes or old.dtype != x.dtype or old.device != x.device:
+                bad_value(name, f"is {_kind(x)}; accepted: {_kind(old)}, as in earlier calls")
 
     def _read_lengths(self, lengths: Any, batch: int, count: int) -> torch.Tensor:
         """Return how many tokens each sequence gets, [batch], or [1] if all get as many."""
@@ -272,6 +268,10 @@ class KeyValueCache:
         if bool(has_keys.all()):
             return out
         return out.masked_fill(~has_keys[:, None, :, None].to(q.device), 0)
+
+
+def _kind(x: torch.Tensor) -> str:
+    return f"{x.shape[0]} x {x.shape[1]} heads x {x.shape[3]}, {x.dtype} on {x.device}"
 
 
 def _integers(name: str, value: Any) -> torch.Tensor:

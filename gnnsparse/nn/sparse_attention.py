@@ -13,7 +13,6 @@ from gnnsparse.nn.attention_edges import (
     AttentionEdges,
     Given,
     LayerPatterns,
-    edge_bias,
     read_call,
     refuse_beside_nested,
     weights_of,
@@ -24,7 +23,7 @@ from gnnsparse.patterns.operands import attend
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["Sequences", "SparseAttention", "edge_bias", "is_nested"]
+__all__ = ["Sequences", "SparseAttention", "is_nested"]
 
 
 def is_nested(x: Any) -> bool:

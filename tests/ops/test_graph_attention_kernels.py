@@ -278,30 +278,20 @@ def test_derivatives_where_functions_have_a_kink(terms: dict[str, Any]) -> None:
 @all_terms
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_what_is_masked_is_not_read(terms: dict[str, Any], is_causal: bool) -> None:
-    """NaN and infinity of sources that no edge may see change nothing, in results and gradients."""
+    """NaN and infinity of sources that no edge may see, and of a target without edges, change nothing."""
     a = CPU.make(random_graph(40, 40, 0.3))
     case = make_graph_case(a, 9, is_causal=is_causal, **{**terms, "bias": 1})
     row, column = a.indices()
     sources = torch.arange(40) == 39 if is_causal else torch.arange(40) % 4 == 1
-    hidden = sources[column] | (column > row) if is_causal else sources[column]
-    case.arrays.bias.masked_fill_(sources[column][:, None], float("-inf"))
-    broken = {}
-    for name in ("k", "v", "features", "gate", "mapped"):
+    targets = torch.arange(40) == 4
+    masked = sources[column] | targets[row]
+    hidden = masked | (column > row) if is_causal else masked
+    case.arrays.bias.masked_fill_(masked[:, None], float("-inf"))
+    of_nodes, broken = {"q": targets, "mapped_q": targets, "k": sources, "v": sources}, {}
+    for name in ("q", "mapped_q", "k", "v", "features", "gate", "mapped"):
         if (x := getattr(case.arrays, name)) is not None:
             broken[name] = x.clone()
-            broken[name][sources if name in "kv" else hidden] = math.nan if name != "v" else math.inf
-    CPU.repeats(a, case, case.with_arrays(**broken))
-
-
-@pytest.mark.parametrize("terms", [{"mapped": 4}, {"score": "gatv2", "features": 3}, {"gate": 3}], ids=str)
-def test_masked_rows_may_hold_nan(terms: dict[str, Any]) -> None:
-    """A query whose edges are all masked gives zeros, whatever it and its gradient are."""
-    a = CPU.make(random_graph(30, 20, 0.4))
-    case = make_graph_case(a, 6, bias=1, **terms)
-    case.arrays.bias[a.indices()[0] == 4] = float("-inf")
-    broken = {name: x.clone() for name in ("q", "mapped_q") if (x := getattr(case.arrays, name)) is not None}
-    for x in broken.values():
-        x[4] = float("nan")
+            broken[name][of_nodes.get(name, hidden)] = math.nan if name != "v" else math.inf
     CPU.repeats(a, case, case.with_arrays(**broken))
 
 

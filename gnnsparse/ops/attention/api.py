@@ -9,18 +9,11 @@ import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
 from gnnsparse.ops.arguments import FLOATS, check_fits, check_operand, resolve_impl
+from gnnsparse.ops.attention import schema
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
 from gnnsparse.ops.attention.edges import from_coo, to_coo
 from gnnsparse.ops.attention.philox import draw_seed
-from gnnsparse.ops.attention.schema import (
-    Outputs,
-    outputs_of,
-    recorded,
-    recorded_graph,
-    require_rows,
-    run_forward,
-    run_graph,
-)
+from gnnsparse.ops.attention.schema import Outputs
 from gnnsparse.ops.attention.unfused import by_operations, graph_forward
 from gnnsparse.ops.dispatch import direct, is_plain, needs_grad
 from gnnsparse.ops.segments import inverse_lengths
@@ -192,7 +185,7 @@ def attention(
     as_unfused = return_weights or fused is False or kind == "reference" or in_transform
     as_is = records and len(leading) < 2 and not as_unfused and fused is None and plan is None
     if as_is and q.dim() == k.dim() == v.dim() and q.shape[:-2] == k.shape[:-2] == v.shape[:-2]:
-        return recorded(q, k, v, bias, seed, A, factor, p, is_causal, None)[0]
+        return schema.recorded(q, k, v, bias, seed, A, factor, p, is_causal, None)[0]
     call = AttentionCall(
         A, to_heads(q, leading), to_heads(k, leading), to_heads(v, leading), bias, seed, factor, p, is_causal
     )
@@ -208,9 +201,9 @@ def attention(
     if not native:
         out, _ = torch.ops.gnnsparse.attention(*tensors, A.handle, *options)
     elif records:
-        out, _ = recorded(*tensors, A, *options, plan)
+        out, _ = schema.recorded(*tensors, A, *options, plan)
     else:
-        out, _ = run_forward(call, plan)
+        out, _ = schema.run_forward(call, plan)
     return out if out.shape == shape else out.reshape(shape)
 
 
@@ -437,13 +430,13 @@ def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
     tensors, options = (*call.arrays, call.seed), (*call.options, wants_weights)
     found: Outputs
     if impl == "reference" or (native and not is_eager()):
-        found = outputs_of(*graph_forward(call))
+        found = schema.outputs_of(*graph_forward(call))
     elif not native:
         found = torch.ops.gnnsparse.graph_attention(*tensors, call.operand.handle, *options)
     elif needs_grad(*call.arrays):
-        found = recorded_graph(*tensors, call.operand, *options)
+        found = schema.recorded_graph(*tensors, call.operand, *options)
     else:
-        found = run_graph(call, wants_weights)
+        found = schema.run_graph(call, wants_weights)
     return found
 
 
@@ -570,7 +563,7 @@ def graph_attention(
     if kind != "reference" and not return_weights and _suits_attention(call):
         return _as_attention(call, impl)
     if kind != "reference":
-        require_rows(A)
+        schema.require_rows(A)
     if p > 0:
         call = call._replace(seed=draw_seed(A.device))
     out, mapped, _, weights = _output(call, kind, return_weights)

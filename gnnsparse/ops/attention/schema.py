@@ -25,14 +25,7 @@ from gnnsparse.ops.attention.arguments import (
     four_dimensions,
 )
 from gnnsparse.ops.attention.quantized import dequantized, takes_bytes
-from gnnsparse.ops.dispatch import (
-    check_operator_tensor,
-    direct,
-    is_plain,
-    needs_grad,
-    operand_at,
-    register,
-)
+from gnnsparse.ops.dispatch import check_operator_tensor, direct, is_plain, needs_grad, operand_at, register
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, CsrAttentionPlan, Plan, UnfusedPlan
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, materialised
