@@ -12,19 +12,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.ops import heads
-from gnnsparse.ops.dispatch import (
-    Operation,
-    call,
-    check_operator_tensor,
-    gradient,
-    is_plain,
-    native_or_composed,
-    operand_at,
-    operand_of_product,
-    register,
-    row_of_heads,
-)
+from gnnsparse.ops import dispatch, heads
 from gnnsparse.plan import Plan
 from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
@@ -39,11 +27,12 @@ def spmm_max(
     """Compute the maximum or minimum; values None are A's weights, or [nnz, heads] with x [k, heads, d]."""
     a.kernels.require("reduce", "a max" if largest else "a min", None)
     bind = lambda: partial(heads.spmm_max, a.kernels, largest=largest, plan=plan)  # noqa: E731
-    y: torch.Tensor = call(_SpmmMax, torch.ops.gnnsparse.spmm_max, a, (x, values), bind, (largest,))[0]
+    operator = torch.ops.gnnsparse.spmm_max
+    y: torch.Tensor = dispatch.call(_SpmmMax, operator, a, (x, values), bind, (largest,))[0]
     return y
 
 
-class _SpmmMax(Operation):
+class _SpmmMax(dispatch.Operation):
     name = "spmm_max"
 
     @staticmethod
@@ -57,7 +46,7 @@ class _SpmmMax(Operation):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         x, values = inputs[:2]
         ctx.mark_non_differentiable(output[1])
-        ctx.operand, ctx.x_dtype = operand_at(inputs[2]), x.dtype
+        ctx.operand, ctx.x_dtype = dispatch.operand_at(inputs[2]), x.dtype
         needs_x = values is not None and values.requires_grad
         ctx.save_for_backward(x if needs_x else None, values, output[1])
 
@@ -66,9 +55,9 @@ class _SpmmMax(Operation):
     def backward(ctx: Any, grad: torch.Tensor, _: Any) -> Any:
         """Compute the gradients of x and of the values: sums of what each nonzero has given."""
         saved = x, values, _ = alive(ctx.saved_tensors)
-        grad = gradient("spmm", grad)
+        grad = dispatch.gradient("spmm", grad)
         native, composed = lambda: _grads(ctx, grad, *saved), lambda: _composed_grads(ctx, grad, *saved)
-        grads = native_or_composed((grad, x, values), native, composed)
+        grads = dispatch.native_or_composed((grad, x, values), native, composed)
         return *grads, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
@@ -77,7 +66,7 @@ def _grads(
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Compute the gradients by kernels, or by the operators that stand for them."""
     grad_x = grad_values = None
-    if is_plain(grad, x, values):
+    if dispatch.is_plain(grad, x, values):
         grad, of_x, of_values, operand = materialised(grad), _grad_of_x, _grad_of_values, ctx.operand
     else:
         ops, operand = torch.ops.gnnsparse, ctx.operand.handle
@@ -154,7 +143,7 @@ def _weights_at(operand: SparseOperand, values: torch.Tensor | None, argmax: tor
 
 
 def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    operand = operand_of_product(x, values, handle)
+    operand = dispatch.operand_of_product(x, values, handle)
     operand.kernels.require("operand", "a maximum or minimum", None)
     return operand
 
@@ -164,14 +153,14 @@ def _of_grad(
     x: torch.Tensor | None = None,
 ) -> SparseOperand:  # fmt: skip
     """Return the operand, after checking the gradient [m, n] or [m, heads, d], and what goes with it."""
-    operand = operand_at(handle)
+    operand = dispatch.operand_at(handle)
     operand.kernels.require("operand", "a maximum or minimum", None)
-    check_operator_tensor("grad", grad, operand, row_of_heads(grad, operand.shape[0]))
-    check_operator_tensor("argmax", argmax, operand, tuple(grad.shape), (torch.int32,))
+    dispatch.check_operator_tensor("grad", grad, operand, dispatch.row_of_heads(grad, operand.shape[0]))
+    dispatch.check_operator_tensor("argmax", argmax, operand, tuple(grad.shape), (torch.int32,))
     if values is not None:
-        check_operator_tensor("values", values, operand, (operand.nnz, *grad.shape[1:-1]))
+        dispatch.check_operator_tensor("values", values, operand, (operand.nnz, *grad.shape[1:-1]))
     if x is not None:
-        check_operator_tensor("x", x, operand, (operand.shape[1], *grad.shape[1:]))
+        dispatch.check_operator_tensor("x", x, operand, (operand.shape[1], *grad.shape[1:]))
     return operand
 
 
@@ -192,19 +181,19 @@ def _fake_values_grad(grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor,
     return grad.new_empty(_of_grad(grad, argmax, operand, x=x).nnz, *grad.shape[1:-1])
 
 
-register(
+dispatch.register(
     "spmm_max(Tensor x, Tensor? values, int operand, bool largest) -> (Tensor, Tensor)",
     _run,
     _fake,
     _SpmmMax.setup_context,
     _SpmmMax.backward,
 )
-register(
+dispatch.register(
     "spmm_max_grad(Tensor grad, Tensor argmax, Tensor? values, int operand) -> Tensor",
     lambda grad, argmax, values, a: _grad_of_x(grad, argmax, values, _of_grad(grad, argmax, a, values)),
     _fake_grad,
 )
-register(
+dispatch.register(
     "spmm_max_values_grad(Tensor grad, Tensor x, Tensor argmax, int operand) -> Tensor",
     lambda grad, x, argmax, a: _grad_of_values(grad, x, argmax, _of_grad(grad, argmax, a, x=x)),
     _fake_values_grad,

@@ -9,24 +9,9 @@ import torch
 from torch.compiler import is_compiling
 
 from gnnsparse.errors import bad_value, check_choice, check_integer
-from gnnsparse.ops import reference
+from gnnsparse.ops import dispatch, reference
 from gnnsparse.ops.arguments import check_edges, check_features, check_operand, resolve_impl
-from gnnsparse.ops.dispatch import (
-    Operation,
-    call,
-    check_operator_tensor,
-    direct,
-    divide_by_counts,
-    form_of,
-    gradient,
-    needs_grad,
-    operand_at,
-    operand_of_product,
-    refuse_batch,
-    register,
-    row_of_heads,
-    transpose_values,
-)
+from gnnsparse.ops.dispatch import direct, form_of, needs_grad
 from gnnsparse.ops.maximum import spmm_max
 from gnnsparse.ops.quantization import exact_rounded, fake_quantized
 from gnnsparse.ops.sddmm_kernels import bind_sddmm
@@ -146,7 +131,8 @@ def spmm(
     if reduce in ("max", "min"):
         return spmm_max(A, x, values, reduce == "max", plan)
     bind = lambda: bind_spmm(A.kernels, x, values, plan, mean, seed)  # noqa: E731
-    result: torch.Tensor = call(_Spmm, torch.ops.gnnsparse.spmm, A, (x, values), bind, (mean,), (seed,), form)
+    operator = torch.ops.gnnsparse.spmm
+    result: torch.Tensor = dispatch.call(_Spmm, operator, A, (x, values), bind, (mean,), (seed,), form)
     return result
 
 
@@ -182,7 +168,7 @@ def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
         bad_value("seed", f"got {seed} with reduce={reduce!r}, which stores no 8 bits; accepted: None")
 
 
-class _Spmm(Operation):
+class _Spmm(dispatch.Operation):
     name = "spmm"
 
     @staticmethod
@@ -194,7 +180,7 @@ class _Spmm(Operation):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         x, values, operand, ctx.mean, _ = inputs
-        ctx.operand, ctx.x_dtype, ctx.weighted = operand_at(operand), x.dtype, values is not None
+        ctx.operand, ctx.x_dtype, ctx.weighted = dispatch.operand_at(operand), x.dtype, values is not None
         if values is not None:
             ctx.save_for_backward(x if values.requires_grad else None, values)
 
@@ -207,16 +193,16 @@ class _Spmm(Operation):
         of one that was rounded to 16.
         """
         operand: SparseOperand = ctx.operand.unquantized
-        refuse_batch("spmm", grad)
+        dispatch.refuse_batch("spmm", grad)
         if ctx.mean:
-            grad = divide_by_counts(operand, grad)
+            grad = dispatch.divide_by_counts(operand, grad)
         if not ctx.weighted:
             return _transposed_product(operand.T, grad).to(ctx.x_dtype), None, None, None, None
         grad = grad.contiguous()
         x, values = alive(ctx.saved_tensors)
         grad_x = grad_values = None
         if ctx.needs_input_grad[0]:
-            grad_x = spmm(operand.T, grad, transpose_values(operand, values)).to(ctx.x_dtype)
+            grad_x = spmm(operand.T, grad, dispatch.transpose_values(operand, values)).to(ctx.x_dtype)
         if ctx.needs_input_grad[1]:
             grad_values = sddmm(operand, grad, x).to(values.dtype)
         return grad_x, grad_values, None, None, None
@@ -254,9 +240,9 @@ class _LaunchedSpmm(torch.autograd.Function):
     @ranged("spmm_backward")
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         operand: SparseOperand = ctx.operand.unquantized
-        refuse_batch("spmm", grad)
+        dispatch.refuse_batch("spmm", grad)
         if ctx.mean:
-            grad = divide_by_counts(operand, grad)
+            grad = dispatch.divide_by_counts(operand, grad)
         return _transposed_product(operand.T, grad), None, None
 
 
@@ -265,7 +251,7 @@ _recorded = direct(_LaunchedSpmm)
 
 
 def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> SparseOperand:
-    operand = operand_of_product(x, values, handle)
+    operand = dispatch.operand_of_product(x, values, handle)
     if x.dim() == 3 and values is None:
         bad_value("x", "has 3 dimensions; accepted: 2, where no values of its heads are given")
     return operand
@@ -277,16 +263,12 @@ def _run(
     return bind_spmm(_of_features(x, values, operand).kernels, x, values, None, mean, seed)(x, values)
 
 
-def _fake(
-    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
-) -> torch.Tensor:
-    return x.new_empty(_of_features(x, values, operand).shape[0], *x.shape[1:])
-
-
-register(
+dispatch.register(
     "spmm(Tensor x, Tensor? values, int operand, bool mean=False, int? seed=None) -> Tensor",
     _run,
-    _fake,
+    lambda x, values, a, mean=False, seed=None: x.new_empty(
+        _of_features(x, values, a).shape[0], *x.shape[1:]
+    ),
     _Spmm.setup_context,
     _Spmm.backward,
 )
@@ -364,13 +346,13 @@ def sddmm(
     A.kernels.require("A", "sddmm", "sddmm")
     if q.dim() == 3 and q.shape[1] == 1:
         return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]
-    result: torch.Tensor = call(
+    result: torch.Tensor = dispatch.call(
         _Sddmm, torch.ops.gnnsparse.sddmm, A, (q, k), lambda: bind_sddmm(A.kernels, q, plan), form=form
     )
     return result
 
 
-class _Sddmm(Operation):
+class _Sddmm(dispatch.Operation):
     name = "sddmm"
 
     @staticmethod
@@ -380,7 +362,7 @@ class _Sddmm(Operation):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
         q, k = inputs[:2]
-        ctx.operand = operand_at(inputs[2])
+        ctx.operand = dispatch.operand_at(inputs[2])
         ctx.save_for_backward(q, k)
 
     @staticmethod
@@ -389,11 +371,11 @@ class _Sddmm(Operation):
         """Compute dQ = S K and dK = S^T Q, where the values of S are the gradient of the scores."""
         q, k = alive(ctx.saved_tensors)
         operand: SparseOperand = ctx.operand.unquantized
-        grad = gradient("sddmm", grad)
+        grad = dispatch.gradient("sddmm", grad)
         grad_q = spmm(operand, k, grad).to(q.dtype) if ctx.needs_input_grad[0] else None
         grad_k = None
         if ctx.needs_input_grad[1]:
-            grad_k = spmm(operand.T, q, transpose_values(operand, grad)).to(k.dtype)
+            grad_k = spmm(operand.T, q, dispatch.transpose_values(operand, grad)).to(k.dtype)
         return grad_q, grad_k, *[None] * (len(ctx.needs_input_grad) - 2)
 
 
@@ -402,14 +384,14 @@ _sddmm_with_grad = direct(_Sddmm)
 
 
 def _of_rows(q: torch.Tensor, k: torch.Tensor, handle: int) -> SparseOperand:
-    operand = operand_at(handle)
+    operand = dispatch.operand_at(handle)
     operand.kernels.require("operand", "sddmm", "sddmm")
-    check_operator_tensor("q", q, operand, row_of_heads(q, operand.shape[0]))
-    check_operator_tensor("k", k, operand, (operand.shape[1], *q.shape[1:]))
+    dispatch.check_operator_tensor("q", q, operand, dispatch.row_of_heads(q, operand.shape[0]))
+    dispatch.check_operator_tensor("k", k, operand, (operand.shape[1], *q.shape[1:]))
     return operand
 
 
-register(
+dispatch.register(
     "sddmm(Tensor q, Tensor k, int operand) -> Tensor",
     lambda q, k, operand: bind_sddmm(_of_rows(q, k, operand).kernels, q)(q, k),
     lambda q, k, operand: q.new_empty(_of_rows(q, k, operand).nnz, *q.shape[1:-1]),

@@ -8,18 +8,8 @@ from typing import Any
 import torch
 
 from gnnsparse import _native
-from gnnsparse.ops import reference
+from gnnsparse.ops import dispatch, reference
 from gnnsparse.ops.arguments import check_edges, check_operand, resolve_impl
-from gnnsparse.ops.dispatch import (
-    Operation,
-    call,
-    check_operator_tensor,
-    gradient,
-    is_plain,
-    native_or_composed,
-    operand_at,
-    register,
-)
 from gnnsparse.plan.gpu_records.record import record_for
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import alive, materialised
@@ -69,7 +59,7 @@ def edge_softmax(
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
     A.kernels.require("A", "edge_softmax", "sddmm")
     bind, operator = lambda: partial(softmax, A.kernels), torch.ops.gnnsparse.edge_softmax
-    result: torch.Tensor = call(_EdgeSoftmax, operator, A, (scores,), bind)
+    result: torch.Tensor = dispatch.call(_EdgeSoftmax, operator, A, (scores,), bind)
     return result
 
 
@@ -115,7 +105,7 @@ def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tens
     return (p * (d - inner[row])).to(weights.dtype)
 
 
-class _EdgeSoftmax(Operation):
+class _EdgeSoftmax(dispatch.Operation):
     name = "edge_softmax"
 
     @staticmethod
@@ -124,7 +114,7 @@ class _EdgeSoftmax(Operation):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.operand = operand_at(inputs[1])
+        ctx.operand = dispatch.operand_at(inputs[1])
         ctx.save_for_backward(output)
 
     @staticmethod
@@ -132,31 +122,30 @@ class _EdgeSoftmax(Operation):
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         """Compute ds = p (dp - sum of p dp over the row) for the softmax p of the scores s."""
         (weights,), operand = alive(ctx.saved_tensors), ctx.operand
-        grad = gradient("edge_softmax", grad)
+        grad = dispatch.gradient("edge_softmax", grad)
 
         def native() -> torch.Tensor:
-            if is_plain(weights, grad):
+            if dispatch.is_plain(weights, grad):
                 return softmax_grad(operand.kernels, weights, materialised(grad))
             result: torch.Tensor = torch.ops.gnnsparse.edge_softmax_grad(weights, grad, operand.handle)
             return result
 
         composed = lambda: _times_jacobian(operand, weights, grad)  # noqa: E731
-        return native_or_composed((grad, weights), native, composed), *[None] * (
-            len(ctx.needs_input_grad) - 1
-        )
+        of_scores = dispatch.native_or_composed((grad, weights), native, composed)
+        return of_scores, *[None] * (len(ctx.needs_input_grad) - 1)
 
 
 def _of_scores(scores: torch.Tensor, handle: int) -> SparseOperand:
-    operand = operand_at(handle)
+    operand = dispatch.operand_at(handle)
     operand.kernels.require("operand", "edge_softmax", "sddmm")
-    check_operator_tensor("scores", scores, operand, (operand.nnz, *scores.shape[1:2]))
+    dispatch.check_operator_tensor("scores", scores, operand, (operand.nnz, *scores.shape[1:2]))
     return operand
 
 
 def _of_weights(weights: torch.Tensor, grad: torch.Tensor, handle: int) -> SparseOperand:
-    operand = operand_at(handle)
-    check_operator_tensor("weights", weights, operand, (operand.nnz, *weights.shape[1:2]))
-    check_operator_tensor("grad", grad, operand, tuple(weights.shape))
+    operand = dispatch.operand_at(handle)
+    dispatch.check_operator_tensor("weights", weights, operand, (operand.nnz, *weights.shape[1:2]))
+    dispatch.check_operator_tensor("grad", grad, operand, tuple(weights.shape))
     return operand
 
 
@@ -170,14 +159,14 @@ def _fake_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch
     return weights.new_empty(weights.shape)
 
 
-register(
+dispatch.register(
     "edge_softmax(Tensor scores, int operand) -> Tensor",
     lambda scores, operand: softmax(_of_scores(scores, operand).kernels, scores),
     _fake,
     _EdgeSoftmax.setup_context,
     _EdgeSoftmax.backward,
 )
-register(
+dispatch.register(
     "edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor",
     lambda weights, grad, operand: softmax_grad(_of_weights(weights, grad, operand).kernels, weights, grad),
     _fake_grad,

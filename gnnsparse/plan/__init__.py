@@ -18,7 +18,6 @@ from gnnsparse.plan.choose import (
 from gnnsparse.plan.csr import CsrPlan
 from gnnsparse.plan.panel import HEIGHTS, PanelPlan
 from gnnsparse.plan.window import BlockedPlan, WindowPlan
-from gnnsparse.runtime.device import Device, describe_device
 
 __all__ = [
     "HEIGHTS",
@@ -30,7 +29,6 @@ __all__ = [
     "CanRun",
     "CsrAttentionPlan",
     "CsrPlan",
-    "Device",
     "Kernel",
     "PanelCounts",
     "PanelPlan",
@@ -41,7 +39,6 @@ __all__ = [
     "WindowPlan",
     "candidates",
     "choose_plan",
-    "describe_device",
     "forced_plan",
     "kernel_of",
     "plan_from_plain",

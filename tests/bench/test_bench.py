@@ -30,8 +30,9 @@ from gnnsparse.bench.workload import (
     poisoned_call,
 )
 from gnnsparse.cli.main import main
-from gnnsparse.plan import Device, Problem, choose_plan
+from gnnsparse.plan import Problem, choose_plan
 from gnnsparse.precision import Precision
+from gnnsparse.runtime.device import Device
 from gnnsparse.testing import assert_accurate, random_graph, rounding_errors
 from tests.bench.runs import run_with
 from tests.helpers import PRECISIONS, dense_matrix, panel_counts

@@ -33,9 +33,13 @@ def test_what_is_right_stays_right(module: ModuleType, name: str, wanted: list[f
     assert module.run_fault(name) == wanted
 
 
-def test_missing_barriers_show(built: ModuleType) -> None:
+def test_missing_barriers_show_and_what_nobody_wrote(built: ModuleType) -> None:
     assert built.run_fault("no block barrier") != REVERSED
     assert built.run_fault("no warp barrier") != REVERSED_IN_WARPS
+    assert all(x != x for x in built.run_fault("reads what nobody wrote"))
+    found = built.run_fault("asks an absent lane")
+    assert all(x != x for x in found[:4])
+    assert found[4:32] == [float(i) for i in range(4, 32)]
 
 
 def test_copies_that_are_read_too_soon_show_when_they_are_late(built: ModuleType) -> None:
@@ -45,16 +49,6 @@ def test_copies_that_are_read_too_soon_show_when_they_are_late(built: ModuleType
 
 def test_copies_that_overwrite_too_soon_show(module: ModuleType) -> None:
     assert module.run_fault("overwrites too soon") != REVERSED
-
-
-def test_shared_memory_holds_nothing_at_first(built: ModuleType) -> None:
-    assert all(x != x for x in built.run_fault("reads what nobody wrote"))
-
-
-def test_lanes_that_take_no_part_show_nothing(built: ModuleType) -> None:
-    found = built.run_fault("asks an absent lane")
-    assert all(x != x for x in found[:4])
-    assert found[4:32] == [float(i) for i in range(4, 32)]
 
 
 @pytest.mark.parametrize(
@@ -141,3 +135,37 @@ def test_any_change_of_the_sources_makes_a_build(
     assert emulator_build.fingerprint() == before
     change(tmp_path / "native")
     assert emulator_build.fingerprint() != before
+
+
+# The table of fragment layouts by which it multiplies, against the formulas of the PTX ISA.
+
+#: PTX ISA, "Matrix Fragments for mma.m16n8k...": for each shape and operand the number of elements of a lane,
+#: and (row, column) of element i in the lane with groupID g and threadID_in_group t.
+PTX: dict[tuple[str, str], tuple[int, Callable[[int, int, int], tuple[int, int]]]] = {
+    ("m16n8k32", "a"): (16, lambda g, t, i: (g + 8 * (i // 4 % 2), t * 4 + (i & 3) + (0 if i < 8 else 16))),
+    ("m16n8k32", "b"): (8, lambda g, t, i: (t * 4 + (i & 3) + (0 if i < 4 else 16), g)),
+    ("m16n8k16", "a"): (8, lambda g, t, i: (g + 8 * (i // 2 % 2), t * 2 + (i & 1) + (0 if i < 4 else 8))),
+    ("m16n8k16", "b"): (4, lambda g, t, i: (t * 2 + (i & 1) + (0 if i < 2 else 8), g)),
+    ("m16n8k8", "a"): (4, lambda g, t, i: (g if i in (0, 2) else g + 8, t if i < 2 else t + 4)),
+    ("m16n8k8", "b"): (2, lambda g, t, i: (t if i == 0 else t + 4, g)),
+    ("m16n8k8 halves", "a"): (4, lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1))),
+    ("m16n8k8 halves", "b"): (2, lambda g, t, i: (t * 2 + i, g)),
+    ("m16n8k4", "a"): (2, lambda g, t, i: (g if i == 0 else g + 8, t)),
+    ("m16n8k4", "b"): (1, lambda g, t, i: (t, g)),
+}
+for shape in {shape for shape, _ in PTX}:
+    PTX[shape, "c"] = 4, lambda g, t, i: (g if i < 2 else g + 8, t * 2 + (i & 1))
+
+
+@pytest.mark.parametrize(("shape", "operand"), sorted(PTX))
+def test_fragment_tables_are_those_of_the_ptx_isa(built: ModuleType, shape: str, operand: str) -> None:
+    count, place = PTX[shape, operand]
+    wanted = [place(lane >> 2, lane % 4, i) for lane in range(32) for i in range(count)]
+    assert built.fragment_map(shape, operand) == wanted
+
+
+def test_unknown_fragments_are_refused(built: ModuleType) -> None:
+    with pytest.raises(ValueError, match="shape"):
+        built.fragment_map("m8n8k4", "a")
+    with pytest.raises(ValueError, match="operand"):
+        built.fragment_map("m16n8k8", "d")

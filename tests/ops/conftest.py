@@ -14,6 +14,7 @@ from gnnsparse import SparseGraph
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
+from tests.helpers import PRECISIONS
 
 
 @dataclass
@@ -60,6 +61,12 @@ def _enter(request: pytest.FixtureRequest) -> Iterator[Place]:
 
 _GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 _AT_ONCE, _LATE = (pytest.param(name, marks=pytest.mark.slow) for name in ("at once", "late"))
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request: pytest.FixtureRequest) -> str:
+    """Each precision that every kernel takes, in tests that name no others."""
+    return request.param
 
 
 @pytest.fixture(params=["cpu", _LATE, _GPU])

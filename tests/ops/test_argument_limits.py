@@ -90,14 +90,8 @@ def test_graphs_without_edges(nodes: int, weight: float, values: str | None) -> 
     none = torch.empty(2, 0, dtype=torch.int64)
     weights = (None,) if values is None else (None, torch.empty(0))
     for edge_weight in weights:
-        a = gnnsparse.prepare(
-            none,
-            num_nodes=nodes,
-            values=values,
-            edge_weight=edge_weight,
-            self_loop_weight=weight,
-            cache=False,
-        )
+        options = {"values": values, "edge_weight": edge_weight, "self_loop_weight": weight}
+        a = gnnsparse.prepare(none, num_nodes=nodes, cache=False, **options)
         x = torch.randn(nodes, 4)
         # Only the self-loops of "gcn" are left, and they are normalised to 1.
         torch.testing.assert_close(a @ x, x if values == "gcn" else torch.zeros_like(x))

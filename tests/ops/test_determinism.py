@@ -12,7 +12,7 @@ import torch
 import gnnsparse
 from gnnsparse import SparseOperand
 from gnnsparse.testing import assert_accurate, random_graph, with_gradients
-from tests.helpers import FORMATS, PRECISIONS, dense_matrix, make, precision_for
+from tests.helpers import FORMATS, dense_matrix, make, precision_for
 from tests.ops.quantized import EIGHT_BITS
 
 
@@ -38,7 +38,6 @@ def calls(a: SparseOperand) -> list[tuple[Callable[..., torch.Tensor], list[torc
     ]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_twenty_runs_are_bitwise_equal(device: str, precision: str) -> None:
     """With their gradients."""
     a = make(random_graph(300, 300, 0.05, hubs=4), device, precision=precision)

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
-import gnnsparse
 from gnnsparse import SparseOperand
 from gnnsparse.testing import random_graph
 from tests.helpers import make
@@ -73,6 +71,11 @@ NAMES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.mark.filterwarnings("ignore")  # torch's own tools warn about themselves
 @pytest.mark.parametrize(
     "name", ["spmm_max", "spmm_max_grad", *(name for name in NAMES if not name.startswith("attention"))]
@@ -86,7 +89,6 @@ def test_opcheck(a: SparseOperand, name: str) -> None:
     torch.library.opcheck(getattr(OPS, name.split()[0]).default, (), given)
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_right_arguments_are_accepted(a: SparseOperand, name: str) -> None:
     results = call(name, arguments(name, a))
     for result in results if isinstance(results, tuple) else [results]:
@@ -111,7 +113,6 @@ FREE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_every_wrong_shape_is_refused(a: SparseOperand, name: str) -> None:
     given = arguments(name, a)
     for argument, value in given.items():
@@ -126,7 +127,6 @@ def test_every_wrong_shape_is_refused(a: SparseOperand, name: str) -> None:
                 call(name, {**given, argument: wrong})
 
 
-@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int64, torch.bool, torch.complex64])
 def test_every_wrong_dtype_is_refused(a: SparseOperand, name: str, dtype: torch.dtype) -> None:
     if name == "transpose_values":
@@ -139,7 +139,6 @@ def test_every_wrong_dtype_is_refused(a: SparseOperand, name: str, dtype: torch.
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", NAMES)
 def test_every_wrong_device_is_refused(name: str) -> None:
     a = make(random_graph(ROWS, COLS, 0.2, seed=1), "cuda", precision="fp16")
     given = arguments(name, a)
@@ -149,7 +148,6 @@ def test_every_wrong_device_is_refused(name: str) -> None:
                 call(name, {**given, argument: value.cpu()})
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_handles_of_no_operand(a: SparseOperand, name: str) -> None:
     given = arguments(name, a)
     dead = make(random_graph(ROWS, COLS, 0.2), str(a.device)).handle
@@ -158,7 +156,6 @@ def test_handles_of_no_operand(a: SparseOperand, name: str) -> None:
             call(name, {**given, "operand": handle})
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_another_operand_is_refused(a: SparseOperand, name: str) -> None:
     """Its handle is right, its sizes are not."""
     other = make(random_graph(ROWS + 1, COLS + 2, 0.3), str(a.device))
@@ -166,7 +163,6 @@ def test_another_operand_is_refused(a: SparseOperand, name: str) -> None:
         call(name, {**arguments(name, a), "operand": other.handle})
 
 
-@pytest.mark.parametrize("name", NAMES)
 def test_shapes_are_checked_while_torch_traces(a: SparseOperand, name: str) -> None:
     """The fake results of wrong arguments would be wrong as well."""
     if name.startswith("divide_by_counts"):
@@ -198,13 +194,3 @@ def test_options_of_attention(a: SparseOperand, changed: dict[str, Any], message
             continue
         with pytest.raises((ValueError, TypeError), match=f"^{message}"):
             call(name, {**arguments(name, a), **changed})
-
-
-def test_the_public_functions_still_say_it_first(a: SparseOperand) -> None:
-    calls: list[Callable[[], Any]] = [
-        lambda: gnnsparse.spmm(a, torch.randn(COLS + 1, 4, device=a.device)),
-        lambda: a.transpose_values(torch.randn(a.nnz - 1, device=a.device)),
-    ]
-    for function in calls:
-        with pytest.raises(ValueError, match=r"^(x|values): has .*; accepted: "):
-            function()

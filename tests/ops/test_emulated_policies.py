@@ -25,7 +25,6 @@ from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, plain_product
 from tests.ops.conftest import Place, graphs
-from tests.ops.test_sddmm import check as check_scores
 from tests.ops.test_spmm import check
 
 PRECISIONS = ("fp16", "tf32")
@@ -35,6 +34,11 @@ PRESETS = [
 ]  # fmt: skip
 #: Formats with windows of 8 and of 16 rows; blocks of 4, 8, 1 and 16 columns; padded and not.
 FORMATS = {8: ("me-bcrs", 8, 0.06), 16: ("me-bcrs", 16, 0.06)}
+
+
+@pytest.fixture(params=PRECISIONS)
+def precision(request: pytest.FixtureRequest) -> str:
+    return request.param
 
 
 def policies(precision: str, window: int) -> list[WindowPolicy]:
@@ -126,7 +130,6 @@ FRAGMENTS = {
 }
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_slots_are_where_the_fragments_have_k(built: ModuleType, precision: str) -> None:
     """Register by register, an mma of either depth has the K of its operands at the lane's next slots."""
     *shapes, _ = FRAGMENTS[precision]
@@ -140,7 +143,6 @@ def test_slots_are_where_the_fragments_have_k(built: ModuleType, precision: str)
             assert taken == slots[4 * lane : 4 * lane + 4]
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("order", ["vector", "pairs", "natural"])
 def test_results_are_where_the_fragments_have_them(built: ModuleType, precision: str, order: str) -> None:
     """Every accumulator register of every lane: the row and the feature that its mma computes there."""
@@ -161,21 +163,6 @@ def test_results_are_where_the_fragments_have_them(built: ModuleType, precision:
             assert (row, feature) == expected
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
-def test_scores_in_row_order_and_in_blocks(gpu_place: Place, precision: str, d: int) -> None:
-    """FlashSparse's SDDMM: Q in registers, or read again; windows whole and cut."""
-    graph = random_graph(70, 90, 0.1, hubs=2, empty_rows=0.2)
-    a = make(graph, gpu_place.device, precision=precision, reorder="degree", format="me-bcrs")
-    for limit in (1, 3, 1000):
-        check_scores(a, torch.randn(70, d), torch.randn(90, d), plan=Plan("window", tile_limit=limit))
-        q, k = (emulated.padded(torch.randn(n, d), precision) for n in (70, 90))
-        check_scores(a, q, k, plan=Plan("window", tile_limit=limit))
-    assert gpu_place.ran("cuda_sddmm_blocks")
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("limit", [1, 1000])
 def test_blocks_hold_the_scores_where_spmm_reads_them(
     built: ModuleType, copyless: RunningPath, precision: str, limit: int
@@ -198,22 +185,7 @@ def test_blocks_hold_the_scores_where_spmm_reads_them(
     assert torch.equal(blocks, expected)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_edge_values_are_placed_in_the_blocks(gpu_place: Place, precision: str, reorder: str) -> None:
-    graph = random_graph(61, 90, 0.08, hubs=1, empty_rows=0.1)
-    a = make(graph, gpu_place.device, precision=precision, format="me-bcrs", reorder=reorder)
-    values = torch.randn(a.nnz)
-    values[::7] = 0.0
-    dense = torch.zeros(61, 90, dtype=torch.float64).index_put(tuple(a.indices().cpu()), values.double())
-    x = torch.randn(90, 40)
-    y = gnnsparse.spmm(a, x.to(a.device), values.to(a.device))
-    assert_accurate(y, plain_product(dense, x, precision), dense @ x.double())
-    assert gpu_place.ran("cuda_spmm_policy")
-
-
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_agnn_and_its_gradients(precision: str) -> None:
     """The layer in the blocks of me-bcrs beside the layer over CSR rows."""
     graph = random_graph(300, 300, 0.04, weighted=False, hubs=1)

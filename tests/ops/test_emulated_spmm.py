@@ -28,13 +28,12 @@ from tests.helpers import PRECISIONS, dense_matrix, make, plain_product
 from tests.ops.conftest import Place, graphs
 from tests.ops.test_spmm import check, check_dtypes, weighted_operand
 
+pytestmark = pytest.mark.usefixtures("poisoned")
 #: The panels that SpMM has kernels for, and those of them that can hold values.
 HEIGHTS = tuple(_native.SPMM_PANEL_BLOCKS)
 VALUE_HEIGHTS = tuple(height for height in HEIGHTS if _native.PANEL_BRICK_ROWS[height] == height)
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("height", "weights"),
     [*itertools.product(HEIGHTS, (None, "gcn", "mean")), *((height, "random") for height in VALUE_HEIGHTS)],
@@ -60,7 +59,6 @@ def test_panels(
     assert gpu_place.ran("cuda_spmm_panel")
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", ["fp16", "fp32"])
 @pytest.mark.parametrize("whole", [VECTOR_BYTES, SECTOR_BYTES, SLICE_BYTES])
 def test_rows_are_copied_to_whole_units(
@@ -95,8 +93,6 @@ def test_rows_that_are_read_often_begin_at_lines(reads: float, resident: bool, w
     assert spmm_cuda._whole_rows(cast("Any", problem), reads) == whole
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize(
     ("density", "hubs"), [(1.0, 0), (0.9, 0), (0.3, 5), (0.15, 0), (0.02, 0), (0.02, 20)]
 )
@@ -192,8 +188,6 @@ def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> No
         spmm(converted("panel", "fp16", 32), "fp16", slices=0)
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
 @pytest.mark.parametrize(
     ("lanes", "row_lanes", "group"),
@@ -224,7 +218,6 @@ ODD_PLANS = (
 )
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("plan", ODD_PLANS, ids=lambda plan: plan.label)
 def test_odd_widths_strides_and_offsets(
     late: ModuleType, monkeypatch: pytest.MonkeyPatch, precision: str, plan: Plan
@@ -261,8 +254,6 @@ def _between_vectors(rows: int, width: int, dtype: torch.dtype) -> torch.Tensor:
     return x.copy_(torch.randn(rows, width))
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "gcn"])
 @pytest.mark.parametrize("height", HEIGHTS)
 def test_rows_of_half_vectors_are_read_as_they_are(
@@ -317,8 +308,6 @@ def test_packing(late: ModuleType, dtype: torch.dtype, stored: str) -> None:
 # Few columns, whose nonzeros a warp takes side by side.
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
 @pytest.mark.parametrize("group", [1, 60, 10_000])
 def test_groups_of_a_warp(cuda_place: Place, precision: str, weights: str | None, group: int) -> None:
@@ -331,8 +320,6 @@ def test_groups_of_a_warp(cuda_place: Place, precision: str, weights: str | None
     assert cuda_place.ran("cuda_spmm_csr")
 
 
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_rows_longer_than_a_warp_has_room_for(native: RunningPath, precision: str) -> None:
     """One column leaves a warp room for 256 nonzeros: shorter and longer rows, cut and whole."""
     graph = random_graph(9, 700, 0.45, hubs=2, empty_rows=0.3)
@@ -343,7 +330,6 @@ def test_rows_longer_than_a_warp_has_room_for(native: RunningPath, precision: st
             check(a, dense, torch.randn(700, 1), plan=plan)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_features_are_read_where_they_are(native: RunningPath, precision: str) -> None:
     """A column of a matrix, and rows that begin at any element, need no copy."""
     graph = random_graph(60, 60, 0.1, weighted=False)
@@ -412,7 +398,6 @@ def spread(counts: list[int], seed: int) -> SparseGraph:
     return made(torch.cat(rows), torch.cat(cols), (32, 32 * len(counts)), values)
 
 
-@pytest.mark.usefixtures("poisoned")
 @given(
     counts=st.lists(st.sampled_from(COUNTS), min_size=1, max_size=6),
     width=st.sampled_from([1, 31, 32, 72]),
@@ -438,7 +423,6 @@ def test_k_tiles_of_any_number_of_entries(
     assert "cuda_spmm_panel" in native.called
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_one_entry(native: RunningPath, precision: str) -> None:
     x = torch.randn(40, 33)
     for row, col in itertools.product((0, 7, 8, 15, 16, 31, 32, 39), (0, 1, 6, 31, 39)):
@@ -450,7 +434,6 @@ def test_one_entry(native: RunningPath, precision: str) -> None:
         assert not y[torch.arange(40) != row].any()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("empty", [0, 16])
 @pytest.mark.parametrize(("limit", "slices"), [(2, 1), (100, 3)])
 def test_both_heights_give_equal_bits_of_equal_k_tiles(

@@ -26,6 +26,7 @@ from tests.helpers import dense_matrix, has_precision, make, precision_for
 from tests.ops.conftest import Place, graphs
 from tests.ops.test_spmm import check, check_dtypes
 
+pytestmark = pytest.mark.usefixtures("poisoned")
 LOW = ("fp16", "bf16", "tf32")
 FORMATS = [
     ("window", None), ("me-bcrs", None), ("cvse", None), ("tiled-csr", None), ("packed-16x4", 16),
@@ -55,7 +56,6 @@ def packed_presets() -> Iterator[None]:
         yield
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("name", "panel", "precision"), CASES)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("limit", [1, 2, 1000])
@@ -73,7 +73,6 @@ def test_every_format(
     assert cuda_place.ran("cuda_spmm_window")
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
     ("name", "panel", "balance", "reorder"),
     [
@@ -118,7 +117,6 @@ def test_shapes_have_both_heights_and_rows_that_are_kept_out() -> None:
     assert kept_out > 0
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("weights", [None, "gcn", "mean"])
 @pytest.mark.parametrize("limit", [1, 5, 1000])

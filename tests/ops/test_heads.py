@@ -16,7 +16,7 @@ import gnnsparse
 from gnnsparse import SparseGraph, _native
 from gnnsparse.plan import Plan
 from gnnsparse.precision import Precision, dense_view
-from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
+from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS, ROUNDING, make, plain_product, product_scale
 from tests.ops.conftest import Place, graphs
@@ -41,7 +41,6 @@ def by_head(function: Any, x: torch.Tensor, *others: torch.Tensor) -> torch.Tens
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_products_match_float64(device: str, precision: str, shape: tuple[int, int]) -> None:
     """Each head beside a dense matrix of its own."""
@@ -75,7 +74,6 @@ def operand(device: str, precision: str) -> gnnsparse.SparseOperand:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_gradients(place: Place, precision: str, shape: tuple[int, int]) -> None:
     """Of products of every reduction; the pass over the transpose has hubs, too."""
@@ -91,7 +89,6 @@ def test_gradients(place: Place, precision: str, shape: tuple[int, int]) -> None
         assert place.ran("cuda_spmm_heads", "cuda_spmm_extreme", "cuda_sddmm_heads")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_heads_that_share_weights_are_columns(device: str, precision: str) -> None:
     graph = random_graph(90, 90, 0.1, weighted=False, hubs=1, empty_rows=0.1)
     a = make(graph, device, precision=precision, values="gcn")
@@ -147,7 +144,6 @@ def test_nothing_to_compute(device: str, shape: tuple[int, int]) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.lanes}-{plan.row_lanes}-{plan.row_limit}")
 def test_every_csr_plan(place: Place, precision: str, plan: Plan) -> None:
     """Values of heads, of all heads and the matrix's own; rows are cut and not."""
@@ -174,40 +170,33 @@ def test_plans_of_other_kernels_are_refused(recorded: RecordingPath) -> None:
             call()
 
 
-def attention(
-    a: gnnsparse.SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, impl: str = "auto"
-) -> torch.Tensor:
-    scores = gnnsparse.sddmm(a, q, k, impl=impl)
-    weights = gnnsparse.edge_softmax(a, scores, impl=impl)
-    return gnnsparse.spmm(a, v, weights, impl=impl)
-
-
-@pytest.mark.filterwarnings("ignore")  # torch's compiler warns about itself
-def test_compiles_without_graph_breaks(device: str) -> None:
-    a = make(random_graph(40, 50, 0.15, weighted=False, hubs=1), device, precision="fp16")
-    inputs = [torch.randn(rows, 3, 5, device=device) for rows in (40, 50, 50)]
-    torch._dynamo.reset()
-    compiled = torch.compile(partial(attention, a), fullgraph=True, backend="aot_eager")
-    for got, want in zip(
-        with_gradients(compiled, inputs), with_gradients(partial(attention, a), inputs), strict=True
-    ):
-        assert torch.equal(got, want)
-
-
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_gradients_of_gradients_and_transforms(device: str) -> None:
-    a = make(random_graph(20, 30, 0.2, weighted=False, hubs=1, empty_rows=0.2), device)
-    tensors = [torch.randn(rows, 3, 4, device=device) for rows in (20, 30, 30)]
+@pytest.mark.parametrize(
+    ("shape", "graph"),
+    [
+        ((6,), random_graph(30, 30, 0.2, weighted=False)),
+        ((6,), random_graph(30, 30, 0.2, weighted=False, symmetric=True)),
+        ((3, 4), random_graph(20, 30, 0.2, weighted=False, hubs=1, empty_rows=0.2)),
+    ],
+    ids=["rows", "symmetric", "heads"],
+)
+def test_gradients_of_gradients_and_transforms(
+    device: str, shape: tuple[int, ...], graph: SparseGraph
+) -> None:
+    """An attention layer's second derivatives and its vmap, beside the reference implementation's."""
+    a = make(graph, device)
+    tensors = [torch.randn(rows, *shape, device=device) for rows in (a.shape[0], 30, 30)]
 
     def results(impl: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-        run = partial(attention, a, impl=impl)
+        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, k, impl=impl), impl=impl)
+            return gnnsparse.spmm(a, v, weights, impl=impl)
+
         leaves = [t.to(dtype, copy=True).requires_grad_() for t in tensors]
         first = torch.autograd.grad(run(*leaves).square().sum(), leaves, create_graph=True)
         second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-        plain = tuple(t.to(dtype) for t in tensors)
-        many = torch.func.vmap(run, in_dims=(None, 1, -1))(
-            plain[0], torch.stack([plain[1], plain[2]], 1), torch.stack([plain[2], plain[1]], -1)
-        )
+        q, k, v = (t.to(dtype) for t in tensors)
+        many = torch.func.vmap(run, in_dims=(None, 1, -1))(q, torch.stack([k, v], 1), torch.stack([v, k], -1))
         return [*second, many]
 
     assert_all_accurate(results("auto"), results("reference"), results("reference", torch.float64))

@@ -21,6 +21,7 @@ from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make
 from tests.ops.test_spmm import check
 
+pytestmark = pytest.mark.usefixtures("poisoned")
 #: Shapes and densities: with rows for CUDA cores, full blocks, and a single nonzero.
 SHAPES = [(100, 70, 0.1), (61, 200, 0.05), (16, 16, 0.9), (300, 300, 0.004), (1, 1, 1.0)]
 STAGES = ("none", "single", "double")
@@ -59,7 +60,6 @@ def close(
         check(a, dense_matrix(graph, None), x, plan=plan)
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("panel", [16, 32])
 @pytest.mark.parametrize("policy", RECORD_POLICIES, ids=str)
 @pytest.mark.parametrize("limit", [1, 1000])
@@ -70,7 +70,6 @@ def test_hrpb(where: str, panel: int, policy: WindowPolicy, limit: int) -> None:
         close(where, shape, plan, "tf32", (40, 71, 200), format="hrpb", panel=panel)
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("panel", [16, 32])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_hrpb_shapes(where: str, panel: int, shape: tuple[int, int, float]) -> None:
@@ -78,7 +77,6 @@ def test_hrpb_shapes(where: str, panel: int, shape: tuple[int, int, float]) -> N
     close(where, shape, plan, "tf32", (1, 7, 64, 136), format="hrpb", panel=panel)
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", TILE_PRECISIONS)
 @pytest.mark.parametrize("policy", TILE_POLICIES, ids=str)
 @pytest.mark.parametrize("limit", [1, 1000])
@@ -89,7 +87,6 @@ def test_rs_tile(where: str, precision: str, policy: WindowPolicy, limit: int) -
         close(where, shape, plan, precision, (71, 200), format="rs-tile")
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("precision", TILE_PRECISIONS)
 @pytest.mark.parametrize("mode", RESIDUAL_MODES)
 @pytest.mark.parametrize("options", [{"threshold": 0}, None, {"threshold": 64, "new_columns": 65}], ids=str)
@@ -114,7 +111,6 @@ def test_thresholds_decide_which_rows_cuda_cores_compute() -> None:
     assert every.residual_rows.numel() == int((graph.csr.degrees > 0).sum())
 
 
-@pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(("name", "precision"), [("hrpb", "tf32"), ("rs-tile", "tf32"), ("rs-tile", "fp16")])
 @pytest.mark.parametrize("weights", ["gcn", "mean"])
 @pytest.mark.parametrize("limit", [1, 1000])

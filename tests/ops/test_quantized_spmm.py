@@ -33,6 +33,11 @@ PRECISIONS = tuple(EIGHT_BITS)
 HEIGHTS = tuple((p, h) for p in PRECISIONS for h in _native.INTEGER_SUM_ROWS)
 
 
+@pytest.fixture(params=PRECISIONS)
+def precision(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 def parts_of(
     a: gnnsparse.SparseOperand, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -99,7 +104,6 @@ def test_matches_float64_of_what_is_stored(
     assert anywhere.ran("cuda_spmm_quantized")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @given(
     graph=graphs(40, 40, (0.0, 0.05, 0.5), empty_rows=0.2), width=st.integers(1, 70),
     dtype=st.sampled_from(DTYPES), layout=st.sampled_from(["rows", "columns", "view"]),
@@ -122,7 +126,6 @@ def test_error_is_within_the_documented_bound(
     assert ((y.cpu().double() - exact).abs() <= bound).all()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_the_error_of_normal_numbers_is_as_documented(device: str, precision: str) -> None:
     graph = random_graph(2000, 2000, 0.0125, weighted=False)
     a, exact = make(graph, device, precision=precision), make(graph, "cpu")
@@ -133,7 +136,6 @@ def test_the_error_of_normal_numbers_is_as_documented(device: str, precision: st
     assert low < error < high
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_not_lost(place: Place, precision: str, bad: float) -> None:
     """Its feature is NaN in every row, and the other features are as without it."""
@@ -147,7 +149,6 @@ def test_what_is_not_finite_is_not_lost(place: Place, precision: str, bad: float
     assert torch.equal(with_bad[:, others], y[:, others])
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_features_of_any_size(device: str, precision: str) -> None:
     """Features of zeros give zeros; from 2^-100 to the largest float32 the relative error is the same."""
     graph = random_graph(40, 40, 0.2, weighted=False)
@@ -164,7 +165,6 @@ def test_features_of_any_size(device: str, precision: str) -> None:
     assert float(tiny.abs().max()) <= 40 * 1e-34
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("shape", [(5, 0, 3), (0, 5, 3), (5, 5, 0), (1, 1, 1)])
 def test_empty_ones(device: str, precision: str, shape: tuple[int, int, int]) -> None:
     rows, cols, width = shape
@@ -178,7 +178,6 @@ def test_empty_ones(device: str, precision: str, shape: tuple[int, int, int]) ->
     assert (x.grad == 0).all()
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("reduce", ["sum", "mean"])
 @pytest.mark.parametrize("case", ["own", "values", "heads"])
 def test_products_are_those_of_the_reference_and_gradients_those_of_sixteen_bits(
@@ -203,7 +202,6 @@ def test_products_are_those_of_the_reference_and_gradients_those_of_sixteen_bits
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -252,7 +250,6 @@ def test_every_byte_of_e4m3_is_read_as_torch_reads_it() -> None:
         assert torch.equal(y, stored_x.view(torch.float8_e4m3fn).float())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_stochastic_rounding_is_unbiased_and_repeats(device: str, precision: str) -> None:
     graph = random_graph(60, 60, 0.1, weighted=False)
     a = make(graph, device, values="gcn", precision=precision)
@@ -269,7 +266,6 @@ def test_stochastic_rounding_is_unbiased_and_repeats(device: str, precision: str
     ) < 1e-5 * float(once.norm())
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_transforms(device: str, precision: str) -> None:
     """vmap and grad; a batch of X is scaled entry by entry, as it would be in a loop."""
     graph = random_graph(30, 20, 0.2)
@@ -282,7 +278,6 @@ def test_transforms(device: str, precision: str) -> None:
     assert torch.equal(gradient, 2 * (half.T @ looped[1]))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_compiles_and_passes_opcheck(precision: str) -> None:
     graph = random_graph(30, 30, 0.2, weighted=False)
     a = make(graph, "cpu", values="gcn", precision=precision)
@@ -298,7 +293,6 @@ def test_compiles_and_passes_opcheck(precision: str) -> None:
     torch.library.opcheck(torch.ops.gnnsparse.spmm.default, (x, None, a.handle, False, 3))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_further_operations_have_operands_of_sixteen_bits(device: str, precision: str) -> None:
     graph = random_graph(40, 40, 0.1)
     a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
@@ -357,7 +351,6 @@ def test_fake_quantized_passes_gradients() -> None:
 # Features that are stored once.
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("weights", ["stored", None, "gcn"])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [0, 7, 64])
@@ -384,7 +377,6 @@ def test_products_of_stored_features_are_those_of_x(
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("plan", [Plan("panel", height=32, tile_limit=2), Plan("csr"), None])
 def test_stored_features_on_the_path_of_a_gpu(native: RunningPath, precision: str, plan: Plan | None) -> None:
     a = make(random_graph(60, 60, 0.1, weighted=False, hubs=2), "cpu", precision=precision, values="gcn")
@@ -394,7 +386,6 @@ def test_stored_features_on_the_path_of_a_gpu(native: RunningPath, precision: st
     assert torch.equal(gnnsparse.spmm(a, stored, plan=plan), gnnsparse.spmm(a, x, plan=plan))
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_what_stored_features_say_of_themselves(device: str, precision: str) -> None:
     a = make(random_graph(30, 30, 0.1, weighted=False), device, precision=precision, values="gcn")
     x = torch.randn(30, 20)
@@ -470,7 +461,6 @@ def test_rows_in_any_number_of_parts(
         check_stored("cpu", x, "int8", weights, seed)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_products_in_sixteen_bits_have_plans_of_their_own(native: RunningPath, precision: str) -> None:
     """Six columns of 8 bits are multiplied by panels, of 16 bits row by row, whichever came first."""
     graph = random_graph(60, 60, 0.1)
@@ -485,7 +475,6 @@ def test_products_in_sixteen_bits_have_plans_of_their_own(native: RunningPath, p
     assert not isinstance(half.T.plan(6), PanelPlan)
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_plans_without_panels_convert_to_float16(native: RunningPath, precision: str) -> None:
     """The csr kernel, edge values, and values for each head; and a GPU of before Ampere."""
     graph = random_graph(60, 60, 0.1, weighted=False)

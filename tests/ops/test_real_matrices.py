@@ -40,22 +40,15 @@ def check(graph: gnnsparse.SparseGraph, device: str, precision: str) -> None:
 
 @pytest.mark.skipif(not FILES, reason="the folder of published matrices is not there")
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.name.split(".")[0])
-def test_matches_scipy(path: Path) -> None:
-    check(load_matrix(path), "cpu", "fp32")
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not FILES, reason="the folder of published matrices is not there")
-@pytest.mark.parametrize("path", FILES, ids=lambda p: p.name.split(".")[0])
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_matches_scipy_on_the_gpu(path: Path, precision: str) -> None:
+@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.gpu)])
+def test_matches_scipy(device: str, path: Path, precision: str) -> None:
     graph = load_matrix(path)
     values = graph.values
     if precision == "fp16" and values is not None and float(values.abs().max()) > 65504:
         with pytest.raises(ValueError, match="values: the largest"):
             gnnsparse.prepare(graph, precision=precision, cache=False)
         graph = replace(graph, values=values / values.abs().max())
-    check(graph, "cuda", precision)
+    check(graph, device, precision)
 
 
 @pytest.mark.skipif(not FILES, reason="the folder of published matrices is not there")

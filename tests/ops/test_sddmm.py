@@ -30,10 +30,10 @@ def check(a: SparseOperand, q: torch.Tensor, k: torch.Tensor, **options: object)
     assert_accurate(out, plain, exact, scale=at_nonzeros(a, product_scale(q, k.T)))
 
 
-def operand(device: str, precision: str) -> SparseOperand:
+def operand(device: str, precision: str, name: str = "window") -> SparseOperand:
     """Rows of every length, long ones and empty ones, in another order than the caller's."""
     graph = random_graph(70, 90, 0.1, hubs=2, empty_rows=0.2)
-    return make(graph, device, precision=precision, reorder="degree", format="window")
+    return make(graph, device, precision=precision, reorder="degree", format=name)
 
 
 def check_dtypes(a: SparseOperand, d: int, plan: Plan) -> None:
@@ -45,7 +45,6 @@ def check_dtypes(a: SparseOperand, d: int, plan: Plan) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("d", [1, 24, 45, 64, 72, 100, 136, 256])
 def test_panels(gpu_place: Place, precision: str, d: int) -> None:
     """Q in registers, in 1, 2 and 4 slices of 128 bytes, and in shared memory; panels whole and cut."""
@@ -56,18 +55,20 @@ def test_panels(gpu_place: Place, precision: str, d: int) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [*(("window", p) for p in ("fp16", "bf16", "tf32")), ("me-bcrs", "fp16"), ("me-bcrs", "tf32")],
+)
 @pytest.mark.parametrize("d", [1, 7, 32, 45, 128, 136])
-def test_windows(gpu_place: Place, precision: str, d: int) -> None:
+def test_windows(gpu_place: Place, name: str, precision: str, d: int) -> None:
     """Q in registers, 32 and 128 features of it, and read again for every step; windows whole and cut."""
-    a = operand(gpu_place.device, precision)
+    a = operand(gpu_place.device, precision, name)
     for limit in (1, 3, 1000):
         check_dtypes(a, d, Plan("window", tile_limit=limit))
-    assert gpu_place.ran("cuda_sddmm_window")
+    assert gpu_place.ran("cuda_sddmm_window" if name == "window" else "cuda_sddmm_blocks")
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("lanes", [(1, 1), (2, 32), (4, 4), (16, 32), (32, 32)])
 def test_csr(place: Place, precision: str, lanes: tuple[int, int]) -> None:
     """Lanes along the features, nonzeros side by side; long rows whole and cut."""
@@ -78,7 +79,6 @@ def test_csr(place: Place, precision: str, lanes: tuple[int, int]) -> None:
     assert place.ran("cuda_sddmm_csr")
 
 
-@pytest.mark.parametrize("precision", PRECISIONS)
 def test_reordered_and_transposed(device: str, precision: str) -> None:
     graph = random_graph(90, 90, 0.1, hubs=1)
     a = make(graph, device, precision=precision, reorder="metis")

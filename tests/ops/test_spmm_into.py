@@ -18,36 +18,30 @@ from gnnsparse.runtime.memo import Launchable
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import RunningPath
-from tests.helpers import PRECISIONS, make
+from tests.helpers import make
+from tests.ops.conftest import Place
 
 
-def check_columns(a: SparseOperand, dtype: torch.dtype) -> None:
-    """Products of 40 and 24 features side by side, with the bits of products of their own."""
-    rows, columns = a.shape
-    for given in dict.fromkeys((a.precision.storage, torch.float32)):
-        x = torch.randn(columns, 64).to(given)
-        y = torch.full((rows, 72), 7.0, dtype=dtype)
-        for part in (slice(0, 40), slice(40, 64)):
-            spmm_into(a, x[:, part], y[:, part])
-            expected = gnnsparse.spmm(a, x[:, part].to(a.precision.storage).float())
-            assert torch.equal(y[:, part], expected.to(dtype))
-        assert (y[:, 64:] == 7).all()  # what lies behind is left alone
+def check(a: SparseOperand, dtype: torch.dtype) -> None:
+    """Products beside each other, and added to what was there, have the bits of products by themselves.
 
-
-def check_sums(a: SparseOperand, dtype: torch.dtype) -> None:
-    """What was there and products beside each other, with the bits of an addition by torch."""
+    What lies beside them is left alone.
+    """
     rows, columns = a.shape
     for given in dict.fromkeys((a.precision.storage, torch.float32)):
         # From column 0 on results are whole chunks, from column 41 on they begin between two vectors.
         for parts, width in (((slice(0, 40), slice(40, 64)), 64), ((slice(41, 65), slice(1, 41)), 67)):
             x = torch.randn(columns, width, device=a.device).to(given)
-            y = torch.randn(rows, width, device=a.device).to(dtype)
-            before = y.clone()
+            y = torch.randn(rows, width + 8, device=a.device).to(dtype)
+            written, before = y.clone(), y.clone()
+            wanted = y.clone()
             for part in parts:
-                found = torch.full((rows, part.stop - part.start), 7.0, dtype=dtype, device=a.device)
-                spmm_into(a, x[:, part], found)
+                product = gnnsparse.spmm(a, x[:, part].to(a.precision.storage).float()).to(dtype)
+                wanted[:, part] = product
+                spmm_into(a, x[:, part], written[:, part])
+                before[:, part] += product
                 spmm_into(a, x[:, part], y[:, part], add=True)
-                before[:, part] += found
+            assert torch.equal(written, wanted)
             assert torch.equal(y, before)
 
 
@@ -59,8 +53,7 @@ def test_on_the_cpu(precision: str, format: str) -> None:
     graph = random_graph(60, 60, 0.1, seed=3, weighted=False, empty_rows=0.2)
     a = gnnsparse.prepare(graph, precision=precision, values="mean", format=format, cache=False)
     for dtype in (torch.float32, torch.float16):
-        check_columns(a, dtype)
-        check_sums(a, dtype)
+        check(a, dtype)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -74,8 +67,7 @@ def test_on_the_path_of_a_gpu(native: RunningPath, kernel: str, precision: str) 
     for width in (40, 24):
         a.kernels.use_plan(Product("spmm", width), Plan(kernel))
     for dtype in (torch.float32, torch.float16):
-        check_columns(a, dtype)
-        check_sums(a, dtype)
+        check(a, dtype)
     assert f"cuda_spmm_{kernel}" in native.called
 
 
@@ -88,42 +80,28 @@ def test_an_empty_matrix_gives_zeros(native: RunningPath) -> None:
     assert torch.equal(y, torch.tensor([0.0] * 4 + [1.0] * 4).expand(5, 8))
 
 
-def check_panels(device: str, precision: str, height: int, values: str | None, cut: bool) -> SparseOperand:
-    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, device, precision=precision, values=values)
-    for width in (40, 24):
-        plan = Plan("panel", height=height, tile_limit=1 if cut else 1000, prescale=cut)
-        a.kernels.use_plan(Product("spmm", width), plan)
-    for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
-        check_sums(a, dtype)
-    return a
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("height", _native.SPMM_PANEL_BLOCKS)
-@pytest.mark.parametrize("values", [None, "gcn"])
-@pytest.mark.parametrize("cut", [True, False])
-def test_on_a_gpu(precision: str, height: int, values: str | None, cut: bool) -> None:
-    check_panels("cuda", precision, height, values, cut)
-
-
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("height", _native.SPMM_PANEL_BLOCKS)
 @pytest.mark.parametrize("values", [None, "gcn"])
 @pytest.mark.parametrize("cut", [True, False])
 def test_panels_add_to_what_is_there(
-    native: RunningPath, precision: str, height: int, values: str | None, cut: bool
+    gpu_place: Place, precision: str, height: int, values: str | None, cut: bool
 ) -> None:
     """In the kernel itself, which writes to no memory but the result; panels in one piece and cut."""
-    a = check_panels("cpu", precision, height, values, cut)
-    run = bind_spmm(a.kernels, torch.zeros(90, 24), None)
+    graph = random_graph(90, 90, 0.06, weighted=False, hubs=2, empty_rows=0.2)
+    a = make(graph, gpu_place.device, precision=precision, values=values)
+    plan = Plan("panel", height=height, tile_limit=1 if cut else 1000, prescale=cut)
+    for width in (40, 24):
+        a.kernels.use_plan(Product("spmm", width), plan)
+    for dtype in dict.fromkeys((torch.float32, a.precision.storage)):
+        check(a, dtype)
+    x, y = (torch.zeros(90, 24, device=a.device) for _ in range(2))
+    run = bind_spmm(a.kernels, x, None)
     assert isinstance(run, Launchable)
     assert run.adds
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch, "empty_like", None)  # of which the other way would need one
-        spmm_into(a, torch.randn(90, 24), torch.zeros(90, 24), add=True)
+        spmm_into(a, x, y, add=True)
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])

@@ -17,9 +17,10 @@ import torch
 import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
 from gnnsparse.ops import tuning
-from gnnsparse.plan import Device, Problem, candidates, choose_plan
+from gnnsparse.plan import Problem, candidates, choose_plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.cache import GraphCache
+from gnnsparse.runtime.device import Device
 from gnnsparse.runtime.timing import Timing
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import assert_accurate, random_graph
@@ -30,14 +31,9 @@ HOPPER = Device("cuda", (9, 0), 132)
 
 
 def problem(**changes: Any) -> Problem:
-    counts = {"rows": 8000, "cols": 8000, "nnz": 10**6, "width": 128, "format": "window", "slots": 500_000}
-    base = {
-        "op": "spmm",
-        "device": HOPPER,
-        "precision": Precision.FP16,
-        "panels": panel_counts(400_000, 300_000),
-    }
-    return Problem(**{**base, **counts, **changes})  # type: ignore[arg-type]
+    counts = (8000, 8000, 10**6, 128, "window", 500_000)
+    base = Problem("spmm", HOPPER, Precision.FP16, *counts, panels=panel_counts(400_000, 300_000))
+    return replace(base, **changes)
 
 
 class Timer:
@@ -119,15 +115,12 @@ def test_candidates_are_distinct_and_begin_with_the_model(changes: dict[str, Any
     assert (len(plans) == 1) == (case.device.type == "cpu")
     assert {plan.label for plan in plans} - {"window"} == labels - {"window"}
     assert "window" not in labels or "window" in {plan.label for plan in plans}
-
-
-def test_candidates_of_spmm() -> None:
-    plans = candidates(problem())
-    for label in ("csr", "panel 16", "panel 32"):
-        assert {plan.prescale for plan in plans if plan.label == label} == {True, False}
-    panels = [plan for plan in plans if plan.label == "panel 16"]
-    assert {plan.slices for plan in panels} == {1, 2}
-    assert len({plan.tile_limit for plan in panels}) == 2
+    if not changes:
+        for label in ("csr", "panel 16", "panel 32"):
+            assert {plan.prescale for plan in plans if plan.label == label} == {True, False}
+        panels = [plan for plan in plans if plan.label == "panel 16"]
+        assert {plan.slices for plan in panels} == {1, 2}
+        assert len({plan.tile_limit for plan in panels}) == 2
 
 
 # The choice
@@ -189,12 +182,17 @@ def test_products_tune_themselves_once(timer: Timer) -> None:
     assert timer.has_measured()
 
 
-def test_formats_of_the_losers_are_given_back(timer: Timer) -> None:
-    a = prepared(cache=False)
+def test_tuning_leaves_no_trace_and_operands_keep_their_tuner(timer: Timer) -> None:
+    """The formats of the losers are given back, and the random state of the user stays."""
+    before, a = torch.get_rng_state(), prepared(cache=False)
     a.tune(64)
+    assert torch.equal(torch.get_rng_state(), before)
     assert a.kernels.panel_bytes == 0
     _ = a @ torch.randn(200, 64).half()
     assert a.kernels.panel_bytes == 0
+    assert timer.has_measured()
+    pickle.loads(pickle.dumps(prepared(cache=False))).plan(64)
+    assert timer.has_measured()
 
 
 def test_tuning_after_use_takes_effect(recorded: RecordingPath, timer: Timer) -> None:
@@ -205,12 +203,6 @@ def test_tuning_after_use_takes_effect(recorded: RecordingPath, timer: Timer) ->
     a.tune(64)
     _ = a @ x
     assert recorded.names()[-1] == f"cuda_spmm_{other}"
-
-
-def test_the_random_state_of_the_user_stays(timer: Timer) -> None:
-    before = torch.get_rng_state()
-    prepared(cache=False).tune(64)
-    assert torch.equal(torch.get_rng_state(), before)
 
 
 # The cache
@@ -288,11 +280,6 @@ def test_ls_names_plans(
     assert main(["cache", "ls"]) == 0
     assert "plan: spmm N = 64, csr" in capsys.readouterr().out
     assert main(["cache", "verify"]) == 0
-
-
-def test_operands_keep_their_tuner(timer: Timer) -> None:
-    pickle.loads(pickle.dumps(prepared(cache=False))).plan(64)
-    assert timer.has_measured()
 
 
 # The CPU, and bad arguments

@@ -18,7 +18,7 @@ from gnnsparse.bench import fit_measure as fit_cases
 from gnnsparse.bench.fit_measure import Case, _resident_bytes, measure_cases, read_cases, write_cases
 from gnnsparse.bench.fit_solve import Table, fit_record, quality_of
 from gnnsparse.cli.main import main
-from gnnsparse.plan import Device, Plan, choose_plan
+from gnnsparse.plan import Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of
 from gnnsparse.plan.gpu_records import (
     GpuRecord,
@@ -32,6 +32,7 @@ from gnnsparse.plan.gpu_records import (
 from gnnsparse.plan.gpu_records.model import panel_variant
 from gnnsparse.plan.gpu_records.record import PanelVariant
 from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.device import Device
 from gnnsparse.runtime.serialization import to_plain
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
@@ -43,10 +44,6 @@ A100 = Device("cuda", (8, 0), 108, 80 * 2**30, "NVIDIA A100-SXM4-80GB", 40 * 2**
 def user_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path / "records"))
     return tmp_path / "records"
-
-
-def changed(record: GpuRecord, **changes: Any) -> GpuRecord:
-    return replace(record, **changes)
 
 
 # Which record
@@ -62,31 +59,35 @@ def test_every_record_of_the_package_is_valid_and_named_once() -> None:
     assert "NVIDIA H200" in names
 
 
-def test_a_gpu_takes_its_own_record_and_says_nothing() -> None:
-    assert record_for(H200).name == "NVIDIA H200"
-    with device_module.use(StandInPath(None)):
-        a = gnnsparse.prepare(random_graph(50, 50, 0.2), precision="fp16", cache=False)
-        assert "no record of" not in str(a.plan(64))
-
-
-def test_a_gpu_without_a_record_takes_the_nearest_and_the_plan_says_so() -> None:
-    with device_module.use(StandInPath(None, device=A100)):
-        a = gnnsparse.prepare(random_graph(50, 50, 0.2), precision="fp16", cache=False)
-        name = record_for(A100).name
-        for op in ("spmm", "sddmm", "attention"):
-            assert f"no record of {A100.name}: by that of {name}" in str(a.plan(64, op)), op
+def test_a_gpu_takes_its_own_record_or_the_nearest_and_the_plan_says_so() -> None:
+    for device in (H200, A100):
+        with device_module.use(StandInPath(None, device=device)):
+            a = gnnsparse.prepare(random_graph(50, 50, 0.2), precision="fp16", cache=False)
+            name = record_for(device).name
+            assert (name == device.name) is (device is H200)
+            for op in ("spmm", "sddmm", "attention"):
+                says = f"no record of {device.name}: by that of {name}" in str(a.plan(64, op))
+                assert says is (device is A100), op
 
 
 def test_resemblance_is_compute_capability_then_size(user_records: Path) -> None:
+    """The user's own record of a GPU wins; what is not valid is not written."""
     start = record_for(H200)
-    ampere = changed(start, name="ampere", capability=(8, 0), multiprocessors=100)
-    small = changed(start, name="small", multiprocessors=60, l2_bytes=30 * 2**20, memory_bytes=40 * 2**30)
-    for record in (ampere, small):
-        save_record(record, user_records / f"{record.name}.json")
+    ampere = replace(start, name="ampere", capability=(8, 0), multiprocessors=100)
+    small = replace(start, name="small", multiprocessors=60, l2_bytes=30 * 2**20, memory_bytes=40 * 2**30)
+    for record in (ampere, small, start):
+        file = user_records / f"{record.name}.json"
+        save_record(record, file)
+        assert to_plain(load_record(file)) == to_plain(record)
     assert record_for(A100).name == "ampere"
     half = Device("cuda", (9, 0), 66, 48 * 2**30, "half of an H200", 30 * 2**20)
     assert record_for(half).name == "small"
     assert record_for(replace(H200, name="another name")).name == "NVIDIA H200"
+    save_record(replace(start, csr=replace(start.csr, start_us=7.0)), file)
+    assert record_for(H200).csr.start_us == 7.0
+    with pytest.raises(RecordError, match="multiprocessors: got 0"):
+        save_record(replace(start, multiprocessors=0), user_records / "wrong.json")
+    assert not (user_records / "wrong.json").exists()
 
 
 def test_what_a_record_does_not_have_costs_what_is_like_it() -> None:
@@ -105,17 +106,6 @@ def test_what_a_record_does_not_have_costs_what_is_like_it() -> None:
     assert panel_variant(without, "fp32_stored") == PanelVariant(0.5, 1.5)
     given = PanelVariant(0.7, 3.0)
     assert panel_variant(replace(row, variants={**variants, "fp32_stored": given}), "fp32_stored") == given
-
-
-def test_the_users_record_wins(user_records: Path) -> None:
-    mine = changed(record_for(H200), csr=replace(record_for(H200).csr, start_us=7.0))
-    save_record(mine, user_records / "mine.json")
-    assert record_for(H200).csr.start_us == 7.0
-
-
-def test_a_record_survives_its_file(tmp_path: Path) -> None:
-    save_record(record_for(H200), tmp_path / "record.json")
-    assert to_plain(load_record(tmp_path / "record.json")) == to_plain(record_for(H200))
 
 
 @pytest.mark.parametrize(
@@ -168,13 +158,6 @@ def test_unreadable_files_and_missing_entries_are_named(tmp_path: Path) -> None:
     os.mkfifo(file)
     with pytest.raises(RecordError, match="pipe"):
         load_record(file)
-
-
-def test_a_record_that_is_not_valid_is_not_written(tmp_path: Path) -> None:
-    wrong = changed(record_for(H200), multiprocessors=0)
-    with pytest.raises(RecordError, match="multiprocessors: got 0"):
-        save_record(wrong, tmp_path / "record.json")
-    assert not (tmp_path / "record.json").exists()
 
 
 # The fit, on measurements that are made up
@@ -280,19 +263,15 @@ def test_resident_bytes_end_where_the_rate_falls() -> None:
     assert _resident_bytes([(4e6, 10.0), (640e6, 9.9)]) == 640e6
 
 
-def test_the_command_needs_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    with pytest.raises(SystemExit) as end:
-        main(["bench", "fit"])
-    assert end.value.code == 2
-    assert "--measured" in capsys.readouterr().err
-
-
 def test_measurements_can_be_fitted_again_from_their_file(
     made_up: list[Case], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept, out = tmp_path / "kept.json", tmp_path / "record.json"
+    if not torch.cuda.is_available():
+        with pytest.raises(SystemExit) as end:
+            main(["bench", "fit"])
+        assert end.value.code == 2
+        assert "--measured" in capsys.readouterr().err
     write_cases(kept, replace(record_for(H200), name="made up"), made_up, {"from": "NVIDIA H200"})
     start, cases, about = read_cases(kept)
     assert (start.name, about) == ("made up", {"from": "NVIDIA H200"})

@@ -35,19 +35,9 @@ def test_tensor_core_kernels_refuse_what_they_would_have_to_convert(monkeypatch:
     monkeypatch.setitem(_native.PRECISIONS, "fp16", traits)
     reason = "Tensor Core kernels do not convert float16, which fp16 stores"
     for op, kind in (("spmm", Problem), ("sddmm", Problem), ("attention", AttentionProblem)):
-        problem = kind(
-            op,
-            H200,
-            Precision.FP16,
-            1000,
-            1000,
-            50_000,
-            64,
-            "window",
-            20_000,
-            panels=panel_counts(30_000, 25_000),
-            **({"value_width": 64} if kind is AttentionProblem else {}),
-        )
+        more = {"value_width": 64} if kind is AttentionProblem else {}
+        sizes, panels = (1000, 1000, 50_000, 64, "window", 20_000), panel_counts(30_000, 25_000)
+        problem = kind(op, H200, Precision.FP16, *sizes, panels=panels, **more)
         kernels = [kernel for kernel in KERNELS[op] if not kernel.for_formats]
         refused = {kernel.name: kernel.can_run(problem).problem for kernel in kernels}
         able = {"csr"} if op != "attention" else {"attention_csr", "rows", "unfused"}

@@ -12,12 +12,13 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.plan import Device, Problem, choose_plan
+from gnnsparse.plan import Problem, choose_plan
 from gnnsparse.plan.window import WINDOW
 from gnnsparse.plan.work import cut_rows, group_rows, window_tiles
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS, reorder
 from gnnsparse.runtime import device as device_module
+from gnnsparse.runtime.device import Device
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import StandInPath

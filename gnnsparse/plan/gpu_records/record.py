@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import platformdirs
 
-from gnnsparse.errors import bad_value
 from gnnsparse.runtime.device import Device
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
@@ -237,10 +236,8 @@ def load_record(path: Path) -> GpuRecord:
     """
     try:
         content = read_json(path)
-    except OSError as error:
-        raise RecordError(f"{path}: {error}") from error
-    except ValueError as error:
-        raise RecordError(str(error)) from error
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: {error}" if isinstance(error, OSError) else str(error)) from error
     return _read(content, str(path))
 
 
@@ -254,7 +251,6 @@ def save_record(record: GpuRecord, path: Path) -> None:
     _read(json.loads(json.dumps(content)), record.name)
     write_json(path, content)
     _read_all.cache_clear()
-    _find.cache_clear()
 
 
 def user_folder() -> Path:
@@ -294,14 +290,6 @@ def _distance(record: GpuRecord, device: Device) -> tuple[float, ...]:
     return major, minor, sizes, record.name != _DEFAULT
 
 
-@lru_cache(maxsize=64)
-def _find(device: Device, known: tuple[str, ...], user: Path) -> GpuRecord:
-    by_name = {record.name: record for record in _read_all(user)}
-    if not known:
-        bad_value("device", "there is no record of any GPU")
-    return by_name.get(device.name) or min(by_name.values(), key=lambda record: _distance(record, device))
-
-
 _in_use: GpuRecord | None = None
 
 
@@ -326,5 +314,6 @@ def record_for(device: Device) -> GpuRecord:
     """
     if _in_use is not None:
         return _in_use
-    user = user_folder()
-    return _find(device, tuple(record.name for record in _read_all(user)), user)
+    known = records()
+    own = next((record for record in known if record.name == device.name), None)
+    return own or min(known, key=lambda record: _distance(record, device))
