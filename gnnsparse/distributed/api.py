@@ -46,8 +46,6 @@ from gnnsparse.runtime.serialization import to_plain
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 
-__all__ = ["distribute", "group_of", "measure_rates"]
-
 
 def group_of(group: Any) -> dist.ProcessGroup | None:
     """Return the process group that an argument means: a group, a DeviceMesh of one dimension, or None.

@@ -17,8 +17,6 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, c
 from gnnsparse.runtime.device import SLICE_BYTES
 from gnnsparse.runtime.serialization import from_plain
 
-__all__ = ["Choice", "Rates", "choose_way", "known_rates", "slices_of"]
-
 #: Features of a chunk are a multiple of this, so that its rows begin at addresses that vector loads need.
 _CHUNK_MULTIPLE = 8
 #: Most chunks in which features travel.

@@ -33,11 +33,6 @@ from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
 from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.serialization import from_plain
 
-__all__ = [
-    "DESCRIPTION", "Estimate", "Machines", "StreamedCounts", "Workload", "add_arguments",
-    "default_machines", "estimate", "random_facts", "run",
-]  # fmt: skip
-
 #: Bytes on a GPU for each nonzero of an operand: indices of the rows and of the transpose, the map between
 #: them, and the formats of the kernels.
 _NONZERO_BYTES = 16

@@ -17,11 +17,6 @@ from torch.autograd.function import once_differentiable
 
 from gnnsparse.distributed.shard import Shard, ShardFacts
 
-__all__ = [
-    "FeatureExchange", "GatherExchange", "HaloExchange", "Pending", "exchange_rows", "extend",
-    "gather_ranks", "shared_sum", "sum_over_ranks", "total_of",
-]  # fmt: skip
-
 #: torch 2.13 gave the function another name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 

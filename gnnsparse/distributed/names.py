@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["PARTITIONS", "WAYS"]
-
 #: How ranks share a product.
 WAYS = ("halo", "gather", "features")
 #: Ways to divide nodes among ranks: "auto" takes the one with the smallest halo.

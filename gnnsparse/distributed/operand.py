@@ -16,8 +16,6 @@ from gnnsparse.runtime.memo import Memo
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["DistributedOperand"]
-
 
 def _refuse(*_: Any) -> NoReturn:
     bad_value("A", "is divided among ranks, and this takes all of it; accepted: one of a single process")

@@ -32,8 +32,6 @@ from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble
 
-__all__ = ["FeatureOperations", "RowOperations", "RowProduct", "global_columns"]
-
 
 def global_columns(shard: Shard) -> torch.Tensor:
     """Return the node of each column of a shard in the new numbering, int64 [rows + halo]."""

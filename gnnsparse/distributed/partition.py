@@ -16,10 +16,6 @@ from gnnsparse.preprocess.reorder.registry import undirected
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.prepared import inverse
 
-__all__ = [
-    "Partition", "balanced_ranges", "community_order", "cut_sizes", "partition_rows", "ranges_along",
-]  # fmt: skip
-
 #: The most nonzeros for which "auto" tries METIS, which takes a second for about two million.
 _METIS_NNZ = 20_000_000
 #: METIS may be built with indices of 32 bits.

@@ -19,8 +19,6 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Shard", "ShardFacts", "ShardRecipe", "content_of", "load_shard", "unpack_shard"]
-
 
 @dataclass(frozen=True)
 class ShardFacts:

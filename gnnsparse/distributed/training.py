@@ -14,11 +14,6 @@ from gnnsparse.distributed.exchange import exchange_rows, gather_ranks, shared_s
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.padding import Padding, current_padding
 
-__all__ = [
-    "Peers", "RowGather", "SharedBatchNorm", "group_options", "share_batch_norm", "step_seed",
-    "sum_gradients",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Peers:

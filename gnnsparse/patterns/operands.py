@@ -22,11 +22,6 @@ from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
-__all__ = [
-    "MOST_OPERANDS", "Patterns", "SharedPatterns", "attend", "cut", "dense_weights", "graph_of_lengths",
-    "make_pairs", "pair_terms", "shared_patterns", "total",
-]  # fmt: skip
-
 #: Operands that a model keeps of one pattern at most. The one that was not used for longest is dropped first.
 MOST_OPERANDS = 16
 

@@ -15,10 +15,6 @@ from gnnsparse.patterns import masks
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "NAMES", "Named", "United", "graph_of", "make_pattern", "read_own_pattern", "read_pattern", "text_of",
-]  # fmt: skip
-
 #: The patterns that have a name, by which the layers and `sparsify` take them.
 NAMES: dict[str, Callable[..., SparseGraph]] = {
     **masks.PATTERNS,

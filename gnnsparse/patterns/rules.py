@@ -19,8 +19,6 @@ from gnnsparse.patterns.read import NAMES, Named, United, graph_of, make_pattern
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["ENDLESS", "Rows", "Rule", "rule_of"]
-
 #: The last query of a token that is always needed.
 ENDLESS = 2**62
 

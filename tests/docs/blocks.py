@@ -11,8 +11,6 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "Block", "blocks_of", "page_name", "unfenced", "without_blocks"]
-
 ROOT = Path(__file__).resolve().parents[2]
 #: The README, every page of the documentation, and what developers read.
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "notes").glob("*.md"))]

@@ -18,8 +18,6 @@ from tests.own_graphs import NAMES, NODES
 from tests.stories import given
 from tests.stories.running import Outcome
 
-__all__ = ["STORIES", "Check", "story"]
-
 
 @dataclass(frozen=True)
 class Check:

@@ -14,8 +14,6 @@ from tests.own_graphs import NAMES, NODES, arrays, tensors, write_mtx, write_tab
 from tests.train.test_task_link import write_ddi
 from tests.tu_files import write_text
 
-__all__ = ["archive", "dgl_file", "loads", "matrix", "papers", "papers_and_new", "pyg_file"]
-
 Table = dict[str, list[Any]]
 
 

@@ -18,8 +18,6 @@ import torch
 
 from tests.docs.blocks import ROOT, Block
 
-__all__ = ["Outcome", "run_block"]
-
 TIMEOUT = 200
 #: What a checkout has in the folder of the commands.
 _CHECKOUT = ("train.py", "configs", "models", "docs")
