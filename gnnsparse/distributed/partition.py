@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -99,10 +100,6 @@ def _contiguous(csr: Csr, parts: int) -> Partition:
     return ranges_along(csr, order, parts, "contiguous")
 
 
-def _community(csr: Csr, parts: int) -> Partition:
-    return ranges_along(csr, community_order(csr), parts, "community")
-
-
 def _metis(csr: Csr, parts: int) -> Partition:
     """Divide nodes by METIS's k-way partition (Karypis and Kumar 1998) of A + A^T, rows weighted by work."""
     try:
@@ -163,7 +160,11 @@ def partition_rows(graph: SparseGraph, parts: int, method: str = "auto") -> Part
             "graph", f"is {graph.num_rows} x {graph.num_cols}; accepted: a square matrix, one row for a node"
         )
     csr = graph.csr.to(torch.device("cpu"))
-    makers = {"contiguous": _contiguous, "community": _community, "metis": _metis}
+    makers: dict[str, Callable[[Csr, int], Partition]] = {
+        "contiguous": _contiguous,
+        "community": lambda csr, parts: ranges_along(csr, community_order(csr), parts, "community"),
+        "metis": _metis,
+    }
     if method != "auto":
         return makers[method](csr, parts)
     if csr.nnz > _METIS_NNZ or importlib.util.find_spec("pymetis") is None:

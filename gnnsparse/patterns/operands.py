@@ -65,7 +65,7 @@ def _make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
     The traced code then reads the operand from the patterns, so that it is compiled anew for other ones. The
     operand is not dropped while its patterns live, since compiled code carries its handle.
     """
-    operand = _all[number].keep_for_good(key)
+    operand = _all[number].get(key, for_good=True)
     if with_pairs:
         make_pairs(operand)
     return True
@@ -78,7 +78,7 @@ class Patterns:
     """
 
     def __init__(self, pattern: Any, precision: Precision | None) -> None:
-        self._pattern, self._precision = pattern, precision
+        self.pattern, self._precision = pattern, precision
         self._start({})
 
     def _start(self, operands: dict[_Key, SparseOperand]) -> None:
@@ -89,20 +89,15 @@ class Patterns:
         self.number = next(_numbers)
         _all[self.number] = self
 
-    @property
-    def pattern(self) -> Any:
-        """The description of the pattern, what `read_pattern` returned."""
-        return self._pattern
-
     def __deepcopy__(self, memo: dict[int, Any]) -> Patterns:
         other = type(self).__new__(type(self))
-        other._pattern, other._precision = self._pattern, self._precision
+        other.pattern, other._precision = self.pattern, self._precision
         with self._lock:
             other._start(dict(self.operands))
         return other
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"_pattern": self._pattern, "_precision": self._precision}
+        return {"pattern": self.pattern, "_precision": self._precision}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -110,7 +105,7 @@ class Patterns:
 
     def __str__(self) -> str:
         precision = "" if self._precision is None else f", {self._precision.value}"
-        return text_of(self._pattern) + precision
+        return text_of(self.pattern) + precision
 
     def operand(
         self, queries: Lengths, keys: Lengths, like: torch.Tensor, *, before: int = 0,
@@ -131,16 +126,13 @@ class Patterns:
         if torch.compiler.is_compiling():
             _make_while_tracing(self.number, with_pairs, *key)
             return self.operands[key]
-        return self._get(key)
+        return self.get(key)
 
-    def keep_for_good(self, key: Any) -> SparseOperand:
-        """Return the operand of a key of `operands`, made if it is not there, which is not dropped."""
+    def get(self, key: Any, for_good: bool = False) -> SparseOperand:
+        """Return the operand of a key of `operands`, made if it is not there, which may be never dropped."""
         with self._lock:
-            self._for_good.add(key)
-            return self._get(key)
-
-    def _get(self, key: _Key) -> SparseOperand:
-        with self._lock:
+            if for_good:
+                self._for_good.add(key)
             operand = self.operands.get(key)
             if operand is None:
                 if path().takes(key[4]) and path().is_capturing():
@@ -158,9 +150,8 @@ class Patterns:
     def _drop_oldest(self) -> None:
         """Make room for one more operand."""
         droppable = [key for key in self.operands if key not in self._for_good]
-        for key in sorted(droppable, key=self._used.__getitem__)[
-            : max(len(droppable) - MOST_OPERANDS + 1, 0)
-        ]:
+        oldest = sorted(droppable, key=self._used.__getitem__)
+        for key in oldest[: max(len(droppable) - MOST_OPERANDS + 1, 0)]:
             del self.operands[key], self._used[key]
 
     def _make(
@@ -168,11 +159,11 @@ class Patterns:
         precision: str,
     ) -> SparseOperand:  # fmt: skip
         if isinstance(queries, tuple) and isinstance(keys, tuple):
-            graph = graph_of_lengths(self._pattern, queries, keys, is_causal)
+            graph = graph_of_lengths(self.pattern, queries, keys, is_causal)
             return prepare(graph.to(device), precision=precision, cache=False)
         assert isinstance(queries, int)
         assert isinstance(keys, int)
-        made = make_pattern(self._pattern, before + queries, keys)
+        made = make_pattern(self.pattern, before + queries, keys)
         if isinstance(made, SparseOperand):
             precision = made.precision.value
             if not before and not is_causal:
@@ -185,9 +176,7 @@ class Patterns:
 
 def _numbers_of(lengths: Lengths) -> Lengths:
     """Return lengths as integers, of which torch.compile may have made symbols."""
-    if isinstance(lengths, tuple):
-        return lengths
-    return operator.index(lengths)
+    return lengths if isinstance(lengths, tuple) else operator.index(lengths)
 
 
 def graph_of_lengths(
@@ -218,7 +207,7 @@ class SharedPatterns(Patterns):
         return self
 
     def __reduce__(self) -> Any:
-        return shared_patterns, (self._pattern, self._precision)
+        return shared_patterns, (self.pattern, self._precision)
 
 
 _shared: weakref.WeakValueDictionary[Any, SharedPatterns] = weakref.WeakValueDictionary()

@@ -5,6 +5,7 @@ Keys behind the query play no part here, as in writing one token after another.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -78,10 +79,8 @@ class _GlobalTokens(Rule):
 
     def __init__(self, tokens: Any) -> None:
         self._count = min(tokens, ENDLESS) if isinstance(tokens, int) else None
-        positions = (
-            [] if isinstance(tokens, int) else torch.as_tensor(tokens, device="cpu").flatten().tolist()
-        )
-        self._chosen = torch.tensor(sorted(positions), dtype=torch.int64, device="cpu")
+        positions = torch.as_tensor([] if isinstance(tokens, int) else tokens, device="cpu")
+        self._chosen = positions.flatten().long().sort().values
 
     def _holds(self, position: torch.Tensor) -> torch.Tensor:
         return torch.isin(position, self._chosen) if self._count is None else position < self._count
@@ -102,16 +101,10 @@ class _Union(Rule):
     rules: tuple[Rule, ...]
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
-        found = self.rules[0].attends(query, key)
-        for rule in self.rules[1:]:
-            found = found | rule.attends(query, key)
-        return found
+        return functools.reduce(torch.logical_or, (rule.attends(query, key) for rule in self.rules))
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
-        found = self.rules[0].last(key)
-        for rule in self.rules[1:]:
-            found = torch.maximum(found, rule.last(key))
-        return found
+        return functools.reduce(torch.maximum, (rule.last(key) for rule in self.rules))
 
 
 class Rows(Rule):

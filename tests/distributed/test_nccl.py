@@ -17,7 +17,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def gpus() -> Iterator[Ranks]:
-    found = Ranks(2, "nccl")
+    found = Ranks([2], "cuda")
     yield found
     found.close()
 
