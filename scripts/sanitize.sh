@@ -29,7 +29,7 @@ case $kind in
   thread)
     preload=$(runtime libtsan.so)
     tests=(tests/runtime/test_threads.py tests/sparse/test_{shared_operands,csr}.py tests/formats/test_stored_formats.py
-      tests/preprocess/test_community.py
+      tests/preprocess/test_row_orders.py
       tests/ops/test_{cpu_isa,gradients,edge_softmax,attention_dropout}.py)
     # Every loop that has work for them runs in four threads.
     export OMP_NUM_THREADS=4

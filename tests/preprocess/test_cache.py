@@ -1,15 +1,21 @@
-"""The cache: hits, damage, concurrency, read-only folders, size cap, command line."""
+"""The cache: hits, damage, concurrency, size cap, and a folder with trouble, all of which is a warning."""
 
 from __future__ import annotations
 
+import itertools
+import multiprocessing
 import os
 import random
+import resource
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,22 +23,25 @@ from safetensors.torch import save
 
 import gnnsparse
 from gnnsparse.cli.main import main
+from gnnsparse.runtime import cache as cache_module
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
-from tests.helpers import precision_for
+from tests.helpers import needs_installed_module, precision_for
 
 GRAPH = random_graph(150, 150, 0.05, weighted=False, seed=3)
 
 
-def prepare(**options: object) -> gnnsparse.SparseOperand:
+def prepare(**options: Any) -> gnnsparse.SparseOperand:
     return gnnsparse.prepare(GRAPH, **{"values": "gcn", "reorder": "metis", "format": "window", **options})
 
 
+CLEAN = prepare(cache=False)
+X = torch.randn(150, 8, generator=torch.Generator().manual_seed(0))
+
+
 def same(a: gnnsparse.SparseOperand, b: gnnsparse.SparseOperand) -> bool:
-    x = torch.randn(150, 8)
-    return (
-        torch.equal(a @ x, b @ x) and torch.equal(a.T @ x, b.T @ x) and torch.equal(a.indices(), b.indices())
-    )
+    products = torch.equal(a @ X, b @ X) and torch.equal(a.T @ X, b.T @ X)
+    return products and torch.equal(a.indices(), b.indices())
 
 
 def files(folder: Path) -> list[Path]:
@@ -90,10 +99,11 @@ def overwrite(path: Path) -> None:
 )
 def test_a_file_that_is_changed_while_it_is_in_use(own_cache: Path, damage: Callable[[Path], None]) -> None:
     """Of a memory-mapped file that was cut short, the next access would end the process."""
-    clean, hit = prepare(), prepare()
+    prepare()
+    hit = prepare()
     assert hit.cache_hit
     damage(files(own_cache)[0])
-    assert same(hit, clean)
+    assert same(hit, CLEAN)
 
 
 def test_cache_in_a_folder(tmp_path: Path, own_cache: Path) -> None:
@@ -105,14 +115,14 @@ def test_cache_in_a_folder(tmp_path: Path, own_cache: Path) -> None:
     assert not own_cache.exists()
 
 
-def damage_and_prepare(path: Path, data: bytes, clean: gnnsparse.SparseOperand) -> bool:
+def damage_and_prepare(path: Path, data: bytes) -> bool:
     """Writes damaged bytes; True if they were noticed, and in any case the result is right."""
     path.unlink()  # a new inode: the arrays of `clean` stay mapped to the old one
     path.write_bytes(data)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         again = prepare()
-    assert same(again, clean)
+    assert same(again, CLEAN)
     noticed = [w for w in caught if issubclass(w.category, CacheWarning)]
     if noticed:
         assert str(path) in str(noticed[0].message)
@@ -124,7 +134,7 @@ def damage_and_prepare(path: Path, data: bytes, clean: gnnsparse.SparseOperand) 
 
 def test_flipped_bits(own_cache: Path) -> None:
     """Every flip is noticed, or lies where it changes nothing (white space of the header)."""
-    clean = prepare()
+    prepare()
     path = files(own_cache)[0]
     data = path.read_bytes()
     header = 8 + int.from_bytes(data[:8], "little")
@@ -134,18 +144,18 @@ def test_flipped_bits(own_cache: Path) -> None:
     for place in places:
         flipped = bytearray(data)
         flipped[place] ^= 1 << generator.randrange(8)
-        noticed = damage_and_prepare(path, bytes(flipped), clean)
+        noticed = damage_and_prepare(path, bytes(flipped))
         assert noticed or place < header, f"byte {place}"
 
 
 def test_truncated_files_and_those_of_others(own_cache: Path) -> None:
-    clean = prepare()
+    prepare()
     path = files(own_cache)[0]
     data = path.read_bytes()
     parts = [data[:end] for end in (0, 1, 7, 8, 100, *(int(part * len(data)) for part in (0.5, 0.9, 0.999)))]
     other = save({"forward.indptr": torch.zeros(3)})
     for content in (*parts, data + b"more", other, b"\0" * 4096, random.Random(1).randbytes(10_000)):
-        assert damage_and_prepare(path, content, clean)
+        assert damage_and_prepare(path, content)
         for kept in own_cache.glob("*.damaged"):  # of which there are at most a few without the mark
             kept.unlink()
 
@@ -198,7 +208,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, name: str, problem: str) -
     with pytest.warns(CacheWarning, match=problem):
         a = prepare(cache=tmp_path / name)
     assert not a.cache_hit
-    assert same(a, prepare(cache=False))
+    assert same(a, CLEAN)
 
 
 def test_size_cap_drops_the_least_recently_used(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,24 +233,339 @@ def test_a_senseless_size_cap_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> N
         GraphCache()
 
 
-def test_command_line(own_cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "ls"]) == 0
-    assert "empty" in capsys.readouterr().out
-    prepare()
-    prepare(values="mean")
-    assert main(["cache", "ls"]) == 0
+# A folder with trouble.
+
+
+def assert_works(expected: str, folder: Path) -> None:
+    """The graph is prepared, with CacheWarnings of which one says what is expected."""
+    with pytest.warns(CacheWarning, match=expected):
+        a = prepare(cache=folder)
+    assert torch.equal(a @ X, CLEAN @ X)
+
+
+def the_file(folder: Path) -> Path:
+    (path,) = (e.path for e in GraphCache(folder).entries() if e.metadata)
+    return path
+
+
+HEX = "0123456789abcdef" * 2
+#: Names that another program may give to its files, some of them by bad luck as the cache does.
+NAMES = (
+    "model.safetensors", "download.part", "server.lock", f"{HEX}.lock", f"{HEX}.safetensors",
+    f"{HEX}-{HEX}.part", f"{HEX}-{HEX}.damaged", "x.damaged",
+)  # fmt: skip
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Iterator[Path]:
+    """A folder with files of others, which must be as they were at the end of the test."""
+    folder, outside = tmp_path / "shared", tmp_path / "outside"
+    folder.mkdir()
+    outside.write_text("outside")
+    for name in NAMES:
+        (folder / name).write_text(f"precious {name}")
+        os.utime(folder / name, (0, 0))
+    (folder / "folder.safetensors").mkdir()
+    (folder / f"{'a' * 32}.safetensors").mkdir()
+    (folder / f"{'a' * 32}.safetensors" / "inside").write_text("inside")
+    os.mkfifo(folder / f"{'b' * 32}.safetensors")
+    (folder / f"{'c' * 32}.safetensors").symlink_to(outside)
+    (folder / f"{'c' * 32}.lock").symlink_to(outside)
+    (folder / f"{'c' * 32}-{HEX}.part").symlink_to("nowhere")
+    before = sorted(folder.iterdir())
+    yield folder
+    assert sorted(path for path in before if os.path.lexists(path)) == before
+    for name in NAMES:
+        assert (folder / name).read_text() == f"precious {name}"
+    assert outside.read_text() == "outside"
+    assert (folder / f"{'a' * 32}.safetensors" / "inside").read_text() == "inside"
+
+
+def test_the_commands_leave_what_the_cache_did_not_make(
+    shared: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepare(cache=shared)
+    prepare(cache=shared, values="mean")
+    before = set(shared.iterdir())
+    assert main(["cache", "ls", "--dir", str(shared)]) == 0
     listing = capsys.readouterr().out
-    assert all(path.stem[:12] in listing for path in files(own_cache))
-    assert "150" in listing
-    assert main(["cache", "verify"]) == 0
-    path = files(own_cache)[0]
-    data = path.read_bytes()
+    assert all(entry.key[:12] in listing for entry in GraphCache(shared).entries() if entry.metadata)
+    assert "150 x 150" in listing
+    assert "model" not in listing
+    assert "damaged" in listing, "the one with the name of a cache file"
+    assert main(["cache", "verify", "--dir", str(shared)]) == 1
+    assert "1 damaged" in capsys.readouterr().out
+    assert main(["cache", "clear", "--dir", str(shared)]) == 0
+    assert "2 prepared graphs removed" in capsys.readouterr().out
+    assert len(before - set(shared.iterdir())) == 4, "two files and their locks"
+
+
+def test_the_size_cap_leaves_what_the_cache_did_not_make(shared: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("GNNSPARSE_CACHE_MAX_BYTES", "1")
+    prepare(cache=shared)
+    prepare(cache=shared, values="mean")
+    assert len([e for e in GraphCache(shared).entries() if e.metadata]) == 1
+
+
+def test_names_and_times_that_no_table_expects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "a[/red]b"
+    prepare(cache=folder)
+    os.utime(the_file(folder), (2**35, 2**35))
+    for action in ("ls", "verify", "clear", "ls"):
+        assert main(["cache", action, "--dir", str(folder)]) == 0
+        assert "[/red]" in "".join(capsys.readouterr().out.split())  # a long path is wrapped
+
+
+@pytest.mark.parametrize(("folder", "said"), [("", "cache: got ''"), ("a\0b", "cache: got")])
+def test_what_is_no_folder(folder: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match=said):
+        prepare(cache=folder)
+    with pytest.raises(SystemExit) as stopped:
+        main(["cache", "ls", "--dir", folder])
+    assert stopped.value.code == 2
+    assert said in capsys.readouterr().err
+
+
+def test_a_path_of_bytes(tmp_path: Path) -> None:
+    class Bytes:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(tmp_path / "cache")
+
+    prepare(cache=Bytes())
+    assert prepare(cache=tmp_path / "cache").cache_hit
+
+
+# Something else in the place of a file
+
+
+def make_folder(path: Path) -> None:
+    path.mkdir()
+    (path / "notes").write_text("mine")
+
+
+def make_link(path: Path) -> None:
+    (path.parent.parent / "target").write_text("mine")
+    path.symlink_to(path.parent.parent / "target")
+
+
+def make_text(path: Path) -> None:
+    path.write_text("mine")
+
+
+@pytest.mark.parametrize(
+    ("make", "ending"),
+    [
+        *itertools.product(
+            [os.mkfifo, make_folder, make_link, lambda path: path.symlink_to(path)], [".safetensors", ".lock"]
+        ),
+        (make_text, ".lock"),
+    ],
+)
+def test_something_else_in_the_place_of_a_file(
+    own_cache: Path, make: Callable[[Path], None], ending: str
+) -> None:
+    """A pipe would never end to be opened, and what a link points to is somebody else's."""
+    prepare()
+    path = the_file(own_cache)
     path.unlink()
-    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    capsys.readouterr()
-    assert main(["cache", "verify"]) == 1
-    assert "checksum" in capsys.readouterr().out
-    assert path.exists()  # verify changes nothing
+    path = path.with_suffix(ending)
+    path.unlink(missing_ok=True)
+    make(path)
+    kind = os.lstat(path).st_mode
+    assert_works("not a file" if ending == ".safetensors" else "is no lock of the cache", own_cache)
+    assert main(["cache", "ls"]) == 0
     assert main(["cache", "clear"]) == 0
-    assert "2" in capsys.readouterr().out
-    assert not files(own_cache)
+    assert os.lstat(path).st_mode == kind
+    if make is make_folder:
+        assert (path / "notes").read_text() == "mine"
+    if make in (make_link, make_text):
+        assert path.read_text() == "mine"
+
+
+def test_a_file_without_the_mark_is_kept(own_cache: Path) -> None:
+    """It is renamed, for its name is that of a cache file, and never removed."""
+    prepare()
+    path = the_file(own_cache)
+    for number in range(6):
+        path.unlink(missing_ok=True)
+        path.write_text(f"notes {number}")
+        assert_works("kept as" if number < 4 else "no mark of it; it is left alone", own_cache)
+    assert path.read_text() == "notes 5"
+    assert GraphCache(own_cache).clear() == 0
+    kept = sorted(file.read_text() for file in own_cache.glob("*.damaged"))
+    assert kept == [f"notes {number}" for number in range(4)]
+
+
+# Disks and rights
+
+
+def limited(folder: Path, nbytes: int, results: Any) -> None:
+    """Prepares a graph in a process whose files end at a number of bytes, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (nbytes, nbytes))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        a = prepare(cache=folder)
+    right = torch.equal(a @ X, CLEAN @ X)
+    results.put((right, [(w.category is CacheWarning, str(w.message)) for w in caught]))
+
+
+def in_a_fork(work: Callable[[Any], None]) -> Any:
+    """What a forked process puts into the queue that `work` gets."""
+    context = multiprocessing.get_context("fork")
+    results = context.SimpleQueue()
+    process = context.Process(target=work, args=(results,))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking a process that has threads
+        process.start()
+    process.join(60)
+    assert process.exitcode == 0
+    return results.get()
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 100, 4096, 6000])
+def test_a_full_disk(tmp_path: Path, nbytes: int) -> None:
+    folder = tmp_path / "cache"
+    right, caught = in_a_fork(lambda results: limited(folder, nbytes, results))
+    assert right
+    assert [ours for ours, _ in caught] == [True]
+    assert "can't be written" in caught[0][1]
+    assert [path.suffix for path in folder.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("step", ["mkdir", "open", "fsync", "replace", "scandir", "utime"])
+def test_every_step_may_fail(own_cache: Path, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+    prepare(values="mean")
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        assert torch.equal(prepare() @ X, CLEAN @ X)
+        prepare(values="mean")
+        GraphCache(own_cache).clear()
+
+
+@pytest.mark.parametrize(
+    ("mode", "who", "right"),
+    [(0o777, "every user", "o-w"), (0o775, r"group \w+", "g-w"), (0o770, r"group \w+", "g-w"),
+     (0o2770, r"group \w+", "g-w")],
+)  # fmt: skip
+def test_a_folder_that_others_can_write(tmp_path: Path, mode: int, who: str, right: str) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    folder.chmod(mode)
+    said = rf"{who} can write to the cache folder .*cache \(mode {mode:o}\); chmod {right} it, or set"
+    for _ in range(2):
+        assert_works(said, folder)
+    folder.chmod(mode & ~0o022)
+    assert prepare(cache=folder).cache_hit
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a folder to another user")
+@pytest.mark.parametrize("owner", [65534, 123456])
+def test_a_folder_of_another_user(tmp_path: Path, owner: int) -> None:
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, owner, -1)
+    assert_works(
+        rf"user (nobody|{owner}) owns the cache folder .*cache \(mode 755\); chown it, or set GNN", folder
+    )
+    os.chown(folder, os.geteuid(), -1)
+    assert prepare(cache=folder).cache_hit
+
+
+@pytest.mark.parametrize("mask", [0o002, 0o000, 0o077])
+def test_what_the_cache_makes_is_not_for_others(tmp_path: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        prepare(cache=tmp_path / "new" / "cache")
+        assert prepare(cache=tmp_path / "new" / "cache").cache_hit
+    finally:
+        os.umask(before)
+    assert (tmp_path / "new" / "cache").stat().st_mode & 0o022 == 0
+    assert the_file(tmp_path / "new" / "cache").stat().st_mode & 0o077 == 0
+
+
+@needs_installed_module
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root alone")
+@pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o755, 0o600), (0o755, 0o644), (0o700, 0o644)])
+def test_as_another_user(tmp_path: Path, folder_mode: int, file_mode: int) -> None:
+    folder = tmp_path / "cache"
+    prepare(cache=folder)
+    prepare(cache=folder)  # imports everything, which the other user may not read
+    the_file(folder).chmod(file_mode)
+    for path in (tmp_path, *tmp_path.parents[:3]):
+        if path.stat().st_mode & 0o001 == 0:
+            path.chmod(path.stat().st_mode | 0o011)
+    folder.chmod(folder_mode)
+
+    def as_nobody(results: Any) -> None:
+        os.setuid(65534)
+        limited(folder, 2**40, results)
+
+    right, caught = in_a_fork(as_nobody)
+    assert right
+    assert all(ours for ours, _ in caught)
+    readable = (folder_mode, file_mode) == (0o755, 0o644)
+    assert bool(caught) != readable
+
+
+# Several processes and threads
+
+
+def test_clear_beside_prepare(own_cache: Path) -> None:
+    """Each of them may find that what it looked at is gone."""
+    end, problems = time.monotonic() + 1.5, []
+
+    def repeat(work: Callable[[], object]) -> None:
+        while time.monotonic() < end and not problems:
+            try:
+                work()
+            except Exception as error:
+                problems.append(error)
+
+    def look() -> None:
+        cache = GraphCache(own_cache)
+        for entry in cache.entries():
+            cache.problem_of(entry, lambda *_: None)
+
+    def right() -> None:
+        assert torch.equal(prepare() @ X, CLEAN @ X)
+
+    works = [right, right, lambda: prepare(values="mean"), GraphCache(own_cache).clear, look]
+    threads = [threading.Thread(target=repeat, args=(work,)) for work in works]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CacheWarning)
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not problems
+    assert torch.equal(prepare() @ X, CLEAN @ X)
+    assert prepare().cache_hit
+
+
+def test_clear_leaves_what_a_process_is_writing(own_cache: Path) -> None:
+    prepare()
+    path = the_file(own_cache)
+    part = own_cache / f"{path.stem}-{'1' * 32}.part"
+    part.write_bytes(path.read_bytes()[:2000])
+    with GraphCache(own_cache).lock(path.stem):
+        assert GraphCache(own_cache).clear() == 1
+        assert part.exists()
+    GraphCache(own_cache).clear()
+    assert not list(own_cache.iterdir())
+
+
+def test_a_lock_that_nobody_gives_back(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that has it may be stopped."""
+    monkeypatch.setattr(cache_module, "_LOCK_SECONDS", 0.2)
+    prepare()
+    path = the_file(own_cache)
+    path.unlink()
+    with GraphCache(own_cache).lock(path.stem):
+        assert_works("can't be written", own_cache)
+    assert not prepare().cache_hit
+    assert prepare().cache_hit
