@@ -201,10 +201,8 @@ def test_ogb_downloads_without_a_question(
     import_downloader(SOURCES["ogbn_arxiv"])
     from ogb.utils import url
 
-    download = url.download_url
-    monkeypatch.setattr(
-        url, "download_url", lambda address, folder: download(f"{site.url}/arxiv.zip", folder)
-    )
+    download, address = url.download_url, f"{site.url}/arxiv.zip"
+    monkeypatch.setattr(url, "download_url", lambda _, folder: download(address, folder))
     shutil.rmtree(tmp_path / "arxiv")
     assert (load_dataset("ogbn_arxiv").graph.to_scipy().toarray() == expected_graph()).all()
     assert site.requests == ["/arxiv.zip"]

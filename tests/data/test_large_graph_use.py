@@ -67,17 +67,10 @@ def test_a_generated_graph_is_like_the_one_in_memory(name: str, tmp_path: Path) 
     assert float((ours - theirs).abs().mean()) < 0.05 * float(theirs.mean())
     columns = [int(one.csr.count_columns(16).sum()) for one in (graph, in_memory)]
     assert columns[0] == pytest.approx(columns[1], rel=0.03)
-
-
-def test_reach_and_communities_are_those_of_the_model(tmp_path: Path) -> None:
-    name = "amazon_like"
-    generate_graph(name, tmp_path / "g", 0.05)
-    csr = open_graph(tmp_path / "g").csr
-    reach = BLOCK_MODELS[name].reach
-    assert reach is not None
-    distance = (csr.row_index() - csr.indices).abs()
-    assert int(distance.max()) <= reach
-    assert 0.3 < float((distance < 20).double().mean()) < 0.7, "communities have 16 nodes"
+    if (reach := BLOCK_MODELS[name].reach) is not None:
+        distance = (graph.csr.row_index() - graph.csr.indices).abs()
+        assert int(distance.max()) <= reach
+        assert 0.3 < float((distance < 20).double().mean()) < 0.7, "communities have 16 nodes"
 
 
 def test_edges_depend_on_the_seed_and_the_scale_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,10 +180,8 @@ def test_weights_of_a_graph_without_loops_are_those_that_normalisation_gives(sto
     with_loop = SparseGraph.from_edge_index(torch.cat([edges, edges.new_zeros(2, 1)], dim=1), stored.num_rows)
     assert with_loop.nnz == stored.nnz + 1
     seeds = torch.arange(0, stored.num_rows, 50)
-    blocks = [
-        NeighborSampler(SparseGraph(graph.csr), [-1], values="gcn").sample(seeds).blocks[0]
-        for graph in (stored, with_loop)
-    ]
+    both = (NeighborSampler(SparseGraph(g.csr), [-1], values="gcn") for g in (stored, with_loop))
+    blocks = [sampler.sample(seeds).blocks[0] for sampler in both]
     assert torch.equal(blocks[0].sources, blocks[1].sources)
     x = torch.randn(len(blocks[0].sources), 4)
     # A loop that is there has weight 1, as one that is added: all weights are equal.
