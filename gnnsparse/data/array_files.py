@@ -64,10 +64,6 @@ class Arrays:
         with self._archive.open(member) as file:
             return _read_array(name, file, kinds, shape)
 
-    def scalar(self, name: str) -> int:
-        """Read an array of one integer, see `read`."""
-        return int(self.read(name, "iu", ()))
-
 
 @contextlib.contextmanager
 def open_npz(path: Path) -> Iterator[Arrays]:

@@ -264,7 +264,9 @@ def _read_npz(path: Path) -> SparseGraph:
             return csr_of_archive(arrays, "adj_")
         if {"indptr", "indices"} <= arrays.names:
             indptr = arrays.read("indptr", "iu", (None,))
-            nodes = arrays.scalar("num_nodes") if "num_nodes" in arrays.names else max(indptr.size - 1, 0)
+            nodes = max(indptr.size - 1, 0)
+            if "num_nodes" in arrays.names:
+                nodes = int(arrays.read("num_nodes", "iu", ()))
             if not 0 <= nodes <= _MAX_SIZE:
                 bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
             return csr_of_arrays(indptr, arrays.read("indices", "iu", (None,)), None, (nodes, nodes))

@@ -60,13 +60,9 @@ def read_archive(path: Path, _: FileOptions | None = None) -> Content:
         edges, weights, nodes = _edges(arrays)
         x = _features(arrays)
         y = _first(arrays, _LABELS, "biufSU", least=1)
-        if "num_nodes" in arrays.names:
-            nodes = arrays.scalar("num_nodes")
-        elif nodes is None:
-            rows = [len(array) for array in (x, y) if array is not None]
-            nodes = rows[0] if rows else int(edges.max(initial=-1)) + 1
-        if not 0 <= nodes < 2**31:
-            bad_value("num_nodes", f"is {nodes}; accepted: 0 to 2^31 - 1")
+        given = None if nodes is None else np.array(nodes)
+        given = arrays.read("num_nodes", "iu", ()) if "num_nodes" in arrays.names else given
+        nodes = _count(given, [array for array in (x, y) if array is not None], edges)
         columns: dict[str, np.ndarray] = {}
         for name in sorted(arrays.names - _NO_COLUMNS):
             if not name.startswith(("adj_", "attr_")):
@@ -292,7 +288,7 @@ def _count(given: np.ndarray | None, of_nodes: list[np.ndarray], edges: np.ndarr
     """Return the number of nodes: num_nodes, the rows of the first array, or what the edges need."""
     if given is not None:
         if given.size != 1 or given.dtype.kind not in "iu" or not 0 <= int(given.item()) < 2**31:
-            bad_value("num_nodes", "is no number of nodes; accepted: an integer from 0 to 2^31 - 1")
+            bad_value("num_nodes", f"is {str(given)[:40]}; accepted: 0 to 2^31 - 1")
         return int(given.item())
     for array in of_nodes:
         if array.ndim:
