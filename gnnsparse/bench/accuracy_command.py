@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 
 from rich.console import Console
 from rich.table import Table
@@ -20,28 +19,11 @@ from gnnsparse.precision import ROUNDED_PRECISIONS
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 
-__all__ = ["DESCRIPTION", "PARTS", "add_arguments", "problems", "run", "settings_of"]
+__all__ = ["DESCRIPTION", "PARTS", "add_arguments", "check_options", "problems", "run"]
 
 
-@dataclass(frozen=True)
-class AccuracySettings:
-    """What is measured: names in PARTS, OPERATIONS and RANGES, precisions, "cpu" or "cuda", the seed."""
-
-    parts: tuple[str, ...]
-    ops: tuple[str, ...]
-    ranges: tuple[str, ...]
-    precisions: tuple[str, ...]
-    device: str
-    seed: int = 0
-
-
-#: What measures each part, by the key of its rows in the file.
-PARTS: dict[str, Callable[[AccuracySettings], Iterator[Row]]] = {
-    "operations": lambda s: operation_rows(s.ops, s.ranges, s.precisions, s.seed, s.device),
-    "accumulation": lambda s: accumulation_rows(s.device, s.seed),
-    "scaling": lambda s: scaling_rows(s.device, s.seed, s.precisions),
-    "overflow": lambda s: overflow_rows(s.device, s.precisions),
-}
+#: What the file says of the options.
+_SETTINGS = ("parts", "ops", "ranges", "precisions", "device", "seed")
 
 
 # The options of `gnnsparse bench accuracy`.
@@ -73,17 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, "errors")
 
 
-def settings_of(options: argparse.Namespace) -> AccuracySettings:
-    """Make the settings of parsed options; `options.fail` is called if they do not go together."""
+def check_options(options: argparse.Namespace) -> None:
+    """Call `options.fail` if parsed options do not go together."""
     if "operations" not in options.parts:
         for name, given, everything in (("op", options.ops, OPERATIONS), ("range", options.ranges, RANGES)):
             if given != tuple(everything):
                 options.fail(f"argument --{name}: goes with --part operations")
     if options.parts == ("scaling",) and not {"fp16", "bf16"} & set(options.precisions):
         options.fail("argument --precision: scaling is of fp16 and bf16; accepted: one of them")
-    return AccuracySettings(
-        options.parts, options.ops, options.ranges, options.precisions, options.device, options.seed
-    )
 
 
 # The report of `gnnsparse bench accuracy`.
@@ -174,12 +153,17 @@ def _overflow_tables(rows: list[Row]) -> Iterable[Table]:
     )  # fmt: skip
 
 
-_TABLES = {
-    "operations": _operation_tables,
-    "accumulation": _accumulation_tables,
-    "scaling": _scaling_tables,
-    "overflow": _overflow_tables,
-}
+#: What measures each part, and what makes its tables, by the key of its rows in the file.
+PARTS: dict[
+    str, tuple[Callable[[argparse.Namespace], Iterator[Row]], Callable[[list[Row]], Iterable[Table]]]
+] = {
+    "operations": (
+        lambda s: operation_rows(s.ops, s.ranges, s.precisions, s.seed, s.device), _operation_tables
+    ),
+    "accumulation": (lambda s: accumulation_rows(s.device, s.seed), _accumulation_tables),
+    "scaling": (lambda s: scaling_rows(s.device, s.seed, s.precisions), _scaling_tables),
+    "overflow": (lambda s: overflow_rows(s.device, s.precisions), _overflow_tables),
+}  # fmt: skip
 #: What names a result in a line about it.
 _PLACE = (
     "op", "range", "series", "terms", "precision", "output", "reduce", "degree", "magnitude", "way",
@@ -191,7 +175,7 @@ def problems(content: Row) -> list[str]:
     return [
         f"WRONG: {part}: {', '.join(str(row[name]) for name in _PLACE if name in row)}: "
         f"{row.get('problem') or 'less exact than its precision'}"
-        for part in _TABLES
+        for part in PARTS
         for row in content.get(part, ())
         if not row["ok"]
     ]
@@ -199,7 +183,7 @@ def problems(content: Row) -> list[str]:
 
 def print_report(content: Row, console: Console) -> None:
     """Print the tables of all measured parts, and what is wrong."""
-    for part, make in _TABLES.items():
+    for part, (_, make) in PARTS.items():
         if part in content:
             for table in make(content[part]):
                 console.print(table)
@@ -209,11 +193,12 @@ def print_report(content: Row, console: Console) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the command; the status is 1 if a result is less exact than its precision promises, or failed."""
-    settings, say = settings_of(options), progress()
-    content = {**describe_environment(settings.device), "settings": asdict(settings), "rounding": ROUNDING}
-    for part in settings.parts:
+    check_options(options)
+    say, settings = progress(), {name: getattr(options, name) for name in _SETTINGS}
+    content = {**describe_environment(options.device), "settings": settings, "rounding": ROUNDING}
+    for part in options.parts:
         say(f"measuring {part}")
-        content[part] = list(PARTS[part](settings))
+        content[part] = list(PARTS[part][0](options))
     if options.out is not None:
         write_json(options.out, content)
     print_report(content, wide_console(160))

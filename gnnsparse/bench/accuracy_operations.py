@@ -14,17 +14,14 @@ from typing import Any
 import torch
 
 from gnnsparse import attention, graph_attention, prepare, sddmm, spmm
-from gnnsparse.bench.latency_reference import Arithmetic
+from gnnsparse.bench.latency_reference import Arithmetic, softmax_by_row
 from gnnsparse.bench.session import Row
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph
 
-__all__ = [
-    "OPERATIONS", "RANGES", "ROUNDING", "PlainOperations", "judge", "make_operands", "operation_rows",
-    "outputs_of",
-]  # fmt: skip
+__all__ = ["OPERATIONS", "RANGES", "ROUNDING", "PlainOperations", "judge", "operation_rows", "outputs_of"]
 
 #: Operations whose sums run over the nonzeros of a row; those of sddmm run over features.
 SUMS_OF_VALUES = ("spmm", "attention", "graph_attention")
@@ -108,18 +105,14 @@ def _cancellation(op: str, seed: int) -> Operands:
     return Operands(graph, 0.1 * normal(_SIZE, _WIDTH), k, v)
 
 
-#: What makes the operands of an operation from a seed, by the name of the range.
+#: What makes the operands of an operation from a seed, by the name of the range: standard normal numbers;
+#: features from 2^-24 to 2^8; sums of 4,096 terms of one sign; terms that cancel to about a hundredth.
 RANGES: dict[str, Callable[[str, int], Operands]] = {
     "normal": _normal,
     "wide": _wide,
     "degree": _degree,
     "cancellation": _cancellation,
 }
-
-
-def make_operands(op: str, name: str, seed: int, device: torch.device | str) -> Operands:
-    """Make the operands of an operation from a seed, in one of RANGES."""
-    return RANGES[name](op, seed).to(device)
 
 
 # Plain torch operations over edges: in float64, which is exact here, and in the precision of a kernel.
@@ -162,24 +155,18 @@ class PlainOperations:
         if op == "graph_attention":
             of_row, of_column = (x[:, :HEADS].to(self._how.dtype) for x in (q, k))
             scores = of_row[self._row] + of_column[self._column]
-            weights = self._softmax(torch.nn.functional.leaky_relu(scores, SLOPE))
+            weights = softmax_by_row(torch.nn.functional.leaky_relu(scores, SLOPE), self._row, len(q))
             return operand(weights)[:, :, None] * operand(by_head(v))[self._column]
         weights = self._values
         if op == "attention":
-            weights = self._softmax(self._terms("sddmm").sum(1) / q.shape[1] ** 0.5)
+            weights = softmax_by_row(self._terms("sddmm").sum(1) / q.shape[1] ** 0.5, self._row, len(q))
         return operand(weights)[:, None] * operand(v)[self._column]
 
     def _add(self, op: str, terms: torch.Tensor) -> torch.Tensor:
-        return terms.sum(1) if op == "sddmm" else self._by_row(terms).flatten(1)
-
-    def _by_row(self, x: torch.Tensor) -> torch.Tensor:
-        return x.new_zeros(self._operands.q.shape[0], *x.shape[1:]).index_add_(0, self._row, x)
-
-    def _softmax(self, scores: torch.Tensor) -> torch.Tensor:
-        top = scores.new_full((self._operands.q.shape[0], *scores.shape[1:]), float("-inf"))
-        rows = self._row.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores)
-        powers = (scores - top.scatter_reduce(0, rows, scores, "amax")[self._row]).exp()
-        return powers / self._by_row(powers)[self._row]
+        if op == "sddmm":
+            return terms.sum(1)
+        rows = terms.new_zeros(self._operands.q.shape[0], *terms.shape[1:])
+        return rows.index_add_(0, self._row, terms).flatten(1)
 
 
 # Errors of operations in each precision, against float64 and beside those of a plain run.
@@ -224,7 +211,7 @@ def operation_rows(
     """
     operations = operations or OPERATIONS
     for op, name in itertools.product(ops, ranges):
-        operands = make_operands(op, name, seed, device)
+        operands = RANGES[name](op, seed).to(device)
         for precision in map(Precision, precisions):
             for dtype in outputs_of(precision):
                 about = {"op": op, "range": name, "precision": precision.value}

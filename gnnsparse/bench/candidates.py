@@ -35,33 +35,26 @@ class UnsupportedError(UnavailableError):
     """A candidate can't run a workload in this precision; in fp32 it may."""
 
 
-@dataclass(frozen=True, eq=False)
-class Variant:
-    """One of the variants of a candidate, such as one algorithm of a library.
-
-    `make` returns the function to time and the milliseconds of its preparation, or raises UnavailableError.
-    """
-
-    name: str
-    make: Callable[[], tuple[Callable[[], torch.Tensor], float]]
+#: One of the variants of a candidate, such as one algorithm of a library: its name, and what prepares it and
+#: returns the function to time with the milliseconds that this took, or raises UnavailableError.
+Variant = tuple[str, Callable[[], tuple[Callable[[], torch.Tensor], float]]]
 
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
     """A function that queues a workload on the current stream and is timed; `plan` is None for peers.
 
-    `columns`, int32 [gathered], are the rows of a dense operand that it reads, in about the order of reading,
-    None if unknown. `in_caller_order` converts what `call` returns to rows or nonzeros in the caller's order.
+    `columns`, int32 [gathered], are the rows of a dense operand that it reads, in about the order of reading.
+    `in_caller_order` converts what `call` returns to rows or nonzeros in the caller's order.
     `preprocess_ms` is what the preparation of the matrix took before the first call.
     """
 
     name: str
     ours: bool
     call: Callable[[], torch.Tensor]
-    gathered: int
+    columns: torch.Tensor
     plan: Plan | None = None
     in_caller_order: Callable[[torch.Tensor], torch.Tensor] = lambda result: result
-    columns: torch.Tensor | None = None
     variant: str = ""
     preprocess_ms: float | None = None
 
@@ -111,9 +104,8 @@ def our_kernel(
             together = plan.concurrent_panels
             listed = kernels.panel_work(plan.height, plan.tile_limit, plan.longest_first, together)
             columns = swept(columns, listed.items, together)
-    if work.op == "sddmm":
-        return Candidate(name, True, call, columns.numel(), plan, a.to_coo_order, columns)
-    return Candidate(name, True, call, columns.numel(), plan, columns=columns, variant=variant)
+    in_order = {"in_caller_order": a.to_coo_order} if work.op == "sddmm" else {}
+    return Candidate(name, True, call, columns, plan, variant=variant, **in_order)
 
 
 def swept(columns: torch.Tensor, items: torch.Tensor, concurrent_panels: int) -> torch.Tensor:

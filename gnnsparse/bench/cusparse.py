@@ -191,4 +191,4 @@ def cusparse_variants(work: Workload) -> Iterator[Variant]:
         return call.bound(f"cusparse{function}", arguments, out), ms
 
     for name, number in algorithms.items():
-        yield Variant(name, functools.partial(make, number))
+        yield name, functools.partial(make, number)

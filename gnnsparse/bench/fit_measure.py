@@ -26,7 +26,7 @@ from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.runtime.timing import measure
-from gnnsparse.sparse.kernel_cache import KernelCache, Product
+from gnnsparse.sparse.kernel_cache import Product
 
 __all__ = ["Case", "measure_cases", "measure_memory", "read_cases", "write_cases"]
 
@@ -64,27 +64,23 @@ def _plans(problem: Problem) -> list[Plan]:
     return list(found)
 
 
-def _measured(name: str, kernels: KernelCache, product: Product) -> Case:
-    problem = kernels.problem(product)
-    run = runner(kernels.scratch(), product)
-    times = {plan: milliseconds(run, plan, kernels.csr.device, _REPEATS) for plan in _plans(problem)}
-    return Case(name, problem, {plan: ms for plan, ms in times.items() if ms < math.inf})
-
-
 def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
     graph = spec.load(device)
     square = graph.num_rows == graph.num_cols
     for kind in ("gcn" if square else "none", "random"):
-        subject = make_subject(spec.name, graph, kind)
+        subject, stored = make_subject(spec.name, graph, kind), kind == "random"
+        products = [Product("spmm", width) for width in (_STORED_WIDTHS if stored else _WIDTHS)]
+        products += [] if stored else [Product("sddmm", width) for width in _SCORE_WIDTHS]
         for precision in _PRECISIONS:
             values = "gcn" if kind == "gcn" else None
-            a = gnnsparse.prepare(subject.graph, values=values, precision=precision, cache=False)
-            stored = kind == "random"
-            products = [Product("spmm", width) for width in (_STORED_WIDTHS if stored else _WIDTHS)]
-            products += [] if stored else [Product("sddmm", width) for width in _SCORE_WIDTHS]
+            kernels = gnnsparse.prepare(
+                subject.graph, values=values, precision=precision, cache=False
+            ).kernels
             for product in products:
-                yield _measured(spec.name, a.kernels, product)
-            del a
+                problem, run = kernels.problem(product), runner(kernels.scratch(), product)
+                times = {plan: milliseconds(run, plan, device, _REPEATS) for plan in _plans(problem)}
+                yield Case(spec.name, problem, {plan: ms for plan, ms in times.items() if ms < math.inf})
+            del kernels, run
         del subject
         torch.cuda.empty_cache()
 
@@ -111,18 +107,12 @@ def measure_cases(
 
 
 @dataclass(frozen=True)
-class _Measured:
-    """A plan, as plain values, and its time in a file of measurements."""
-
-    plan: Mapping[str, Any]
-    milliseconds: float
-
-
-@dataclass(frozen=True)
 class _FileCase:
+    """A case in a file of measurements, with plans as plain values."""
+
     name: str
     problem: Problem
-    times: tuple[_Measured, ...]
+    times: tuple[tuple[Mapping[str, Any], float], ...]
 
 
 @dataclass(frozen=True)
@@ -134,26 +124,22 @@ class _File:
 
 def write_cases(path: Path, start: GpuRecord, cases: list[Case], about: dict[str, Any]) -> None:
     """Write measurements to a file, so that a record can be fitted to them on a machine without a GPU."""
-    listed = tuple(
-        _FileCase(
-            case.name, case.problem,
-            tuple(_Measured({"kernel": p.kernel, **to_plain(p)}, ms) for p, ms in case.times.items()),
-        )
-        for case in cases
-    )  # fmt: skip
-    write_json(path, to_plain(_File(start, about, listed)))
+    listed = []
+    for case in cases:
+        times = tuple(({"kernel": p.kernel, **to_plain(p)}, ms) for p, ms in case.times.items())
+        listed.append(_FileCase(case.name, case.problem, times))
+    write_json(path, to_plain(_File(start, about, tuple(listed))))
 
 
 def read_cases(path: Path) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
     """Read (record to start from, cases, environment) of `write_cases`; ValueError names a wrong entry."""
     try:
-        content = read_json(path)
+        file: _File = from_plain(_File, read_json(path), str(path))
     except OSError as error:
         raise ValueError(f"{path}: {error}") from error
-    file: _File = from_plain(_File, content, str(path))
     cases = []
     for listed in file.cases:
-        plans = {plan_from_plain(dict(measured.plan)): measured.milliseconds for measured in listed.times}
+        plans = {plan_from_plain(dict(plan)): ms for plan, ms in listed.times}
         if None in plans:
             raise ValueError(f"{path}: {listed.name}: has a plan that no kernel knows")
         cases.append(Case(listed.name, listed.problem, plans))  # type: ignore[arg-type]

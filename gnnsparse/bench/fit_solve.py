@@ -24,7 +24,7 @@ from gnnsparse.bench.fit_measure import Case
 from gnnsparse.data.generators import GENERATED_GRAPHS
 from gnnsparse.plan import CsrPlan, PanelPlan, WindowPlan
 from gnnsparse.plan.csr import CSR
-from gnnsparse.plan.gpu_records.model import CsrLoad, PanelLoad, csr_us, panel_us, panel_variant
+from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, panel_us, panel_variant
 from gnnsparse.plan.gpu_records.record import GpuRecord, PanelRow, PanelVariant
 from gnnsparse.plan.panel import PANELS
 from gnnsparse.runtime.serialization import from_plain, to_plain
@@ -152,14 +152,10 @@ def _stacked(loads: list[Any]) -> Any:
 
 def _modelled(record: Any, group: _Group, load: Any) -> np.ndarray:
     if isinstance(load, CsrLoad):
-        _, arithmetic, grouped, op = group
-        us = csr_us(load, record.memory, record.csr, arithmetic, grouped, op)
-    else:
-        assert isinstance(load, PanelLoad)
-        _, height, variant = group
-        row = record.panel.heights[height]
-        us = panel_us(load, record.memory, record.panel, row, panel_variant(row, variant))
-    return np.asarray(us)
+        return np.asarray(csr_us(load, record.memory, record.csr, *group[1:]))
+    _, height, variant = group
+    row = record.panel.heights[height]
+    return np.asarray(panel_us(load, record.memory, record.panel, row, panel_variant(row, variant)))
 
 
 def quality_of(record: GpuRecord, table: Table) -> Quality:
@@ -176,33 +172,26 @@ class _Numbers:
     """The fitted numbers of a record as a vector of logarithms, relative to the numbers of the start."""
 
     def __init__(self, start: GpuRecord) -> None:
-        self._plain = to_plain(start)
-        self.paths = [path for path in _paths(start) if self._at(path) > 0]
-        self._start = np.array([self._at(path) for path in self.paths])
-        # Bounds of the logarithms. A nonzero near the diagonal costs at most what another one does.
-        reach = np.full(len(self.paths), np.log(_REACH))
-        at_most = [1.0 if path == ("csr", "near") else np.inf for path in self.paths]
-        self.least, self.most = -reach, np.minimum(reach, np.log(at_most / self._start))
         # A stand-in for a record, because checking a record for each vector would take most of the time.
         self._tree = _tree(start)
-        self._owners = [_owner(self._tree, path) for path in self.paths]
-
-    def _at(self, path: tuple[str, ...]) -> float:
-        value: Any = self._plain
-        for key in path:
-            value = value[key]
-        return float(value)
+        owners = {path: _owner(self._tree, path) for path in _paths(start)}
+        self._owners = {path: (owner, name) for path, (owner, name) in owners.items() if owner[name] > 0}
+        self._start = np.array([owner[name] for owner, name in self._owners.values()])
+        self.size = self._start.size
+        # Bounds of the logarithms. A nonzero near the diagonal costs at most what another one does.
+        reach = np.full(self.size, np.log(_REACH))
+        at_most = [1.0 if path == ("csr", "near") else np.inf for path in self._owners]
+        self.least, self.most = -reach, np.minimum(reach, np.log(at_most / self._start))
 
     def quick(self, theta: np.ndarray) -> Any:
         """Return an object with the attributes of a vector's record, valid until the next call."""
-        for (owner, name), value in zip(self._owners, self._start * np.exp(theta), strict=True):
+        for (owner, name), value in zip(self._owners.values(), self._start * np.exp(theta), strict=True):
             owner[name] = float(value)
         return self._tree
 
     def record(self, theta: np.ndarray) -> GpuRecord:
         """Make the record of a vector."""
-        changes = {path: self._at(path) * float(np.exp(x)) for path, x in zip(self.paths, theta, strict=True)}
-        made: GpuRecord = from_plain(GpuRecord, _changed(self._plain, changes, ()), "fit")
+        made: GpuRecord = from_plain(GpuRecord, to_plain(self.quick(theta)), "fit")
         return made
 
 
@@ -243,12 +232,6 @@ def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
                 (*at, "variants", variant, name) for name in names if (variant, name) != ("half", "busy")
             ]
     return found
-
-
-def _changed(plain: Any, changes: dict[tuple[str, ...], float], at: tuple[str, ...]) -> Any:
-    if isinstance(plain, dict):
-        return {key: _changed(value, changes, (*at, key)) for key, value in plain.items()}
-    return changes.get(at, plain)
 
 
 def _objective(table: Table, numbers: _Numbers, softness: float | None) -> Callable[[np.ndarray], float]:
@@ -317,13 +300,12 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
     """Return the record with the window kernel's measured costs, medians of its ratios to the csr kernel."""
     ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
     for case in cases:
+        of = case.problem
         windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
         csr = [ms for plan, ms in case.times.items() if isinstance(plan, CsrPlan) and not plan.narrow]
         if windows and csr:
-            by_row = (
-                max(case.problem.slots, 1) / max(case.problem.nnz, 1) if case.problem.op == "spmm" else 1.0
-            )
-            ratios[case.problem.op].append(windows[0] / csr[0] / by_row)
+            by_row = max(of.slots, 1) / max(of.nnz, 1) if of.op == "spmm" else 1.0
+            ratios[of.op].append(windows[0] / csr[0] / by_row)
     found = {op: float(np.median(values)) for op, values in ratios.items() if values}
     return replace(record, window=replace(record.window, **found))
 
@@ -346,7 +328,7 @@ def fit_record(start: GpuRecord, cases: list[Case], *, steps: int = _STEPS, trie
     table = Table(cases)
     start = _with_variants(start, table)
     numbers = _Numbers(start)
-    zero = np.zeros(len(numbers.paths))
+    zero = np.zeros(numbers.size)
     theta = _minimised(_objective(table, numbers, None), zero, numbers, 3 * steps)
     tried = [zero, theta]
     for softness in _SOFTNESS:

@@ -63,7 +63,7 @@ def floor_measured(work: Workload, candidate: Candidate, repeats: int, graph: bo
     candidate's `columns`, in that order and in slices of 128 bytes, and adds up their words. Nothing but the
     reading bounds its time. A gather by torch operations also writes what it reads, so it is no floor.
     """
-    if work.device.type != "cuda" or candidate.columns is None or not _native.has_cuda:
+    if work.device.type != "cuda" or not _native.has_cuda:
         return None
     x, columns = _whole_vectors(work.dense[-1]), candidate.columns
     # X of 8 bits has as many bytes as half of its columns in 16.
@@ -129,15 +129,6 @@ def has_tall(name: str) -> bool:
     """Return whether a preset has windows of 8 rows, and of 16 for comparison."""
     preset = PRESETS[name]
     return preset.spec.window == 8 and preset.spec.encoding == "dense" and TALL in preset.panels
-
-
-def details(a: SparseOperand, plan: Plan, op: str) -> Row:
-    """Return what the row of a format has beside a kernel's: its name and its policy."""
-    blocked = a.kernels.blocked
-    found: Row = {"format": None if blocked is None else blocked.spec.name}
-    if blocked is not None and op == "spmm" and isinstance(plan, WindowPlan):
-        found["policy"] = asdict(plan.policy)
-    return found
 
 
 # The benchmark of `gnnsparse bench kernels`: this package's kernels and peers on equal workloads.
@@ -272,7 +263,9 @@ class Bench(Session):
                         label, reference, True, partial(self._ours, label, plan, a, prepare_ms, reference)
                     )
                     if row is not None:
-                        row.update(details(a, plan, op))
+                        row["format"] = None if a.kernels.blocked is None else a.kernels.blocked.spec.name
+                        if row["format"] and op == "spmm" and isinstance(plan, WindowPlan):
+                            row["policy"] = asdict(plan.policy)
             del a, made
             release()
 
@@ -395,7 +388,7 @@ class Bench(Session):
             "lower_quartile_ms": timing.lower_quartile, "upper_quartile_ms": timing.upper_quartile,
             "spread": spread_of(timing.lower_quartile, timing.median, timing.upper_quartile),
             "gflops": 2 * subject.csr.nnz * work.width / timing.median / 1e6,
-            "gathered_gbs": who.gathered * work.row_bytes / timing.median / 1e6,
+            "gathered_gbs": who.columns.numel() * work.row_bytes / timing.median / 1e6,
             "floor_measured_ms": floor,
             "of_floor": None if floor is None else floor / timing.median,
             **asdict(verdict),

@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import gnnsparse
 from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency_tasks import BACKENDS, FEED_FORWARD, GraphStack, Task
-from gnnsparse.bench.peers import check_memory_of, free_bytes
+from gnnsparse.bench.peers import check_memory, free_bytes
 from gnnsparse.errors import check_choice
 
 __all__ = ["Backend", "variants_of"]
@@ -234,7 +234,7 @@ def _pyg_backend(name: str, task: Task) -> Backend:
             raise UnavailableError(f"PyG's {task.model.upper()} has no product with a CSR adjacency")
         return Backend(name, _pyg_stack(task, layers["gcn of a matrix"]), lambda: _gcn_matrix(task))
     width = max(p.shape[0] for p in task.module.parameters())
-    check_memory_of(task.csr.nnz, width * task.precision.storage.itemsize, task.csr.rows, task.device)
+    check_memory(task.csr, width * task.precision.storage.itemsize)
     stack, edge_index, nodes = _pyg_stack(task, layers[task.model]), task.edge_index, task.csr.rows
 
     def prepare() -> torch.Tensor:

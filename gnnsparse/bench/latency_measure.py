@@ -40,8 +40,8 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
 __all__ = [
-    "LEAST_CALLS", "Latency", "LatencyBench", "collect", "gpu_time", "matmul_precision", "measure_backend",
-    "measure_isolated", "throughput", "warm_up",
+    "LEAST_CALLS", "LatencyBench", "collect", "gpu_time", "matmul_precision", "measure_backend",
+    "measure_isolated", "statistics_of", "throughput", "warm_up",
 ]  # fmt: skip
 
 #: The fewest calls of a measurement, however slow they are.
@@ -58,30 +58,17 @@ _GPU_CALLS, _HEAD_START = 20, 2.0
 _MOST_HELD_MS = 20.0
 
 
-@dataclass(frozen=True)
-class Latency:
-    """Percentiles by the nearest rank, extremes and mean of single calls, in milliseconds.
+def statistics_of(samples: list[float]) -> Row:
+    """Return the statistics of single calls by the keys of rows, in milliseconds.
 
-    `spread` is how far the quartiles lie apart, as a fraction of the median.
+    Percentiles are by the nearest rank: the smallest sample that so many of the samples do not exceed.
     """
-
-    p50: float
-    p90: float
-    p99: float
-    max: float
-    min: float
-    mean: float
-    calls: int
-    spread: float
-
-    @classmethod
-    def of(cls, samples: list[float]) -> Latency:
-        """Compute the statistics of one or more samples, in milliseconds."""
-        # By the nearest rank: the smallest sample that so many of the samples do not exceed.
-        ranks = np.quantile(samples, (0.25, 0.5, 0.75, 0.9, 0.99), method="inverted_cdf")
-        p25, p50, p75, p90, p99 = ranks.tolist()
-        mean, spread = statistics.fmean(samples), spread_of(p25, p50, p75)
-        return cls(p50, p90, p99, max(samples), min(samples), mean, len(samples), spread)
+    ranks = np.quantile(samples, (0.25, 0.5, 0.75, 0.9, 0.99), method="inverted_cdf")
+    p25, p50, p75, p90, p99 = ranks.tolist()
+    return {
+        "p50_ms": p50, "p90_ms": p90, "p99_ms": p99, "max_ms": max(samples), "min_ms": min(samples),
+        "mean_ms": statistics.fmean(samples), "calls": len(samples), "spread": spread_of(p25, p50, p75),
+    }  # fmt: skip
 
 
 def wait_for(device: torch.device) -> Callable[[], object]:
@@ -121,13 +108,9 @@ def warm_up(call: Callable[[], object], device: torch.device, seconds: float) ->
 
 
 def collect(
-    call: Callable[[], object],
-    device: torch.device,
-    *,
-    calls: int,
-    seconds: float,
+    call: Callable[[], object], device: torch.device, *, calls: int, seconds: float,
     before: Callable[[], object] = lambda: None,
-) -> Latency:
+) -> Row:  # fmt: skip
     """Time single calls by the clock, from the call to the end of its work ("single stream" of MLPerf).
 
     After `seconds` no further call begins, except for the first LEAST_CALLS. `before` is called before each
@@ -140,7 +123,7 @@ def collect(
         before()
         wait()
         samples.append(_timed(call, wait))
-    return Latency.of(samples)
+    return statistics_of(samples)
 
 
 def throughput(call: Callable[[], object], device: torch.device, p50: float) -> float:
@@ -219,12 +202,12 @@ def measure_backend(
         if name != COMPILED:
             with contextlib.suppress(UnavailableError):
                 _initialise(name, task)
-        tried: list[Row] = []
+        make, tried = makes[0], list[Row]()
         if len(makes) > 1:
-            makes, tried = _fastest(makes, task, known)
+            make, tried = _fastest(makes, task, known)
         else:
             _answers(known, False, task)  # before peaks of memory are measured
-        return _measure_variant(makes[0], task, settings, known, tried)
+        return _measure_variant(make, task, settings, known, tried)
 
 
 def _initialise(name: str, task: Task) -> None:
@@ -245,32 +228,30 @@ def _answers(known: dict[bool, Answers], dense: bool, task: Task) -> Answers:
 
 def _fastest(
     makes: list[Callable[[], Backend]], task: Task, known: dict[bool, Answers]
-) -> tuple[list[Callable[[], Backend]], list[Row]]:
+) -> tuple[Callable[[], Backend], list[Row]]:
     """Return the function that makes the fastest right variant, and what was found of each variant."""
     tried: list[Row] = []
-    best: tuple[tuple[bool, float], Callable[[], Backend]] | None = None
+    ranks: dict[tuple[bool, float], Callable[[], Backend]] = {}
     for make in makes:
         who = make()
         adjacency = who.prepare()
+        found: Row = {"name": who.variant, "p50_ms": None, "ok": None}
         try:
             with torch.inference_mode(), who.context():
                 result = who.module(task.x, adjacency)
                 verdict = judge(result, task, _answers(known, who.dense, task), who.ours)
                 del result
                 call = partial(who.module, task.x, adjacency)
-                p50 = collect(call, task.device, calls=_TRIALS, seconds=1.0).p50
+                p50 = collect(call, task.device, calls=_TRIALS, seconds=1.0)["p50_ms"]
+            tried.append({**found, "p50_ms": p50, "ok": verdict.ok, "problem": verdict.problem})
+            ranks.setdefault((not verdict.ok, p50), make)
         except RuntimeError as error:  # a kernel of attention that does not take these inputs
-            tried.append({"name": who.variant, "p50_ms": None, "ok": None, "problem": first_line(error)})
-            continue
+            tried.append({**found, "problem": first_line(error)})
         finally:
             release()
-        tried.append({"name": who.variant, "p50_ms": p50, "ok": verdict.ok, "problem": verdict.problem})
-        rank = (not verdict.ok, p50)
-        if best is None or rank < best[0]:
-            best = rank, make
-    if best is None:
+    if not ranks:
         raise UnavailableError("; ".join(dict.fromkeys(str(t["problem"]) for t in tried)))
-    return [best[1]], tried
+    return ranks[min(ranks)], tried
 
 
 def _measure_variant(
@@ -300,15 +281,13 @@ def _measure_variant(
             warmup, stable = warm_up(call, device, settings.seconds)
             time_of = collect(call, device, calls=settings.calls, seconds=settings.seconds, before=flush)
             del flush
+            p50 = time_of["p50_ms"]
             if cache == settings.caches[0]:
-                preprocess_ms += max(costs["first_call_ms"] - time_of.p50, 0.0)
-            times = asdict(time_of)
-            counted = {key: times.pop(key) for key in ("calls", "spread")}
+                preprocess_ms += max(costs["first_call_ms"] - p50, 0.0)
             found.rows.append({
-                **about, "mode": mode, "cache": cache, **{f"{key}_ms": ms for key, ms in times.items()},
-                **counted, "warmup_calls": warmup, "stable": stable,
-                "samples_per_s": throughput(call, device, time_of.p50) * task.batch if warm else None,
-                "gpu_ms": gpu_time(call, device, time_of.p50) if warm else None,
+                **about, "mode": mode, "cache": cache, **time_of, "warmup_calls": warmup, "stable": stable,
+                "samples_per_s": throughput(call, device, p50) * task.batch if warm else None,
+                "gpu_ms": gpu_time(call, device, p50) if warm else None,
                 **costs, "first_result_ms": sum(costs.values()), "preprocess_ms": preprocess_ms,
                 "peak_bytes": torch.cuda.max_memory_allocated(device) - before if cuda and warm else None,
                 **asdict(verdict),
@@ -350,11 +329,8 @@ def _measure_variant(
         begin = time.perf_counter()
         result = call()
         wait()
-        costs = {
-            "prepare_ms": prepare_ms,
-            "first_call_ms": 1e3 * (time.perf_counter() - begin),
-            "capture_ms": 0.0,
-        }
+        first_ms = 1e3 * (time.perf_counter() - begin)
+        costs = {"prepare_ms": prepare_ms, "first_call_ms": first_ms, "capture_ms": 0.0}
         verdict = judge(result, task, known[who.dense], who.ours)
         del result  # CUDA graphs of torch.compile could not use its memory again
         compiled = who.name == COMPILED and cuda

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -19,7 +20,7 @@ from gnnsparse.bench.workload import PEER_FACTOR, Verdict, verdict_of
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
 
-__all__ = ["Answers", "Arithmetic", "answers_of", "judge"]
+__all__ = ["Answers", "Arithmetic", "answers_of", "judge", "softmax_by_row"]
 
 #: The error that a result of ours may have, in units of a plain run's. More than for one kernel, because the
 #: backends multiply in different orders, (A x) W or A (x W), and round between the products. Peers get
@@ -56,20 +57,13 @@ class Arithmetic:
         """Round a result to the dtype that it is stored in."""
         return x if self.precision is None else x.to(self.precision.storage).to(self.dtype)
 
-    def linear(self, x: torch.Tensor, linear: Any, bias: bool = True) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, linear: Any) -> torch.Tensor:
         """Compute a linear layer."""
-        # Parameters are stored in the precision, too: they are rounded as backends round them.
-        own = None if not bias or linear.bias is None else self.parameter(linear.bias)
-        out = self.operand(x) @ self.operand(self.parameter(linear.weight)).T
-        return self.stored(out if own is None else out + own)
-
-    def parameter(self, parameter: torch.Tensor) -> torch.Tensor:
-        """Return a parameter as it is stored: rounded in float64 too, because backends have no other one."""
-        return parameter.detach()
+        out = self.operand(x) @ self.operand(linear.weight).T
+        return self.stored(out if linear.bias is None else out + linear.bias)
 
 
-@dataclass(frozen=True, eq=False)
-class Answers:
+class Answers(NamedTuple):
     """The results that a backend's is compared with: in float64, and of plain operations in the precision."""
 
     exact: torch.Tensor
@@ -79,20 +73,12 @@ class Answers:
 @torch.no_grad()
 def answers_of(task: Task, dense: bool = False) -> Answers:
     """Compute the right results of a task; `dense`: attention of all pairs instead of the pattern's."""
-    compute: Callable[[Task, Arithmetic], torch.Tensor]
-    if task.model == "transformer":
-        compute = lambda task, how: _encoder(task, how, dense)  # noqa: E731
-    else:
-        compute = _GRAPH_MODELS[task.model]
-    rounded = _rounded(task)
+    # Parameters are rounded to the dtype that every backend stores them in.
+    module = copy.deepcopy(task.module).to(task.precision.storage).float()
+    compute = partial(_encoder, dense=dense) if task.model == "transformer" else _GRAPH_MODELS[task.model]
+    rounded = replace(task, module=module)
     exact, plain = (compute(rounded, Arithmetic(p)) for p in (None, task.precision))
     return Answers(exact, plain.to(task.precision.storage))
-
-
-def _rounded(task: Task) -> Task:
-    """Return the task with parameters rounded to the dtype that every backend stores them in."""
-    module = copy.deepcopy(task.module).to(task.precision.storage).float()
-    return Task(task.model, task.dataset, task.precision, task.csr, task.x, module, task.heads, task.checked)
 
 
 def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
@@ -117,15 +103,12 @@ def _sum(csr: Csr, weights: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return out
 
 
-def _softmax(csr: Csr, scores: torch.Tensor) -> torch.Tensor:
-    """Compute the softmax of the scores of each row's nonzeros; scores are [nnz] or [nnz, heads]."""
-    row = csr.row_index()
-    index = row if scores.dim() == 1 else row[:, None].expand_as(scores)
-    shape = (csr.rows, *scores.shape[1:])
+def softmax_by_row(scores: torch.Tensor, row: torch.Tensor, rows: int) -> torch.Tensor:
+    """Compute the softmax of the scores, [nnz] or [nnz, heads], of the nonzeros of each of `rows` rows."""
+    index, shape = row.reshape(-1, *[1] * (scores.dim() - 1)).expand_as(scores), (rows, *scores.shape[1:])
     largest = scores.new_full(shape, float("-inf")).scatter_reduce_(0, index, scores, "amax")
-    weights = (scores - largest[row]).exp_()
-    total = scores.new_zeros(shape).index_add_(0, row, weights)
-    return weights / total[row]
+    weights = (scores - largest[row]).exp()
+    return weights / scores.new_zeros(shape).index_add_(0, row, weights)[row]
 
 
 def _gcn(task: Task, how: Arithmetic) -> torch.Tensor:
@@ -150,7 +133,7 @@ def _agnn(task: Task, how: Arithmetic) -> torch.Tensor:
     for conv in stack.convs:
         unit = how.operand(how.stored(F.normalize(x.to(how.dtype), dim=1)))
         scores = torch.cat([(unit[row] * unit[col]).sum(1) for _, row, col in _edges(csr, 2 * x.shape[1])])
-        weights = how.operand(_softmax(csr, conv.beta.to(how.dtype) * scores))
+        weights = how.operand(softmax_by_row(conv.beta.to(how.dtype) * scores, csr.row_index(), csr.rows))
         x = how.stored(_sum(csr, weights, how.operand(x)))
     return how.linear(x, stack.after)
 
@@ -166,7 +149,7 @@ def _gat(task: Task, how: Arithmetic) -> torch.Tensor:
             how.stored((h * vector.to(how.dtype)).sum(-1)) for vector in (conv.att_src, conv.att_dst)
         )
         scores = torch.cat([of_target[row] + of_source[col] for _, row, col in _edges(csr, 2 * conv.heads)])
-        weights = how.operand(_softmax(csr, F.leaky_relu(scores, _SLOPE)))
+        weights = how.operand(softmax_by_row(F.leaky_relu(scores, _SLOPE), csr.row_index(), csr.rows))
         out = _sum(csr, weights, how.operand(h)).flatten(1)
         x = how.stored(out + conv.bias.to(how.dtype))
     return x

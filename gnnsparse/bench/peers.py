@@ -10,15 +10,17 @@ import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from gnnsparse.bench.candidates import Candidate, UnavailableError, Variant
 from gnnsparse.bench.cusparse import cusparse_variants
 from gnnsparse.bench.workload import Workload
+from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision
 
-__all__ = ["BASELINES", "PEERS", "Peer", "check_memory_of", "free_bytes", "peer_candidates", "peer_precision"]
+__all__ = ["BASELINES", "PEERS", "Peer", "check_memory", "free_bytes", "peer_candidates", "peer_precision"]
 
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.
@@ -56,21 +58,13 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
     return lambda: torch.sparse.sampled_addmm(sparse, q, k.T, beta=0.0).values()
 
 
-def _check_memory(work: Workload, copies: int) -> None:
-    """Raise UnavailableError if `copies` rows for each nonzero would need more memory than is free."""
-    csr = work.subject.csr
-    check_memory_of(csr.nnz, copies * work.row_bytes, csr.rows, work.device, 2 * work.row_bytes)
+def check_memory(csr: Csr, row_bytes: int, copies: int = 1) -> None:
+    """Raise UnavailableError if `copies` rows for each nonzero would need more memory than is free.
 
-
-def check_memory_of(
-    nnz: int, edge_bytes: int, rows: int, device: torch.device, row_bytes: int | None = None
-) -> None:
-    """Raise UnavailableError if `edge_bytes` for each nonzero, besides 16 of indices, are more than is free.
-
-    `row_bytes` for each row come on top; None: twice those for each nonzero.
+    Each nonzero needs 16 bytes of indices, and each row of the matrix two rows besides.
     """
-    needed = nnz * (edge_bytes + 16) + rows * (2 * edge_bytes if row_bytes is None else row_bytes)
-    free = free_bytes(device)
+    needed = csr.nnz * (copies * row_bytes + 16) + csr.rows * 2 * row_bytes
+    free = free_bytes(csr.device)
     if needed > _MEMORY_SHARE * free:
         raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
 
@@ -97,7 +91,7 @@ def _weights(work: Workload) -> torch.Tensor | None:
 
 def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
     """Bind PyG's gather and scatter over `edge_index`, which its layers run without a sparse adjacency."""
-    _check_memory(work, copies=1 if work.subject.kind == "none" else 2)
+    check_memory(work.subject.csr, work.row_bytes, copies=1 if work.subject.kind == "none" else 2)
     from torch_geometric.nn import SimpleConv
 
     conv, csr, (x,) = SimpleConv(aggr="sum"), work.subject.csr, work.dense
@@ -108,7 +102,7 @@ def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
 
 def _gather_dot(work: Workload) -> Callable[[], torch.Tensor]:
     """Bind a gather of both ends of each edge and a dot product, which is what a PyG layer would run."""
-    _check_memory(work, copies=3)
+    check_memory(work.subject.csr, work.row_bytes, copies=3)
     (q, k), (source, target) = work.dense, _edge_index(work)
     return lambda: (q[target] * k[source]).sum(1)
 
@@ -123,8 +117,7 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
     if scale is not None:
         factor = scale.to(x.dtype)[:, None]
         return lambda: dgl.ops.copy_u_sum(block, x * factor) * factor
-    weights = _weights(work)
-    if weights is None:
+    if (weights := _weights(work)) is None:
         return lambda: dgl.ops.copy_u_sum(block, x)
     edges = weights[:, None]
     return lambda: dgl.ops.u_mul_e_sum(block, x, edges)
@@ -183,15 +176,11 @@ def peer_candidates(name: str, work: Workload) -> list[Callable[[], Candidate]]:
         bound = peer.bind(work)
     except ImportError as error:
         raise UnavailableError(f"not installed: {error}") from error
-    csr = work.subject.csr
+    columns = work.subject.csr.indices
 
-    def make(variant: Variant) -> Candidate:
-        call, ms = variant.make()
-        return Candidate(
-            name, False, call, csr.nnz, columns=csr.indices, variant=variant.name, preprocess_ms=ms
-        )
+    def candidate(variant: str, make: Callable[[], Any]) -> Candidate:
+        call, ms = make()
+        return Candidate(name, False, call, columns, variant=variant, preprocess_ms=ms)
 
-    if callable(bound):
-        call = bound
-        return [lambda: Candidate(name, False, call, csr.nnz, columns=csr.indices)]
-    return [partial(make, variant) for variant in bound]
+    variants: Any = [("", lambda: (bound, None))] if callable(bound) else bound
+    return [partial(candidate, *variant) for variant in variants]

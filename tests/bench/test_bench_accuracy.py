@@ -19,7 +19,6 @@ from gnnsparse.bench.accuracy_operations import (
     ROUNDING,
     PlainOperations,
     judge,
-    make_operands,
     operation_rows,
 )
 from gnnsparse.cli import main as cli
@@ -91,7 +90,7 @@ def test_planted_faults_are_seen() -> None:
 
 
 def test_the_exact_product_is_that_of_dense_matrices() -> None:
-    operands = make_operands("spmm", "normal", 1, "cpu")
+    operands = RANGES["normal"]("spmm", 1)
     graph = operands.graph
     assert graph.values is not None
     index = torch.stack([graph.csr.row_index(), graph.csr.indices.long()])

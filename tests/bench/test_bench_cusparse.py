@@ -50,8 +50,8 @@ def test_the_fastest_right_variant_is_the_peer(
             raise UnsupportedError("not in this precision")
 
         return [
-            Variant("refused", refused), Variant("slow", ready(late(0.02), 5.0)),
-            Variant("quick", ready(late(0.002), 7.0)), Variant("wrong", ready(lambda: result * 1.5)),
+            ("refused", refused), ("slow", ready(late(0.02), 5.0)), ("quick", ready(late(0.002), 7.0)),
+            ("wrong", ready(lambda: result * 1.5)),
         ]  # fmt: skip
 
     bench = run_with(monkeypatch, "several", bind)
@@ -68,7 +68,7 @@ def test_the_fastest_right_variant_is_the_peer(
 
 def test_where_every_variant_is_wrong_it_is_told_and_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = run_with(monkeypatch, "several", lambda work: [
-        Variant(name, ready(lambda: torch.zeros(work.output_shape))) for name in ("a", "b")
+        (name, ready(lambda: torch.zeros(work.output_shape))) for name in ("a", "b")
     ])  # fmt: skip
     (found,) = (r for r in bench.rows if r["kernel"] == "several")
     assert not found["ok"]
@@ -82,7 +82,7 @@ def test_what_a_precision_lacks_is_measured_in_fp32(monkeypatch: pytest.MonkeyPa
                 raise UnsupportedError("fp32 only")
             return (lambda: exact(work)), 1.0
 
-        return [Variant("only", make)]
+        return [("only", make)]
 
     bench = run_with(monkeypatch, "several", bind, "fp16", "bf16", "fp32")
     assert [r["precision"] for r in bench.rows if r["kernel"] == "several"] == ["fp32"]
@@ -156,7 +156,7 @@ def small_work(op: str) -> Workload:
 @pytest.mark.parametrize("op", ["spmm", "sddmm"])
 def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: FakeLibrary) -> None:
     work, product = small_work(op), "SpMM" if op == "spmm" else "SDDMM"
-    call, _ = next(cusparse.cusparse_variants(work)).make()
+    call, _ = next(cusparse.cusparse_variants(work))[1]()
     assert library.names == [
         "Create", "CreateCsr", "CreateDnMat", "CreateDnMat", "SetStream", f"{product}_bufferSize",
         f"{product}_preprocess",
@@ -180,21 +180,21 @@ def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: Fak
 
 
 def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
-    first = next(cusparse.cusparse_variants(small_work("spmm")))
-    call, _ = first.make()
+    _, make = next(cusparse.cusparse_variants(small_work("spmm")))
+    call, _ = make()
     library.status = {"cusparseSpMM": 6}
     with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
         call()
     library.status = {"cusparseSpMM_bufferSize": 10}
     with pytest.raises(UnsupportedError, match="cusparseSpMM_bufferSize: CUSPARSE_STATUS_10"):
-        first.make()
+        make()
 
 
 def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     work = small_work("spmm")
     monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
     with pytest.raises(UnavailableError, match="int32"):
-        next(cusparse.cusparse_variants(work)).make()
+        next(cusparse.cusparse_variants(work))[1]()
 
 
 def test_widths_that_users_have(tmp_path: Any) -> None:
@@ -215,11 +215,11 @@ def test_every_algorithm_is_right_or_refused(op: str, precision: str, kind: str)
     graph = random_graph(700, 700, 0.02, hubs=2, empty_rows=0.1).to("cuda")
     work = Workload(make_subject("random", graph, kind), op, Precision(precision), 41)
     reference, right = Reference(work, Sample.of(work.subject)), []
-    for variant in cusparse.cusparse_variants(work):
+    for name, make in cusparse.cusparse_variants(work):
         try:
-            call, ms = variant.make()
+            call, ms = make()
         except UnsupportedError:
-            assert precision != "fp32", variant.name
+            assert precision != "fp32", name
             continue
         assert ms > 0
         for _ in range(2):
@@ -233,6 +233,6 @@ def test_an_algorithm_that_does_not_exist_is_an_error(monkeypatch: pytest.Monkey
     graph = random_graph(70, 70, 0.2).to("cuda")
     work = Workload(make_subject("random", graph, "none"), "spmm", Precision.FP32, 8)
     monkeypatch.setattr(cusparse, "SPMM_ALGORITHMS", {"magic": 99})
-    (variant,) = cusparse.cusparse_variants(work)
+    ((_, make),) = cusparse.cusparse_variants(work)
     with pytest.raises((UnsupportedError, RuntimeError), match=r"cusparseSpMM\w*: CUSPARSE_STATUS"):
-        variant.make()
+        make()

@@ -20,11 +20,11 @@ from gnnsparse.bench.candidates import UnavailableError
 from gnnsparse.bench.latency_backends import Backend, variants_of
 from gnnsparse.bench.latency_command import add_ratios, as_json, break_even, lost_cases
 from gnnsparse.bench.latency_measure import (
-    Latency,
     LatencyBench,
     collect,
     measure_backend,
     measure_isolated,
+    statistics_of,
     warm_up,
 )
 from gnnsparse.bench.latency_tasks import GRAPH_MODELS, MODELS, LatencySettings
@@ -239,7 +239,7 @@ def test_a_variant_that_fails_or_is_wrong_is_not_chosen() -> None:
         return lambda: Backend("several", module, ours.prepare, name)
 
     makes = [variant("fails", Fails()), variant("wrong", Zeros()), variant("right", ours.module)]
-    (chosen,), tried = measure._fastest(makes, task, {})
+    chosen, tried = measure._fastest(makes, task, {})
     assert chosen().variant == "right"
     assert [(t["name"], t["ok"]) for t in tried] == [("fails", None), ("wrong", False), ("right", True)]
     with pytest.raises(UnavailableError, match="no kernel"):
@@ -318,13 +318,13 @@ def test_files_that_are_missing_are_told_without_their_path(
 
 
 def test_percentiles_are_by_the_nearest_rank() -> None:
-    samples = [float(n) for n in range(200, 0, -1)]
-    found = Latency.of(samples)
-    assert (found.p50, found.p90, found.p99, found.max) == (100.0, 180.0, 198.0, 200.0)
-    assert (found.spread, Latency.of([3.0]).p50, Latency.of([3.0]).p99) == ((150.0 - 50.0) / 100.0, 3.0, 3.0)
-    assert Latency.of([1.0, 2.0]).p50 == 1.0
-    found = Latency.of([4.0, 1.0, 2.0, 3.0])
-    assert found == Latency(p50=2.0, p90=4.0, p99=4.0, max=4.0, min=1.0, mean=2.5, calls=4, spread=1.0)
+    found = statistics_of([float(n) for n in range(200, 0, -1)])
+    assert [found[f"{name}_ms"] for name in ("p50", "p90", "p99", "max")] == [100.0, 180.0, 198.0, 200.0]
+    assert found["spread"] == (150.0 - 50.0) / 100.0
+    assert [statistics_of([3.0])[key] for key in ("p50_ms", "p99_ms")] == [3.0, 3.0]
+    assert statistics_of([1.0, 2.0])["p50_ms"] == 1.0
+    times = {"p50_ms": 2.0, "p90_ms": 4.0, "p99_ms": 4.0, "max_ms": 4.0, "min_ms": 1.0, "mean_ms": 2.5}
+    assert statistics_of([4.0, 1.0, 2.0, 3.0]) == {**times, "calls": 4, "spread": 1.0}
 
 
 def test_calls_follow_one_another_and_slow_ones_are_fewer() -> None:
@@ -333,11 +333,12 @@ def test_calls_follow_one_another_and_slow_ones_are_fewer() -> None:
         lambda: order.append("call"), CPU, calls=3, seconds=9.0, before=lambda: order.append("flush")
     )
     assert order == ["flush", "call"] * 3
-    assert found.calls == 3
+    assert found["calls"] == 3
     slow = collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.08)
-    assert measure.LEAST_CALLS <= slow.calls <= 9
-    assert slow.p50 >= 10.0
-    assert collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.0).calls == measure.LEAST_CALLS
+    assert measure.LEAST_CALLS <= slow["calls"] <= 9
+    assert slow["p50_ms"] >= 10.0
+    least = collect(lambda: time.sleep(0.01), CPU, calls=200, seconds=0.0)
+    assert least["calls"] == measure.LEAST_CALLS
 
 
 def test_the_warm_up_ends_when_the_time_is_stable(monkeypatch: pytest.MonkeyPatch) -> None:

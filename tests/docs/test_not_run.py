@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import train
-from gnnsparse.bench.accuracy_command import PARTS, settings_of
+from gnnsparse.bench.accuracy_command import PARTS, check_options
 from gnnsparse.cli import main as cli
 from gnnsparse.data import CATALOG
 from launch.study.settings import read_options
@@ -70,7 +70,8 @@ def check(words: list[str]) -> Any:
         words = ["cpu" if word == "cuda" else word for word in rest]
         options = cli.make_full_parser(words).parse_args(words)
         if rest[:2] == ["bench", "accuracy"]:
-            return settings_of(options).parts
+            check_options(options)
+            return options.parts
     elif program.endswith("python"):
         return check_python(rest)
     else:
