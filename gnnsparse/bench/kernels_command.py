@@ -64,7 +64,6 @@ _FORMATS = tuple(name for name in FORMAT_NAMES if name not in ("auto", "csr", "w
 _DEFAULT_MATRICES: dict[str, Sequence[str]] = {"cuda": GENERATED_GRAPHS, "cpu": ("arxiv_like",)}
 
 
-_SETTINGS = {field.name for field in fields(Settings)}
 #: Widths that users have, which are no powers of two: classes of reddit and of products, features of products
 #: and of reddit.
 USERS_WIDTHS = (41, 47, 100, 602)
@@ -72,11 +71,6 @@ USERS_WIDTHS = (41, 47, 100, 602)
 
 def _widths(text: str) -> list[int]:
     return list(USERS_WIDTHS) if text == "users" else [at_least_one(text)]
-
-
-def _found_here(devices: dict[str, tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names among kernels or peers that run on a device of this machine."""
-    return tuple(name for name, found in devices.items() if set(found) & set(devices_here()))
 
 
 def _reorder(text: str) -> str:
@@ -89,9 +83,9 @@ def _reorder(text: str) -> str:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse bench kernels`."""
-
-    precisions, kernels = Precision.names(), _found_here(KERNEL_DEVICES)
-    peers = _found_here({name: peer.devices for name, peer in PEERS.items()})
+    precisions, here = Precision.names(), set(devices_here())
+    kernels = tuple(name for name, devices in KERNEL_DEVICES.items() if here & {*devices})
+    peers = [name for name, peer in PEERS.items() if here & {*peer.devices}]
     several: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
         "--op": ("ops", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm"),
         "--precision": (
@@ -188,9 +182,10 @@ def _kernels(names: tuple[str, ...], device: str, fail: Callable[[str], object])
     return names or fitting
 
 
-def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> Settings:
-    """Make the settings of parsed options; `fail` is called with a message if they do not go together."""
-    if options.timing == "graph" and options.device != "cuda":
+def _settings_of(options: argparse.Namespace) -> Settings:
+    """Make the settings of parsed options; `options.fail` is called if they do not go together."""
+    fail, device = options.fail, options.device
+    if options.timing == "graph" and device != "cuda":
         fail("argument --timing: graph needs an NVIDIA GPU; this run is on the CPU")
     if options.timing == "graph" and options.cache == "cold":
         fail("argument --timing: the calls of a graph follow one another: graph goes with --cache warm")
@@ -198,21 +193,21 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> S
         fail("argument --resume: needs --out, the file to go on with")
     if options.ablate and not options.formats:
         fail("argument --ablate: needs --format, the formats whose policies run")
-    if options.ablate and options.device != "cuda":
+    if options.ablate and device != "cuda":
         fail("argument --ablate: needs an NVIDIA GPU; on the CPU policies change nothing")
-    groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[options.device]]
+    groups = options.matrix or [parse_matrix(name) for name in _DEFAULT_MATRICES[device]]
+    names = {field.name for field in fields(Settings)}
     return Settings(**{
-        **{name: value for name, value in vars(options).items() if name in _SETTINGS},
+        **{name: value for name, value in vars(options).items() if name in names},
         "matrices": tuple(unique_names(spec for group in groups for spec in group)),
-        "kernels": _kernels(options.kernels, options.device, fail),
-        "peers": _peers(options.peers, options.ops, options.device, fail),
+        "kernels": _kernels(options.kernels, device, fail),
+        "peers": _peers(options.peers, options.ops, device, fail),
     })  # fmt: skip
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command with parsed options, and return its exit status."""
-    settings = settings_of(options, options.fail)
-    return run_kernels(settings, options.out, options.plot, resume=options.resume)
+    return run_kernels(_settings_of(options), options.out, options.plot, resume=options.resume)
 
 
 def run_kernels(
@@ -283,10 +278,6 @@ def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:
 
 def _case(row: Row) -> tuple[Any, ...]:
     return row["graph"], row["op"], row["values"], row["width"]
-
-
-def _in_precision(row: Row) -> tuple[Any, ...]:
-    return *_case(row), row["precision"], _variant_of(row)
 
 
 def _variant_of(row: Row) -> str:
@@ -374,22 +365,19 @@ def _compared(rows: list[Row]) -> list[tuple[Row, Row]]:
 
 def _competes(rival: Row, row: Row) -> bool:
     """Return whether a candidate's row is in the precision that rows like `row` are compared with."""
-    precision = Precision(row["precision"])
     if rival["ours"]:
         return rival["precision"] == row["precision"] and _variant_of(rival) == _variant_of(row)
-    wanted = peer_precision(rival["kernel"], precision)
-    return rival["precision"] == wanted.value or _is_baseline_of(rival, row)
-
-
-def _is_baseline_of(rival: Row, row: Row) -> bool:
-    return row.get("baseline") == f"{rival['kernel']} {rival['precision']}"
+    wanted = peer_precision(rival["kernel"], Precision(row["precision"]))
+    is_baseline = row.get("baseline") == f"{rival['kernel']} {rival['precision']}"
+    return rival["precision"] == wanted.value or is_baseline
 
 
 def _full_name(row: Row) -> str:
-    if row["ours"]:
-        return row["kernel"]
-    variant = f" ({row['variant']})" if row.get("variant") else ""
-    return f"{row['kernel']} {row['precision']}{variant}"
+    return row["kernel"] if row["ours"] else _with_variant(f"{row['kernel']} {row['precision']}", row)
+
+
+def _with_variant(name: str, row: Row, form: str = " ({})") -> str:
+    return name + (form.format(row["variant"]) if row.get("variant") else "")
 
 
 def as_json(bench: Bench) -> Row:
@@ -410,7 +398,8 @@ def _table(op: str, rows: list[Row]) -> Table:
     for r in sorted(rows, key=lambda row: order[_case(row)]):
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"],
-            _kernel_name(r), f"{r['ms']:.3f}" + ("~" if r["spread"] > SPREAD_LIMIT else ""),
+            f"{r['kernel']} = {r['same_as']}" if r["same_as"] else _with_variant(r["kernel"], r),
+            f"{r['ms']:.3f}" + ("~" if r["spread"] > SPREAD_LIMIT else ""),
             f"{r['lower_quartile_ms']:.3f}..{r['upper_quartile_ms']:.3f}", f"{r['gflops']:.0f}",
             _number(r["floor_measured_ms"], 3), _number(r["of_floor"]), _number(r["over_baseline"]),
             _number(r["over_torch"]), shown_error(r),
@@ -423,20 +412,14 @@ def _ablation_table(rows: list[Row]) -> Table:
     """Rows of formats: the time beside that of the paper's policy, and of the baseline."""
     texts = ("matrix", "values", "N", "precision", "format and change")
     table = new_table("policies of formats", texts, ("ms", "x its policy", "x baseline"))
-    own = {(*_in_precision(r), r["kernel"]): r["ms"] for r in rows}
+    own = {(*_case(r), r["precision"], r["kernel"]): r["ms"] for r in rows}
     for r in rows:
-        ms = own.get((*_in_precision(r), r["format"]))
+        ms = own.get((*_case(r), r["precision"], r["format"]))
         table.add_row(
             escape(r["graph"]), r["values"], str(r["width"]), r["precision"], r["kernel"], f"{r['ms']:.3f}",
             "" if ms is None else f"{ms / r['ms']:.2f}", _number(r["over_baseline"]),
         )  # fmt: skip
     return table
-
-
-def _kernel_name(row: Row) -> str:
-    if row["same_as"]:
-        return f"{row['kernel']} = {row['same_as']}"
-    return f"{row['kernel']} ({row['variant']})" if row["variant"] else row["kernel"]
 
 
 def _number(value: float | None, digits: int = 2) -> str:
@@ -462,7 +445,7 @@ def print_report(bench: Bench, console: Console) -> None:
     for mean in means_of_auto(bench.rows):
         if mean["matrices"] > 1:
             about = f"{mean['cases']} cases of {mean['matrices']} matrices"
-            which = f"{mean['op']} {mean['precision']}" + (f" ({mean['variant']})" if mean["variant"] else "")
+            which = _with_variant(f"{mean['op']} {mean['precision']}", mean)
             lines.append(f"auto, {which}: {mean['mean']:.2f} x {mean['baseline']} ({about})")
     bench.say_end(say, lines)
     cases = lost_cases(bench.rows, bench.noise.drift)
@@ -487,6 +470,5 @@ def _baseline_names(rows: list[Row]) -> str:
 
 
 def _where(row: Row) -> str:
-    variant = f", {row['variant']}" if row.get("variant") else ""
     case = f"{row['graph']}, {row['op']}, values {row['values']}, {row['precision']}, N = {row['width']}"
-    return case + variant
+    return _with_variant(case, row, ", {}")

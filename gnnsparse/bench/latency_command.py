@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -149,8 +149,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_outputs(parser, "latencies")
 
 
-def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> LatencySettings:
-    """Make the settings of parsed options; `fail` is called with a message if they do not go together."""
+def _settings_of(options: argparse.Namespace) -> LatencySettings:
+    """Make the settings of parsed options; `options.fail` is called if they do not go together."""
+    fail = options.fail
     cuda = options.device == "cuda"
     given = {field.name: getattr(options, field.name) for field in fields(LatencySettings)}
     given["modes"] = options.modes or (MODES if cuda else ("eager",))
@@ -163,10 +164,9 @@ def settings_of(options: argparse.Namespace, fail: Callable[[str], object]) -> L
         hidden, heads = settings.hidden_of(model), settings.heads
         if model in ("gat", "transformer") and hidden % heads:
             fail(f"argument --hidden: got {hidden} for {model}; accepted: a multiple of --heads {heads}")
-    if "transformer" in settings.models and settings.seq_len % settings.vector:
-        fail(
-            f"argument --seq-len: got {settings.seq_len}; accepted: a multiple of --vector {settings.vector}"
-        )
+    length, vector = settings.seq_len, settings.vector
+    if "transformer" in settings.models and length % vector:
+        fail(f"argument --seq-len: got {length}; accepted: a multiple of --vector {vector}")
     made = set(settings.datasets) & set(GENERATED_GRAPHS)
     on_graphs = bool(set(settings.models) & set(GRAPH_MODELS))
     if on_graphs and settings.scale != 1 and not made:
@@ -230,15 +230,12 @@ def _name(row: Row) -> str:
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
     """Find right rows of ours that are slower than LOSS times their baseline, worst first."""
     keys = ("model", "dataset", "batch", "precision", "mode", "cache", "p50_ms", "baseline")
-    lost = [
-        {key: row[key] for key in keys}
-        | {
-            "speed": row["over_baseline"],
-            "noisy": row["spread"] > SPREAD_LIMIT or (1 + drift) * row["over_baseline"] >= 1,
-        }
-        for row in rows
-        if row["ours"] and row["over_baseline"] is not None and row["over_baseline"] < LOSS
-    ]
+    lost = []
+    for row in rows:
+        speed = row["over_baseline"]
+        if row["ours"] and speed is not None and speed < LOSS:
+            noisy = row["spread"] > SPREAD_LIMIT or (1 + drift) * speed >= 1
+            lost.append({**{key: row[key] for key in keys}, "speed": speed, "noisy": noisy})
     return sorted(lost, key=lambda case: case["speed"])
 
 
@@ -301,7 +298,8 @@ def print_report(bench: LatencyBench, console: Console) -> None:
         if not row["ok"]:
             say(f"WRONG, and not compared: {_where(row)}, {row['backend']}: {row['problem']}")
     skipped = skipped_lines(bench.skipped, "backend", ("model", "dataset", "precision"))
-    bench.say_end(say, [*_call_lines(bench), *skipped])
+    few = _call_lines(bench.rows, bench.settings.calls, bench.settings.seconds)
+    bench.say_end(say, [*few, *skipped])
     for case in (cases := lost_cases(bench.rows, bench.noise.drift)):
         noisy = ", not larger than the measured noise" if case["noisy"] else ""
         speed = f"{case['p50_ms']:.3f} ms, {case['speed']:.2f}x {case['baseline']}"
@@ -316,26 +314,18 @@ def _where(row: Row) -> str:
     return f"{row['model']}, {row['dataset']}{batch}, {row['precision']}, {row['mode']}, {row['cache']}"
 
 
-def _call_lines(bench: LatencyBench) -> list[str]:
-    """Return lines of the rows with fewer calls than asked for, and of those that did not become stable."""
-    lines = []
-    few = [row for row in bench.rows if row["calls"] < bench.settings.calls]
-    if few:
-        least = min(row["calls"] for row in few)
-        lines.append(
-            f"{len(few)} of {len(bench.rows)} rows have fewer than {bench.settings.calls} calls, {least} at "
-            f"the least, because they took more than {bench.settings.seconds:g} s"
-        )
-    if unstable := sum(not row["stable"] for row in bench.rows):
-        lines.append(
-            f"{unstable} of {len(bench.rows)} rows were not stable within 2 % when the warm-up ended"
-        )
-    return lines
+def _call_lines(rows: list[Row], calls: int, seconds: float) -> Iterator[str]:
+    """Yield lines of the rows with fewer calls than asked for, and of those that did not become stable."""
+    if few := [row["calls"] for row in rows if row["calls"] < calls]:
+        least = f"{min(few)} at the least, because they took more than {seconds:g} s"
+        yield f"{len(few)} of {len(rows)} rows have fewer than {calls} calls, {least}"
+    if unstable := sum(not row["stable"] for row in rows):
+        yield f"{unstable} of {len(rows)} rows were not stable within 2 % when the warm-up ended"
 
 
 def run(options: argparse.Namespace) -> int:
     """Measure, print the report, and write it to files; the status is 1 if ours is wrong or failed."""
-    bench = LatencyBench(settings_of(options, options.fail), progress())
+    bench = LatencyBench(_settings_of(options), progress())
     for _ in bench.run():
         if options.out is not None:  # after each task, because a run may be ended
             write_json(options.out, as_json(bench))

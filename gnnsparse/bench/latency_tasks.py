@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -76,6 +76,9 @@ class LatencySettings:
 FEED_FORWARD = 4
 
 
+_ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"agnn": lambda x: x, "gat": F.elu}
+
+
 class GraphStack(torch.nn.Module):
     """Graph layers one after the other, with activations between them.
 
@@ -84,12 +87,9 @@ class GraphStack(torch.nn.Module):
     """
 
     def __init__(
-        self,
-        model: str,
-        convs: Sequence[torch.nn.Module],
-        before: torch.nn.Linear | None = None,
+        self, model: str, convs: Sequence[torch.nn.Module], before: torch.nn.Linear | None = None,
         after: torch.nn.Linear | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__()
         self.model = model
         self.convs = torch.nn.ModuleList(convs)
@@ -97,16 +97,12 @@ class GraphStack(torch.nn.Module):
 
     def forward(self, x: torch.Tensor, adj: Any) -> torch.Tensor:
         """Compute the scores [nodes, classes] of features [nodes, features] on what the layers take."""
-        if self.before is not None and self.after is not None:
+        if self.before is not None:
             x = F.relu(self.before(x))
-            for conv in self.convs:
-                x = conv(x, adj)
-            out: torch.Tensor = self.after(x)
-            return out
-        activation = F.elu if self.model == "gat" else F.relu
+        activation = _ACTIVATIONS.get(self.model, F.relu)
         for number, conv in enumerate(self.convs):
             x = conv(x, adj) if number == 0 else conv(activation(x), adj)
-        return x
+        return x if self.after is None else self.after(x)
 
 
 def make_stack(model: str, features: int, hidden: int, classes: int, layers: int, heads: int) -> GraphStack:
@@ -120,26 +116,13 @@ def make_stack(model: str, features: int, hidden: int, classes: int, layers: int
             before, after = torch.nn.Linear(features, hidden), torch.nn.Linear(hidden, classes)
             return GraphStack(model, [AGNNConv() for _ in range(layers)], before, after).eval()
         widths = [features, *[hidden] * (layers - 1), classes]
-        convs: list[torch.nn.Module] = []
-        for number, (width, out) in enumerate(pairwise(widths)):
-            if model == "gcn":
-                convs.append(GCNConv(width, out))
-            elif number == layers - 1:
-                convs.append(GATConv(width, out))
-            else:
-                convs.append(GATConv(width, out // heads, heads=heads))
+        make: dict[str, Callable[[int, int, int], torch.nn.Module]] = {
+            "gcn": lambda width, out, heads: GCNConv(width, out),
+            "gat": lambda width, out, heads: GATConv(width, out // heads, heads=heads),
+        }
+        each_heads = [*[heads] * (layers - 1), 1]
+        convs = [make[model](*sizes, n) for sizes, n in zip(pairwise(widths), each_heads, strict=True)]
         return GraphStack(model, convs).eval()
-
-
-def make_encoder(width: int, heads: int, layers: int) -> TransformerEncoder:
-    """Make an encoder with weights drawn from a fixed seed, in evaluation mode."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        hidden = FEED_FORWARD * width
-        layer = TransformerEncoderLayer(width, heads, hidden, 0.0, activation="gelu", batch_first=True)
-        encoder = TransformerEncoder(layer, layers)
-        encoder.reset_parameters()
-    return encoder.eval()
 
 
 # The inputs of latency measurements: a graph or a batch of sequences, and a model with weights.
@@ -215,13 +198,9 @@ def load_graph(name: str, settings: LatencySettings) -> GraphInput:
         sizes = (csr.rows, settings.features or features)
         x = torch.randn(sizes, generator=generator, dtype=torch.float32, device=settings.device)
         return GraphInput(name, csr, x, classes)
-    root = None if settings.root is None else _folder_of(name, settings.root)
-    data = load_dataset(name, root=root)
+    root = settings.root
+    data = load_dataset(name, root=root / name if root and (root / name).is_dir() else root)
     return GraphInput(name, data.graph.csr, data.x, data.num_classes).to(settings.device)
-
-
-def _folder_of(name: str, root: Path) -> Path:
-    return root / name if (root / name).is_dir() else root
 
 
 def _random_graph(name: str, nodes: int, edges: int, features: int, classes: int) -> GraphInput:
@@ -252,12 +231,19 @@ def sequence_task(batch: int, precision: Precision, settings: LatencySettings) -
     generator = torch.Generator("cpu").manual_seed(0)
     sizes = (batch, settings.seq_len, width)
     x = torch.randn(sizes, generator=generator, dtype=torch.float32, device="cpu")
-    encoder = make_encoder(width, settings.heads, settings.layers_of(model)).to(settings.device)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        layer = TransformerEncoderLayer(
+            width, settings.heads, FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True
+        )
+        encoder = TransformerEncoder(layer, settings.layers_of(model))
+        encoder.reset_parameters()
     name = f"L={settings.seq_len}, {settings.sparsity:.0%} sparse"
     csr = pattern.csr.to(torch.device(settings.device))
     x = x.to(settings.device, precision.storage)
     checked = tuple(dict.fromkeys((0, batch - 1)))
-    return Task(model, name, precision, csr, x, encoder, settings.heads, checked)
+    module = encoder.eval().to(settings.device)
+    return Task(model, name, precision, csr, x, module, settings.heads, checked)
 
 
 def tiny_task(task: Task) -> Task:

@@ -187,7 +187,11 @@ class Sample:
     def of(cls, subject: Subject) -> Sample:
         """Sample 500 random rows and the 20 longest, or all rows of a matrix with no more than that."""
         csr = subject.csr
-        chosen = _choose_rows(csr)
+        chosen = torch.arange(csr.rows, device=csr.device)
+        if csr.rows > _RANDOM_ROWS + _LONGEST_ROWS:
+            drawn = torch.randperm(csr.rows, generator=torch.Generator().manual_seed(0))[:_RANDOM_ROWS]
+            longest = csr.degrees.topk(_LONGEST_ROWS).indices
+            chosen = torch.cat([longest, drawn.to(csr.device)]).unique()
         counts = csr.degrees[chosen]
         local = torch.repeat_interleave(torch.arange(chosen.numel(), device=csr.device), counts)
         start = csr.indptr[chosen] - (counts.cumsum(0) - counts)
@@ -198,13 +202,6 @@ class Sample:
         size = max(1, _CHUNK // max(width, 1))
         for local, nnz_index in zip(self.local.split(size), self.nnz_index.split(size), strict=True):
             yield local, nnz_index, self.chosen[local], self.subject.csr.indices[nnz_index].long()
-
-
-def _choose_rows(csr: Csr) -> torch.Tensor:
-    if csr.rows <= _RANDOM_ROWS + _LONGEST_ROWS:
-        return torch.arange(csr.rows, device=csr.device)
-    drawn = torch.randperm(csr.rows, generator=torch.Generator().manual_seed(0))[:_RANDOM_ROWS]
-    return torch.cat([csr.degrees.topk(_LONGEST_ROWS).indices, drawn.to(csr.device)]).unique()
 
 
 @dataclass(frozen=True, eq=False)
@@ -295,12 +292,8 @@ def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bo
 @contextlib.contextmanager
 def _filled_memory() -> Iterator[None]:
     utils: Any = torch.utils.deterministic  # torch's type stubs lack fill_uninitialized_memory
-    mode, warn = (
-        torch.are_deterministic_algorithms_enabled(),
-        torch.is_deterministic_algorithms_warn_only_enabled(),
-    )
-    fill = utils.fill_uninitialized_memory
-    torch.use_deterministic_algorithms(True, warn_only=True)
+    mode, fill = torch.get_deterministic_debug_mode(), utils.fill_uninitialized_memory
+    torch.set_deterministic_debug_mode("warn")
     utils.fill_uninitialized_memory = True
     try:
         with warnings.catch_warnings():
@@ -308,4 +301,4 @@ def _filled_memory() -> Iterator[None]:
             yield
     finally:
         utils.fill_uninitialized_memory = fill
-        torch.use_deterministic_algorithms(mode, warn_only=warn)
+        torch.set_deterministic_debug_mode(mode)

@@ -19,6 +19,7 @@ import torch
 import gnnsparse
 from gnnsparse.bench import candidates, peers
 from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
+from gnnsparse.bench.kernels import Bench, format_plans, has_tall, tall_plans
 from gnnsparse.bench.peers import peer_candidates
 from gnnsparse.bench.workload import (
     PEER_FACTOR,
@@ -30,11 +31,12 @@ from gnnsparse.bench.workload import (
     poisoned_call,
 )
 from gnnsparse.cli.main import main
-from gnnsparse.plan import Problem, choose_plan
+from gnnsparse.formats import WindowPolicy
+from gnnsparse.plan import Plan, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import Device
 from gnnsparse.testing import assert_accurate, random_graph, rounding_errors
-from tests.bench.runs import run_with
+from tests.bench.runs import SPEC, run_with
 from tests.helpers import PRECISIONS, dense_matrix, panel_counts
 
 SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]
@@ -66,9 +68,9 @@ def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.Cap
     assert result["settings"]["matrices"] == ["arxiv_like:scale=0.015", "dd_like:scale=0.003"]
     assert result["settings"]["cache"] == "warm"
     rows = result["rows"]
-    assert {r["kernel"] for r in rows} >= {
-        "auto", "csr", "sparse_mm", "sparse_mm_reduce", "pyg", "sampled_addmm", "gather_dot"
-    }  # fmt: skip
+    peers = {"spmm": ("sparse_mm", "sparse_mm_reduce", "pyg"), "sddmm": ("sampled_addmm", "gather_dot")}
+    found = {(r["op"], r["kernel"]) for r in rows if r["kernel"] != "dgl"}
+    assert found == {(op, name) for op, of in peers.items() for name in ("auto", "csr", *of)}
     for r in rows:
         assert r["ok"], r
         assert 0 <= r["error"] <= r["allowed"]
@@ -108,34 +110,24 @@ def test_eight_bits_are_measured_with_x_stored_before_and_rounded_in_each_produc
     assert by_way["int8", X_STORED] == by_way["int8", X_ROUNDED]
 
 
-def test_files_of_a_folder_square_or_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_of_a_folder_square_or_not_and_a_damaged_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "matrices"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a.mtx").write_text(MTX)
+    (folder / "bad.mtx").write_text("nothing")
     (folder / "notes.txt").write_text("not a matrix")
     out = tmp_path / "result.json"
     options = ["--matrix", str(folder), "--values", "none", "gcn", "--precision", "fp32", "--out", str(out)]
-    assert main(["bench", "kernels", *SMALL, *options]) == 0
-    text = out.read_text()
-    assert str(tmp_path) not in text  # results are kept in a repository
-    result = json.loads(text)
-    assert {(r["graph"], r["nodes"], r["cols"], r["nnz"]) for r in result["rows"]} == {
-        ("inner/a.mtx", 4, 6, 5)
-    }
-    assert {r["values"] for r in result["rows"]} == {"none"}
-    assert "'gcn' needs a square matrix" in capsys.readouterr().out
-
-
-def test_a_damaged_file_is_told_and_the_others_are_measured(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "bad.mtx").write_text("nothing")
-    (tmp_path / "good.mtx").write_text(MTX)
-    options = ["--matrix", str(tmp_path), "--values", "none", "--precision", "fp32", "--peers", "none"]
     assert main(["bench", "kernels", *SMALL, *options]) == 1
-    printed = capsys.readouterr().out
+    text, printed = out.read_text(), capsys.readouterr().out
+    assert str(tmp_path) not in text  # results are kept in a repository
+    rows = json.loads(text)["rows"]
+    assert {(r["graph"], r["nodes"], r["cols"], r["nnz"]) for r in rows} == {("inner/a.mtx", 4, 6, 5)}
+    assert {r["values"] for r in rows} == {"none"}
+    assert "'gcn' needs a square matrix" in printed
     assert "failed: bad.mtx: " in printed
-    assert "good.mtx" in printed
 
 
 @pytest.mark.slow
@@ -335,3 +327,115 @@ def test_each_name_forces_its_kernel_on_a_gpu(op: str) -> None:
     assert not same_run(auto, csr, gpu)
     assert not same_run(csr, replace(csr, lanes=csr.lanes // 2), gpu)
     assert same_run(csr, replace(csr, lanes=csr.lanes // 2), cpu)
+
+
+def test_windows_of_16_rows_for_comparison() -> None:
+    assert has_tall("me-bcrs")
+    assert not has_tall("hrpb")
+    graph = random_graph(40, 30, 0.3)
+    a = gnnsparse.prepare(graph, precision="fp16", format="me-bcrs", panel=16, cache=False)
+    a.kernels.use_plan(gnnsparse.sparse.kernel_cache.Product("spmm", 64), Plan("window"))
+    plans = tall_plans(a, 64)
+    assert [plan.policy.swapped for plan in plans.values()] == [True, False]  # type: ignore[attr-defined]
+
+
+def test_an_ablation_changes_one_switch_at_a_time() -> None:
+    # A full matrix of two windows of 8 rows.
+    graph = random_graph(16, 8, 1.0)
+    a = gnnsparse.prepare(graph, precision="fp16", format="me-bcrs", cache=False)
+    policy = WindowPolicy(k=8, x_load="coalesced", shuffle=False)
+    a.kernels.use_plan(gnnsparse.sparse.kernel_cache.Product("spmm", 64), Plan("window", policy=policy))
+    assert list(format_plans(a, "spmm", 64, ablate=False)) == ["me-bcrs"]
+    names = set(format_plans(a, "spmm", 64, ablate=True))
+    assert names == {
+        "me-bcrs", "me-bcrs k=16", "me-bcrs x_load=vector", "me-bcrs x_load=plain", "me-bcrs shuffle=True",
+        "me-bcrs stage_a=single", "me-bcrs stage_a=double", "me-bcrs stage_x=True", "me-bcrs coarsening=2",
+        "me-bcrs grid=3d",
+    }  # fmt: skip
+
+
+def test_formats_and_widths_of_users_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "result.json"
+    options = ["--matrix", SPEC.name, "--repeats", "1", "--device", "cpu", "--precision", "fp16"]
+    more = ["--peers", "none", "--width", "users", "8", "--format", "me-bcrs", "cvse", "--out", str(out)]
+    assert main(["bench", "kernels", *options, *more]) == 0
+    found = json.loads(out.read_text())["rows"]
+    assert {r["width"] for r in found} == {41, 47, 100, 602, 8}
+    assert {r["values"] for r in found} == {"gcn", "random"}  # rank-1 weights beside stored ones
+    rows = {row["kernel"]: row for row in found}
+    assert rows["me-bcrs"]["format"] == "me-bcrs"
+    assert rows["me-bcrs"]["ok"]
+    assert rows["cvse"]["ok"]
+    assert "policies of formats" in capsys.readouterr().out
+
+
+# --resume: a run that goes on with the file of another.
+
+FIRST, SECOND = "arxiv_like:scale=0.01", "dd_like:scale=0.002"
+OPTIONS = ["--width", "8", "--repeats", "2", "--device", "cpu", "--precision", "fp32", "--peers", "sparse_mm"]
+
+
+def bench(out: Path, *options: str) -> int:
+    return main(["bench", "kernels", *OPTIONS, "--out", str(out), *options])
+
+
+def times(found: dict[str, Any], graph: str) -> list[float]:
+    return [row["ms"] for row in found["rows"] if row["graph"] == graph]
+
+
+def test_a_run_measures_what_the_file_lacks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "result.json"
+    assert bench(out, "--matrix", FIRST, "--resume") == 0  # there is no file yet
+    first, measured = json.loads(out.read_text()), []
+    out.write_text(json.dumps({**first, "commits": ["before"]}))
+    run = Bench.run_matrix
+    monkeypatch.setattr(Bench, "run_matrix", lambda self, spec: (measured.append(spec.name), run(self, spec)))
+    assert bench(out, "--matrix", FIRST, SECOND, "--resume") == 0
+    both = json.loads(out.read_text())
+    assert measured == [SECOND]
+    assert both["settings"]["matrices"] == [FIRST, SECOND]
+    assert both["commits"] == ["before", first["commit"]]
+    assert times(both, FIRST) == times(first, FIRST)
+    assert len(times(both, SECOND)) == len(times(first, FIRST))
+    assert len(both["noise"]["reference_ms"]) == len(first["noise"]["reference_ms"]) + 2
+    assert {mean["matrices"] for mean in both["means"]} == {2}
+    capsys.readouterr()
+    assert bench(out, "--matrix", SECOND, "--resume") == 0
+    assert measured == [SECOND]
+    assert json.loads(out.read_text()) == both  # nothing was measured, nothing written
+    assert FIRST in capsys.readouterr().out  # the report is of all
+
+
+def test_a_matrix_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
+    out, matrix = tmp_path / "result.json", tmp_path / "a.mtx"
+    matrix.write_text("nothing")
+    assert bench(out, "--matrix", str(matrix), "--values", "none") == 1
+    matrix.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 1.5\n")
+    assert bench(out, "--matrix", str(matrix), "--values", "none", "--resume") == 0
+    found = json.loads(out.read_text())
+    assert times(found, "a.mtx")
+    assert not any(case["failed"] for case in found["skipped"])
+
+
+def test_a_file_of_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, damaged = tmp_path / "result.json", "no file that this benchmark wrote"
+    bench(out, "--matrix", FIRST)
+    right = json.loads(out.read_text())
+    for change, options, says in (
+        ({"commits": None}, [], damaged),
+        ({"rows": None}, [], damaged),
+        ({"skipped": [{"a": 1}]}, [], damaged),
+        (None, [], damaged),
+        ({"device_name": "another"}, [], "device_name"),
+        ({"versions": {}}, [], "versions"),
+        ({}, ["--values", "none"], "values"),
+    ):
+        text = "[" if change is None else json.dumps({**right, **change})
+        out.write_text(text)
+        with pytest.raises(SystemExit) as stopped:
+            bench(out, "--matrix", SECOND, "--resume", *options)
+        assert stopped.value.code == 2
+        assert says in capsys.readouterr().err
+        assert out.read_text() == text

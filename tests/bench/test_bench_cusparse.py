@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import os
 import time
 import types
@@ -19,10 +18,9 @@ from gnnsparse.bench import cusparse
 from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
 from gnnsparse.bench.kernels_command import as_json, print_report
 from gnnsparse.bench.workload import PEER_FACTOR, Reference, Sample, Workload, make_subject
-from gnnsparse.cli.main import main
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
-from tests.bench.runs import SPEC, run_with
+from tests.bench.runs import run_with
 
 
 def exact(work: Workload) -> torch.Tensor:
@@ -195,16 +193,6 @@ def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: p
     monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
     with pytest.raises(UnavailableError, match="int32"):
         next(cusparse.cusparse_variants(work))[1]()
-
-
-def test_widths_that_users_have(tmp_path: Any) -> None:
-    out = tmp_path / "result.json"
-    options = ["--repeats", "1", "--width", "users", "8", "--precision", "fp32", "--peers", "none"]
-    files = ["--device", "cpu", "--matrix", SPEC.name, "--out", str(out)]
-    assert main(["bench", "kernels", *files, *options]) == 0
-    rows = json.loads(out.read_text())["rows"]
-    assert {r["width"] for r in rows} == {41, 47, 100, 602, 8}
-    assert {r["values"] for r in rows} == {"gcn", "random"}  # rank-1 weights beside stored ones
 
 
 @pytest.mark.gpu

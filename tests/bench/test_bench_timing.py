@@ -6,10 +6,8 @@ There is a stand-in for the GPU here whose clock the calls move on; on a real on
 from __future__ import annotations
 
 import contextlib
-import json
 import types
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,6 @@ from rich.console import Console
 
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_command import print_report
-from gnnsparse.cli.main import main
 from gnnsparse.runtime.timing import CaptureError, capture, measure
 from gnnsparse.testing import assert_accurate
 from tests.bench.runs import SPEC
@@ -169,15 +166,6 @@ def test_rows_and_report_say_how_they_were_timed(capsys: pytest.CaptureFixture[s
             r["timing_problem"] = "it waits"
     print_report(bench, Console(width=200))
     assert capsys.readouterr().out.count("timed without a CUDA graph: sparse_mm: it waits") == 1
-
-
-def test_a_peer_of_one_op_is_left_out_of_the_other(tmp_path: Path) -> None:
-    out, named = tmp_path / "result.json", ["--peers", "sparse_mm", "sampled_addmm"]
-    options = ["--op", "spmm", "sddmm", "--precision", "fp32", "--repeats", "1", "--width", "8"]
-    device = ["--matrix", SPEC.name, "--device", "cpu", "--out", str(out)]
-    assert main(["bench", "kernels", *device, *options, *named]) == 0
-    peers = {(r["op"], r["kernel"]) for r in json.loads(out.read_text())["rows"] if not r["ours"]}
-    assert peers == {("spmm", "sparse_mm"), ("sddmm", "sampled_addmm")}
 
 
 def _busy(x: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -223,45 +223,72 @@ def test_every_name_and_value_makes_a_well_formed_page(key: str, value: Any) -> 
 # What is said
 
 
-def test_the_best_right_peer_of_a_case_counts(tmp_path: Path) -> None:
-    rows = [
-        kernel("auto", 2.0),
-        kernel("csr", 1.0),
-        kernel("cusparse", 6.0),
-        kernel("pyg", 4.0, precision="fp32"),
-        kernel("dgl", 0.1, ok=False, problem="relative error 3.0"),
-        kernel("cusparse", 0.2, width=128),
-    ]
-    (found,) = report_of(tmp_path, rows=rows).comparisons
-    assert (found["ours_ms"], found["best other"], found["other_ms"], found["speed"]) == (
-        2.0,
-        "pyg fp32",
-        4.0,
-        2.0,
-    )
+def dense_and_sparse(name: str, pattern: str, sparsity: float, precision: str, ms: float) -> dict[str, Any]:
+    return {"name": name, "pattern": pattern, "sparsity": sparsity, "precision": precision, "ms": ms}
 
 
-def test_a_peer_that_is_dense_or_in_fp32_joins_the_cases_of_ours(tmp_path: Path) -> None:
-    rows = [
-        {"name": name, "pattern": pattern, "sparsity": sparsity, "precision": precision, "ms": ms}
-        for name, pattern, sparsity, precision, ms in (
-            ("gnnsparse", "window", 0.9, "fp16", 2.0), ("gnnsparse", "random", 0.9, "fp16", 1.0),
-            ("cudnn", "dense", 0, "fp32", 4.0), ("flex", "random", 0.9, "fp16", 3.0),
-            ("flex", "window", 0.9, "bf16", 0.1),
-        )
-    ]  # fmt: skip
+def step(name: str, ms: float) -> dict[str, Any]:
+    return {"layer": "GCN", "name": name, "ms": ms, "loss": 1.0}
+
+
+WRONG: dict[str, Any] = {"ok": False, "problem": "relative error 3.0"}
+#: Rows, and for each comparison of them: ours, its time, the best other, its time.
+COMPARED: dict[str, tuple[list[dict[str, Any]], list[tuple[str, float, str, float]]]] = {
+    "the best right peer, in the same precision or in fp32": (
+        [
+            kernel("auto", 2.0), kernel("csr", 1.0), kernel("cusparse", 6.0),
+            kernel("pyg", 4.0, precision="fp32"), kernel("dgl", 0.1, **WRONG),
+            kernel("cusparse", 0.2, width=128),
+        ],
+        [("auto fp16", 2.0, "pyg fp32", 4.0)],
+    ),
+    "a dense peer joins the cases of ours": (
+        [
+            dense_and_sparse("gnnsparse", "window", 0.9, "fp16", 2.0),
+            dense_and_sparse("gnnsparse", "random", 0.9, "fp16", 1.0),
+            dense_and_sparse("cudnn", "dense", 0, "fp32", 4.0),
+            dense_and_sparse("flex", "random", 0.9, "fp16", 3.0),
+            dense_and_sparse("flex", "window", 0.9, "bf16", 0.1),
+        ],
+        [("gnnsparse fp16", 2.0, "cudnn fp32", 4.0), ("gnnsparse fp16", 1.0, "flex fp16", 3.0)],
+    ),
+    "what is captured is no rival of what Python launches": (
+        [
+            latency("gnnsparse", 2.0), latency("gnnsparse", 0.5, mode="captured"), latency("pyg", 3.0),
+            latency("pyg-compile", 1.0, mode="captured"), latency("dense", 0.1, **WRONG),
+            latency("pyg-csr", 0.2, precision="fp16"), latency("pyg-csr", 0.2, batch=8),
+        ],
+        [
+            ("gnnsparse fp32 eager", 2.0, "pyg fp32 eager", 3.0),
+            ("gnnsparse fp32 captured", 0.5, "pyg-compile fp32 captured", 1.0),
+        ],
+    ),
+    "neither are steps of training": (
+        [step("pyg", 3.0), step("pyg captured", 0.5), step("fp32", 2.0), step("fp32 captured", 0.25)],
+        [("fp32", 2.0, "pyg", 3.0), ("fp32 captured", 0.25, "pyg captured", 0.5)],
+    ),
+    "both times in a row": (
+        [{"layer": "GCN", "nodes": 9, "pyg_ms": 3.0, "accelerated_ms": 6.0, "ratio": 0.5}],
+        [("accelerated", 6.0, "pyg", 3.0)],
+    ),
+    "a wrong result": ([kernel("auto", 1.0, **WRONG), kernel("cusparse", 2.0)], []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMPARED)
+def test_what_is_compared_with_what(name: str, tmp_path: Path) -> None:
+    rows, wanted = COMPARED[name]
     found = report_of(tmp_path, rows=rows).comparisons
-    assert [(c["case"].split(", ")[0], c["best other"], c["speed"]) for c in found] == [
-        ("window", "cudnn fp32", 2.0),
-        ("random", "flex fp16", 3.0),
-    ]
+    assert [tuple(c[key] for key in ("ours", "ours_ms", "best other", "other_ms")) for c in found] == wanted
+    assert [c["speed"] for c in found] == [theirs / ours for _, ours, _, theirs in wanted]
 
 
 def test_kernels_that_are_forced_are_named_as_the_fastest_alone(tmp_path: Path) -> None:
     rows = [kernel("auto", 2.0), kernel("csr", 0.5), kernel("cusparse", 1.0)]
     (found,) = report_of(tmp_path, rows=rows).comparisons
-    shown = ("ours", "ours_ms", "other_ms", "fastest of ours_ms")
-    assert [found[key] for key in shown] == ["auto fp16", 2.0, 1.0, 0.5]
+    shown = ("ours", "ours_ms", "other_ms", "fastest of ours_ms", "case")
+    case = "g, spmm, gcn, fp16, width 64"
+    assert [found[key] for key in shown] == ["auto fp16", 2.0, 1.0, 0.5, case]
 
 
 def test_losses_are_listed_worst_first(tmp_path: Path) -> None:
@@ -292,40 +319,12 @@ def test_a_comparison_of_nothing_shows_no_losses(tmp_path: Path) -> None:
             assert "owhere" not in lost
 
 
-def test_wrong_results_are_shown_as_wrong(tmp_path: Path) -> None:
-    rows = [kernel("auto", 1.0, ok=False, problem="relative error 3.0"), kernel("cusparse", 2.0)]
-    report = report_of(tmp_path, rows=rows)
-    assert report.comparisons == []
-    assert "WRONG: relative error 3.0" in as_markdown(report)
-
-
-def test_latency_of_a_mode_is_compared_with_what_may_be(tmp_path: Path) -> None:
-    rows = [
-        latency("gnnsparse", 2.0),
-        latency("gnnsparse", 0.5, mode="captured"),
-        latency("pyg", 3.0),
-        latency("pyg-compile", 1.0, mode="captured"),
-        latency("dense", 0.1, ok=False, problem="wrong"),
-        latency("pyg-csr", 0.2, precision="fp16"),
-        latency("pyg-csr", 0.2, batch=8),
-    ]
-    report = report_of(tmp_path, rows=rows)
-    speeds = {c["ours"]: (c["best other"], c["speed"]) for c in report.comparisons}
-    assert speeds == {
-        "gnnsparse fp32 eager": ("pyg fp32 eager", 1.5),
-        "gnnsparse fp32 captured": ("pyg-compile fp32 captured", 2.0),
-    }
+def test_wrong_results_and_latencies_are_shown(tmp_path: Path) -> None:
+    wrong = report_of(tmp_path, rows=[kernel("auto", 1.0, **WRONG), kernel("cusparse", 2.0)])
+    assert "WRONG: relative error 3.0" in as_markdown(wrong)
+    report = report_of(tmp_path, rows=[latency("gnnsparse", 2.0), latency("pyg", 3.0)])
     assert set(report.sections) == {"latency"}
     assert "break even" in as_html(report)
-
-
-def test_steps_in_a_graph_are_no_rivals_of_steps_from_python(tmp_path: Path) -> None:
-    steps = [
-        {"layer": "GCN", "name": name, "ms": ms, "loss": 1.0}
-        for name, ms in (("pyg", 3.0), ("pyg captured", 0.5), ("fp32", 2.0), ("fp32 captured", 0.25))
-    ]
-    found = {c["ours"]: (c["best other"], c["speed"]) for c in report_of(tmp_path, steps=steps).comparisons}
-    assert found == {"fp32": ("pyg", 1.5), "fp32 captured": ("pyg captured", 2.0)}
 
 
 def test_times_without_a_value_say_why(tmp_path: Path) -> None:
@@ -364,12 +363,6 @@ def test_a_run_of_train_py_is_shown(tmp_path: Path) -> None:
     assert report.problems == []
 
 
-def test_rows_with_both_times_are_compared(tmp_path: Path) -> None:
-    layers = [{"layer": "GCN", "nodes": 9, "pyg_ms": 3.0, "accelerated_ms": 6.0, "ratio": 0.5}]
-    (found,) = report_of(tmp_path, layers=layers).comparisons
-    assert list(found.values())[1:7] == ["GCN", "accelerated", 6.0, "pyg", 3.0, 0.5]
-
-
 def test_a_noisy_machine_is_noted(tmp_path: Path) -> None:
     rows = [kernel("auto", 1.0)]
     assert report_of(tmp_path, rows=rows, noise={"noisy": False}).problems == []
@@ -393,20 +386,18 @@ def test_a_file_without_rows_is_named_and_shown(tmp_path: Path) -> None:
     assert "42" in as_html(report)
 
 
-@pytest.mark.parametrize("key", ["ms", "ok", "graph"])
-def test_rows_that_lack_a_key_are_named_and_shown(key: str, tmp_path: Path) -> None:
-    damaged = kernel("auto", 1.0)
-    del damaged[key]
-    report = report_of(tmp_path, rows=[kernel("auto", 1.5), damaged])
-    assert f"row 1 lacks {key}" in report.problems[0]
-    assert "1.500" in as_html(report)
-
-
-@pytest.mark.parametrize("ms", [None, "fast", [1], -1, 0])
-def test_times_that_are_none_are_named(ms: Any, tmp_path: Path) -> None:
-    report = report_of(tmp_path, rows=[kernel("auto", ms), kernel("cusparse", 2.0)])
-    assert [problem.partition(":")[0] for problem in report.problems] == ["a.json"]
-    Page(as_html(report))
+def test_damaged_rows_are_named_and_shown(tmp_path: Path) -> None:
+    for key in ("ms", "ok", "graph"):
+        damaged = kernel("auto", 1.0)
+        del damaged[key]
+        report = report_of(tmp_path, rows=[kernel("auto", 1.5), damaged])
+        assert f"row 1 lacks {key}" in report.problems[0]
+        assert "1.500" in as_html(report)
+    for ms in (None, "fast", [1], -1, 0):
+        rows = [kernel("auto", ms), kernel("cusparse", 2.0)]  # type: ignore[arg-type]
+        report = report_of(tmp_path, rows=rows)
+        assert [problem.partition(":")[0] for problem in report.problems] == ["a.json"]
+        Page(as_html(report))
 
 
 def test_the_origin_of_each_file_is_shown(tmp_path: Path) -> None:
@@ -464,24 +455,19 @@ def kinds(chart: Bars) -> list[str]:
     return re.findall(r'<rect [^>]*class="(\w+)"', draw(chart))
 
 
-@pytest.mark.parametrize(
-    ("times", "marked"),
-    [
+def test_times_where_another_is_faster_are_marked() -> None:
+    for times, marked in (
         ([(OURS, 1.0), (PEER, 2.0)], []),
         ([(OURS, 3.0), (PEER, 2.0)], [0]),
         ([(OURS, 3.0), (OURS, 2.5), (PEER, 2.0), (PEER, 9.0)], [1]),  # the fastest of ours
         ([(OURS, 3.0), (PEER, None)], []),
         ([(OURS, None), (PEER, 2.0)], []),
         ([(OURS, 3.0), (OURS, 1.0)], []),
-    ],
-)
-def test_times_where_another_is_faster_are_marked(
-    times: list[tuple[str, float | None]], marked: list[int]
-) -> None:
-    bars = tuple(Bar(f"case {n}", value, str(value), kind) for n, (kind, value) in enumerate(times))
-    drawn = [number for number, (_, value) in enumerate(times) if value is not None]
-    found = dict(zip(drawn, kinds(Bars("times, ms", bars)), strict=True))
-    assert [number for number in drawn if found[number] == "lost"] == marked
+    ):
+        bars = tuple(Bar(f"case {n}", value, str(value), kind) for n, (kind, value) in enumerate(times))
+        drawn = [number for number, (_, value) in enumerate(times) if value is not None]
+        found = dict(zip(drawn, kinds(Bars("times, ms", bars)), strict=True))
+        assert [number for number in drawn if found[number] == "lost"] == marked
 
 
 def test_speeds_below_the_line_are_marked() -> None:
