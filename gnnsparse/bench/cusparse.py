@@ -58,21 +58,17 @@ def _folders() -> Iterator[Path]:
 @functools.cache
 def load_library() -> ctypes.CDLL:
     """Return the cuSPARSE that torch has loaded, or one that is installed; else raise UnavailableError."""
-    library = _find_library()
-    for name in ("cusparseSpMM_preprocess", "cusparseSDDMM_preprocess"):
-        if not hasattr(library, name):
-            raise UnavailableError(f"libcusparse has no {name}; it is in CUDA 11.7 and newer")
-    return library
-
-
-def _find_library() -> ctypes.CDLL:
     loaded = [(name, os.RTLD_NOLOAD) for name in _NAMES]  # torch's own, if it has one
     files = (str(file) for folder in _folders() for file in sorted(folder.glob("libcusparse.so*")))
-    for name, mode in [*loaded, *((name, ctypes.DEFAULT_MODE) for name in (*_NAMES, *files))]:
+    for name, mode in (*loaded, *((name, ctypes.DEFAULT_MODE) for name in (*_NAMES, *files))):
         try:
-            return ctypes.CDLL(name, mode=mode)
+            library = ctypes.CDLL(name, mode=mode)
         except OSError:
             continue
+        for function in ("cusparseSpMM_preprocess", "cusparseSDDMM_preprocess"):
+            if not hasattr(library, function):
+                raise UnavailableError(f"libcusparse has no {function}; it is in CUDA 11.7 and newer")
+        return library
     raise UnavailableError("found no libcusparse, neither in torch's CUDA packages nor in a CUDA toolkit")
 
 

@@ -46,12 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def file_of(gpu: GpuRecord) -> Path:
-    """Return the file that a GPU's record is written to by default, in the folder of the user's records."""
-    name = "".join(c if c.isalnum() else "-" for c in gpu.name.lower())
-    return user_folder() / f"{name}.json"
-
-
 def _measured(
     more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> tuple[GpuRecord, list[Case], dict[str, Any]]:
@@ -93,7 +87,8 @@ def run(options: argparse.Namespace) -> int:
     tell(f"fitting {sum(len(case.times) for case in cases)} times of {len(cases)} cases")
     fit = fit_record(start, cases)
     found = {**about, "matrices": len({case.name for case in cases}), "quality": asdict(fit.after)}
-    file = options.out or file_of(start)
+    name = "".join(c if c.isalnum() else "-" for c in start.name.lower())
+    file = options.out or user_folder() / f"{name}.json"
     save_record(replace(fit.record, fitted=found), file)
     title = f"{fit.record.name}, from the numbers of {about.get('from')}"
     numbers = ("cases", "choices below 0.97", "worst", "mean", "error of times")

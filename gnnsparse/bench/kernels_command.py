@@ -260,7 +260,7 @@ def go_on(bench: Bench, file: Path) -> set[str]:
         bad_value("resume", f"{file} is no file that this benchmark wrote ({type(error).__name__}: {error})")
     bench.rows += rows
     bench.skipped += [case for case in skipped if case["graph"] in names]
-    bench.noise.earlier += medians
+    bench.noise.medians[:0] = medians
     bench.commits += commits
     return names
 

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from gnnsparse.runtime.environment import describe_environment
-from gnnsparse.runtime.timing import Timing, measure
+from gnnsparse.runtime.timing import measure
 
 __all__ = [
     "LOSS", "SPREAD_LIMIT", "NoiseMeter", "Row", "Session", "is_noise", "new_table", "no_losses",
@@ -55,17 +54,14 @@ class Session:
 
     def content(self, settings: Row, **more: Any) -> Row:
         """Return the content of the JSON file: environment, settings, rows, skipped, noise, and more."""
-        environment = describe_environment(self.settings.device)
-        spreads = [row["spread"] for row in self.rows]
         return {
-            **environment, "settings": settings, "rows": self.rows, "skipped": self.skipped, **more,
-            "noise": self.noise.summary(spreads),
+            **describe_environment(self.settings.device), "settings": settings, "rows": self.rows,
+            "skipped": self.skipped, **more, "noise": self.noise.summary(self.rows),
         }  # fmt: skip
 
     def say_end(self, say: Callable[[str], None], lines: Iterable[str]) -> None:
         """Print the lines, those about the noise, and the heading of the lost cases."""
-        spreads = [row["spread"] for row in self.rows]
-        for line in (*lines, *noise_lines(self.noise.summary(spreads)), "Where we lose:"):
+        for line in (*lines, *noise_lines(self.noise.summary(self.rows)), "Where we lose:"):
             say(line)
 
 
@@ -94,15 +90,14 @@ def no_losses(measured: int, compared: int) -> str:
     return "nothing was compared: no right results stand side by side" if measured else "nothing was measured"
 
 
-def progress() -> Callable[[str], None]:
-    """Return what prints lines on the standard error."""
-    console = Console(stderr=True)
+def printer(console: Console) -> Callable[[str], None]:
+    """Return what prints lines as they are, however long."""
     return lambda line: console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def printer(console: Console) -> Callable[[str], None]:
-    """Return what prints lines of a report as they are, however long."""
-    return lambda text: console.print(escape(text), soft_wrap=True, highlight=False)
+def progress() -> Callable[[str], None]:
+    """Return what prints lines on the standard error."""
+    return printer(Console(stderr=True))
 
 
 def new_table(title: str, texts: Iterable[str], numbers: Iterable[str], **options: Any) -> Table:
@@ -133,7 +128,7 @@ def spread_of(lower_quartile: float, median: float, upper_quartile: float) -> fl
     return (upper_quartile - lower_quartile) / median if median > 0 else 0.0
 
 
-def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
+def is_noise(mine: Row, other: Row, drift: float) -> bool:
     """Return whether two measurements differ by no more than the noise that was measured.
 
     That is so if the repeats of one of them lie too far apart, if their quartiles overlap, or if the
@@ -151,12 +146,13 @@ def is_noise(mine: dict[str, Any], other: dict[str, Any], drift: float) -> bool:
 class NoiseMeter:
     """Times the reference work whenever `read` is called.
 
-    `earlier` are the reference's medians, in milliseconds, in a run that this one goes on with.
+    `medians` are the reference's, in milliseconds, those of a run that this one goes on with first, and
+    `spread` is how far the quartiles of the worst reading lay apart, as a fraction of its median.
     """
 
     device: torch.device | str
-    readings: list[Timing] = field(default_factory=list)
-    earlier: list[float] = field(default_factory=list)
+    medians: list[float] = field(default_factory=list)
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
         size = _SIZES[torch.device(self.device).type]
@@ -169,36 +165,26 @@ class NoiseMeter:
 
     def read(self) -> None:
         """Time the reference once more."""
-        self.readings.append(measure(self._reference, self.device, repeats=_REPEATS))
+        found = measure(self._reference, self.device, repeats=_REPEATS)
+        self.medians.append(found.median)
+        self.spread = max(self.spread, spread_of(found.lower_quartile, found.median, found.upper_quartile))
 
     @property
     def drift(self) -> float:
         """The largest change of the reference's median, as a fraction of the smallest; 0 at first."""
-        medians = self.medians
-        return max(medians) / min(medians) - 1 if medians else 0.0
+        return max(self.medians) / min(self.medians) - 1 if self.medians else 0.0
 
-    @property
-    def medians(self) -> list[float]:
-        """The medians of the reference in milliseconds, those of an earlier run first."""
-        return [*self.earlier, *(reading.median for reading in self.readings)]
-
-    @property
-    def spread(self) -> float:
-        """How far the quartiles of the worst reading lay apart, as a fraction of the median."""
-        spreads = [spread_of(r.lower_quartile, r.median, r.upper_quartile) for r in self.readings]
-        return max(spreads, default=0.0)
-
-    def summary(self, spreads: list[float]) -> dict[str, Any]:
-        """Return what the JSON file says of the noise, and of how far the quartiles of each row lie apart."""
-        noisy = sum(spread > SPREAD_LIMIT for spread in spreads)
+    def summary(self, rows: list[Row]) -> Row:
+        """Return what the JSON file says of the noise, and of rows whose quartiles lie apart."""
+        noisy = sum(row["spread"] > SPREAD_LIMIT for row in rows)
         return {
             "reference_ms": self.medians,
-            "drift": self.drift, "spread": self.spread, "noisy_rows": noisy, "rows": len(spreads),
+            "drift": self.drift, "spread": self.spread, "noisy_rows": noisy, "rows": len(rows),
             "noisy": self.drift > DRIFT_LIMIT or self.spread > SPREAD_LIMIT,
         }  # fmt: skip
 
 
-def noise_lines(noise: dict[str, Any]) -> list[str]:
+def noise_lines(noise: Row) -> list[str]:
     """Return the lines of a report about `NoiseMeter.summary`: none if the machine was quiet."""
     lines = []
     if noise["noisy"]:

@@ -301,16 +301,10 @@ def check_gpu() -> Section:
     built = _native.cuda_architectures or "none"
     kernels = f"CUDA kernels for the architectures {built}" if _native.has_cuda else "no CUDA kernels"
     section.ok(f"gnnsparse was built with {kernels}; torch with CUDA {torch.version.cuda or 'none'}")
-    if not available:
-        _without_gpu(section, driver, [str(warning.message) for warning in told])
-        return section
-    for index in range(torch.cuda.device_count()):
-        _check_one(section, index)
-    return section
-
-
-def _without_gpu(section: Section, driver: str | None, told: list[str]) -> None:
-    if driver is None:
+    if available:
+        for index in range(torch.cuda.device_count()):
+            _check_one(section, index)
+    elif driver is None:
         section.ok("no NVIDIA GPU here: everything runs on the CPU")
     elif torch.version.cuda is None:
         section.note(
@@ -318,11 +312,14 @@ def _without_gpu(section: Section, driver: str | None, told: list[str]) -> None:
             "install a torch with CUDA: https://pytorch.org/get-started/locally",
         )
     else:
-        reason = told[0].splitlines()[0][:200] if told else "torch.cuda.is_available() is False"
+        reason = "torch.cuda.is_available() is False"
+        if told:
+            reason = str(told[0].message).splitlines()[0][:200]
         section.broken(
             f"there is an NVIDIA driver, but torch can't use a GPU: {reason}",
             "compare the driver's CUDA with torch's, and look at CUDA_VISIBLE_DEVICES and at nvidia-smi",
         )
+    return section
 
 
 def _check_one(section: Section, index: int) -> None:

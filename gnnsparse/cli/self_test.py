@@ -8,6 +8,7 @@ It stands alone because it tests kernels, and knows nothing of findings and advi
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -220,21 +221,6 @@ def run_case(
         yield CaseResult(device, isa, case.op, case.kernel, case.weights, precision.value, *verdict)
 
 
-def run_cases(device: str, sets: Sequence[str], deadline: float, threads: int) -> Iterator[CaseResult | None]:
-    """Run all cases of a device; yields each outcome, and None for each case after `deadline`."""
-    for precision in Precision:
-        try:
-            for case in cases_of(precision, device):
-                if time.perf_counter() > deadline:
-                    yield None
-                else:
-                    yield from run_case(case, precision, device, sets, threads)
-        except Exception as error:  # of preparing a matrix, or of the reference
-            yield CaseResult(
-                device, "", "prepare", "-", "-", precision.value, False, None, None, _line(error)
-            )
-
-
 def _line(error: BaseException) -> str:
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:200] if text else ''}"
@@ -250,13 +236,17 @@ def self_test(seconds: float) -> tuple[list[CaseResult], int]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        for device in reversed(devices_here()):
+        for device, precision in itertools.product(reversed(devices_here()), Precision):
             sets = INSTRUCTION_SETS if device == "cpu" else ("",)
-            for result in run_cases(device, sets, deadline, threads):
-                if result is None:
-                    left_out += 1
-                else:
-                    results.append(result)
+            try:
+                for case in cases_of(precision, device):
+                    if time.perf_counter() > deadline:
+                        left_out += 1
+                    else:
+                        results += run_case(case, precision, device, sets, threads)
+            except Exception as error:  # of preparing a matrix, or of the reference
+                failed = "prepare", "-", "-", precision.value, False, None, None, _line(error)
+                results.append(CaseResult(device, "", *failed))
     finally:
         _native.set_cpu_isa("auto")
         torch.set_num_threads(threads)

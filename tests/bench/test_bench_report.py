@@ -9,6 +9,7 @@ import pytest
 from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
+from gnnsparse.bench import session
 from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
 from gnnsparse.bench.figures import latency_panels, plot, ratio_panels
 from gnnsparse.bench.kernels import SKIPPED
@@ -135,25 +136,34 @@ def test_skipped_cases_are_told_by_candidate_and_reason() -> None:
     ]
 
 
-def test_a_noisy_machine_is_noticed() -> None:
+def test_a_noisy_machine_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert spread_of(1.0, 2.0, 4.0) == 1.5
     meter = NoiseMeter("cpu")
+    meter.read()
+    assert meter.medians[0] > 0
+    meter = NoiseMeter("cpu")
     assert meter.summary([])["drift"] == 0.0
-    meter.readings = [Timing.of([1.0, 1.0, 1.0]), Timing.of([1.04, 1.04, 1.04])]
-    quiet = meter.summary([0.05, 0.1])
+
+    def read(*ms: float) -> None:
+        monkeypatch.setattr(session, "measure", lambda call, device, repeats: Timing.of([*ms]))
+        meter.read()
+
+    read(1.0)
+    read(1.04)
+    quiet = meter.summary([{"spread": 0.05}, {"spread": 0.1}])
     assert (quiet["noisy"], quiet["noisy_rows"]) == (False, 0)
     assert noise_lines(quiet) == []
-    meter.readings.append(Timing.of([1.2, 1.2, 1.2]))
-    drifted = meter.summary([0.05, 0.2])
+    read(1.2)
+    drifted = meter.summary([{"spread": 0.05}, {"spread": 0.2}])
     assert drifted["drift"] == pytest.approx(0.2)
     assert (drifted["noisy"], drifted["noisy_rows"]) == (True, 1)
     changed, rows = noise_lines(drifted)
     assert "changed by 20%" in changed
     assert "1 of 2 rows" in rows
-    meter.readings = [Timing.of([0.5, 1.0, 1.5])]
+    meter = NoiseMeter("cpu")
+    read(0.5, 1.0, 1.5)
+    read(1.0)
     assert meter.summary([])["noisy"]
-    meter.read()
-    assert meter.readings[-1].repeats == 20
 
 
 def test_timing() -> None:
