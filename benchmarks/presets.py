@@ -21,10 +21,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gnnsparse.bench.arguments import device_option
+from gnnsparse.bench.arguments import MatrixSpec, device_option, parse_matrix, unique_names
 from gnnsparse.bench.kernels import Settings
 from gnnsparse.bench.kernels_command import run_kernels
-from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
 from gnnsparse.data import GENERATED_GRAPHS
 from papers.speed import PAPER_FORMATS
 

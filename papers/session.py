@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.bench.matrices import ENDINGS
+from gnnsparse.bench.arguments import ENDINGS
 from gnnsparse.data import DATASETS, graph_like, load_dataset, load_matrix
 from gnnsparse.data.sources import SOURCES
 from gnnsparse.errors import bad_value

@@ -8,11 +8,11 @@ from functools import partial
 from statistics import geometric_mean
 from typing import Any
 
-from gnnsparse.bench.candidates import UnavailableError, release
+from gnnsparse.bench.arguments import MatrixSpec
+from gnnsparse.bench.candidates import release
 from gnnsparse.bench.kernels import Bench, Settings, prepare_subject
 from gnnsparse.bench.kernels_command import add_ratios
-from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.workload import Reference, Sample, Workload
+from gnnsparse.bench.workload import Reference, Sample, UnavailableError, Workload
 from gnnsparse.formats import PRESETS
 from gnnsparse.plan import Plan
 from gnnsparse.sparse.graph import SparseGraph

@@ -10,8 +10,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from gnnsparse.bench.accuracy_effects import accumulation_rows, overflow_rows, scaling_rows
-from gnnsparse.bench.accuracy_operations import OPERATIONS, RANGES, ROUNDING, operation_rows
+from gnnsparse.bench.accuracy import (
+    OPERATIONS,
+    RANGES,
+    ROUNDING,
+    accumulation_rows,
+    operation_rows,
+    overflow_rows,
+    scaling_rows,
+)
 from gnnsparse.bench.arguments import Several, add_device, add_outputs, seed_option
 from gnnsparse.bench.figures import accuracy_panels, form_of, plot
 from gnnsparse.bench.session import Row, new_table, progress

@@ -20,8 +20,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
-from gnnsparse.bench.workload import Workload
+from gnnsparse.bench.workload import UnavailableError, UnsupportedError, Variant, Workload
 
 __all__ = ["cusparse_variants", "load_library"]
 

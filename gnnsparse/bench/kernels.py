@@ -13,19 +13,19 @@ import torch
 
 import gnnsparse
 from gnnsparse import _native
+from gnnsparse.bench.arguments import MatrixSpec
 from gnnsparse.bench.candidates import (
     KERNELS,
+    PEERS,
     Candidate,
-    UnavailableError,
-    UnsupportedError,
     first_line,
     our_kernel,
     our_variants,
+    peer_candidates,
+    peer_precision,
     release,
     same_run,
 )
-from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, peer_candidates, peer_precision
 from gnnsparse.bench.session import Row, Session, spread_of
 from gnnsparse.bench.workload import (
     KERNEL_FACTOR,
@@ -33,6 +33,8 @@ from gnnsparse.bench.workload import (
     Reference,
     Sample,
     Subject,
+    UnavailableError,
+    UnsupportedError,
     Verdict,
     Workload,
     make_subject,

@@ -22,12 +22,12 @@ from gnnsparse.bench.arguments import (
     at_least_one,
     devices_here,
     matrices_option,
+    parse_matrix,
+    unique_names,
 )
-from gnnsparse.bench.candidates import KERNEL_DEVICES
+from gnnsparse.bench.candidates import BASELINES, KERNEL_DEVICES, PEERS, peer_precision
 from gnnsparse.bench.figures import plot, ratio_panels
 from gnnsparse.bench.kernels import SKIPPED, Bench, Settings
-from gnnsparse.bench.matrices import parse_matrix, unique_names
-from gnnsparse.bench.peers import BASELINES, PEERS, peer_precision
 from gnnsparse.bench.session import (
     LOSS,
     SPREAD_LIMIT,

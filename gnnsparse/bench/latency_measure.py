@@ -22,20 +22,21 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from gnnsparse.bench.candidates import UnavailableError, first_line, release
-from gnnsparse.bench.latency_backends import Backend, variants_of
+from gnnsparse.bench.candidates import first_line, release
 from gnnsparse.bench.latency_reference import Answers, answers_of, judge
 from gnnsparse.bench.latency_tasks import (
     GRAPH_MODELS,
+    Backend,
     LatencySettings,
     Task,
     graph_task,
     load_graph,
     sequence_task,
     tiny_task,
+    variants_of,
 )
 from gnnsparse.bench.session import Row, Session, spread_of
-from gnnsparse.bench.workload import Verdict
+from gnnsparse.bench.workload import UnavailableError, Verdict
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 

@@ -24,9 +24,23 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.testing import measure_errors
 
 __all__ = [
-    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "Verdict", "Workload",
-    "make_subject", "poisoned_call", "verdict_of",
+    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "UnavailableError",
+    "UnsupportedError", "Variant", "Verdict", "Workload", "make_subject", "poisoned_call", "verdict_of",
 ]  # fmt: skip
+
+
+class UnavailableError(Exception):
+    """A candidate can't run a workload; the message says why, in one line."""
+
+
+class UnsupportedError(UnavailableError):
+    """A candidate can't run a workload in this precision; in fp32 it may."""
+
+
+#: One of the variants of a candidate, such as one algorithm of a library: its name, and what prepares it and
+#: returns the function to time with the milliseconds that this took, or raises UnavailableError.
+Variant = tuple[str, Callable[[], tuple[Callable[[], torch.Tensor], float]]]
+
 
 #: Products that are measured.
 OPS = ("spmm", "sddmm")

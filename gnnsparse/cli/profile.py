@@ -18,9 +18,8 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import nn
-from gnnsparse.bench.arguments import add_device, at_least_one, file_option, matrices_option
+from gnnsparse.bench.arguments import MatrixSpec, add_device, at_least_one, file_option, matrices_option
 from gnnsparse.bench.latency_tasks import GraphStack
-from gnnsparse.bench.matrices import MatrixSpec
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.nvtx import ranges_are_on

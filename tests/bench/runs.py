@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 
-from gnnsparse.bench.candidates import KERNELS
+from gnnsparse.bench.arguments import MatrixSpec
+from gnnsparse.bench.candidates import KERNELS, PEERS, Peer
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_command import add_ratios
-from gnnsparse.bench.matrices import MatrixSpec
-from gnnsparse.bench.peers import PEERS, Peer
 
 __all__ = ["SPEC", "latency_row", "row", "run_with"]
 

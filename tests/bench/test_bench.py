@@ -17,15 +17,15 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.bench import candidates, peers
-from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, same_run
+from gnnsparse.bench import candidates
+from gnnsparse.bench.candidates import KERNELS, X_ROUNDED, X_STORED, our_kernel, peer_candidates, same_run
 from gnnsparse.bench.kernels import Bench, format_plans, has_tall, tall_plans
-from gnnsparse.bench.peers import peer_candidates
 from gnnsparse.bench.workload import (
     PEER_FACTOR,
     VALUES,
     Reference,
     Sample,
+    UnavailableError,
     Workload,
     make_subject,
     poisoned_call,
@@ -275,8 +275,8 @@ def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "free_bytes", lambda device: 1000)
-    with pytest.raises(candidates.UnavailableError, match="would need"):
+    monkeypatch.setattr(candidates, "free_bytes", lambda device: 1000)
+    with pytest.raises(UnavailableError, match="would need"):
         peer_candidates("pyg", workload())
 
 

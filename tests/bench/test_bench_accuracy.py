@@ -11,16 +11,19 @@ import torch
 
 from gnnsparse import prepare, spmm
 from gnnsparse.bench import accuracy_command as command
-from gnnsparse.bench.accuracy_command import problems
-from gnnsparse.bench.accuracy_effects import accumulation_rows, half_sums, overflow_rows, scaling_rows
-from gnnsparse.bench.accuracy_operations import (
+from gnnsparse.bench.accuracy import (
     OPERATIONS,
     RANGES,
     ROUNDING,
     PlainOperations,
+    accumulation_rows,
+    half_sums,
     judge,
     operation_rows,
+    overflow_rows,
+    scaling_rows,
 )
+from gnnsparse.bench.accuracy_command import problems
 from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.helpers import dense_matrix

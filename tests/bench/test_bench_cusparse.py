@@ -15,9 +15,17 @@ import torch
 from rich.console import Console
 
 from gnnsparse.bench import cusparse
-from gnnsparse.bench.candidates import UnavailableError, UnsupportedError, Variant
 from gnnsparse.bench.kernels_command import as_json, print_report
-from gnnsparse.bench.workload import PEER_FACTOR, Reference, Sample, Workload, make_subject
+from gnnsparse.bench.workload import (
+    PEER_FACTOR,
+    Reference,
+    Sample,
+    UnavailableError,
+    UnsupportedError,
+    Variant,
+    Workload,
+    make_subject,
+)
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
 from tests.bench.runs import run_with

@@ -16,8 +16,6 @@ import gnnsparse
 from gnnsparse.bench import latency_measure as measure
 from gnnsparse.bench import latency_reference as reference
 from gnnsparse.bench import latency_tasks as tasks
-from gnnsparse.bench.candidates import UnavailableError
-from gnnsparse.bench.latency_backends import Backend, variants_of
 from gnnsparse.bench.latency_command import add_ratios, as_json, break_even, lost_cases
 from gnnsparse.bench.latency_measure import (
     LatencyBench,
@@ -27,7 +25,8 @@ from gnnsparse.bench.latency_measure import (
     statistics_of,
     warm_up,
 )
-from gnnsparse.bench.latency_tasks import GRAPH_MODELS, MODELS, LatencySettings
+from gnnsparse.bench.latency_tasks import GRAPH_MODELS, MODELS, Backend, LatencySettings, variants_of
+from gnnsparse.bench.workload import UnavailableError
 from gnnsparse.cli.main import main
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
@@ -164,7 +163,7 @@ def test_what_a_backend_lacks_is_said() -> None:
 
 
 def test_a_dense_matrix_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gnnsparse.bench.latency_backends.free_bytes", lambda device: 1000)
+    monkeypatch.setattr("gnnsparse.bench.latency_tasks.free_bytes", lambda device: 1000)
     with pytest.raises(UnavailableError, match="would need"):
         variants_of("dense", task_of("gcn"))
 
@@ -213,7 +212,7 @@ def test_a_peer_that_fails_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch)
     def broken(task: tasks.Task) -> Any:
         raise TypeError("no such kernel\nand a trace")
 
-    monkeypatch.setattr("gnnsparse.bench.latency_backends._dense", broken)
+    monkeypatch.setattr("gnnsparse.bench.latency_tasks._dense", broken)
     bench = LatencyBench(replace(QUICK, backends=("dense", "gnnsparse")))
     bench.run_task(task_of("gcn"))
     assert [r["backend"] for r in bench.rows] == ["gnnsparse"]

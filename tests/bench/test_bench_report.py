@@ -10,13 +10,12 @@ from matplotlib.colors import same_color
 from matplotlib.figure import Figure
 
 from gnnsparse.bench import session
-from gnnsparse.bench.candidates import X_ROUNDED, X_STORED
+from gnnsparse.bench.arguments import MatrixSpec, parse_matrix, unique_names
+from gnnsparse.bench.candidates import X_ROUNDED, X_STORED, peer_precision
 from gnnsparse.bench.figures import latency_panels, plot, ratio_panels
 from gnnsparse.bench.kernels import SKIPPED
 from gnnsparse.bench.kernels_command import add_ratios, lost_cases, means_of_auto
 from gnnsparse.bench.latency_tasks import MODELS
-from gnnsparse.bench.matrices import MatrixSpec, parse_matrix, unique_names
-from gnnsparse.bench.peers import peer_precision
 from gnnsparse.bench.session import NoiseMeter, is_noise, no_losses, noise_lines, skipped_lines, spread_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import Timing, cache_flusher, measure

@@ -14,7 +14,7 @@ import numpy as np
 import scipy.io
 import scipy.sparse as sp
 
-from gnnsparse.bench.fit_measure import read_cases, write_cases
+from gnnsparse.bench.fit_command import read_cases, write_cases
 from gnnsparse.data import load_dataset, load_matrix
 from gnnsparse.plan.gpu_records.record import load_record, records, save_record
 from tests.data.raw_files import WRITTEN, write_planetoid, write_raw

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from gnnsparse.bench.arguments import parse_matrix
 from gnnsparse.bench.kernels import Settings
-from gnnsparse.bench.matrices import parse_matrix
 from gnnsparse.formats import PRESETS
 from gnnsparse.precision import Precision
 from papers.speed import PAPER_FORMATS, FormatCase, PresetBench, precision_of

@@ -14,9 +14,17 @@ import pytest
 import torch
 
 import gnnsparse
-from gnnsparse.bench import fit_measure as fit_cases
-from gnnsparse.bench.fit_measure import Case, _resident_bytes, measure_cases, read_cases, write_cases
-from gnnsparse.bench.fit_solve import Table, fit_record, quality_of
+from gnnsparse.bench import fit_command as fit_cases
+from gnnsparse.bench.fit_command import (
+    Case,
+    Table,
+    _resident_bytes,
+    fit_record,
+    measure_cases,
+    quality_of,
+    read_cases,
+    write_cases,
+)
 from gnnsparse.cli.main import main
 from gnnsparse.plan import Plan, choose_plan
 from gnnsparse.plan.choose import kernel_of
