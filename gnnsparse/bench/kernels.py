@@ -1,4 +1,7 @@
-"""The benchmark of kernels, with the least times that memory allows and the formats of papers beside it."""
+"""The benchmark of kernels, with the least times that memory allows and the formats of papers beside it.
+
+It stands alone because the papers' figures run it without the command.
+"""
 
 from __future__ import annotations
 

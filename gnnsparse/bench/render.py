@@ -1,6 +1,7 @@
 """A report as a page and in Markdown, its charts as SVG, and the tables in Markdown that all pages have.
 
 The page is made by templates/page.html.jinja and the charts by templates/charts.jinja, which escape all text.
+It stands alone because scripts make the tables and figures of README and docs with it.
 """
 
 from __future__ import annotations

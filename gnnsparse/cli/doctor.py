@@ -34,7 +34,7 @@ from gnnsparse.runtime.device import describe_device
 from gnnsparse.runtime.environment import commit_of, device_name
 
 __all__ = [
-    "BROKEN", "DESCRIPTION", "LEVELS", "NOTE", "OK", "OPTIONAL_PACKAGES", "Finding", "Section",
+    "BROKEN", "DESCRIPTION", "NOTE", "OK", "OPTIONAL_PACKAGES", "Finding", "Section",
     "add_arguments", "check_cache", "check_cpu", "check_gpu", "check_packages", "examine",
     "fit_of_architectures", "run",
 ]  # fmt: skip
@@ -62,12 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 #: Levels of a finding: all is well; something could be better; results or runs fail.
 OK, NOTE, BROKEN = "ok", "note", "broken"
-LEVELS = (OK, NOTE, BROKEN)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A statement about the installation, its level, and what to do about it; "" if nothing is."""
+    """A statement about the installation: OK, NOTE or BROKEN, and what to do about it, "" if nothing is."""
 
     level: str
     text: str

@@ -11,7 +11,7 @@ import torch
 
 from gnnsparse import prepare, spmm
 from gnnsparse.bench import accuracy_command as command
-from gnnsparse.bench.accuracy import (
+from gnnsparse.bench.accuracy_command import (
     OPERATIONS,
     RANGES,
     ROUNDING,
@@ -21,9 +21,9 @@ from gnnsparse.bench.accuracy import (
     judge,
     operation_rows,
     overflow_rows,
+    problems,
     scaling_rows,
 )
-from gnnsparse.bench.accuracy_command import problems
 from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
 from tests.helpers import dense_matrix
