@@ -139,6 +139,9 @@ def plot_option(text: str) -> Path:
 ENDINGS = (".mtx", ".mtx.gz", ".smtx", ".smtx.gz", ".npz")
 
 
+# Matrices: generated graphs, files, and folders of files.
+
+
 @dataclass(frozen=True)
 class MatrixSpec:
     """The source of a matrix, which `load` reads from `path`, or generates by `gnnsparse.data.graph_like`.

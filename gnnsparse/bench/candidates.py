@@ -143,6 +143,8 @@ def release() -> None:
         torch.cuda.empty_cache()
 
 
+# Peers: functions of other libraries.
+
 _HALF = ("fp16", "bf16")
 #: Share of the free memory that a peer may need; less than 1, because allocators round up.
 _MEMORY_SHARE = 0.9

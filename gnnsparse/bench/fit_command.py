@@ -244,6 +244,8 @@ def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
     )
 
 
+# The fit: a model of times, how good its choices are, and the search for better numbers.
+
 _Group = tuple[Any, ...]
 #: Weights of the error of the times and of the squared distance from the start in the objective.
 _ERROR, _DISTANCE = 0.5, 2e-4

@@ -276,6 +276,9 @@ def _check_same(file: Path, found: dict[str, Any], settings: Settings) -> None:
             bad_value("resume", f"{file} was measured with {name} {before}, not {value}")
 
 
+# The report: ratios to a baseline, means over matrices, and lost cases.
+
+
 def _case(row: Row) -> tuple[Any, ...]:
     return row["graph"], row["op"], row["values"], row["width"]
 

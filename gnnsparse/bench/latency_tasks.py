@@ -266,6 +266,8 @@ def tiny_task(task: Task) -> Task:
     return Task(task.model, "tiny", task.precision, graph.csr, x, task.module, task.heads)
 
 
+# Who runs a task: this package, torch with a dense matrix, and PyG.
+
 #: Share of the free memory that a dense matrix may take.
 _MEMORY_SHARE = 0.25
 #: torch's kernels of dense attention, by type of device.

@@ -116,6 +116,11 @@ def shown_error(row: Row) -> str:
     return error if row["ok"] else f"[red]WRONG[/red] {error}"
 
 
+# Whether the machine was quiet enough for times to be compared. A fixed piece of work, a matrix product and a
+# sum of two arrays, is timed when a run begins and again as it goes on. If its time changes, the clocks or
+# other programs changed the times of the candidates as well; and if the repeats of one measurement lie far
+# apart, its median says little.
+
 #: The fraction by which the reference may change between begin and end, and by which quartiles may lie apart.
 DRIFT_LIMIT, SPREAD_LIMIT = 0.05, 0.10
 #: Rows of the reference's square matrices by type of device: about 0.1 ms on a GPU and 1 ms on a core.

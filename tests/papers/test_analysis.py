@@ -44,12 +44,10 @@ def vectors_of(dense: np.ndarray, height: int) -> list[int]:
     return [int(part.any(0).sum()) for part in windows(dense, height)]
 
 
-@given(
-    patterns(),
-    st.sampled_from([8, 16]),
-    st.sampled_from([(2, 8), (2, 16), (4, 4), (4, 8)]),
-    st.integers(1, 70),
-)
+KINDS = st.sampled_from([(2, 8), (2, 16), (4, 4), (4, 8)])
+
+
+@given(patterns(), st.sampled_from([8, 16]), KINDS, st.integers(1, 70))
 def test_instructions_are_those_of_a_loop_over_blocks(
     dense: np.ndarray, height: int, kind: tuple[int, int], width: int
 ) -> None:
@@ -107,12 +105,9 @@ def test_the_modelled_intensity_is_that_of_equation_4() -> None:
     assert taller.loads_of_b(128) == pytest.approx(128 * taller.nnz / (512 * taller.alpha * taller.beta))
 
 
-@pytest.mark.parametrize(
-    ("density", "name"),
-    [(0.0, "low"), (0.1249, "low"), (0.125, "medium"), (0.2499, "medium"), (0.25, "high"), (1.0, "high")],
-)
-def test_synergy_classes_are_those_of_table_1(density: float, name: str) -> None:
-    assert analysis.synergy_class(density) == name
+def test_synergy_classes_are_those_of_table_1() -> None:
+    classes = {0.0: "low", 0.1249: "low", 0.125: "medium", 0.2499: "medium", 0.25: "high", 1.0: "high"}
+    assert {density: analysis.synergy_class(density) for density in classes} == classes
 
 
 def algorithm_1(
@@ -300,6 +295,9 @@ def test_every_form_of_a_matrix_is_accepted(name: str) -> None:
     assert len(counts) == 1
 
 
+PAIR = torch.tensor([1, 2])
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -318,11 +316,7 @@ def test_every_form_of_a_matrix_is_accepted(name: str) -> None:
         (lambda m: analysis.wave_segments(torch.tensor([-1]), 1), ValueError, "blocks: has negative"),
         (lambda m: analysis.wave_segments(torch.tensor([1]), 0), ValueError, "concurrent: got 0"),
         (lambda m: analysis.imbalance(torch.ones(3), 1), TypeError, "work: got a tensor"),
-        (
-            lambda m: analysis.imbalance(torch.tensor([1, 2]), 1, torch.tensor([1])),
-            ValueError,
-            "segments: has 1 panels; accepted: 2",
-        ),
+        (lambda m: analysis.imbalance(PAIR, 1, PAIR[:1]), ValueError, "segments: has 1 panels; accepted: 2"),
         (lambda m: analysis.rank_correlation([1.0], [1.0]), ValueError, "measured: has 1 cases"),
         (lambda m: analysis.rank_correlation([1.0, 1.0], [1.0, 2.0]), ValueError, "no two cases that differ"),
     ],

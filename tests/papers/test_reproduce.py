@@ -58,11 +58,6 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def test_all_five_papers_are_registered() -> None:
-    assert set(PAPERS) == {"flashsparse", "sspmm", "tiled-csr", "cutespmm", "rsh-spmm"}
-    assert all(len(PAPERS[paper].figures) >= 4 for paper in PAPERS)
-
-
 @pytest.mark.parametrize(("paper", "figure"), EVERY)
 def test_without_matrices_and_gpu_every_figure_says_what_is_missing(
     paper: str, figure: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -97,21 +92,20 @@ def test_a_stand_in_is_named_as_one(data: Path) -> None:
     assert not list(Session(data).each(["web-BerkStan"], Outcome(), stand_ins=False))
 
 
-def test_self_loops_are_counted_where_the_papers_count_them(data: Path) -> None:
+def test_matrices_are_found_by_any_of_their_names_with_the_self_loops_of_the_papers(
+    data: Path, tmp_path: Path
+) -> None:
     library = Library(data)
     github, dd = library.find("GitHub"), library.find("DD")
     assert github is not None
     assert dd is not None
     assert bool((github.indices == github.row_index()).sum() == github.rows)
     assert dd.nnz == pattern(120, 120, 0.03, 1).nnz
-
-
-def test_matrices_are_found_in_any_folder_and_by_any_of_their_names(tmp_path: Path) -> None:
-    write_npz(tmp_path / "deep" / "er" / "GITHUB.npz", pattern(20, 20, 0.2))
-    (tmp_path / "deep" / "cage.npz.txt").write_text("")
-    library = Library(tmp_path)
-    assert library.find("GitHub") is not None
-    assert library.find("DD") is None
+    deep = tmp_path / "other" / "deep"
+    write_npz(deep / "er" / "GITHUB.npz", pattern(20, 20, 0.2))
+    (deep / "cage.npz.txt").write_text("")
+    assert Library(tmp_path / "other").find("GitHub") is not None
+    assert Library(tmp_path / "other").find("DD") is None
 
 
 def test_stand_ins_are_known_or_generated() -> None:
@@ -184,9 +178,6 @@ def test_intensity_is_compared_with_measured_speeds_by_file(data: Path, tmp_path
     assert row.quantity == "rank correlation with measured speed, tf32, N = 128"
     assert row.matrix == "3 matrices"
     assert row.ours == pytest.approx(1.0)
-
-
-def test_a_file_that_is_no_result_is_refused(data: Path, tmp_path: Path) -> None:
     (tmp_path / "r.json").write_text('{"rows": [1]}')
     with pytest.raises(ValueError, match=r"results: r.json is no file of `gnnsparse bench kernels`"):
         reproduce("cutespmm", ["figure-7"], Session(data, results=tmp_path / "r.json"))
@@ -242,16 +233,13 @@ def test_the_command_prints_and_writes_rows(
     assert "versions" in content
 
 
-def test_without_a_figure_the_quick_ones_run_and_the_others_are_listed(
+def test_without_a_figure_the_quick_ones_run_and_others_fail_where_nothing_can_be_computed(
     data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["sspmm", "--device", "cpu", "--data", str(data)]) == 0
     printed = capsys.readouterr().out
     assert "figure-13: storage of CVSE" in printed
     assert "figure-9: SpMM of DLMC, N = 512, beside cuSPARSE and cuBLAS, on a GPU" in printed
-
-
-def test_the_command_fails_where_nothing_could_be_computed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["sspmm", "--device", "cpu", "--figure", "figure-9"]) == 1
     assert "a GPU: run it on a machine with an NVIDIA GPU" in capsys.readouterr().out
 
@@ -274,7 +262,9 @@ def test_bad_options_are_refused(words: list[str], message: str, capsys: pytest.
     assert message in capsys.readouterr().err
 
 
-def test_registration_refuses_what_is_taken_or_unknown() -> None:
+def test_all_five_papers_are_registered_and_what_is_taken_or_unknown_is_refused() -> None:
+    assert set(PAPERS) == {"flashsparse", "sspmm", "tiled-csr", "cutespmm", "rsh-spmm"}
+    assert all(len(PAPERS[paper].figures) >= 4 for paper in PAPERS)
     paper = Paper("p", "t")
     paper.figure("figure-1", "x")(lambda session: Outcome())
     with pytest.raises(ValueError, match="figure: got 'figure-1' to register"):
