@@ -78,8 +78,6 @@ class _Bound(NamedTuple):
     load_to_add: CudaLoader | None = None
     #: What multiplies the rows that the format keeps out of its windows.
     residual: _Bound | None = None
-    #: Whether there is a native launch.
-    launches: bool = True
 
 
 def _queue(
@@ -132,8 +130,9 @@ def _python_call(kernels: KernelCache, bound: _Bound, width: int) -> SpmmCall:
 def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype: torch.dtype) -> Any:
     """Return the native object that queues a product without edge values in one call; None: there is none."""
     gpu, device, csr, work = path(), kernels.csr.device, kernels.csr, bound.work
-    native, possible = gpu.native, bound.launches and not product.edge_values
-    if not possible or not kernels.dispatch_cache.repeats or getattr(native, "SpmmLaunch", None) is None:
+    native, possible = gpu.native, bound.residual is None and not product.edge_values
+    make = getattr(getattr(native, "SpmmLaunch", None), bound.kind, None)
+    if make is None or not possible or not kernels.dispatch_cache.repeats:
         return None
     like, stored, sums = (
         torch.empty(0, dtype=t, device=device) for t in (dtype, bound.load.dtype, torch.float32)
@@ -144,7 +143,6 @@ def _native_launch(kernels: KernelCache, bound: _Bound, product: Product, dtype:
     result = native.SpmmResult(csr.rows, csr.cols, product.width, like, stored, sums, partials)
     queue = native.LaunchQueue(*gpu.queue(device), kernels.streams.note)
     handles = bound.view, bound.stored, work.view, *bound.how, *bound.after_width
-    make = getattr(native.SpmmLaunch, bound.kind)
     return make(*handles, kernels.precision.code, result, bound.load.layout(), queue)
 
 
@@ -236,7 +234,7 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
         return _Bound(
             kernel, kernels.view(0, False),
             path().native.StoredRows(None, row_ids, scale), work, load, spec.item_rows, (how,),
-            clears=spec.split_short_rows, launches=False,
+            clears=spec.split_short_rows,
         )  # fmt: skip
     indptr, own_view = kernels.csr.indptr, kernels.view(0, not edge_values)
     residual = _residual(kernels, plan.residual, load, mean)
@@ -253,7 +251,7 @@ def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool
         "window" if policy is None else "policy", own_view,
         path().native.StoredRows(indptr, row_ids, scale, own), work, load, spec.window,
         () if policy is None else (policy,), clears=residual is not None, with_values=with_values,
-        residual=residual, launches=residual is None,
+        residual=residual,
     )  # fmt: skip
 
 
