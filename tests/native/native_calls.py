@@ -115,13 +115,7 @@ def _graph_grads(**given: Any) -> _native.GraphAttentionGrads:
 
 
 class Call:
-    """A native function, which is called with right arguments but for those that are given by name.
-
-    Args:
-        native: the function.
-        given: makes the right arguments. A pair is a handle: what makes it, and the arguments of that, which
-            are given by name as well.
-    """
+    """A native function with right arguments but for those given by name; a pair makes a handle."""
 
     def __init__(self, native: Callable[..., Any], given: Callable[[], dict[str, Any]]) -> None:
         self.native, self.given = native, given

@@ -32,10 +32,7 @@ class Place:
 def graphs(
     rows: int, cols: int, densities: tuple[float, ...] = (0.0, 0.02, 0.3, 1.0), **options: Any
 ) -> st.SearchStrategy[SparseGraph]:
-    """Random graphs of up to so many rows and columns, whose seed is that of the test's tensors, too.
-
-    Options are those of random_graph, or strategies.
-    """
+    """Random graphs, with the seed of the test's tensors; options are random_graph's, or strategies."""
 
     def make(rows: int, cols: int, density: float, seed: int, **options: Any) -> SparseGraph:
         torch.manual_seed(seed)
@@ -84,6 +81,12 @@ def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
 @pytest.fixture(params=[_AT_ONCE, _LATE, _GPU])
 def gpu_place(request: pytest.FixtureRequest) -> Iterator[Place]:
     """Emulated kernels, with copies to shared memory at once or when they are waited for, and a GPU."""
+    yield from _enter(request)
+
+
+@pytest.fixture(params=[_LATE, _GPU])
+def late_place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """Emulated kernels, with copies when they are waited for, and a GPU."""
     yield from _enter(request)
 
 

@@ -20,10 +20,7 @@ def stored(x: torch.Tensor, precision: str) -> tuple[torch.Tensor, torch.Tensor]
 
 
 def rounding_bound(x: torch.Tensor, precision: str) -> torch.Tensor:
-    """The largest distance, float64 [k, n], of the elements of x [k, n] from what is stored of them.
-
-    It is a part in a million larger than the formula, for the float32 arithmetic of the scales.
-    """
+    """The largest distance of elements of x [k, n] from what is stored, with room for float32 scales."""
     absolute, relative = STEPS[precision]
     wide = x.double().abs()
     return torch.maximum(wide.amax(0) * absolute, wide * relative) * (1 + 1e-5) + wide * 1e-6

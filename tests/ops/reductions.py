@@ -13,10 +13,7 @@ from tests.helpers import ROUNDING
 
 
 def on_grid(*shape: int, seed: int = 0, step: float = 0.25, most: int = 8) -> torch.Tensor:
-    """Multiples of `step`, few of them, so that products are exact and many are equal.
-
-    Whichever nonzero wins a maximum wins it in every precision, so that gradients can be compared.
-    """
+    """Multiples of `step`, few of them: products are exact, and one nonzero wins in every precision."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randint(-most, most + 1, shape, generator=generator).float() * step
 
@@ -24,10 +21,7 @@ def on_grid(*shape: int, seed: int = 0, step: float = 0.25, most: int = 8) -> to
 def compare(
     function: Any, a: gnnsparse.SparseOperand, inputs: Sequence[torch.Tensor], **options: Any
 ) -> None:
-    """A function of gnnsparse and all its gradients, beside its reference implementation in float64.
-
-    The gradient of the result is on a grid as well.
-    """
+    """A function of gnnsparse and its gradients, of a result on a grid, beside its reference in float64."""
     semantic = {name: value for name, value in options.items() if name == "reduce"}
 
     def run(

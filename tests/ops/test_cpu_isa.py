@@ -40,10 +40,7 @@ def isa(request: pytest.FixtureRequest) -> Iterator[str]:
 @pytest.mark.parametrize("width", [1, 3, 4, 15, 16, 17, 31, 64, 65, 127, 200, 300])
 @pytest.mark.parametrize("weights", [None, "gcn"])
 def test_spmm(isa: str, precision: Precision, width: int, weights: str | None) -> None:
-    """Products of rounded operands are exact in float64: what remains is the float32 sum.
-
-    The rounded operands themselves are as near to the matrix as those of a plain run.
-    """
+    """Products of rounded operands are exact in float64: what remains is the float32 sum."""
     graph = random_graph(70, 70, 0.1, weighted=weights is None, hubs=1, empty_rows=0.1)
     a = make(graph, "cpu", values=weights, precision=precision)
     x = torch.randn(70, width)

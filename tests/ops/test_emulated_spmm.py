@@ -116,11 +116,7 @@ def test_entries(gpu_place: Place, precision: str, density: float, hubs: int, li
     ],
 )
 def test_fp32_is_right_to_float32(native: RunningPath, height: int, weights: str, factor: float) -> None:
-    """Two tf32 parts of each operand: a plain tf32 product would be 1000 times further off.
-
-    No roundings are allowed beyond the rule's factor. Values are more than twice as far off as a plain run:
-    three products an element cut off what their sums have no room for, where float32 would round.
-    """
+    """Two tf32 parts of each operand: one would be 1000 times further off. Sums of values are cut off."""
     graph = random_graph(60, 60, 0.3, weighted=weights == "values")
     values = "gcn" if weights == "columns" else None
     a, dense = make(graph, "cpu", precision="fp32", values=values), dense_matrix(graph, values)

@@ -1,7 +1,4 @@
-"""What happens between `A @ x` and the kernel: checks that are made once, and calls that are made ready once.
-
-The CUDA part runs on CPU tensors here, its native functions recorded.
-"""
+"""What is checked or made ready once between `A @ x` and the kernel; native functions are recorded."""
 
 from __future__ import annotations
 

@@ -297,10 +297,7 @@ def allocations_of(function: Callable[[], object]) -> int:
 
 
 def test_steps_of_a_call_are_few(path: RunningPath) -> None:
-    """The bound of a call's time: `A @ x` makes 53 such calls where Python queues it.
-
-    Emulated kernels make none.
-    """
+    """The bound of a call's time: `A @ x` makes 53 such calls where Python queues it."""
     a = operand("fp16")
     x, wide = ready(a), ready(a, dtype=torch.float32)
     leaf = x.clone().requires_grad_()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -19,6 +18,7 @@ from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make
+from tests.ops.conftest import Place
 from tests.ops.test_spmm import check
 
 pytestmark = pytest.mark.usefixtures("poisoned")
@@ -36,24 +36,12 @@ TILE_POLICIES = [
 TILE_PRECISIONS = ("fp16", "bf16", "tf32")
 
 
-@pytest.fixture(
-    params=[pytest.param("emulated", marks=pytest.mark.slow), pytest.param("cuda", marks=pytest.mark.gpu)]
-)
-def where(request: pytest.FixtureRequest) -> Iterator[str]:
-    """The device of tensors on the path of a GPU: emulated, with copies as late as may be, or a GPU."""
-    if request.param == "cuda":
-        yield "cuda"
-        return
-    with emulated.running(request.getfixturevalue("late")):
-        yield "cpu"
-
-
 def close(
-    where: str, shape: tuple[int, int, float], plan: WindowPlan, precision: str, widths: tuple[int, ...],
+    place: Place, shape: tuple[int, int, float], plan: WindowPlan, precision: str, widths: tuple[int, ...],
     **options: object,
 ) -> None:  # fmt: skip
     graph = random_graph(*shape, hubs=1, empty_rows=0.1 if shape[0] > 1 else 0.0)
-    a = make(graph, where, precision=precision, **options)
+    a = make(graph, place.device, precision=precision, **options)
     for width in widths:
         x = torch.randn(shape[1], width)
         x = emulated.padded(x, precision) if width == 71 else x
@@ -63,28 +51,28 @@ def close(
 @pytest.mark.parametrize("panel", [16, 32])
 @pytest.mark.parametrize("policy", RECORD_POLICIES, ids=str)
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_hrpb(where: str, panel: int, policy: WindowPolicy, limit: int) -> None:
+def test_hrpb(late_place: Place, panel: int, policy: WindowPolicy, limit: int) -> None:
     """Panels whole and cut; parts of a tile of features, and several tiles."""
     plan = WindowPlan(tile_limit=limit, policy=policy)
     for shape in SHAPES[:2]:
-        close(where, shape, plan, "tf32", (40, 71, 200), format="hrpb", panel=panel)
+        close(late_place, shape, plan, "tf32", (40, 71, 200), format="hrpb", panel=panel)
 
 
 @pytest.mark.parametrize("panel", [16, 32])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_hrpb_shapes(where: str, panel: int, shape: tuple[int, int, float]) -> None:
+def test_hrpb_shapes(late_place: Place, panel: int, shape: tuple[int, int, float]) -> None:
     plan = WindowPlan(tile_limit=2, policy=RECORD_POLICY)
-    close(where, shape, plan, "tf32", (1, 7, 64, 136), format="hrpb", panel=panel)
+    close(late_place, shape, plan, "tf32", (1, 7, 64, 136), format="hrpb", panel=panel)
 
 
 @pytest.mark.parametrize("precision", TILE_PRECISIONS)
 @pytest.mark.parametrize("policy", TILE_POLICIES, ids=str)
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_rs_tile(where: str, precision: str, policy: WindowPolicy, limit: int) -> None:
+def test_rs_tile(late_place: Place, precision: str, policy: WindowPolicy, limit: int) -> None:
     """Windows whole and cut, an odd number of blocks among them; rows of CUDA cores in the same launch."""
     plan = WindowPlan(tile_limit=limit, policy=policy)
     for shape in SHAPES[:2]:
-        close(where, shape, plan, precision, (71, 200), format="rs-tile")
+        close(late_place, shape, plan, precision, (71, 200), format="rs-tile")
 
 
 @pytest.mark.parametrize("precision", TILE_PRECISIONS)
@@ -92,11 +80,15 @@ def test_rs_tile(where: str, precision: str, policy: WindowPolicy, limit: int) -
 @pytest.mark.parametrize("options", [{"threshold": 0}, None, {"threshold": 64, "new_columns": 65}], ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rs_tile_thresholds(
-    where: str, precision: str, mode: str, options: dict[str, int] | None, shape: tuple[int, int, float]
+    late_place: Place,
+    precision: str,
+    mode: str,
+    options: dict[str, int] | None,
+    shape: tuple[int, int, float],
 ) -> None:
     """No row, some rows and all rows but long ones on CUDA cores."""
     plan = WindowPlan(tile_limit=2, policy=TILE_POLICY, residual_mode=mode)
-    close(where, shape, plan, precision, (1, 40, 136), format="rs-tile", format_options=options)
+    close(late_place, shape, plan, precision, (1, 40, 136), format="rs-tile", format_options=options)
 
 
 def test_thresholds_decide_which_rows_cuda_cores_compute() -> None:
@@ -114,16 +106,16 @@ def test_thresholds_decide_which_rows_cuda_cores_compute() -> None:
 @pytest.mark.parametrize(("name", "precision"), [("hrpb", "tf32"), ("rs-tile", "tf32"), ("rs-tile", "fp16")])
 @pytest.mark.parametrize("weights", ["gcn", "mean"])
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_weights_and_orders(where: str, name: str, precision: str, weights: str, limit: int) -> None:
+def test_weights_and_orders(late_place: Place, name: str, precision: str, weights: str, limit: int) -> None:
     """Rows in another order, weights of a normalisation, and a mean in the call."""
     graph = random_graph(90, 90, 0.08, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, where, precision=precision, format=name, values=weights, reorder="degree")
+    a = make(graph, late_place.device, precision=precision, format=name, values=weights, reorder="degree")
     x = torch.randn(90, 40)
     plan = replace(a.plan(40), tile_limit=limit, reasons=())
     check(a, dense_matrix(graph, weights), x, plan=plan)
-    x = x.to(where)
+    x = x.to(late_place.device)
     assert torch.equal(gnnsparse.spmm(a, x, plan=plan), gnnsparse.spmm(a, x, plan=plan))
-    ones = make(graph, where, precision=precision, format=name, reorder="degree")
+    ones = make(graph, late_place.device, precision=precision, format=name, reorder="degree")
     check(ones, dense_matrix(graph, "mean"), x, plan=plan, reduce="mean")
 
 
@@ -150,9 +142,9 @@ def test_the_format_brings_its_kernel_and_its_policy(native: RunningPath, name: 
     ],
 )  # fmt: skip
 def test_policies_that_a_kernel_does_not_have_are_refused(
-    where: str, name: str, precision: str, policy: WindowPolicy, message: str
+    late_place: Place, name: str, precision: str, policy: WindowPolicy, message: str
 ) -> None:
-    a = make(random_graph(20, 20, 0.2), where, precision=precision, format=name)
+    a = make(random_graph(20, 20, 0.2), late_place.device, precision=precision, format=name)
     with pytest.raises(ValueError, match=message):
         gnnsparse.spmm(a, torch.randn(20, 8, device=a.device), plan=WindowPlan(policy=policy))
 

@@ -64,10 +64,7 @@ def parts_of(
 def test_sums_of_integers_are_exact(
     anywhere: Place, weights: str | None, height: int, limit: int, slices: int, together: int
 ) -> None:
-    """Not only near: the integers, their sums and both factors, each rounded one time to float32.
-
-    Panels in one piece and cut, with an odd number of K tiles, one slice a warp and two, and turned.
-    """
+    """Integers, sums and factors, each rounded once; panels cut, whole and turned, with slices for a warp."""
     graph = random_graph(90, 90, 0.1, weighted=False, hubs=2, empty_rows=0.2)
     a = make(graph, anywhere.device, precision="int8", values=weights, reorder="degree")
     sizes = {"height": height, "tile_limit": limit, "slices": slices}

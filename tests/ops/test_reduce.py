@@ -124,10 +124,7 @@ def test_ties_go_to_the_first_nonzero(device: str, reduce: str) -> None:
 @pytest.mark.parametrize("reduce", ["max", "min"])
 @pytest.mark.parametrize("limit", [9, 1000])
 def test_nan_and_infinity(place: Place, reduce: str, precision: str, limit: int) -> None:
-    """NaN stays in the rows that have it; rows of one infinity alone are that, with a gradient.
-
-    Rows that are cut, and neighbours in a batch: what is not taken leaves no trace.
-    """
+    """NaN stays in its rows; rows of one infinity are that, with a gradient; cut rows leave no trace."""
     a = make(random_graph(40, 130, 0.1, weighted=False, hubs=2), place.device, precision=precision)
     x = on_grid(130, 11)
     x[7], x[20:90, 4], x[:, 5], x[:, 6] = torch.nan, torch.inf, -torch.inf, torch.inf

@@ -23,10 +23,7 @@ from tests.ops.conftest import Place
 
 
 def check(a: SparseOperand, dtype: torch.dtype) -> None:
-    """Products beside each other, and added to what was there, have the bits of products by themselves.
-
-    What lies beside them is left alone.
-    """
+    """Products beside and added to what was there have the bits of products by themselves."""
     rows, columns = a.shape
     for given in dict.fromkeys((a.precision.storage, torch.float32)):
         # From column 0 on results are whole chunks, from column 41 on they begin between two vectors.

@@ -1,7 +1,4 @@
-"""Plans by measuring: which candidates there are, which one is taken, and where the choice is kept.
-
-The GPU is a recording here, and its timer a table.
-"""
+"""Plans by measuring, on a recorded GPU whose timer is a table: candidates, the choice, and its cache."""
 
 from __future__ import annotations
 
@@ -18,7 +15,6 @@ import gnnsparse
 from gnnsparse import CacheWarning, Plan, Precision
 from gnnsparse.ops import tuning
 from gnnsparse.plan import Problem, candidates, choose_plan
-from gnnsparse.plan.store import PlanStore
 from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.device import Device
 from gnnsparse.runtime.timing import Timing
@@ -313,16 +309,6 @@ def test_bad_arguments() -> None:
             call(8, "spmm", 1)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="autotune"):
         prepared(autotune="yes")
-
-
-def test_a_store_without_a_cache_remembers() -> None:
-    store, case = PlanStore("", None), problem()
-    key = store.key(case, "A", torch.device("cpu"))
-    assert store.find(key, candidates(case)) is None
-    store.keep(key, case, choose_plan(case))
-    assert store.find(key, ()) == choose_plan(case)
-    assert key != store.key(case, "T", torch.device("cpu"))
-    assert key != store.key(replace(case, width=64), "A", torch.device("cpu"))
 
 
 @pytest.mark.gpu
