@@ -311,8 +311,7 @@ class SparseAttention(torch.nn.Module):
         of_value = of_key if value is key else Sequences.of("value", value)
         if of_key.lengths != of_value.lengths or len(of_key.lengths) != len(of_query.lengths):
             bad_value("key", "the numbers of sequences, or the lengths of keys and values, differ")
-        inputs = [x.values for x in (of_query, of_key, of_value)]
-        self._check_inputs(inputs)
+        inputs, _ = self._batches(of_query.values, of_key.values, of_value.values, None)
         q, k, v = self._project(inputs, itself)
         operand = self.patterns.get(call.is_causal).operand(
             of_query.lengths, of_key.lengths, q, is_causal=call.is_causal
@@ -355,19 +354,14 @@ class SparseAttention(torch.nn.Module):
         if self.training and self.dropout:
             bad_value("dropout", f"got {self.dropout} in training mode; accepted: layer.eval() before decode")
         check_features("x", x, self.embed_dim, self._query_weight(), dim=3)
-        self._check_inputs([x, x, x])
+        inputs, _ = self._batches(x, x, x, None)
         with torch.no_grad():
-            q, k, v = self._project([x.transpose(0, 1) if self._turned(x) else x] * 3, True)
+            q, k, v = self._project(inputs, True)
             out = self.out_proj(cache.attend(q, k, v, lengths=lengths).transpose(-3, -2).flatten(-2))
         return out.transpose(0, 1) if self._turned(x) else out
 
     def _turned(self, x: torch.Tensor) -> bool:
         return x.dim() == 3 and not self.batch_first
-
-    def _check_inputs(self, inputs: list[torch.Tensor]) -> None:
-        weight, widths = self._query_weight(), (self.embed_dim, self.kdim, self.vdim)
-        for name, x, width in zip(("query", "key", "value"), inputs, widths, strict=True):
-            check_features(name, x, width, weight, dim=None)
 
     def _batches(
         self, query: Any, key: Any, value: Any, pattern: SparseOperand | None
@@ -387,9 +381,8 @@ class SparseAttention(torch.nn.Module):
     def _batch(self, name: str, x: Any, width: int, weight: torch.Tensor, length: int | None) -> torch.Tensor:
         """Check an input, and return it as [..., length, features]; `length` None accepts any."""
         check_features(name, x, width, weight, dim=None)
-        dims = x.dim()
-        turned = x.transpose(0, 1) if dims == 3 and not self.batch_first else x
-        if dims not in (2, 3) or (length is not None and turned.shape[-2] != length):
+        turned = x.transpose(0, 1) if self._turned(x) else x
+        if x.dim() not in (2, 3) or (length is not None and turned.shape[-2] != length):
             of_batch = "batch, length" if self.batch_first else "length, batch"
             shapes = f"(length, {width}) or ({of_batch}, {width})"
             here = "" if length is None else f", length {length} here"

@@ -295,8 +295,9 @@ def test_repr_of_agnn() -> None:
     assert repr(AGNNConv(requires_grad=False)) == "AGNNConv(requires_grad=False)"
 
 
-@OF_KIND
-def test_an_edge_index_is_prepared_once(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Grows by one for each preparation."""
     calls: list[int] = []
 
     def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
@@ -304,17 +305,22 @@ def test_an_edge_index_is_prepared_once(kind: Kind, monkeypatch: pytest.MonkeyPa
         return gnnsparse.prepare(*args, **options)
 
     monkeypatch.setattr("gnnsparse.nn.adjacency.prepare", counted)
+    return calls
+
+
+@OF_KIND
+def test_an_edge_index_is_prepared_once(kind: Kind, made: list[int]) -> None:
     layer, index, x = kind.make(4, 4), edges(), torch.randn(NODES, 4)
     first = layer(x, index)
     assert torch.equal(layer(x, index), first)
-    assert len(calls) == 1
+    assert len(made) == 1
     assert not torch.equal(layer(x, edges(1)), first)
-    assert len(calls) == 2
+    assert len(made) == 2
     layer(torch.randn(NODES + 3, 4), edges(1))
-    assert len(calls) == 3
+    assert len(made) == 3
     if kind.make not in (GCNConv, agnn):
         layer((torch.randn(NODES + 3, 4), x), edges(1))
-        assert len(calls) == 4
+        assert len(made) == 4
 
 
 @OF_KIND
@@ -448,18 +454,6 @@ def test_both_orders_of_the_products_give_the_same(weighted: bool, monkeypatch: 
 
 class TestMemo:
     """What a layer keeps of an edge_index."""
-
-    @pytest.fixture
-    def made(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-        """Grows by one for each preparation."""
-        calls: list[int] = []
-
-        def counted(*args: Any, **options: Any) -> gnnsparse.SparseOperand:
-            calls.append(1)
-            return gnnsparse.prepare(*args, **options)
-
-        monkeypatch.setattr("gnnsparse.nn.adjacency.prepare", counted)
-        return calls
 
     def test_it_does_not_keep_the_tensor_alive(self) -> None:
         layer, index = GCNConv(4, 4), edges()

@@ -140,10 +140,10 @@ def test_a_pattern_by_position_gives_the_output_alone() -> None:
     assert torch.equal(weights[0] != 0, allowed(masks.window(LENGTH, 1)))
 
 
-@pytest.mark.parametrize("kind", ["bool", "float", "of heads", "numbers"])
+@pytest.mark.parametrize("kind", ["bool", "float", "of heads", "numbers", "learned"])
 @pytest.mark.parametrize("with_pattern", [True, False])
 def test_masks_of_attention(device: str, kind: str, with_pattern: bool) -> None:
-    """A mask is merged with the pattern; without one its own pairs are the pattern."""
+    """A mask is merged with the pattern; without one its own pairs are the pattern. It may get a gradient."""
     ours, theirs = pair(device, WINDOW if with_pattern else None)
     window = blocked(device) if with_pattern else torch.zeros(LENGTH, LENGTH, dtype=torch.bool, device=device)
     shape = (BATCH * HEADS, LENGTH, LENGTH) if kind == "of heads" else (LENGTH, LENGTH)
@@ -152,14 +152,19 @@ def test_masks_of_attention(device: str, kind: str, with_pattern: bool) -> None:
     merged = additive(mask | window)
     if kind == "float":
         mask = additive(mask)
-    if kind == "numbers":
+    if kind in ("numbers", "learned"):
         numbers = torch.randn(shape, device=device)
-        mask = numbers.masked_fill(mask, float("-inf"))
+        mask = numbers if kind == "learned" else numbers.masked_fill(mask, float("-inf"))
         merged = mask.masked_fill(window, float("-inf"))
+
+    def dense(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
+        given = learned[0].masked_fill(window, float("-inf")) if learned else merged.to(x)
+        return flat(theirs(x, x, x, attn_mask=given))
+
     assert_same(
-        (lambda x: flat(ours(x, x, x, attn_mask=mask)), ours),
-        (lambda x: flat(theirs(x, x, x, attn_mask=merged.to(x))), theirs),
-        [tokens(device)],
+        (lambda x, *learned: flat(ours(x, x, x, attn_mask=learned[0] if learned else mask)), ours),
+        (dense, theirs),
+        [tokens(device), *([mask] if kind == "learned" else [])],
     )
 
 
@@ -197,17 +202,6 @@ def test_a_hint_alone_is_a_causal_pattern() -> None:
     got, want = ours(x, x, x, is_causal=True), theirs(x, x, x, attn_mask=later)
     assert_near(got, want)
     assert_near(ours(x, x, x), theirs(x, x, x))
-
-
-@pytest.mark.parametrize("with_pattern", [True, False])
-def test_a_learnable_mask_gets_its_gradient(device: str, with_pattern: bool) -> None:
-    ours, theirs = pair(device, WINDOW if with_pattern else None)
-    window = blocked(device) if with_pattern else torch.zeros(LENGTH, LENGTH, dtype=torch.bool, device=device)
-    assert_same(
-        (lambda x, mask: flat(ours(x, x, x, attn_mask=mask)), ours),
-        (lambda x, mask: flat(theirs(x, x, x, attn_mask=mask.masked_fill(window, float("-inf")))), theirs),
-        [tokens(device), torch.randn(LENGTH, LENGTH, device=device)],
-    )
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")

@@ -1,9 +1,10 @@
-"""attention and its gradients against float64, in every precision and with every option."""
+"""attention and its gradients against float64 with every option; how it is called, dropout, mistakes."""
 
 from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -13,21 +14,28 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils.checkpoint import checkpoint
 
 import gnnsparse
-from gnnsparse import Precision, masks
+from gnnsparse import Precision, _native, masks
+from gnnsparse.ops.attention import unfused
+from gnnsparse.ops.attention.arguments import AttentionCall, to_edges, to_heads
+from gnnsparse.ops.attention.philox import draw_seed, dropout_threshold, keeps, philox4x32
+from gnnsparse.ops.attention.schema import run_backward, run_forward
 from gnnsparse.plan import AttentionGradPlan, AttentionPlan, UnfusedPlan
 from gnnsparse.plan.gpu_records import record_for, save_record
 from gnnsparse.runtime.device import path
-from gnnsparse.testing import assert_all_accurate, random_graph
+from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests import emulated
 from tests.gpu_paths import H200
 from tests.helpers import PRECISIONS, ROUNDING, make
 from tests.ops.attention_oracle import (
+    SEED,
     Case,
     exact,
     exact_scores,
     few_roundings,
+    log_sum_exp,
     make_case,
     plain,
     run,
@@ -261,6 +269,452 @@ def test_property(device: str, data: st.DataObject) -> None:
             run(a, case, fused=True)
     else:
         check(a, case, few_roundings(a, case), fused=fused)
+
+
+# How it is called: shapes and strides, weights, repeatability.
+
+
+@pytest.fixture
+def operand(device: str) -> gnnsparse.SparseOperand:
+    graph = random_graph(37, 52, 0.2, hubs=1, empty_rows=0.1)
+    return make(graph, device, reorder="degree")
+
+
+def tensors(a: gnnsparse.SparseOperand, *lead: int, d: int = 8) -> list[torch.Tensor]:
+    rows, cols = a.shape
+    return [torch.randn(*lead, n, d, device=a.device) for n in (rows, cols, cols)]
+
+
+@pytest.mark.parametrize("lead", [(), (3,), (2, 3), (2, 2, 3), (2, 1, 2, 3)])
+@pytest.mark.parametrize("fused", [True, False])
+def test_leading_dimensions(operand: gnnsparse.SparseOperand, lead: tuple[int, ...], fused: bool) -> None:
+    """Each head on its own gives what all give together."""
+    q, k, v = tensors(operand, *lead)
+    bias = torch.randn(*lead, operand.nnz, device=operand.device)
+    out = gnnsparse.attention(operand, q, k, v, bias=bias, fused=fused)
+    assert out.shape == (*lead, 37, 8)
+    count = max(1, out.shape[:-2].numel())
+    parts = [x.reshape(count, *x.shape[-2:]) for x in (q, k, v, out)]
+    for i, b in enumerate(bias.reshape(count, -1)):
+        alone = gnnsparse.attention(operand, *(x[i] for x in parts[:3]), bias=b, fused=fused)
+        # One head may run by another kernel than many, which adds in another order.
+        torch.testing.assert_close(alone, parts[3][i], rtol=1e-4, atol=1e-5)
+
+
+def check_broadcast(a: gnnsparse.SparseOperand, leaves: list[torch.Tensor], full: list[torch.Tensor]) -> None:
+    """q, k, v and perhaps a bias give what they give when expanded, and get the sums of gradients."""
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bias: torch.Tensor, **how: Any) -> Any:
+        return gnnsparse.attention(a, q, k, v, bias=bias[0] if bias else None, **how)
+
+    for x in leaves:
+        x.requires_grad_()
+    expanded = [x.expand(y.shape).contiguous() for x, y in zip(leaves, full, strict=True)]
+    got, want = attend(*leaves), attend(*expanded)
+    assert torch.equal(got, want)
+    grads, plain = (torch.autograd.grad(x.sin().sum(), leaves) for x in (got, want))
+    wide = [x.detach().double().requires_grad_() for x in leaves]
+    exact = torch.autograd.grad(attend(*wide, impl="reference").sin().sum(), wide)
+    assert_all_accurate(grads, plain, exact, floor=floor_in_parts(a, 8))
+
+
+@pytest.mark.parametrize(
+    "leads", [((2, 3), (1, 3), (2, 1)), ((1, 1), (2, 3), (2, 3)), ((3,), (2, 3), (2, 1)), ((2, 3), (), ())]
+)
+def test_broadcast_leading_sizes(
+    operand: gnnsparse.SparseOperand, leads: tuple[tuple[int, ...], ...]
+) -> None:
+    full = tensors(operand, 2, 3)
+    leaves = [torch.randn(*lead, *x.shape[2:], device=x.device) for lead, x in zip(leads, full, strict=True)]
+    check_broadcast(operand, leaves, full)
+
+
+@pytest.mark.parametrize(
+    "bias", [(), (3,), (1,), (2, 1, 1, 3), (2, 2, 1, 3), (1, 2, 3), (1, 1, 1, 1), (2, 1, 3)]
+)
+def test_bias_of_many_leading_dimensions(operand: gnnsparse.SparseOperand, bias: tuple[int, ...]) -> None:
+    given = tensors(operand, 2, 2, 2, 3)
+    values = torch.randn(*bias, operand.nnz, device=operand.device)
+    check_broadcast(operand, [*given, values], [*given, values.expand(2, 2, 2, 3, operand.nnz)])
+
+
+def test_folding_copies_nothing_that_need_not_be() -> None:
+    x = torch.randn(2, 7, 3, 5).transpose(1, 2)
+    for view, lead in ((x, (2, 3)), (x[0], (3,)), (x[0, 0], ())):
+        folded = to_heads(view, lead)
+        assert folded.dim() == 4
+        assert folded.data_ptr() == view.data_ptr()
+    many = torch.randn(2, 4, 7, 3, 5).transpose(2, 3)
+    assert to_heads(many, (2, 4, 3)).data_ptr() == many.data_ptr()
+    assert to_edges(torch.randn(9), (4, 2, 3)).shape == (1, 1, 9)
+    assert to_edges(torch.randn(2, 1, 3, 9), (2, 4, 3)).shape == (8, 3, 9)
+    assert to_edges(torch.randn(1, 1, 3, 9), (2, 4, 3)).shape == (1, 3, 9)
+
+
+LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "heads inside rows": lambda x: x.transpose(1, 2).contiguous().transpose(1, 2),
+    "every second row": lambda x: x.repeat_interleave(2, 2)[:, :, ::2],
+    "every second feature": lambda x: x.repeat_interleave(2, 3)[..., ::2],
+    "columns first": lambda x: x.mT.contiguous().mT,
+    "from the middle": lambda x: torch.cat([x, x, x], 3)[..., x.shape[3] : 2 * x.shape[3]],
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_strides(device: str, layout: str, precision: str) -> None:
+    a = make(random_graph(30, 40, 0.2, hubs=1), device, precision=precision)
+    case = make_case(a, 7, 9, bias=(2, 3), dtype=torch.float16 if precision == "fp16" else torch.float32)
+    other = {name: LAYOUTS[layout](getattr(case, name)) for name in ("q", "k", "v", "grad")}
+    wide = torch.stack([case.bias, torch.zeros_like(case.bias)], -1)[..., 0]
+    for got, same in zip(run(a, replace(case, **other, bias=wide)), run(a, case), strict=True):
+        assert torch.equal(got, same)
+
+
+def test_heads_inside_rows_stay_there(operand: gnnsparse.SparseOperand) -> None:
+    rows, cols = operand.shape
+    q, k, v = (torch.randn(2, n, 3, 8, device=operand.device).transpose(1, 2) for n in (rows, cols, cols))
+    out = gnnsparse.attention(operand, q, k, v)
+    assert out.transpose(1, 2).is_contiguous()
+
+
+def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(operand, 3))
+    out = gnnsparse.attention(operand, q, k, v)
+    got = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    want = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
+    for x, y in zip(got, want, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
+def test_only_the_gradients_that_are_asked_for(
+    operand: gnnsparse.SparseOperand, wanted: tuple[int, ...]
+) -> None:
+    arguments = [*tensors(operand, 2), torch.randn(operand.nnz, device=operand.device)]
+
+    def grads(leaves: tuple[int, ...]) -> list[torch.Tensor]:
+        mine = [x.clone().requires_grad_(i in leaves) for i, x in enumerate(arguments)]
+        out = gnnsparse.attention(operand, *mine[:3], bias=mine[3])
+        out.sin().sum().backward()
+        assert all((x.grad is not None) == (i in leaves) for i, x in enumerate(mine))
+        return [mine[i].grad for i in wanted]
+
+    for got, want in zip(grads(wanted), grads((0, 1, 2, 3)), strict=True):
+        assert torch.equal(got, want)
+
+
+def test_nothing_of_the_size_of_edges_times_heads_is_kept(device: str) -> None:
+    a = make(random_graph(60, 60, 0.9), device)
+    q, k, v = (torch.randn(8, 60, 4, device=device, requires_grad=True) for _ in range(3))
+    kept: list[int] = []
+
+    def pack(x: torch.Tensor) -> torch.Tensor:
+        kept.append(x.numel())
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        gnnsparse.attention(a, q, k, v, dropout_p=0.1)
+    assert kept
+    assert sum(kept) <= 5 * q.numel()
+    assert a.nnz > 5 * q.numel() // 8
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("options", [{}, {"bias": (), "dropout_p": 0.3, "is_causal": True}], ids=str)
+@pytest.mark.parametrize("pattern", ["graph", "strips", "window"])
+def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any], pattern: str) -> None:
+    a = make(PATTERNS[pattern](), device, precision=precision)
+    case = make_case(a, 32, 32, **options)
+    threads = torch.get_num_threads()
+    try:
+        first = run(a, case)
+        for count in (threads, 1, 3):
+            torch.set_num_threads(count)
+            for got, want in zip(run(a, case), first, strict=True):
+                assert torch.equal(got, want)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights(operand: gnnsparse.SparseOperand, dtype: torch.dtype) -> None:
+    q, k, v = (x.to(dtype).requires_grad_() for x in tensors(operand, 2, 3))
+    out, weights = gnnsparse.attention(operand, q, k, v, return_weights=True)
+    assert weights.shape == (2, 3, operand.nnz)
+    assert weights.dtype == out.dtype == dtype
+    plain, plain_weights = gnnsparse.attention(operand, q, k, v, return_weights=True, impl="reference")
+    wide = [x.detach().double() for x in (q, k, v)]
+    exact, exact_weights = gnnsparse.attention(operand, *wide, return_weights=True, impl="reference")
+    assert_accurate(weights, plain_weights, exact_weights)
+    assert_accurate(out, plain, exact)
+    fused = gnnsparse.attention(operand, q, k, v)
+    assert_accurate(fused, plain, exact, floor=floor_in_parts(operand, 8) if dtype == torch.float32 else None)
+    sums = exact_weights.new_zeros(6, 37).index_add(1, operand.indices()[0], weights.flatten(0, 1).double())
+    has_edges = operand.indices()[0].bincount(minlength=37) > 0
+    assert torch.allclose(sums, has_edges.double(), atol=1e-5 if dtype == torch.float32 else 2e-3)
+    (grad,) = torch.autograd.grad(weights.square().sum(), q)
+    assert torch.isfinite(grad).all()
+    assert float(grad.abs().max()) > 0
+
+
+def test_weights_of_the_operand_play_no_part(device: str) -> None:
+    graph = random_graph(40, 40, 0.2, weighted=False)
+    q, k, v = (torch.randn(40, 8, device=device) for _ in range(3))
+    outs = [
+        gnnsparse.attention(make(graph, device, values=values), q, k, v)
+        for values in (None, torch.rand(graph.nnz, device=device), "mean")
+    ]
+    assert torch.equal(outs[0], outs[1])
+    assert torch.equal(outs[0], outs[2])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_gradients_of_gradients(device: str, symmetric: bool) -> None:
+    a = make(random_graph(30, 30, 0.2, symmetric=symmetric), device)
+    arguments = [*tensors(a, 2, d=5), torch.randn(a.nnz, device=device)]
+
+    def second(impl: str, dtype: torch.dtype = torch.float32) -> tuple[torch.Tensor, ...]:
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in arguments]
+        torch.manual_seed(SEED)
+        out = gnnsparse.attention(a, *leaves[:3], bias=leaves[3], dropout_p=0.2, impl=impl)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+    exact = second("reference", torch.float64)
+    assert_all_accurate(second("auto"), second("reference"), exact, floor=floor_in_parts(a, 5))
+
+
+@pytest.mark.parametrize("dropout_p", [0.0, 0.5])
+def test_checkpoints_compute_the_same_bits(operand: gnnsparse.SparseOperand, dropout_p: float) -> None:
+    """What is saved is computed again in the backward pass, and torch lets it be read one time."""
+    leaves = [x.requires_grad_() for x in tensors(operand, 2, 3)]
+
+    def attend(*leaves: torch.Tensor) -> torch.Tensor:
+        return gnnsparse.attention(operand, *leaves, dropout_p=dropout_p)
+
+    def grads(out: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.autograd.grad(out.sin().sum(), leaves)
+
+    torch.manual_seed(SEED)
+    want = grads(attend(*leaves))
+    torch.manual_seed(SEED)
+    got = grads(checkpoint(attend, *leaves, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
+
+
+def test_transposed_operand(device: str) -> None:
+    a = make(random_graph(30, 44, 0.2, hubs=1), device, reorder="degree")
+    case = make_case(a.T, 8, 8, bias=(3,), dropout_p=0.2)
+    assert_all_accurate(run(a.T, case), plain(a.T, case), exact(a.T, case), floor=few_roundings(a, case))
+
+
+@pytest.mark.usefixtures("poisoned")
+@pytest.mark.parametrize(
+    "needs", [(True, True, True, True), (False, True, False, False), (True, False, False, False)]
+)
+@pytest.mark.parametrize("bias", [None, (1, 1), (1, 3), (2, 1), (2, 3)])
+def test_backend_does_what_the_unfused_pair_does(
+    device: str, bias: tuple[int, ...] | None, needs: tuple[bool, bool, bool, bool]
+) -> None:
+    """What a backend hands to autograd: outputs, statistics, memory orders, None for what is not needed."""
+    a = make(random_graph(33, 47, 0.2, hubs=1, empty_rows=0.2), device, reorder="degree")
+    case = make_case(a, 8, 12, bias=bias, scale=0.3, dropout_p=0.4, is_causal=True)
+    q, k, v, grad = (
+        x.to(device).transpose(1, 2).contiguous().transpose(1, 2) for x in (case.q, case.k, case.v, case.grad)
+    )
+    values = None if case.bias is None else case.bias.to(device)
+    torch.manual_seed(SEED)
+    call = AttentionCall(a, q, k, v, values, draw_seed(a.device), case.scale, case.dropout_p, case.is_causal)
+    exact_out, *exact_grads = exact(a, case)
+    out, stats = run_forward(call)
+    want, want_stats = unfused.forward(call)
+    assert out.stride() == want.stride()
+    assert stats.dtype == torch.float32
+    floor = floor_in_parts(a, 8, 12)
+    assert_accurate(out, want, exact_out, floor=floor)
+    lse, want_lse = log_sum_exp(a, stats), log_sum_exp(a, want_stats)
+    empty = torch.isinf(want_lse)
+    assert empty.any()
+    assert not stats[empty].any()
+    assert torch.equal(torch.isinf(lse), empty)
+    exact_lse = exact_scores(a, case).logsumexp(-1)[~empty.cpu()]
+    assert_accurate(lse[~empty], want_lse[~empty], exact_lse, floor=floor)
+    needs = (*needs[:3], needs[3] and values is not None)
+    grads = run_backward(call, want, want_stats, grad, needs)
+    wanted = unfused.backward(call, grad, needs)
+    if bias is None:
+        exact_grads.append(torch.empty(0))
+    for x, y, z, need in zip(grads, wanted, exact_grads, needs, strict=True):
+        assert (x is not None) == (y is not None) == need
+        if x is not None and y is not None:
+            assert x.stride() == y.stride()
+            assert_accurate(x, y, z, floor=floor)
+
+
+def test_wide_transpose_map(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Positions of 64 bits, which matrices of 2^31 nonzeros have."""
+    a = make(random_graph(30, 44, 0.2), device)
+    case = make_case(a, 8, 8, bias=(3,))
+    want = run(a, case)
+    narrow = gnnsparse.SparseOperand.transpose_map.fget
+    assert narrow(a).dtype == torch.int32
+    wide = property(lambda self: narrow(self).long())
+    monkeypatch.setattr(gnnsparse.SparseOperand, "transpose_map", wide)
+    for got, same in zip(run(a, case), want, strict=True):
+        assert torch.equal(got, same)
+
+
+@pytest.mark.parametrize("fused", [None, False])
+def test_mixed_dtypes(operand: gnnsparse.SparseOperand, fused: bool | None) -> None:
+    q, k, v = tensors(operand, 3)
+    dtypes = (torch.float16, torch.float32, torch.bfloat16)
+    mixed = [x.to(d).requires_grad_() for x, d in zip((q, k, v), dtypes, strict=True)]
+    out = gnnsparse.attention(operand, *mixed, fused=fused)
+    assert out.dtype == torch.float16
+    grads = torch.autograd.grad(out.sum(), mixed)
+    assert tuple(g.dtype for g in grads) == dtypes
+    exact = gnnsparse.attention(operand, *(x.double() for x in mixed), impl="reference")
+    assert_accurate(out, gnnsparse.attention(operand, *mixed, impl="reference"), exact)
+
+
+# Dropout.
+
+#: (counter, key, words): the known answers that the generator's authors publish with Random123.
+KNOWN = [
+    ((0, 0, 0, 0), (0, 0), (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)),
+    ((0xFFFFFFFF,) * 4, (0xFFFFFFFF,) * 2, (0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD)),
+    (
+        (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344),
+        (0xA4093822, 0x299F31D0),
+        (0xD16CFE09, 0x94FDCCEB, 0x5001E420, 0x24126EA1),
+    ),
+]
+
+
+def seed_of(key: tuple[int, int]) -> int:
+    seed = key[1] << 32 | key[0]
+    return seed - 2**64 if seed >= 2**63 else seed
+
+
+@pytest.mark.parametrize(("counter", "key", "words"), KNOWN)
+def test_known_answers(
+    device: str, counter: tuple[int, ...], key: tuple[int, int], words: tuple[int, ...]
+) -> None:
+    assert _native.philox4x32(counter, seed_of(key)) == words
+    got = philox4x32(*(tuple(torch.tensor([x], device=device) for x in part) for part in (counter, key)))
+    assert tuple(int(x) for x in got) == words
+
+
+@pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
+def test_generator_keeps_its_share(device: str, p: float) -> None:
+    row, col = torch.arange(600, device=device), torch.arange(700, device=device)
+    index = torch.cartesian_prod(row, col).T
+    kept = [keeps(torch.tensor([seed], device=device), index, 3, p) for seed in (1, 2)]
+    bound = 5 * (p * (1 - p) / index.shape[1]) ** 0.5
+    for mask in kept:
+        assert abs(float(mask.double().mean()) - (1 - p)) < bound
+        for dim in (0, 1):  # no row and no column is favoured
+            share = mask.view(600, 700).double().mean(dim)
+            assert float((share - (1 - p)).abs().max()) < 6 * (p * (1 - p) / 600) ** 0.5
+    both = float((kept[0] & kept[1]).double().mean())
+    assert abs(both - (1 - p) ** 2) < bound
+
+
+def test_threshold() -> None:
+    assert dropout_threshold(0.0) == 0
+    assert dropout_threshold(0.25) == 2**30
+    assert dropout_threshold(1 - 2**-53) == 2**32 - 1
+
+
+def test_dropped_edges_do_not_depend_on_how_it_is_computed(device: str) -> None:
+    graph = random_graph(50, 50, 0.2, weighted=False)
+    q, k, v = (torch.randn(3, 50, 4) for _ in range(3))
+    by_edge = []
+    for reorder in ("none", "degree"):
+        a = make(graph, device, reorder=reorder)
+        inputs = [x.to(device) for x in (q, k, v)]
+
+        def attend(*inputs: torch.Tensor, a: gnnsparse.SparseOperand = a, **how: Any) -> Any:
+            torch.manual_seed(SEED)
+            return gnnsparse.attention(a, *inputs, dropout_p=0.4, **how)
+
+        out, weights = attend(*inputs, return_weights=True)
+        exact = attend(*(x.double() for x in inputs), impl="reference")
+        for got in (out, attend(*inputs)):
+            assert_accurate(got, attend(*inputs, impl="reference"), exact, floor=floor_in_parts(a, 4))
+        by_edge.append(a.to_coo_order(weights.T) != 0)
+        torch.manual_seed(SEED)
+        seed = draw_seed(a.device)
+        for head in range(3):
+            assert torch.equal(weights[head] != 0, keeps(seed, a.indices(), head, 0.4))
+    assert torch.equal(*by_edge)
+    assert not torch.equal(by_edge[0][:, 0], by_edge[0][:, 1])
+
+
+def test_dropout_follows_the_generator(device: str) -> None:
+    operand = make(random_graph(37, 52, 0.2, hubs=1, empty_rows=0.1), device, reorder="degree")
+    q, k, v = tensors(operand)
+    outs = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        outs.append(gnnsparse.attention(operand, q, k, v, dropout_p=0.5))
+    assert torch.equal(outs[0], outs[1])
+    assert not torch.equal(outs[0], outs[2])
+    assert not torch.equal(gnnsparse.attention(operand, q, k, v, dropout_p=0.5), outs[2])
+    state = torch.get_rng_state()
+    gnnsparse.attention(operand, q, k, v)
+    assert torch.equal(state, torch.get_rng_state())
+
+
+BAD: list[tuple[dict[str, Any], type[Exception], str]] = [
+    ({"q": torch.randn(36, 8)}, ValueError, r"q: has shape \(36, 8\); accepted: \(.., 37, any\)"),
+    ({"q": torch.randn(37)}, ValueError, "q: has shape"),
+    ({"k": torch.randn(37, 8)}, ValueError, r"k: has shape \(37, 8\); accepted: \(.., 52, any\)"),
+    ({"k": torch.randn(52, 9)}, ValueError, "k: has 9 features; accepted: 8, as q"),
+    ({"v": torch.randn(3, 51, 8)}, ValueError, "v: has shape"),
+    ({"q": torch.randn(2, 37, 8), "k": torch.randn(3, 52, 8)}, ValueError, r"k: has leading sizes \(3,\)"),
+    ({"v": torch.randn(52, 8, dtype=torch.float64)}, TypeError, "v: got a tensor of dtype torch.float64"),
+    ({"v": [1.0]}, TypeError, "v: got list"),
+    ({"k": torch.randn(52, 8).to_sparse()}, TypeError, "k: got"),
+    ({"bias": torch.randn(5)}, ValueError, r"bias: has shape \(5,\); accepted"),
+    ({"bias": torch.randn(2, 1)}, ValueError, "bias: has shape"),
+    ({"bias": torch.tensor(1.0)}, ValueError, "bias: has shape"),
+    ({"bias": 1.0}, TypeError, "bias: got float"),
+    (
+        {"scale": "big"},
+        TypeError,
+        "scale: got str; accepted: a finite number in the range of float32, or None",
+    ),
+    ({"scale": torch.tensor(1.0)}, TypeError, "scale: got a tensor"),
+    ({"dropout_p": 1.0}, ValueError, r"dropout_p: got 1.0; accepted: a number in \[0, 1\)"),
+    ({"dropout_p": -0.1}, ValueError, "dropout_p: got -0.1"),
+    ({"dropout_p": float("nan")}, ValueError, "dropout_p: got nan"),
+    ({"dropout_p": None}, TypeError, "dropout_p: got NoneType"),
+    ({"is_causal": 1}, TypeError, "is_causal: got int"),
+    ({"return_weights": None}, TypeError, "return_weights: got NoneType"),
+    ({"fused": "yes"}, TypeError, "fused: got str"),
+    ({"impl": "gpu"}, ValueError, "impl: got 'gpu'"),
+    ({"impl": "cuda"}, ValueError, "impl: 'cuda' can't run"),
+    ({"A": torch.eye(3)}, TypeError, "A: got"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "message"), BAD, ids=[message[:40] for *_, message in BAD])
+def test_mistakes(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a)
+    with pytest.raises(error, match=message):
+        gnnsparse.attention(**{"A": a, "q": q, "k": k, "v": v, **change})
+
+
+def test_bias_of_another_device_or_too_many_heads() -> None:
+    a = make(random_graph(37, 52, 0.2), "cpu")
+    q, k, v = tensors(a, 3)
+    with pytest.raises(ValueError, match=r"bias: has shape \(2, \d+\); accepted"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(2, a.nnz))
+    with pytest.raises(ValueError, match="bias: is on meta"):
+        gnnsparse.attention(a, q, k, v, bias=torch.randn(a.nnz, device="meta"))
 
 
 # The sources of the CUDA kernels over panels, run on the CPU.

@@ -62,12 +62,10 @@ class _Reorder(torch.autograd.Function):
 _reorder = direct(_Reorder)
 
 
-def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
+def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> Any:
     """Reorder [edges, ...] to the operand's [nnz, ...], 0 for added self-loops; raise for repeated edges."""
-    found: torch.Tensor
     if torch.compiler.is_compiling():  # which can't look up what is cached with an operand
-        found = torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
-        return found
+        return torch.ops.gnnsparse.edges_from_coo(x, operand.handle)
     order = order_of(operand)
     if order.has_repeats:
         bad_value(
@@ -75,19 +73,15 @@ def from_coo(name: str, x: torch.Tensor, operand: SparseOperand) -> torch.Tensor
             "has a row for each edge, but edges were repeated in `prepare`, which merged them; accepted: a "
             'graph without repeated edges, or edge_order="operand" with a row for each nonzero',
         )
-    found = _reorder(x, order, False) if is_eager() else operand.from_coo_order(x)
-    return found
+    return _reorder(x, order, False) if is_eager() else operand.from_coo_order(x)
 
 
-def to_coo(x: torch.Tensor, operand: SparseOperand) -> torch.Tensor:
+def to_coo(x: torch.Tensor, operand: SparseOperand) -> Any:
     """Reorder [nnz, ...] to the order of the edges [edges, ...]; repeats of an edge get the same row."""
-    found: torch.Tensor
     if torch.compiler.is_compiling():
-        found = torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
-        return found
+        return torch.ops.gnnsparse.edges_to_coo(x, operand.handle)
     order = order_of(operand)
-    found = _reorder(x, order, True) if is_eager() and not order.has_repeats else operand.to_coo_order(x)
-    return found
+    return _reorder(x, order, True) if is_eager() and not order.has_repeats else operand.to_coo_order(x)
 
 
 def _register(name: str, reverse: str, to_edges: bool) -> None:
