@@ -197,7 +197,6 @@ class EdgeAttention(GraphLayer):
         return torch.nn.Linear(self.edge_dim, self.heads * self.out_channels, bias=False)
 
     def _edges(self, adj: Any, size: tuple[int, int], edge_attr: Any) -> tuple[Edges, torch.Tensor | None]:
-        """Return the edges of a call, and their features in the order of `Edges.features`, or None."""
         if edge_attr is not None and self.edge_dim is None:
             bad_value("edge_attr", "goes with edge_dim, the number of an edge's features; accepted: None")
         if isinstance(adj, SparseOperand):

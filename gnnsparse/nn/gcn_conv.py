@@ -141,7 +141,6 @@ class GCNConv(GraphLayer):
     def _resolve(
         self, nodes: int, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None
     ) -> tuple[SparseOperand, torch.Tensor | None]:
-        """Return the operand of a call, and edge values to use in place of its own weights, or None."""
         if isinstance(adj, SparseOperand):
             self._check_operand(adj)
             if edge_weight is None:
@@ -154,7 +153,6 @@ class GCNConv(GraphLayer):
         return (2.0 if self.improved else 1.0) if self.add_self_loops else None
 
     def _check_operand(self, operand: SparseOperand) -> None:
-        """Raise a ValueError if an option of the layer asks for what the operand is not."""
         check_precision(operand, self.precision)
         if self.cached:
             bad_value(

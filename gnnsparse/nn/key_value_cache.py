@@ -209,7 +209,6 @@ class KeyValueCache:
     def _next(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, scale: float | None, new: torch.Tensor
     ) -> torch.Tensor:
-        """Compute a few tokens that follow earlier ones."""
         step = torch.arange(q.shape[2], device="cpu")
         position = self._counts[:, None] + step
         self._insert(k, v, position, (step < new[:, None]).expand_as(position))

@@ -158,7 +158,6 @@ class TransformerEncoderLayer(torch.nn.Module):
             return self._blocks(src, lambda x: self.self_attn.decode(x, cache, lengths=lengths))
 
     def _blocks(self, src: torch.Tensor, attend: Activation) -> torch.Tensor:
-        """Compute both blocks of the layer, the first of them by `attend`."""
         if self.norm_first:
             x = src + drop(attend(self.norm1(src)), self.dropout, self.training)
             return x + self._feed_forward(self.norm2(x))

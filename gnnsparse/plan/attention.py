@@ -231,7 +231,6 @@ def _transposed(problem: AttentionProblem) -> AttentionProblem:
 
 
 def _over_csr(problem: Problem) -> CanRun:
-    """Return whether attention may run over CSR rows."""
     asked = exclusive_preset(problem.format) is not None
     return CanRun(f"the format {problem.format} was asked for" if asked else "")
 

@@ -420,21 +420,18 @@ def test_nothing_of_the_size_of_edges_times_heads_is_kept(device: str) -> None:
     assert a.nnz > 5 * q.numel() // 8
 
 
+@pytest.mark.usefixtures("any_threads")
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("options", [{}, {"bias": (), "dropout_p": 0.3, "is_causal": True}], ids=str)
 @pytest.mark.parametrize("pattern", ["graph", "strips", "window"])
 def test_same_bits_in_every_run(device: str, precision: str, options: dict[str, Any], pattern: str) -> None:
     a = make(PATTERNS[pattern](), device, precision=precision)
     case = make_case(a, 32, 32, **options)
-    threads = torch.get_num_threads()
-    try:
-        first = run(a, case)
-        for count in (threads, 1, 3):
-            torch.set_num_threads(count)
-            for got, want in zip(run(a, case), first, strict=True):
-                assert torch.equal(got, want)
-    finally:
-        torch.set_num_threads(threads)
+    first = run(a, case)
+    for count in (torch.get_num_threads(), 1, 3):
+        torch.set_num_threads(count)
+        for got, want in zip(run(a, case), first, strict=True):
+            assert torch.equal(got, want)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -76,7 +76,6 @@ def _check_scale(scale: Any, width: int) -> float:
 
 
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:
-    """Raise a ValueError if `fused=True` was given and no fused kernel can run."""
     if in_transform:
         bad_value(
             "fused",

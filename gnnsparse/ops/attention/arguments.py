@@ -103,16 +103,10 @@ def empty_grads(call: AttentionCall, needs: Needs) -> list[torch.Tensor | None]:
 class Arrays(NamedTuple):
     """The tensors that graph attention is differentiable in; also their gradients, None where not needed.
 
-    Attributes:
-        q, k: [L, H, D] and [S, H, D]; [L, H] and [S, H] with additive scores.
-        v: [S, H, Dv].
-        att: [H, D], of "gatv2" alone.
-        bias: [nnz, H or 1].
-        features: [nnz, H or 1, D]; [nnz, H or 1] with additive scores.
-        gate: [nnz, H or 1, D].
-        mapped: [nnz, d_e], edge features behind a linear map.
-        mapped_q: [L, H, d_e], the queries that have passed through that map; None if the features take no
-            part in the scores.
+    q is [L, H, D], k [S, H, D] (both without D for additive scores), v [S, H, Dv], and att [H, D]. Edge terms
+    in the operand's order: bias [nnz, H or 1], features and gate [nnz, H or 1, D] (features without D for
+    additive scores), mapped [nnz, d_e], which are behind a linear map, and mapped_q [L, H, d_e], the queries
+    that have passed through it; None if the mapped features take no part in the scores.
     """
 
     q: Any

@@ -34,14 +34,15 @@ def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tens
 
 
 def _laid_out(call: GraphCall) -> GraphCall:
-    """Return the call with its tensors as the kernels read them."""
     storage = call.operand.precision.storage
     numbers = ("att", "bias", *(("q", "k", "features") if call.score == "additive" else ()))
 
     def laid_out(name: str, x: Any) -> torch.Tensor | None:
         if x is None or name in numbers:
             return None if x is None else x.float()
-        return _aligned(x[:, None], storage)[:, 0] if name == "mapped" else _aligned(x, storage)
+        if name == "mapped":
+            return arguments.vectorized(x[:, None], storage)[:, 0]
+        return arguments.vectorized(x, storage)
 
     return call._replace(arrays=Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items())))
 
