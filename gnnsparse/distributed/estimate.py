@@ -221,24 +221,20 @@ class StreamedCounts:
         """Return the nonzeros of the rows before one, self-loops included."""
         return int(self._offsets[row]) + row - int(np.searchsorted(self._loops, row))
 
-    def _work_around(self, row: int) -> float:
-        """Return the work of the rows before one and half of its own; a row's is its nonzeros and one."""
-        return (self._nonzeros_before(row) + row + self._nonzeros_before(row + 1) + row + 1) / 2
-
-    def even_ranges(self, parts: int) -> tuple[int, ...]:
-        """Split the rows, in their order, into ranges of about equal work, as `balanced_ranges` does."""
-        rows = self._csr.rows
-        work = self.nonzeros + rows
-        cuts = (
-            bisect.bisect_left(range(rows), work * part / parts, key=self._work_around)
-            for part in range(1, parts)
-        )
-        return (0, *cuts, rows)
-
     def facts(self, parts: int) -> ShardFacts:
-        """Count what travels if ranks own ranges of consecutive nodes of about equal work."""
-        starts = self.even_ranges(parts)
-        touched = np.zeros(self._csr.rows, np.bool_)
+        """Count what travels if ranks own ranges of consecutive nodes of about equal work.
+
+        The ranges are those of `balanced_ranges`; the work of a row is its nonzeros and one.
+        """
+        rows = self._csr.rows
+
+        def work_around(row: int) -> float:
+            """Return the work of the rows before one and half of its own."""
+            return (self._nonzeros_before(row) + self._nonzeros_before(row + 1) + 2 * row + 1) / 2
+
+        goals = ((self.nonzeros + rows) * part / parts for part in range(1, parts))
+        starts = (0, *(bisect.bisect_left(range(rows), goal, key=work_around) for goal in goals), rows)
+        touched = np.zeros(rows, np.bool_)
         nnz, outside, halo = [], [], []
         for start, stop in itertools.pairwise(starts):
             elsewhere = 0

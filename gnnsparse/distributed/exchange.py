@@ -252,18 +252,13 @@ class _Extend(torch.autograd.Function):
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
         of_others = grad if ctx.has_own else grad[ctx.rows :]
         pending = ctx.exchange.start_back(of_others.contiguous())
-        dtype = _sum_dtype(grad.dtype)
+        dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
         if ctx.has_own:
             total = torch.zeros((ctx.rows, *grad.shape[1:]), dtype=dtype, device=grad.device)
         else:
             total = grad[: ctx.rows].to(dtype, copy=True)
         ctx.exchange.add_back(total, pending.wait())
         return total.to(grad.dtype), None, None, None
-
-
-def _sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype in which gradients of a dtype are added up."""
-    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
 def extend(

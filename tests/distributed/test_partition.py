@@ -86,13 +86,8 @@ def test_shards_are_the_rows_of_the_matrix_and_send_lists_are_what_others_need(
     assert sum(facts.nnz) == csr.nnz
     counted = cut_sizes(csr, partition_rows(SparseGraph(csr), parts, method))
     assert counted == list(zip(facts.nnz, facts.outside, facts.halo, strict=True))
-    assert facts.has_self_loops == bool(matrix_has_diagonal(graph, kind))
+    assert facts.has_self_loops == (int((csr.row_index() == csr.indices).sum()) == csr.rows)
     assert all(dataclasses.replace(shard.facts, rank=0) == facts for shard in shards)
-
-
-def matrix_has_diagonal(graph: SparseGraph, kind: str | None) -> bool:
-    csr = normalize(graph, kind).graph.csr
-    return int((csr.row_index() == csr.indices).sum()) == csr.rows
 
 
 @given(work=st.lists(st.integers(0, 50), max_size=60), parts=st.integers(1, 8))

@@ -14,9 +14,11 @@ import numpy as np
 import pytest
 
 import gnnsparse
-from tests.own_graphs import NAMES, NODES
+from tests.own_graphs import NAMES, NODES, write_mtx, write_npz
 from tests.stories import given
 from tests.stories.running import Outcome
+from tests.train.test_task_link import write_ddi
+from tests.tu_files import write_text
 
 
 @dataclass(frozen=True)
@@ -128,7 +130,7 @@ def _(outcome: Outcome) -> None:
     assert str(NAMES) in outcome.output
 
 
-@story("An archive of NumPy", given=given.archive)
+@story("An archive of NumPy", given=write_npz)
 def _(outcome: Outcome) -> None:
     assert outcome.output.startswith(f"{NODES} ")
     assert scores_in(outcome.output)["accuracy"] > 0.6
@@ -147,7 +149,7 @@ def _(outcome: Outcome) -> None:
     assert "('Mr. Hi', 'Officer')" in outcome.output
 
 
-@story("A Matrix Market file with labels", given=given.matrix)
+@story("A Matrix Market file with labels", given=lambda folder: write_mtx(folder / "graph.mtx"))
 def _(outcome: Outcome) -> None:
     assert outcome.output.startswith(f"{NODES} ")
     assert scores_in(outcome.output)["accuracy"] > 0.6
@@ -193,7 +195,7 @@ def steps_of(outcome: Outcome, run: str = "run") -> list[int]:
     ]
 
 
-@story("Graphs of TU Dortmund", given=given.text_of_graphs)
+@story("Graphs of TU Dortmund", given=lambda folder: write_text(folder / "tu", count=60))
 def _(outcome: Outcome) -> None:
     result = outcome.result()
     assert (result["task"], result["graphs"]) == ("graph", 60)
@@ -208,7 +210,7 @@ def _(outcome: Outcome) -> None:
     assert result["metrics"]["train"]["accuracy"] > 0.6  # the larger class has 0.596 of the graphs
 
 
-@story("Missing links", given=given.links)
+@story("Missing links", given=lambda folder: write_ddi(folder / "ddi" / "ogbl_ddi.npz"))
 def _(outcome: Outcome) -> None:
     result = outcome.result()
     assert (result["task"], result["nodes"]) == ("link", 60)
@@ -489,7 +491,7 @@ def _(outcome: Outcome) -> None:
     assert json.loads((outcome.folder / "trace.json").read_text())["traceEvents"]
 
 
-@story("Measure my matrix, and report it", given=given.matrix, warns=True)
+@story("Measure my matrix, and report it", given=lambda folder: write_mtx(folder / "graph.mtx"), warns=True)
 def _(outcome: Outcome) -> None:
     assert outcome.errors.startswith("graph.mtx: 60 x 60, ")  # what is measured just now
     page = (outcome.folder / "report.html").read_text()

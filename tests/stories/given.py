@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.own_graphs import NAMES, NODES, arrays, tensors, write_mtx, write_table
-from tests.train.test_task_link import write_ddi
-from tests.tu_files import write_text
+from tests.own_graphs import NAMES, NODES, tensors, write_table
 
 Table = dict[str, list[Any]]
 
@@ -74,21 +72,12 @@ def loads(folder: Path) -> None:
     write_papers(folder / "loads", column)
 
 
-def archive(folder: Path) -> None:
-    np.savez(folder / "graph.npz", **arrays())
-
-
 def pyg_file(folder: Path) -> None:
-
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of torch, in the import of PyG
         from torch_geometric.data import Data
 
     torch.save(Data(**tensors()), folder / "graph.pt")
-
-
-def matrix(folder: Path) -> None:
-    write_mtx(folder / "graph.mtx")
 
 
 def dgl_file(folder: Path) -> None:
@@ -99,11 +88,3 @@ def dgl_file(folder: Path) -> None:
     graph = dgl.graph(tuple(made["edge_index"]), num_nodes=NODES)
     graph.ndata["feat"], graph.ndata["label"] = made["x"], made["y"]
     dgl.save_graphs(str(folder / "graph.bin"), [graph])
-
-
-def text_of_graphs(folder: Path) -> None:
-    write_text(folder / "tu", count=60)
-
-
-def links(folder: Path) -> None:
-    write_ddi(folder / "ddi" / "ogbl_ddi.npz")
