@@ -34,10 +34,7 @@ from gnnsparse.formats.csr import check_range
 from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "load_published", "read_benchmark", "read_heterophilous", "read_ogb", "read_planetoid",
-    "read_reddit", "read_saint", "register_published",
-]  # fmt: skip
+__all__ = ["register_published"]
 
 #: Validation nodes of Planetoid's split, which follow the training nodes.
 _PLANETOID_VAL = 500
