@@ -16,21 +16,15 @@ from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sampling.draws import (
     Drawn,
     LayerDraw,
+    Neighbourhood,
     Numbering,
     draw_edges,
     launch,
-    queue_draws,
     refuse_repeat,
 )
-from gnnsparse.sampling.neighbourhood import Neighbourhood
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble, inverse
-
-__all__ = [
-    "ROW_LIMIT", "Block", "BlockArrays", "BlockPlans", "arrange", "draw_at_once", "draw_in_turn",
-    "make_block", "plan_blocks", "prepare_block",
-]  # fmt: skip
 
 #: Edges of a layer for which there may be room at once. Of more the number is waited for, which takes less
 #: time than the memory would be worth.
@@ -41,66 +35,39 @@ _EDGES, _SOURCES, _DISTINCT, _LONGEST = range(4)
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer of a sample.
+    """A layer of a sample."""
 
-    Attributes:
-        targets: int32 [rows], the nodes whose neighbours were drawn.
-        drawn: the edges.
-        sources: int32 [sources], the node of each number.
-        numbers: int32 [edges], the number of the source of each edge.
-        longest: numbers of edges that no row and no source exceeds; None: they are not known.
-    """
-
-    targets: torch.Tensor
+    targets: torch.Tensor  # int32 [rows], the nodes whose neighbours were drawn
     drawn: Drawn
-    sources: torch.Tensor
-    numbers: torch.Tensor
-    longest: tuple[int, int] | None = None
+    sources: torch.Tensor  # int32 [sources], the node of each number
+    numbers: torch.Tensor  # int32 [edges], the number of the source of each edge
+    longest: tuple[int, int] | None = None  # numbers of edges that no row and no source exceeds, if known
 
 
 def draw_in_turn(
-    graph: Neighbourhood,
-    numbering: Numbering,
-    seeds: torch.Tensor,
-    draws: Sequence[LayerDraw],
-    *,
-    square: bool,
+    graph: Neighbourhood, numbering: Numbering, seeds: torch.Tensor, draws: Sequence[LayerDraw]
 ) -> list[Layer]:
     """Draw the layers of a sample. On a GPU the host waits several times for each.
 
-    Args:
-        graph: what is drawn from.
-        numbering: numbers its nodes.
-        seeds: int32 [seeds], different nodes; a repeated one is a ValueError.
-        draws: what is drawn for each layer.
-        square: whether targets are sources, too.
+    The seeds are int32 [seeds], of which a repeated one is a ValueError.
     """
     layers, targets = [], seeds
     for layer in draws:
-        drawn = draw_edges(graph.csr, targets, layer, graph.weights, graph.running)
-        sources, numbers = numbering.number(targets if square else targets[:0], drawn.nodes)
+        drawn = draw_edges(graph, targets, layer)
+        sources, numbers = numbering.number(targets if graph.is_square else targets[:0], drawn.nodes)
         layers.append(Layer(targets, drawn, sources, numbers))
         targets = sources
     return layers
 
 
 def draw_at_once(
-    graph: Neighbourhood,
-    numbering: Numbering,
-    seeds: torch.Tensor,
-    draws: Sequence[LayerDraw],
-    *,
-    square: bool,
+    graph: Neighbourhood, numbering: Numbering, seeds: torch.Tensor, draws: Sequence[LayerDraw]
 ) -> list[Layer] | None:
-    """Draw the layers of a sample on a GPU, into arrays that have room for the most that can be drawn.
+    """Draw what `draw_in_turn` draws on a GPU, into arrays that have room for the most that can be drawn.
 
-    The kernels of a layer read from the GPU's memory how much the layer before has drawn. The host waits
-    once, at the end, for the sizes of all layers. The arguments are those of `draw_in_turn`, but seeds may be
-    int64, and one out of range is a ValueError.
-
-    Returns:
-        The layers, those that `draw_in_turn` draws; None: there are no seeds, a row may have any number of
-        edges, or there would be too many.
+    The kernels of a layer read from the GPU's memory how much the layer before has drawn; the host waits
+    once, for the sizes of all. Seeds may be int64, and one out of range is a ValueError. The result is None
+    if there are no seeds, a row may have any number of edges, or there would be too many.
     """
     nodes = graph.csr.rows
     if seeds.numel() == 0 or nodes == 0 or not _has_room(seeds.numel(), graph.csr.cols, draws):
@@ -112,12 +79,12 @@ def draw_at_once(
     targets, used, layers = targets.to(torch.int32), None, []
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            layers.append(_draw_layer(graph, place, targets, used, layer, sizes[number], square))
+            layers.append(_draw_layer(graph, place, targets, used, layer, sizes[number]))
             targets, used = layers[-1].sources, sizes[number, _SOURCES : _SOURCES + 1]
         found = path().read(sizes.view(-1))
     if found[-4]:
         check_range("seeds", seeds, nodes, "the number of nodes")
-    if square and found[_DISTINCT] != seeds.numel():
+    if graph.is_square and found[_DISTINCT] != seeds.numel():
         refuse_repeat(seeds)
     used_layers, rows = [], seeds.numel()
     for number, made in enumerate(layers):
@@ -128,7 +95,6 @@ def draw_at_once(
 
 
 def _has_room(rows: int, columns: int, draws: Sequence[LayerDraw]) -> bool:
-    """Return whether the most edges that can be drawn for some rows are few enough in each layer."""
     for layer in draws:
         if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
             return False
@@ -143,17 +109,13 @@ def _draw_layer(
     used: torch.Tensor | None,
     layer: LayerDraw,
     sizes: torch.Tensor,
-    square: bool,
 ) -> Layer:
-    """Queue the kernels of a layer, which write its sizes, into arrays with room for the most edges.
-
-    `place` is that of the numbering, and `used`, int32 [1], says how many targets there are; None: all.
-    """
+    """Queue the kernels of a layer; `used`, int32 [1], says how many targets there are; None: all."""
     device = targets.device
-    drawn = queue_draws(graph.csr, targets, used, layer, graph.weights, graph.running)
+    drawn = draw_edges(graph, targets, layer, used, waits=False)
     indptr, nodes = drawn.indptr, drawn.nodes
     numbers = torch.empty_like(nodes)
-    first_targets, first_used = (targets, used) if square else (targets[:0], None)
+    first_targets, first_used = (targets, used) if graph.is_square else (targets[:0], None)
     rank = torch.empty(first_targets.numel() + nodes.numel(), dtype=torch.int32, device=device)
     launch(device, "cuda_mark_first", first_targets, nodes, place, rank, first_used, indptr)
     rank.cumsum_(0)
@@ -168,7 +130,6 @@ def _draw_layer(
 
 
 def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) -> Layer:
-    """Return the part of a layer's arrays that is used."""
     count, drawn = sizes[_EDGES], layer.drawn
     copies = None if drawn.copies is None else drawn.copies[:count]
     return Layer(
@@ -196,9 +157,8 @@ def _rounded(count: int) -> int:
 class BlockPlans:
     """Chooses the plans of blocks on a GPU, as the attribute `tuner` of their KernelCaches.
 
-    The blocks of a layer differ little from step to step. A plan is chosen for sizes that are rounded, so
-    that few are, and depends on the block alone: not on blocks that were there before, and a resumed run has
-    the plans of one that was not interrupted.
+    A plan is chosen for rounded sizes, so that few are, and depends on the block alone, not on those before:
+    a resumed run has the plans of one that was not interrupted.
     """
 
     def __init__(self) -> None:
@@ -249,39 +209,24 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class BlockArrays:
-    """The arrays of a block, of which an operand is made, or which are copied to where one has its own.
+    """The arrays of a block, of which an operand is made, or which are copied to where one has its own."""
 
-    Attributes:
-        targets: int32 [targets], the node of each row.
-        sources: int32 [sources], the node of each column.
-        csr: the structure, [targets, sources].
-        transposed: the structure of the transpose.
-        index: for each nonzero of the transpose its index in `csr`, int32 or int64 [nnz].
-        values: float32 [nnz], the weights of the edges, or None.
-        row_scale: float32 [targets], factors of the rows, or None.
-        edge_ids: see Block.
-        longest: numbers of nonzeros that no row and no column exceeds; None: not known.
-    """
-
-    targets: torch.Tensor
-    sources: torch.Tensor
-    csr: Csr
+    targets: torch.Tensor  # int32 [targets], the node of each row
+    sources: torch.Tensor  # int32 [sources], the node of each column
+    csr: Csr  # the structure, [targets, sources]
     transposed: Csr
-    index: torch.Tensor
-    values: torch.Tensor | None = None
-    row_scale: torch.Tensor | None = None
-    edge_ids: torch.Tensor | None = None
-    longest: tuple[int, int] | None = None
+    index: torch.Tensor  # for each nonzero of the transpose its index in `csr`, int32 or int64 [nnz]
+    values: torch.Tensor | None = None  # float32 [nnz], the weights of the edges
+    row_scale: torch.Tensor | None = None  # float32 [targets], factors of the rows
+    edge_ids: torch.Tensor | None = None  # see Block
+    longest: tuple[int, int] | None = None  # numbers of nonzeros that no row and no column exceeds, if known
 
 
 def arrange(graph: Neighbourhood, layer: Layer, *, keep_edge_ids: bool) -> BlockArrays:
-    """Make the arrays of a block of edges that were drawn.
-
-    The edges of a row are in the order in which they were drawn. Transposing counts them by column; what is
-    transposed twice has ascending columns in every row, without any comparison.
-    """
+    """Make the arrays of a block of edges that were drawn."""
     drawn, sources = layer.drawn, layer.sources
     values, row_scale = graph.weigh(layer.targets, drawn)
+    # What is transposed twice has ascending columns in every row, without any comparison.
     transposed, first = Csr(drawn.indptr, layer.numbers, sources.numel()).transpose()
     csr, second = transposed.transpose()
     edge_ids = None
@@ -319,9 +264,8 @@ def plan_blocks(
 ) -> None:
     """Ready the products of blocks on a GPU, so that the host does not wait for it in a step.
 
-    It waits here, once, if the lengths of rows are not known; and more often for each block with rows that
-    have to be divided. `longest` has for each block numbers of nonzeros that no row and no column exceeds;
-    None: not known.
+    It waits here, once, if `longest` does not say for each block how many nonzeros no row and no column
+    exceeds; and more often for each block with rows that have to be divided.
     """
     unknown = [
         kernels.csr.degrees.max() if kernels.csr.rows else kernels.csr.indptr[0]

@@ -1,4 +1,4 @@
-"""The native operations of sampling, on a CPU or a GPU: drawing edges, numbering nodes, drawing negatives.
+"""What a sampler draws from, and how: edges and their weights, numbers of nodes, negatives, on CPU and GPU.
 
 What is drawn depends on the seed, the step, the layer and the node alone. All random words are Philox's at a
 counter of these (native/include/gnnsparse/sampling.h), so that every device and every number of threads draws
@@ -17,13 +17,10 @@ import torch
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import Csr
+from gnnsparse.preprocess.normalize import normalize
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import ForkLock
-
-__all__ = [
-    "Drawn", "LayerDraw", "Numbering", "Rule", "draw_edges", "draw_negatives", "launch", "queue_draws",
-    "refuse_repeat", "running_sums",
-]  # fmt: skip
+from gnnsparse.sparse.graph import SparseGraph, merge_values, value_tensor
 
 _NO_PLACE = 2**31 - 1
 
@@ -36,17 +33,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class LayerDraw:
-    """What is drawn for a layer.
-
-    Attributes:
-        draw: for the native functions.
-        fanout: the fan-out in it.
-        loops: 1 if each row begins with an edge from its own node, else 0.
-    """
+    """What is drawn for a layer."""
 
     draw: _native.SampleDraw
     fanout: int
-    loops: int
+    loops: int  # 1 if each row begins with an edge from its own node, else 0
 
     @property
     def row_edges(self) -> int | None:
@@ -56,119 +47,231 @@ class LayerDraw:
 
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """The edges that were drawn, row by row.
+    """The edges that were drawn, row by row."""
 
-    Attributes:
-        indptr: int64 [rows + 1], where the edges of each row begin.
-        nodes: int32 [edges], the source of each edge.
-        edges: int64 [edges], its nonzero in the matrix; -1: a self-loop that was added.
-        copies: float32 [edges], how often it was drawn; None: once.
-    """
-
-    indptr: torch.Tensor
-    nodes: torch.Tensor
-    edges: torch.Tensor
-    copies: torch.Tensor | None
+    indptr: torch.Tensor  # int64 [rows + 1], where the edges of each row begin
+    nodes: torch.Tensor  # int32 [edges], the source of each edge
+    edges: torch.Tensor  # int64 [edges], its nonzero in the matrix; -1: a self-loop that was added
+    copies: torch.Tensor | None  # float32 [edges], how often it was drawn; None: once
 
 
 def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
-    """Return the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz].
-
-    They are computed on the CPU, in the order of the edges, and moved to the device of the weights.
-    """
+    """Return the sums of weights, float32 [nnz], from each row's first edge on, float64 [nnz]."""
     host = csr.to(torch.device("cpu"))
     running = torch.empty(csr.nnz, dtype=torch.float64, device="cpu")
     _native.running_sums(host.view, weights.cpu(), running, torch.get_num_threads())
     return running.to(weights.device)
 
 
-def _arguments(
-    csr: Csr,
-    targets: torch.Tensor,
-    layer: LayerDraw,
-    weights: torch.Tensor | None,
-    running: torch.Tensor | None,
-) -> tuple[_native.SampleGraph, _native.SampleDraw, torch.Tensor, _native.SampleDrawn]:
-    """Return what the functions that draw and gather edges take first; the last of it is what is drawn."""
-    device, draw = csr.device, layer.draw
-    slots = targets.numel() * layer.fanout if draw.draws_first else 0
-    places, copies = (
-        torch.empty(count, dtype=torch.int32, device=device)
-        for count in (slots, slots if draw.replaces else 0)
-    )
-    keys = torch.empty(0 if weights is None else slots, dtype=torch.float64, device=device)
-    graph, drawn = _native.SampleGraph(csr.view, weights, running), _native.SampleDrawn(places, copies, keys)
-    return graph, draw, targets, drawn
+#: The weights of a block's edges: float32 [nnz], in the order in which edges were drawn, and factors of the
+#: rows, float32 [rows]; None: 1 each.
+Weights = tuple[torch.Tensor | None, torch.Tensor | None]
 
 
-def _room_for(count: int, indptr: torch.Tensor, layer: LayerDraw) -> Drawn:
-    """Return arrays for `count` edges, whose rows begin at `indptr`."""
-    device = indptr.device
-    nodes = torch.empty(count, dtype=torch.int32, device=device)
-    edges = torch.empty(count, dtype=torch.int64, device=device)
-    copies = torch.empty(count, dtype=torch.float32, device=device) if layer.draw.replaces else None
-    return Drawn(indptr, nodes, edges, copies)
+@dataclass(frozen=True, eq=False)
+class Neighbourhood:
+    """A graph to draw from."""
+
+    csr: Csr  # the edges, [targets, sources]; with "gcn" without self-loops, which are added to drawn rows
+    normalization: str | None = None  # "mean" or "gcn"
+    values: torch.Tensor | None = None  # float32 [nnz], the weights, normalised with "gcn"; None: 1 each
+    scale: torch.Tensor | None = None  # float32 [nodes] of a graph without weights, with "gcn": D^-1/2
+    loops: torch.Tensor | None = None  # float32 [nodes], the normalised weights of self-loops, with "gcn"
+    nnz_index: torch.Tensor | None = None  # int64 [nnz], nonzeros of the given graph; None: the same
+    #: For each nonzero of the given graph the first edge that was merged into it; None: nonzero e is edge e.
+    edge_of_nonzero: torch.Tensor | None = None
+    weights: torch.Tensor | None = None  # float32 [nnz], by which edges are drawn
+    running: torch.Tensor | None = None  # float64 [nnz], see `running_sums`, for draws with replacement
+
+    @classmethod
+    def make(
+        cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
+    ) -> Neighbourhood:
+        """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] in the order given."""
+        csr, values, scale, loops, nnz_index = graph.csr, graph.values, None, None, None
+        if normalization == "gcn":
+            csr, values, scale, loops, nnz_index = _without_loops(graph)
+        drawn_by = None if weights is None else _edge_weights(graph, weights)
+        if drawn_by is not None and graph.nnz_index_of_edge is not None:
+            drawn_by = merge_values(drawn_by, graph.nnz_index_of_edge, graph.nnz)
+        if drawn_by is not None and nnz_index is not None:
+            drawn_by = drawn_by[nnz_index]
+        running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
+        return cls(
+            csr, normalization, values, scale, loops, nnz_index, _first_edges(graph), drawn_by, running
+        )
+
+    @classmethod
+    def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
+        """Make the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
+
+        The edges of a row are sorted by their sources, and those of a source as they were given.
+        """
+        drawn_by = None if weights is None else _edge_weights(graph, weights)
+        nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
+        if nonzeros is not None:
+            order = torch.argsort(nonzeros, stable=True)
+            copies = torch.bincount(nonzeros.long(), minlength=graph.nnz)
+            first = torch.nn.functional.pad(copies.cumsum(0), (1, 0))
+            csr = Csr(first[csr.indptr], csr.indices.repeat_interleave(copies), csr.cols)
+            drawn_by = None if drawn_by is None else drawn_by[order]
+        running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
+        return cls(csr, edge_of_nonzero=order, weights=drawn_by, running=running)
+
+    @property
+    def is_square(self) -> bool:
+        """Whether targets are sources, too."""
+        return self.csr.rows == self.csr.cols
+
+    def edge_ids(self, edges: torch.Tensor) -> torch.Tensor:
+        """Return the numbers of the edges given of nonzeros of `csr`, int64 [n]; -1 stays -1."""
+        for table in (self.nnz_index, self.edge_of_nonzero):
+            if table is not None:
+                if table.numel() == 0:  # all edges are self-loops that were added
+                    return edges
+                edges = torch.where(edges < 0, -1, table[edges.clamp(min=0)])
+        return edges
+
+    def weigh(self, targets: torch.Tensor, drawn: Drawn) -> Weights:
+        """Compute the weights of the edges that were drawn of target rows, int32 [rows].
+
+        A sum has the given weights, times how often an edge was drawn. A mean is over what was drawn. With
+        "gcn" the edges have the weights that they have in the whole graph, those of neighbours times the
+        number of neighbours over the number of draws, so that a sum over neighbours that are drawn uniformly
+        is that over all neighbours in expectation; the self-loop keeps its own.
+        """
+        if self.normalization == "gcn":
+            return self._gcn_weights(targets, drawn), None
+        values = None if self.values is None else self.values[drawn.edges]
+        if drawn.copies is not None:
+            values = drawn.copies if values is None else values * drawn.copies
+        if self.normalization is None:
+            return values, None
+        counts = drawn.indptr.diff()
+        if values is None:
+            # Whatever an empty row has is multiplied by a sum of nothing.
+            return None, counts.clamp_(min=1).reciprocal().float()
+        sums = _row_sums(values, counts)
+        factor = torch.where(sums == 0, 0.0, 1.0 / sums)
+        return (values.double() * _by_edge(factor, counts, values)).float(), None
+
+    def _gcn_weights(self, targets: torch.Tensor, drawn: Drawn) -> torch.Tensor:
+        assert self.loops is not None
+        rows, counts = targets.long(), drawn.indptr.diff()
+        is_loop = drawn.edges < 0
+        at = drawn.edges.clamp(min=0)
+        copies = drawn.copies
+        taken = counts - 1 if copies is None else _row_sums(copies, counts) - 1
+        degrees = self.csr.indptr[rows + 1] - self.csr.indptr[rows]
+        factor = (degrees / taken.clamp(min=1)).float()
+        if self.scale is not None:
+            values = _by_edge(self.scale[rows] * factor, counts, drawn.nodes) * self.scale[drawn.nodes.long()]
+        else:
+            assert self.values is not None
+            # A graph without edges but self-loops has no weights to index.
+            own = self.values[at] if self.csr.nnz else self.values.new_zeros(at.numel())
+            values = own * _by_edge(factor, counts, drawn.nodes)
+        if copies is not None:
+            values = values * copies
+        return torch.where(is_loop, self.loops[drawn.nodes.long()], values)
+
+
+def _without_loops(
+    graph: SparseGraph,
+) -> tuple[Csr, torch.Tensor | None, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
+    """Return csr, values, scale, loops and nnz_index of a Neighbourhood with "gcn"."""
+    if graph.values is None and graph.num_rows == graph.num_cols and graph.csr.count_near(0) == 0:
+        # Nothing of the size of the edges is made: they may be those of a file that is memory-mapped.
+        factors = (graph.csr.degrees + 1).double().rsqrt().float()
+        return graph.csr, None, factors, factors * factors, None
+    weighted = normalize(graph, "gcn")
+    whole = weighted.graph
+    rows = whole.csr.row_index()
+    apart = rows != whole.csr.indices
+    values, scale = whole.values, weighted.row_scale
+    loops = scale * scale if scale is not None else values[~apart]  # type: ignore[index]
+    values = None if values is None else values[apart]
+    if whole.nnz - graph.nnz == graph.num_rows:  # it had no self-loops
+        return graph.csr, values, scale, loops, None
+    nodes = torch.arange(graph.num_rows + 1, dtype=torch.int64, device=graph.device)
+    csr = Csr(whole.csr.indptr - nodes, whole.csr.indices[apart], graph.num_cols)
+    own = (graph.csr.row_index() != graph.csr.indices).nonzero().flatten()
+    return csr, values, scale, loops, own
+
+
+def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
+    """Return the weights by which edges are drawn, float32 [edges], numbers of 0 or more, else raise."""
+    given = value_tensor("weights", weights, graph.num_edges, graph.device)
+    if given.numel() and float(given.min()) < 0:
+        at = int((given < 0).nonzero()[0])
+        bad_value("weights", f"element {at} is {float(given[at])}; accepted: numbers of 0 or more")
+    return given
+
+
+def _first_edges(graph: SparseGraph) -> torch.Tensor | None:
+    nonzeros = graph.nnz_index_of_edge
+    if nonzeros is None:
+        return None
+    edges = torch.arange(nonzeros.numel(), dtype=torch.int64, device=graph.device)
+    found = torch.full((graph.nnz,), nonzeros.numel(), dtype=torch.int64, device=graph.device)
+    return found.scatter_reduce(0, nonzeros.long(), edges, "amin")
+
+
+def _row_sums(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Sum the values of each row, float64 [rows]."""
+    if values.numel() == 0:  # segment_reduce refuses an empty tensor
+        return torch.zeros(counts.numel(), dtype=torch.float64, device=values.device)
+    # Not its checks, for which the host would wait for a GPU.
+    return torch.segment_reduce(values.double(), "sum", lengths=counts, initial=0.0, unsafe=True)
+
+
+def _by_edge(of_row: torch.Tensor, counts: torch.Tensor, edges: torch.Tensor) -> torch.Tensor:
+    return torch.repeat_interleave(of_row, counts, output_size=edges.numel())
 
 
 def draw_edges(
-    csr: Csr,
+    graph: Neighbourhood,
     targets: torch.Tensor,
     layer: LayerDraw,
-    weights: torch.Tensor | None = None,
-    running: torch.Tensor | None = None,
+    used: torch.Tensor | None = None,
+    *,
+    waits: bool = True,
 ) -> Drawn:
-    """Draw edges of some rows. On a GPU the host waits for the current stream once, to learn their number.
+    """Draw edges of rows, int32 [rows]. On a GPU the host waits once, to learn their number.
 
-    Args:
-        csr: the matrix, [targets, sources].
-        targets: int32 [rows], the rows.
-        layer: what is drawn.
-        weights: float32 [nnz], for WEIGHTED.
-        running: what `running_sums` returned, for WEIGHTED_REPLACED.
+    If it is not to wait, the arrays have room for the most edges, and `used`, int32 [1], says for how many of
+    the rows they are drawn; None: for all.
     """
-    device, rows, threads = csr.device, targets.numel(), torch.get_num_threads()
-    given = _arguments(csr, targets, layer, weights, running)
-    on_gpu = path().takes(device)
+    device, draw, rows = graph.csr.device, layer.draw, targets.numel()
+    slots = rows * layer.fanout if draw.draws_first else 0
+    given = (
+        _native.SampleGraph(graph.csr.view, graph.weights, graph.running), draw, targets,
+        _native.SampleDrawn(
+            torch.empty(slots, dtype=torch.int32, device=device),
+            torch.empty(slots if draw.replaces else 0, dtype=torch.int32, device=device),
+            torch.empty(0 if graph.weights is None else slots, dtype=torch.float64, device=device),
+        ),
+    )  # fmt: skip
+    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
+    on_gpu, threads = path().takes(device), torch.get_num_threads()
     if on_gpu:
-        counts = torch.empty(rows, dtype=torch.int64, device=device)
-        launch(device, "cuda_draw_neighbors", *given, counts, None)
-        indptr = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        counts = indptr[1:]
+        launch(device, "cuda_draw_neighbors", *given, counts, used)
+        counts.cumsum_(0)
     else:
-        indptr = torch.empty(rows + 1, dtype=torch.int64, device=device)
         _native.draw_neighbors(*given, indptr, threads)
-    (total,) = path().read(indptr[-1:])
-    drawn = _room_for(total, indptr, layer)
+    (total,) = path().read(indptr[-1:]) if waits else (rows * (layer.row_edges or 0),)
+    drawn = Drawn(
+        indptr,
+        torch.empty(total, dtype=torch.int32, device=device),
+        torch.empty(total, dtype=torch.int64, device=device),
+        torch.empty(total, dtype=torch.float32, device=device) if draw.replaces else None,
+    )
     arrays = drawn.indptr, drawn.nodes, drawn.edges, drawn.copies
     if on_gpu:
-        launch(device, "cuda_gather_neighbors", *given, *arrays, None)
+        launch(device, "cuda_gather_neighbors", *given, *arrays, used)
     else:
         _native.gather_neighbors(*given, *arrays, threads)
-    return drawn
-
-
-def queue_draws(
-    csr: Csr,
-    targets: torch.Tensor,
-    used: torch.Tensor | None,
-    layer: LayerDraw,
-    weights: torch.Tensor | None,
-    running: torch.Tensor | None,
-) -> Drawn:
-    """Draw what `draw_edges` draws on a GPU, into arrays with room for the most edges, without a wait.
-
-    `used`, int32 [1], says how many of the targets there are; None: all.
-    """
-    assert layer.row_edges is not None
-    device, rows = csr.device, targets.numel()
-    given = _arguments(csr, targets, layer, weights, running)
-    indptr = torch.zeros(rows + 1, dtype=torch.int64, device=device)
-    counts = indptr[1:]
-    launch(device, "cuda_draw_neighbors", *given, counts, used)
-    counts.cumsum_(0)
-    drawn = _room_for(rows * layer.row_edges, indptr, layer)
-    launch(
-        device, "cuda_gather_neighbors", *given, indptr, drawn.nodes, drawn.edges, drawn.copies, used
-    )  # fmt: skip
     return drawn
 
 
@@ -179,10 +282,9 @@ def launch(device: torch.device, name: str, *arguments: Any) -> None:
 
 
 class Numbering:
-    """Numbers nodes in the order of their first appearance, by 4 bytes for each of all nodes.
+    """Numbers nodes in the order of first appearance, by 4 bytes for each; threads wait for one another.
 
-    It may be used from several threads, which wait for one another. `place`, int32 [nodes], is between calls
-    the same for all nodes; `using_places` says who may use it.
+    `place`, int32 [nodes], is between calls the same for all nodes; `using_places` says who may use it.
     """
 
     def __init__(self, nodes: int, device: torch.device) -> None:
@@ -196,14 +298,12 @@ class Numbering:
     def using_places(self) -> Iterator[torch.Tensor]:
         """Give `place` to one thread at a time, in a `with` block.
 
-        The block has to free the places that it takes, and on a GPU to wait for its kernels. If it raises an
-        error between taking and freeing places, such as that memory is used up, all places are freed here:
-        the next nodes would get the numbers of these ones.
+        The block has to free the places that it takes, and on a GPU to wait for its kernels.
         """
         with self._lock:
             try:
                 yield self.place
-            except BaseException:
+            except BaseException:  # or the next nodes would get the numbers of these ones
                 self.place.fill_(_NO_PLACE)
                 if path().takes(self.place.device):
                     path().finish(self.place.device)
@@ -212,11 +312,8 @@ class Numbering:
     def number(self, targets: torch.Tensor, nodes: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Number the targets, int32 [rows], and behind them the nodes, int32 [edges], that are no target.
 
-        On a GPU the host waits for the current stream once, to learn how many numbers there are. A target
-        that is repeated is a ValueError.
-
-        Returns:
-            The node of each number, int32 [numbers], and the number of each of `nodes`, int32 [edges].
+        A target that is repeated is a ValueError. The result is the node of each number, int32 [numbers], for
+        whose count the host waits for a GPU once, and the number of each of `nodes`, int32 [edges].
         """
         numbers = torch.empty_like(nodes)
         with self.using_places() as place:
@@ -233,7 +330,6 @@ class Numbering:
 def _number_on_gpu(
     targets: torch.Tensor, nodes: torch.Tensor, place: torch.Tensor, numbers: torch.Tensor
 ) -> torch.Tensor:
-    """Number nodes by kernels, which take places and free them; see `Numbering.number`."""
     device, rows = nodes.device, targets.numel()
     first = torch.empty(rows + nodes.numel(), dtype=torch.int32, device=device)
     if first.numel() == 0:
@@ -262,11 +358,7 @@ def refuse_repeat(seeds: torch.Tensor) -> None:
 
 
 def draw_negatives(csr: Csr, draw: _native.SampleDraw, count: int) -> torch.Tensor:
-    """Draw pairs of nodes without an edge, uniformly and with replacement, by a seed and a step.
-
-    Returns:
-        int64 [count, 2], a source and a target each; two different nodes if the matrix is square.
-    """
+    """Draw sources and targets without an edge, int64 [count, 2]; different ones if the matrix is square."""
     device = csr.device
     pairs = torch.empty(count, 2, dtype=torch.int64, device=device)
     if count == 0:

@@ -15,8 +15,6 @@ from gnnsparse.errors import available_memory, bad_type, bad_value, check_choice
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import Streams
 
-__all__ = ["FEATURE_DTYPES", "PLACEMENTS", "Choice", "FeatureStore", "Room", "cached_rows", "choose"]
-
 #: Values of the argument `placement`.
 PLACEMENTS = ("auto", "device", "pinned", "host")
 
@@ -42,7 +40,6 @@ class Choice(NamedTuple):
 
 
 def _size(count: int) -> str:
-    """Return a number of bytes as text."""
     for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if count >= scale:
             return f"{count / scale:.1f} {unit}"
@@ -50,10 +47,7 @@ def _size(count: int) -> str:
 
 
 def choose(rows: int, row_bytes: int, room: Room, *, in_file: bool) -> Choice:
-    """Choose a placement: the fastest one that leaves room for the rest.
-
-    `in_file` says that the features are in a file, so that the host's memory does not hold them yet.
-    """
+    """Choose the fastest placement that leaves room for the rest, of features in memory or `in_file`."""
     needed = rows * row_bytes
     what = f"{rows} rows of {row_bytes} bytes, {_size(needed)},"
     if room.device is None:
@@ -135,7 +129,6 @@ class _RowFormat:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype that rows come out in."""
         return FEATURE_DTYPES[self.name]
 
     @property
@@ -144,14 +137,12 @@ class _RowFormat:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row."""
         if self.name != "fp8":
             return self.features * self.dtype.itemsize
         return -(-(self._scale_at + 4) // _VECTOR) * _VECTOR
 
     @property
     def rows_at_a_time(self) -> int:
-        """How many rows should be converted at a time."""
         return max(1, _PART_BYTES // (4 * self.features))
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
@@ -290,7 +281,6 @@ class FeatureStore:
         return found
 
     def _copy_most_used(self, uses: torch.Tensor, count: int) -> None:
-        """Copy the rows that are used most to the GPU."""
         assert self._rows is not None
         if count == 0:
             return
@@ -355,9 +345,8 @@ class FeatureStore:
         if not path().takes(self.device):
             return self._source.index_select(0, rows).to(self.dtype)
         # torch keeps pinned memory that is freed until the copy from it is done.
-        shape = rows.numel(), self.shape[1]
         staged = path().pinned_memory(rows.numel() * self.shape[1] * self._source.dtype.itemsize)
-        into = staged.view(self._source.dtype).view(shape)
+        into = staged.view(self._source.dtype).view(rows.numel(), self.shape[1])
         torch.index_select(self._source, 0, rows.cpu(), out=into)
         return into.to(self.device, non_blocking=True).to(self.dtype)
 

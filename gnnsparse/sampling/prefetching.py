@@ -17,8 +17,6 @@ from gnnsparse.errors import check_integer
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import tensors_of
 
-__all__ = ["prefetch"]
-
 _T = TypeVar("_T")
 _END = object()
 

@@ -28,13 +28,10 @@ from gnnsparse.sampling.blocks import (
     make_block,
     plan_blocks,
 )
-from gnnsparse.sampling.draws import LayerDraw, Numbering, Rule, draw_edges, draw_negatives
-from gnnsparse.sampling.neighbourhood import Neighbourhood
+from gnnsparse.sampling.draws import LayerDraw, Neighbourhood, Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sparse.graph import SparseGraph, index_tensor
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
-
-__all__ = ["METHODS", "LinkSample", "NeighborSampler", "Sample", "Subgraph", "check_fanouts"]
 
 _MOST_FANOUT = 2**31 - 1
 
@@ -170,6 +167,8 @@ class NeighborSampler:
     Attributes:
         fanouts: the fan-outs.
         num_nodes: the number of nodes that can be seeds, the rows of the matrix.
+        precision: precision of the operands.
+        normalization: how the weights of blocks are made, the argument `values`.
 
     Raises:
         TypeError: an argument is of another type.
@@ -197,7 +196,7 @@ class NeighborSampler:
         self._method = check_choice("method", method, METHODS)
         self._replace = check_flag("replace", replace)
         self._check_options(values, weights)
-        self._precision = Precision.parse(precision)
+        self.precision, self.normalization = Precision.parse(precision), values
         self._seed = check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1", _MOST_SEED)
         self._keep_edge_ids = check_flag("keep_edge_ids", keep_edge_ids)
         device = None if device is None else device_of("device", device)
@@ -211,7 +210,6 @@ class NeighborSampler:
         self._graph = Neighbourhood.make(given, values, weights, replace=self._replace)
         self._repeating = (given, weights) if given.nnz < given.num_edges else None
         self._links = given.csr
-        self._square = given.num_rows == given.num_cols
         self.num_nodes = given.num_rows
         self._numbering = Numbering(given.num_cols, given.device)
         self._plans, self._streams = BlockPlans(), Streams(given.device)
@@ -228,10 +226,8 @@ class NeighborSampler:
         if self._replace and self._method == "labor":
             bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
         if values == "gcn" and self._method == "weighted":
-            problem = (
-                "got 'gcn' with method='weighted', whose draws have no weights that keep its expectation"
-            )
-            bad_value("values", f"{problem}; accepted: None, mean")
+            problem = "'gcn' with method='weighted', whose draws have no weights that keep its expectation"
+            bad_value("values", f"got {problem}; accepted: None, mean")
 
     @cached_property
     def _of_edges(self) -> Neighbourhood:
@@ -269,8 +265,8 @@ class NeighborSampler:
             TypeError: an argument is of another type or dtype.
             ValueError: an argument is out of range, on another device, or a seed is repeated.
         """
-        given = self._here("seeds", index_tensor("seeds", seeds))
-        return Sample(self._blocks(self._arrays(given, self._step(step), "seeds")), given.long())
+        given = index_tensor("seeds", seeds)
+        return Sample(self._blocks(self.draw(given, step)), given.long())
 
     @runs_outside
     def draw(self, seeds: Any, step: int = 0) -> tuple[BlockArrays, ...]:
@@ -289,21 +285,11 @@ class NeighborSampler:
         return [block.adj for block in self._blocks(tuple(arrays))]
 
     @property
-    def precision(self) -> Precision:
-        """Precision of the operands."""
-        return self._precision
-
-    @property
-    def normalization(self) -> str | None:
-        """How the weights of blocks are made, the argument `values`."""
-        return self._graph.normalization
-
-    @property
     def most_edges(self) -> list[tuple[int, int]]:
         """For each block, in the order in which layers run: numbers of nonzeros that no row and no column
         exceeds, whatever is drawn. On a GPU the host waits for them.
         """
-        csr, loops = self._graph.csr, int(self._graph.normalization == "gcn")
+        csr, loops = self._graph.csr, int(self.normalization == "gcn")
         row, column = (
             int(counts.max()) + loops if counts.numel() else loops
             for counts in (csr.degrees, torch.bincount(csr.indices, minlength=csr.cols))
@@ -328,16 +314,15 @@ class NeighborSampler:
             ValueError: an argument is out of range, on another device, or a seed is repeated; or the graph is
                 not square, or drawn with self-loops (values="gcn").
         """
-        if not self._square or self._graph.normalization == "gcn":
+        if not self._graph.is_square or self.normalization == "gcn":
             bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")
-        nodes = self._nodes("seeds", index_tensor("seeds", seeds), self.num_nodes)
+        nodes = self._nodes("seeds", index_tensor("seeds", seeds))
         graph, draws = self._of_edges, self._layer_draws(self._step(step))
         if path().takes(self.device):
             self._streams.current()
         counts, edges, pairs = [0, nodes.numel()], [], []
         for layer in draws:
-            new = nodes[counts[-2] :]
-            drawn = draw_edges(graph.csr, new, layer, graph.weights, graph.running)
+            drawn = draw_edges(graph, nodes[counts[-2] :], layer)
             nodes, numbers = self._numbering.number(nodes, drawn.nodes)
             targets = torch.arange(counts[-2], counts[-1], dtype=torch.int64, device=self.device)
             targets = torch.repeat_interleave(targets, drawn.indptr.diff(), output_size=numbers.numel())
@@ -371,15 +356,14 @@ class NeighborSampler:
             ValueError: an argument is out of range or on another device; the graph is not square; or it
                 joins nearly all pairs of its nodes.
         """
-        if not self._square:
+        if not self._graph.is_square:
             bad_value("graph", "is not square; accepted for links: one with nodes of one kind")
         given = index_tensor("pairs", pairs, dim=2)
         if given.shape[1] != 2:
             bad_value("pairs", f"has shape {tuple(given.shape)}; accepted: (pairs, 2)")
         check_integer("negatives", negatives, 0, "an integer, 0 or more")
-        ends = self._nodes("pairs", given.reshape(-1), self.num_nodes)
-        count = given.shape[0]
-        loops = self._graph.normalization == "gcn"
+        ends = self._nodes("pairs", given.reshape(-1))
+        count, loops = given.shape[0], self.normalization == "gcn"
         draw = _native.SampleDraw(Rule.ALL, 0, self._seed, self._step(step), 0, loops)
         drawn = draw_negatives(self._links, draw, count * negatives)
         ends = torch.cat([ends, drawn.reshape(-1).to(torch.int32)])
@@ -393,8 +377,8 @@ class NeighborSampler:
             bad_value(name, f"is on {given.device}; accepted: {self.device}, where blocks are made")
         return given
 
-    def _nodes(self, name: str, given: torch.Tensor, limit: int) -> torch.Tensor:
-        check_range(name, self._here(name, given), limit, "the number of nodes")
+    def _nodes(self, name: str, given: torch.Tensor) -> torch.Tensor:
+        check_range(name, self._here(name, given), self.num_nodes, "the number of nodes")
         return given.to(torch.int32)
 
     def _step(self, step: Any) -> int:
@@ -406,17 +390,15 @@ class NeighborSampler:
         graph, layers = self._graph, None
         if path().takes(self.device):
             self._streams.current()
-            layers = draw_at_once(graph, self._numbering, seeds, draws, square=self._square)
+            layers = draw_at_once(graph, self._numbering, seeds, draws)
         if layers is None:
             if name is not None:
                 check_range(name, seeds, self.num_nodes, "the number of nodes")
-            nodes = seeds.to(torch.int32)
-            layers = draw_in_turn(graph, self._numbering, nodes, draws, square=self._square)
+            layers = draw_in_turn(graph, self._numbering, seeds.to(torch.int32), draws)
         return tuple(arrange(graph, layer, keep_edge_ids=self._keep_edge_ids) for layer in reversed(layers))
 
     def _layer_draws(self, step: int) -> list[LayerDraw]:
-        """Return what is drawn for each layer, from the seeds outwards."""
-        loops, draws = self._graph.normalization == "gcn", []
+        loops, draws = self.normalization == "gcn", []
         for number, fanout in enumerate(self.fanouts):
             rule, count = (Rule.ALL, 0) if fanout < 0 else (_RULES[self._method, self._replace], fanout)
             draw = _native.SampleDraw(rule, count, self._seed, step, number, loops)
@@ -424,8 +406,7 @@ class NeighborSampler:
         return draws
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
-        """Make operands of blocks that were drawn."""
-        blocks = tuple(make_block(one, self._graph.normalization, self._precision) for one in arrays)
+        blocks = tuple(make_block(one, self.normalization, self.precision) for one in arrays)
         if path().takes(self.device):
             plan_blocks(blocks, self._plans, [one.longest for one in arrays])
         return blocks

@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gnnsparse.sampling import FEATURE_DTYPES, FeatureStore, NeighborSampler
 from gnnsparse.sampling.features import Choice, Room, cached_rows, choose
 from gnnsparse.testing import random_graph
+from tests import emulated
+from tests.gpu_paths import RunningPath
 
 GB = 10**9
 ROWS, WIDTH = 500, 37
@@ -87,9 +91,9 @@ def test_pinned_rows_outlive_a_store_that_is_dropped() -> None:
 def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
     x, rows = features(torch.float16), numbers()
     file = saved(tmp_path, x)
-    for given in (file, str(file), np.load(file, mmap_mode="r"), np.load(file)):
+    for source in (file, str(file), np.load(file, mmap_mode="r"), np.load(file)):
         for placement in ("auto", "device", "host"):
-            store = FeatureStore(given, placement)
+            store = FeatureStore(source, placement)
             assert store.dtype == torch.float16
             assert torch.equal(store.gather(rows), x[rows])
     store, kept = FeatureStore(file, "host"), FeatureStore(file, "device")
@@ -132,27 +136,22 @@ def test_the_first_place_with_room_is_chosen() -> None:
     assert chosen(10**6, None, 2 * GB, in_file=True).placement == "device"
     assert chosen(10**6 + 1, None, 2 * GB, in_file=True).placement == "host"
     more = (
-        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU, and "
+        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU, and"
     )
-    assert chosen(10**7, 4 * GB, 100 * GB).reason == (
-        more + "at most 50% of the 100.0 GB that are free on the host when they are pinned"
-    )
-    assert chosen(10**7, 4 * GB, 30 * GB).reason == (
-        more
-        + "more than 50% of the 30.0 GB that are free on the host when they are pinned; they are on the host"
-    )
+    pinned = "that are free on the host when they are pinned"
+    assert chosen(10**7, 4 * GB, 100 * GB).reason == f"{more}, and at most 50% of the 100.0 GB {pinned}"
+    right = f"{more}, and more than 50% of the 30.0 GB {pinned}; they are on the host"
+    assert chosen(10**7, 4 * GB, 30 * GB).reason == right
     assert cached_rows(1000, 100, 0.1, Room(GB, 0)) == 100
     assert cached_rows(10**9, 100, 0.1, Room(GB, 0)) == GB // 4 // 100
     assert cached_rows(1000, 100, 0.1, Room(None, 0)) == 0
 
 
 def test_it_says_where_features_are() -> None:
-    text = FeatureStore(features()).explain()
-    assert text == (
-        "features: 500 x 37 in fp32, 74.0 kB\n"
-        "placement: device, as 500 rows of 148 bytes, 74.0 kB, are in the memory of the device, the CPU, "
-        "already"
-    )
+    first, second = FeatureStore(features()).explain().splitlines()
+    assert first == "features: 500 x 37 in fp32, 74.0 kB"
+    why = "500 rows of 148 bytes, 74.0 kB, are in the memory of the device, the CPU, already"
+    assert second == f"placement: device, as {why}"
     assert FeatureStore(features(), "host").explain().endswith("placement: host, as it was asked for")
 
 
@@ -202,18 +201,105 @@ def test_files_that_are_no_arrays_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("placement", ["device", "host"])
 def test_wrong_rows_are_refused(placement: str) -> None:
-    store = FeatureStore(features(), placement)
-    with pytest.raises(TypeError, match=r"rows: got a tensor of dtype torch\.float32"):
-        store.gather(torch.zeros(3))
-    with pytest.raises(ValueError, match=r"rows: has shape \(1, 3\)"):
-        store.gather(torch.zeros(1, 3, dtype=torch.int64))
-    with pytest.raises(ValueError, match="rows: is on meta; accepted: cpu"):
-        store.gather(torch.zeros(3, dtype=torch.int64, device="meta"))
-    with pytest.raises(IndexError):
-        store.gather(torch.tensor([ROWS]))
-    empty = FeatureStore(torch.zeros(0, 5), placement)
+    store, empty = FeatureStore(features(), placement), FeatureStore(torch.zeros(0, 5), placement)
     assert empty.gather(torch.zeros(0, dtype=torch.int64)).shape == (0, 5)
-    with pytest.raises(
-        IndexError, match="rows: got numbers of rows; accepted: none, as the store has no rows"
+    for of, rows, error, says in (
+        (store, torch.zeros(3), TypeError, r"rows: got a tensor of dtype torch\.float32"),
+        (store, torch.zeros(1, 3).long(), ValueError, r"rows: has shape \(1, 3\)"),
+        (store, torch.zeros(3, device="meta").long(), ValueError, "rows: is on meta; accepted: cpu"),
+        (store, torch.tensor([ROWS]), IndexError, ""),
+        (empty, torch.tensor([0]), IndexError, "rows: got numbers of rows; accepted: none, as the store has"),
     ):
-        empty.gather(torch.tensor([0]))
+        with pytest.raises(error, match=says):
+            of.gather(rows)
+
+
+# The CUDA source that gathers rows, run on the CPU: every width, place and number of copies.
+
+
+@pytest.mark.parametrize("dtype", FEATURE_DTYPES)
+@pytest.mark.parametrize("width", [1, 3, 7, 8, 100, 2100])
+def test_every_place_has_the_same_rows(dtype: str, width: int, copyless: RunningPath) -> None:
+    x = features(rows=60, width=width)
+    rows = torch.randint(60, (333,), generator=torch.Generator().manual_seed(1))
+    want = FeatureStore(x, "device", dtype=dtype)._format
+    want = want.decode(want.encode(x))[rows]  # what no kernel has touched
+    uses = torch.arange(60) * 7 % 60
+    for placement, share in (("device", 0.0), ("pinned", 0.0), ("pinned", 0.25), ("pinned", 1.0)):
+        store = FeatureStore(x, placement, dtype=dtype, uses=uses, cache_share=share)
+        assert store.cached_rows == int(60 * share)
+        copyless.called.clear()
+        assert torch.equal(store.gather(rows), want)
+        assert copyless.called == {"cuda_gather_rows"}
+        assert store.gather(rows[:0]).shape == (0, width)
+        assert torch.equal(store.whole()[rows], want)
+    if dtype != "fp8":
+        assert torch.equal(FeatureStore(x, "host", dtype=dtype).gather(rows), want)
+
+
+@settings(max_examples=25)
+@given(st.data())
+def test_rows_of_any_bytes(late: Any, data: st.DataObject) -> None:
+    """Also where rows begin at odd addresses, so that vectors are shorter than a row's bytes allow."""
+    total, width = data.draw(st.integers(1, 20)), data.draw(st.integers(1, 70))
+    shift, kept = data.draw(st.integers(0, 16)), data.draw(st.integers(0, total))
+    wanted = torch.tensor(data.draw(st.lists(st.integers(0, total - 1), max_size=50)), dtype=torch.int64)
+    rows = torch.randint(256, (total * width + shift,), dtype=torch.uint8)[shift:].view(total, width)
+    order = torch.randperm(total)[:kept]
+    place = torch.full((total,), -1, dtype=torch.int32)
+    place[order] = torch.arange(kept, dtype=torch.int32)
+    copies = rows[order].contiguous()
+    if kept:
+        rows = rows.clone()
+        rows[order] = 0  # is not read
+    out = torch.zeros(len(wanted), width, dtype=torch.uint8)
+    with emulated.running(late) as path:
+        path.cuda_gather_rows(rows, copies, place, wanted, out, width, 0)
+    right = rows.clone()
+    right[order] = copies
+    assert torch.equal(out, right[wanted])
+
+
+def test_a_row_that_is_not_there_is_nan(copyless: RunningPath) -> None:
+    for dtype in FEATURE_DTYPES:
+        store = FeatureStore(features(rows=5, width=9), "pinned", dtype=dtype, uses=torch.ones(5))
+        found = store.gather(torch.tensor([4, 5, -1, 0, 2**40]))
+        assert found.isnan().all(1).tolist() == [False, True, True, False, True]
+
+
+def test_it_says_what_the_gpu_keeps(copyless: RunningPath) -> None:
+    x = features(rows=100, width=4)
+    store = FeatureStore(x, "pinned", uses=torch.arange(100), cache_share=0.2)
+    assert store.explain().splitlines()[1:] == [
+        "placement: pinned, as it was asked for",
+        "copies on the GPU: 20 of the rows, with 36.2% of the uses",
+    ]
+    assert store.device_bytes == 20 * 16 + 100 * 4
+    assert FeatureStore(x, "pinned").explain().endswith("copies on the GPU: 0 of the rows")
+    assert FeatureStore(x).placement == "device"
+    assert FeatureStore(x).device_bytes == x.nbytes
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"row_bytes": 0}, "row_bytes: must be at least 1"),
+        ({"row_bytes": 2**31}, r"row_bytes: must be below 2\^31"),
+        ({"rows": torch.zeros(4, 8)}, "rows: has float32"),
+        ({"wanted": torch.zeros(3, dtype=torch.int32)}, "wanted: has int32"),
+        ({"out": torch.zeros(2, 8, dtype=torch.uint8)}, "out: has 16 bytes"),
+        ({"place": torch.zeros(3, dtype=torch.int32)}, "place: has 12 bytes"),
+        ({"place": torch.zeros(4)}, "place: has float32"),
+    ],
+)
+def test_wrong_arguments_of_a_kernel_are_named(
+    changed: dict[str, Any], says: str, copyless: RunningPath
+) -> None:
+    right = {
+        "rows": torch.zeros(4, 8, dtype=torch.uint8), "kept": None, "place": None,
+        "wanted": torch.zeros(3, dtype=torch.int64), "out": torch.zeros(3, 8, dtype=torch.uint8),
+        "row_bytes": 8, "stream": 0,
+    }  # fmt: skip
+    copyless.cuda_gather_rows(**right)
+    with pytest.raises(ValueError, match=says):
+        copyless.cuda_gather_rows(**{**right, **changed})

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph
-from gnnsparse.sampling import METHODS, Block, NeighborSampler
+from gnnsparse.sampling import METHODS, Block, NeighborSampler, Sample, Subgraph, blocks, draws
+from gnnsparse.sampling.blocks import ROW_LIMIT
 from gnnsparse.sampling.draws import Numbering
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, random_graph
 from models import MODELS
+from tests import emulated
+from tests.gpu_paths import RunningPath
 from tests.helpers import reference_layers
 from tests.sampling.samplers import STRATEGIES, assert_same, check_numbers, sampler
 from tests.together import run_together
@@ -49,11 +52,19 @@ def pairs(block: Block) -> tuple[torch.Tensor, torch.Tensor]:
     return block.targets[row], block.sources[col]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+#: All strategies and values, but for those that are refused together.
+DRAWS = pytest.mark.parametrize(
+    ("strategy", "values"),
+    [
+        (strategy, values)
+        for strategy, values in itertools.product(STRATEGIES, (None, "mean", "gcn"))
+        if values != "gcn" or not strategy.startswith("weighted")
+    ],
+)
+
+
+@DRAWS
 def test_every_edge_exists_and_fanouts_hold(strategy: str, values: str | None) -> None:
-    if values == "gcn" and strategy.startswith("weighted"):
-        pytest.skip("is refused")
     edge_index = edges()
     graph = SparseGraph.from_edge_index(edge_index, 60)
     matrix = matrix_of(SparseGraph(graph.csr)) > 0
@@ -166,22 +177,19 @@ def test_models_take_blocks_as_graphs(name: str) -> None:
     sample = NeighborSampler(graph, [-1, -1], values=values).sample(seeds)
     assert sample.adjs[0].shape[0] < sample.adjs[0].shape[1]
 
-    def gradients(run: Callable[[], torch.Tensor]) -> list[torch.Tensor]:
+    def run(x: torch.Tensor, adjs: Any, rows: Any = slice(None)) -> list[torch.Tensor]:
+        """The output, and the gradients of the parameters."""
         model.zero_grad()
-        run().square().sum().backward()
-        return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        out = model(x, adjs)[rows]
+        out.square().sum().backward()
+        return [out.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
 
-    got, whole = model(x[sample.nodes], sample.adjs), model(x, adj)[seeds]
-    found, plain_run = (
-        gradients(lambda: model(x[sample.nodes], sample.adjs)),
-        gradients(lambda: model(x, adj)[seeds]),
-    )
+    found, plain_run = run(x[sample.nodes], sample.adjs), run(x, adj, seeds)
     with reference_layers(), in_float64(model):
-        exact = model(x.double(), adj)[seeds]
-        wanted = gradients(lambda: model(x.double(), adj)[seeds])
-    assert_accurate(got, whole, exact)
+        wanted = run(x.double(), adj, seeds)
+    assert_accurate(found[0], plain_run[0], wanted[0])
     # Gradients of a single number, such as AGNN's beta, are sums over all edges whose terms cancel.
-    assert_all_accurate(found, plain_run, wanted, floor=80 * torch.finfo(torch.float32).eps)
+    assert_all_accurate(found[1:], plain_run[1:], wanted[1:], floor=80 * torch.finfo(torch.float32).eps)
 
 
 def test_a_matrix_of_two_kinds_of_nodes_has_one_layer() -> None:
@@ -224,20 +232,6 @@ def test_nodes_without_neighbours_have_empty_rows_or_their_loop() -> None:
     assert block.edge_ids.tolist() == [-1]
 
 
-def test_edges_of_weight_zero_are_never_drawn() -> None:
-    graph = plain(60, 900)
-    weights = torch.zeros(graph.nnz)
-    weights[::5] = 1
-    for replace in (False, True):
-        made = NeighborSampler(
-            graph, [6], method="weighted", weights=weights, replace=replace, keep_edge_ids=True
-        )
-        for step in range(10):
-            ids = made.sample(torch.arange(60), step).blocks[0].edge_ids
-            assert ids is not None
-            assert bool((ids % 5 == 0).all())
-
-
 def test_the_seed_and_the_step_decide() -> None:
     graph = plain(80, 1500)
 
@@ -272,18 +266,13 @@ def test_labor_shares_its_numbers_among_targets() -> None:
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_every_number_of_threads_draws_the_same(strategy: str) -> None:
-    graph = plain(30_000, 200_000)
-    made = sampler(graph, [6, 3], strategy=strategy, keep_edge_ids=True)
-    before, found = torch.get_num_threads(), []
-    try:
-        for threads in (1, 2, 3, 5):
-            torch.set_num_threads(threads)
-            found.append(made.sample(torch.arange(0, 30_000, 2), step=1))
-    finally:
-        torch.set_num_threads(before)
-    for other in found[1:]:
-        assert_same(found[0], other)
+def test_every_number_of_threads_draws_the_same(strategy: str, any_threads: None) -> None:
+    made = sampler(plain(30_000, 200_000), [6, 3], strategy=strategy, keep_edge_ids=True)
+    found = []
+    for threads in (1, 2, 3, 5):
+        torch.set_num_threads(threads)
+        found.append(made.sample(torch.arange(0, 30_000, 2), step=1))
+        assert_same(found[0], found[-1])
 
 
 def test_threads_share_a_sampler() -> None:
@@ -305,13 +294,11 @@ def test_threads_share_a_sampler() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 @given(data=st.data())
-def test_numbers_are_given_in_the_order_of_first_appearance(threads: int, data: st.DataObject) -> None:
-    before = torch.get_num_threads()
+def test_numbers_are_given_in_the_order_of_first_appearance(
+    threads: int, any_threads: None, data: st.DataObject
+) -> None:
     torch.set_num_threads(threads)
-    try:
-        check_numbers(Numbering(30, torch.device("cpu")), data, 30)
-    finally:
-        torch.set_num_threads(before)
+    check_numbers(Numbering(30, torch.device("cpu")), data, 30)
 
 
 def test_links_are_given_as_positions_among_the_seeds() -> None:
@@ -397,11 +384,8 @@ def test_wrong_links_are_refused() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("values", [None, "mean", "gcn"])
+@DRAWS
 def test_a_gpu_draws_what_the_cpu_draws(strategy: str, values: str | None) -> None:
-    if values == "gcn" and strategy.startswith("weighted"):
-        pytest.skip("is refused")
     graph = plain(30_000, 300_000)
     on_cpu, on_gpu = (
         sampler(graph, [10, 5], strategy=strategy, values=values, keep_edge_ids=True, device=device)
@@ -425,7 +409,194 @@ def test_a_gpu_draws_the_repeated_edges_that_the_cpu_draws(strategy: str) -> Non
         sampler(found, [10, -1, 5], strategy=strategy, device=device) for device in ("cpu", "cuda")
     )
     seeds = torch.randperm(290)[:50]
-    mine, theirs = on_cpu.sample_subgraph(seeds, 3), on_gpu.sample_subgraph(seeds.cuda(), 3)
+    assert_same_graph(on_cpu.sample_subgraph(seeds, 3), on_gpu.sample_subgraph(seeds.cuda(), 3))
+
+
+def assert_same_graph(mine: Subgraph, theirs: Subgraph) -> None:
     for name in ("nodes", "edge_index", "edge_ids"):
         assert torch.equal(getattr(mine, name), getattr(theirs, name).cpu())
     assert (mine.num_nodes, mine.num_edges) == (theirs.num_nodes, theirs.num_edges)
+
+
+# The CUDA source of sampling, run on the CPU: it draws and numbers what the CPU's code does, bit for bit.
+
+
+def hubs(nodes: int = 300, edges: int = 4000, seed: int = 0) -> SparseGraph:
+    """A graph with hubs of more neighbours than a warp has lanes, and nodes without any."""
+    draw = torch.Generator().manual_seed(seed)
+    found = torch.randint(nodes - 20, (2, edges), generator=draw)
+    found[1, : edges // 4] %= 3
+    return SparseGraph.from_edge_index(found, nodes)
+
+
+def make(strategy: str, of: SparseGraph, fanouts: list[int], **options: Any) -> NeighborSampler:
+    return sampler(of, fanouts, strategy=strategy, seed=11, keep_edge_ids=True, **options)
+
+
+@DRAWS
+@pytest.mark.parametrize("fanouts", [[5, 40, -1], [5, 40, 3]])
+def test_emulated_kernels_draw_what_the_cpu_draws(
+    strategy: str, values: str | None, fanouts: list[int], late: Any
+) -> None:
+    """Layer by layer, and all at once where no row can have more edges than are asked for."""
+    of, seeds = hubs(), torch.tensor([0, 299, 17, 2, 100, 1, 64])
+    on_cpu = make(strategy, of, fanouts, values=values).sample(seeds, step=9)
+    with emulated.running(late) as path:
+        made = make(strategy, of, fanouts, values=values)
+        path.waits = 0
+        with emulated.NotingWaits() as noted:
+            found = made.sample(seeds, step=9)
+        assert noted.found == []
+        if strategy != "labor" and -1 not in fanouts:
+            assert path.waits == 1
+        assert_same(found, on_cpu)
+        assert_same(made.sample(seeds, step=9), on_cpu)  # the places are free again
+        assert {"cuda_draw_neighbors", "cuda_gather_neighbors", "cuda_number_nodes"} <= path.called
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_subgraphs_of_repeated_edges_are_those_of_the_cpu(strategy: str, late: Any) -> None:
+    of, seeds = hubs(edges=9000), torch.tensor([0, 299, 17, 2, 100])
+    assert of.nnz < of.num_edges
+    mine = make(strategy, of, [5, 40, -1]).sample_subgraph(seeds, step=9)
+    with emulated.running(late):
+        assert_same_graph(mine, make(strategy, of, [5, 40, -1]).sample_subgraph(seeds, step=9))
+
+
+@settings(max_examples=15)
+@given(st.data())
+def test_emulated_kernels_number_in_the_order_of_first_appearance(late: Any, data: st.DataObject) -> None:
+    with emulated.running(late):
+        check_numbers(Numbering(41, torch.device("cpu")), data, 41)
+
+
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [
+        *itertools.product(("graphsage", "gcn"), (False, True)),
+        *((name, False) for name in ("gat", "gatv2", "agnn", "graph_transformer")),
+    ],
+)
+def test_a_step_on_a_sample_waits_for_nothing(name: str, hub: bool, late: Any) -> None:
+    """Also with a column of so many nonzeros that it is cut into parts, which are made with the block."""
+    edges = torch.randint(900, (2, 5000), generator=torch.Generator().manual_seed(1))
+    if hub:
+        edges = torch.cat([edges, torch.stack([torch.full((900,), 7), torch.arange(900)])], 1)
+    of, seeds, x = SparseGraph.from_edge_index(edges, 900), torch.arange(400), torch.randn(900, 20)
+    model = MODELS[name].build(20, out_channels=3, hidden_channels=24)
+    model.eval()  # without dropout
+
+    def gradients(sample: Sample) -> torch.Tensor:
+        inputs = x[sample.nodes].requires_grad_()
+        model.zero_grad()
+        model(inputs, sample.adjs).logsumexp(1).sum().backward()
+        return torch.cat([leaf.grad.flatten() for leaf in (inputs, *model.parameters())])  # type: ignore[union-attr]
+
+    fanouts, values = [400, 400] if hub else [8, 4], MODELS[name].values
+    with emulated.running(late) as path:
+        sample = make("uniform", of, fanouts, values=values).sample(seeds)
+        longest = max(block.adj.T.kernels.longest_row or 0 for block in sample.blocks)
+        assert longest > ROW_LIMIT if hub else longest < ROW_LIMIT
+        path.waits = 0
+        with emulated.NotingWaits() as noted:
+            found = gradients(sample)
+        assert (path.waits, noted.found) == (0, [])
+    torch.testing.assert_close(found, gradients(make("uniform", of, fanouts, values=values).sample(seeds)))
+
+
+@settings(max_examples=20)
+@given(st.data())
+def test_any_fanouts_draw_what_the_cpu_draws(late: Any, data: st.DataObject) -> None:
+    of = hubs(60, data.draw(st.integers(0, 400)), data.draw(st.integers(0, 5)))
+    seeds = torch.tensor(data.draw(st.lists(st.integers(0, 59), unique=True, max_size=60)), dtype=torch.int64)
+    fanouts = data.draw(st.lists(st.integers(1, 40), min_size=1, max_size=4))
+    strategy = data.draw(st.sampled_from([strategy for strategy in STRATEGIES if strategy != "labor"]))
+    on_cpu = make(strategy, of, fanouts).sample(seeds, 3)
+    with emulated.running(late):
+        assert_same(make(strategy, of, fanouts).sample(seeds, 3), on_cpu)
+
+
+def test_two_kinds_of_nodes_at_once(late: Any) -> None:
+    ratings = torch.randint(40, (2, 300), generator=torch.Generator().manual_seed(3))
+    options: dict[str, Any] = {"num_nodes": (50, 70), "keep_edge_ids": True}
+    on_cpu = NeighborSampler(ratings, [4], **options).sample([3, 69, 0])
+    with emulated.running(late) as path:
+        made = NeighborSampler(ratings, [4], **options)
+        path.waits = 0
+        assert_same(made.sample([3, 69, 0]), on_cpu)
+        assert path.waits == 1
+        assert made.sample([69]).blocks[0].sources.tolist() == []
+
+
+def test_what_would_need_too_much_room_is_drawn_in_turn(late: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_cpu = make("uniform", hubs(), [5, 5]).sample([1, 2, 3])
+    with emulated.running(late) as path:
+        made = make("uniform", hubs(), [5, 5])
+        for most, waits in ((3 * 5 + 18 * 5, 1), (18 * 5 - 1, 7)):
+            monkeypatch.setattr(blocks, "_MOST_EDGES", most)
+            path.waits = 0
+            assert_same(made.sample([1, 2, 3]), on_cpu)
+            assert path.waits == waits
+
+
+def test_plans_depend_on_the_block_alone(late: Any) -> None:
+    """A resumed run, which sees other blocks before, computes what an uninterrupted one does."""
+    small, large = hubs(100, 500), hubs(3000, 40000)
+    with emulated.running(late):
+        made = make("uniform", large, [9])
+        other = make("uniform", large, [9])
+        other.sample(torch.arange(4)).blocks[0].adj.plan(64)
+        seeds = torch.arange(1000, 2000)
+        first, second = (s.sample(seeds).blocks[0].adj.plan(64) for s in (made, other))
+        assert first == second
+        assert make("uniform", small, [9]).sample(torch.arange(50)).blocks[0].adj.plan(64).group > 0  # type: ignore[attr-defined]
+
+
+def test_a_repeated_seed_is_refused(copyless: RunningPath) -> None:
+    made = make("uniform", hubs(), [3])
+    with pytest.raises(ValueError, match=r"seeds: element 2 is 7 once more"):
+        made.sample([7, 3, 7])
+    for wrong in (300, -1, 2**40):
+        with pytest.raises(ValueError, match=rf"seeds: element 1 is {wrong}; accepted: 0 to 299"):
+            made.sample([7, wrong, 7])
+    assert made.sample([7, 3]).seeds.tolist() == [7, 3]
+
+
+def test_no_seeds_and_no_edges(copyless: RunningPath) -> None:
+    made = make("uniform", hubs(), [3, 2], values="mean")
+    assert [b.adj.shape for b in made.sample(torch.empty(0, dtype=torch.int32)).blocks] == [(0, 0), (0, 0)]
+    assert made.sample([299]).nodes.tolist() == [299]
+
+
+def test_negatives_are_those_of_the_cpu(late: Any) -> None:
+    of, pairs = hubs(), torch.tensor([[0, 1], [5, 7]])
+    on_cpu = make("uniform", of, [3]).sample_links(pairs, 200, step=4)
+    with emulated.running(late):
+        on_gpu = make("uniform", of, [3]).sample_links(pairs, 200, step=4)
+        assert torch.equal(on_gpu.seeds, on_cpu.seeds)
+        assert torch.equal(on_gpu.negative, on_cpu.negative)
+        assert_same(on_gpu, on_cpu)
+        full = SparseGraph.from_edge_index((torch.ones(5, 5) - torch.eye(5)).nonzero().T.contiguous(), 5)
+        with pytest.raises(ValueError, match="graph: joins nearly all pairs"):
+            make("uniform", full, [2]).sample_links([[0, 1]])
+
+
+@pytest.mark.parametrize(("fanouts", "module"), [([4, 4], blocks), ([4, -1], draws)])
+def test_a_sample_that_fails_leaves_no_places(
+    fanouts: list[int], module: Any, copyless: RunningPath, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next sample is the right one, though kernels that have run have noted places of nodes."""
+    launch = draws.launch
+
+    def fails(device: torch.device, name: str, *arguments: Any) -> None:
+        if name == "cuda_number_nodes":
+            raise torch.OutOfMemoryError("no memory is left")
+        launch(device, name, *arguments)
+
+    made, seeds = make("uniform", hubs(), fanouts), torch.arange(100)
+    want = make("uniform", hubs(), fanouts).sample(seeds.flip(0))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "launch", fails)
+        with pytest.raises(torch.OutOfMemoryError):
+            made.sample(seeds)
+    assert_same(made.sample(seeds.flip(0)), want)
