@@ -11,8 +11,6 @@ from typing import Any
 from gnnsparse.runtime.environment import write_text
 from gnnsparse.train.trained import ModelRecipe
 
-__all__ = ["card_text", "write_card"]
-
 #: The name of a card's file, which hubs of models show.
 CARD = "README.md"
 #: The line by which a card of ours is known: a file without it is somebody else's, and is kept.
@@ -24,11 +22,8 @@ _GROUPS = {"dataset": "Data set", "preprocess": "Preparation of the graph"}
 def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[str, Any]) -> str:
     """Return the card of a trained model in Markdown, with the metadata that hubs of models read.
 
-    Args:
-        recipe: what the model is made of.
-        result: the content of result.json: "dataset", "metrics", "seed", "device_name", "versions", "commit",
-            "date", ...; what is missing is left out.
-        options: other options of the run by group, such as {"optimizer": {"lr": 0.01}}.
+    `result` is the content of result.json, of which what is missing is left out, and `options` are others of
+    the run by group, such as {"optimizer": {"lr": 0.01}}.
     """
     dataset = str(result.get("dataset", recipe.run.get("dataset", {}).get("name", "its data")))
     metrics: Mapping[str, Mapping[str, float]] = result.get("metrics", {})
@@ -52,16 +47,9 @@ def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[s
 def write_card(
     folder: Path, recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Path:
-    """Write the card of a run into its folder, and return the file.
+    """Write the card of a run, see `card_text`, into its folder, and return the file.
 
     The file is README.md; if the folder has one of somebody else, README-1.md or with the next free number.
-
-    Args:
-        folder: the folder.
-        recipe, result, options: see `card_text`.
-
-    Raises:
-        OSError: it can't be written.
     """
     file, number = folder / CARD, 0
     while os.path.lexists(file) and not _is_ours(file):

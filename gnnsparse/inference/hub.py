@@ -114,24 +114,18 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         cls,
         *,
         model_id: str,
-        revision: str | None = None,
-        cache_dir: str | Path | None = None,
-        force_download: bool = False,
-        local_files_only: bool = False,
-        token: str | bool | None = None,
         device: str = "auto",
         registry: Mapping[str, Any] | None = None,
-        **_: Any,
+        **options: Any,
     ) -> HubModel:
         """Read the files of a folder or of the hub; the mixin calls it from `from_pretrained`."""
         place = resolve_device(device)
+        known = ("revision", "cache_dir", "token", "force_download", "local_files_only")
+        where = {name: value for name, value in options.items() if name in known}
 
         def file(name: str) -> Path:
-            if Path(model_id).is_dir():
-                return Path(model_id, name)
-            options: dict[str, Any] = {"revision": revision, "cache_dir": cache_dir, "token": token}
-            options |= {"force_download": force_download, "local_files_only": local_files_only}
-            return Path(hf_hub_download(model_id, name, **options))
+            is_here = Path(model_id).is_dir()
+            return Path(model_id, name) if is_here else Path(hf_hub_download(model_id, name, **where))
 
         try:
             recipe, weights, result = read_exported(file(CONFIG), file(WEIGHTS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Mapping
@@ -18,9 +19,6 @@ from gnnsparse.train.checkpoint import MODEL, CheckpointError, read_trained
 from gnnsparse.train.device import resolve_device
 from gnnsparse.train.trained import EdgeModel, LoadedModel, ModelRecipe
 
-__all__ = ["CONFIG", "WEIGHTS", "LoadError", "load", "make_model", "read_exported", "write_exported"]
-
-
 #: The names of the files, which are those of the Hugging Face Hub.
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
@@ -28,11 +26,7 @@ WEIGHTS, CONFIG = "model.safetensors", "config.json"
 def write_exported(
     folder: Path, recipe: ModelRecipe, module: torch.nn.Module, result: Mapping[str, Any]
 ) -> None:
-    """Write the weights and the recipe of a model, and the result of its run, to a folder.
-
-    Raises:
-        OSError: a file can't be written.
-    """
+    """Write the weights and the recipe of a model, and the result of its run, to a folder."""
     model = module.model if isinstance(module, EdgeModel) else module
     weights = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
     save_file(weights, folder / WEIGHTS, {"format": "pt"})
@@ -40,18 +34,9 @@ def write_exported(
 
 
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `write_exported` has written.
+    """Read what `write_exported` has written: the recipe, the state dict, and the result, which may be empty.
 
-    Args:
-        config: the file with the recipe.
-        weights: the file with the weights.
-
-    Returns:
-        The recipe, the state dict, and the result, which is empty if there is none.
-
-    Raises:
-        OSError: a file is missing.
-        ValueError: a file is of something else, or damaged.
+    A file that is missing is an OSError, and one that is of something else or damaged a ValueError.
     """
     try:
         content = json.loads(config.read_text())
@@ -138,13 +123,11 @@ def make_model(
     weights: dict[str, torch.Tensor],
     model: torch.nn.Module | None = None,
 ) -> torch.nn.Module:
-    """Make the model of a recipe with given weights, or give them to a model.
-
-    Raises:
-        ValueError, RuntimeError: it can't be made, or it has other weights.
-    """
+    """Make the model of a recipe with given weights, or give them to a model; ValueError or RuntimeError."""
     if model is None:
-        _check_shapes(recipe, registry, weights)
+        # Before the model takes any memory; one that computes while it is made can't be made without.
+        with contextlib.suppress(NotImplementedError), torch.device("meta"):
+            _compare_shapes(recipe.build(registry), weights)
         module = recipe.build(registry)
     else:
         _compare_shapes(model, weights)
@@ -169,18 +152,6 @@ def _file(source: Any) -> Path:
     if not is_file:
         raise LoadError(f"checkpoint: there is no file {str(found)!r}")
     return found
-
-
-def _check_shapes(
-    recipe: ModelRecipe, registry: Mapping[str, Any] | None, weights: dict[str, torch.Tensor]
-) -> None:
-    """Raise ValueError if the model has other weights, before it takes any memory."""
-    try:
-        with torch.device("meta"):  # tensors without memory
-            model = recipe.build(registry)
-    except NotImplementedError:  # a model that computes while it is made
-        return
-    _compare_shapes(model, weights)
 
 
 def _compare_shapes(model: torch.nn.Module, weights: dict[str, torch.Tensor]) -> None:

@@ -121,7 +121,14 @@ def predict_run(
     name, options = _data_of(recipe, data)
     if root is not None:
         options["root"] = root
-    run = _options_of(recipe, task, model.device)
+    run = RunOptions(  # by which the data are prepared as in training
+        device=model.device,
+        precision=recipe.precision,
+        seed=int(recipe.run.get("seed", 0)),
+        values=recipe.values,
+        preprocess=PreprocessConfig(**recipe.run.get("preprocess", {})),
+        groups={group: recipe.run[group] for group in task.groups if group in recipe.run},
+    )
     task.check(run)
     with naming("data"):
         dataset = task.load(name, options)
@@ -143,8 +150,11 @@ def predict_dataset(
     Raises:
         ValueError: the data do not fit the model or lack a feature, or the task has no predictions.
     """
-    dataset = match_features(name, dataset, model.recipe)
-    check_sizes(name, task.model_sizes(dataset), model.recipe)
+    dataset, recipe = match_features(name, dataset, model.recipe), model.recipe
+    got, own = task.model_sizes(dataset), (recipe.in_channels, recipe.out_channels)
+    if got != own:
+        accepted = f"accepted by the checkpoint: {own[0]} and {own[1]}"
+        raise ValueError(f"dataset: {name} has {got[0]} inputs and {got[1]} outputs; {accepted}")
     data = task.make_data(dataset, run)
     try:
         arrays, metrics = task.predict(model, data)
@@ -179,18 +189,7 @@ def match_features(name: str, dataset: Any, recipe: ModelRecipe) -> Any:
     return replace(dataset, x=dataset.x[:, order], feature_names=tuple(wanted))
 
 
-def check_sizes(name: str, got: tuple[int, int], recipe: ModelRecipe) -> None:
-    """Raise a ValueError unless a data set has the numbers of inputs and outputs of the model."""
-    own = (recipe.in_channels, recipe.out_channels)
-    if got != own:
-        raise ValueError(
-            f"dataset: {name} has {got[0]} inputs and {got[1]} outputs; accepted by the checkpoint: "
-            f"{own[0]} and {own[1]}"
-        )
-
-
 def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]]:
-    """Return the name of a data set and the options of its loader."""
     trained = {str(key): value for key, value in recipe.run.get("dataset", {}).items()}
     name = trained.pop("name", None)
     if data is None and name is None:
@@ -205,18 +204,6 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
     features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
     return _OWN, {**features, **(trained if name == _OWN else {}), _PATH: data}
-
-
-def _options_of(recipe: ModelRecipe, task: Task[Any, Any], device: torch.device) -> RunOptions:
-    """Return the options of a run for preparing data as in training."""
-    return RunOptions(
-        device=device,
-        precision=recipe.precision,
-        seed=int(recipe.run.get("seed", 0)),
-        values=recipe.values,
-        preprocess=PreprocessConfig(**recipe.run.get("preprocess", {})),
-        groups={group: recipe.run[group] for group in task.groups if group in recipe.run},
-    )
 
 
 #: The endings of files that predictions can be written to.
@@ -304,12 +291,7 @@ def _harmless(text: str) -> str:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Write predictions to a file, say how many, and return the exit status 0.
-
-    Raises:
-        ValueError: the model or the data can't be loaded, or do not fit one another.
-        OSError: the file can't be written.
-    """
+    """Write predictions to a file, say how many, and return the exit status 0."""
     # Last, so that nothing in the present folder takes the place of an installed module.
     sys.path.append(os.getcwd())
     console = Console(highlight=False, markup=False, soft_wrap=True)
@@ -318,6 +300,6 @@ def run(options: argparse.Namespace) -> int:
     write_predictions(options.out, found.arrays, found.names)
     count = len(next(iter(found.arrays.values())))
     scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.get("test", {}).items())
-    line = f"{count} predictions on {found.dataset}{f'; test: {scores}' if scores else ''}\n{options.out}"
-    console.print(line)
+    said = f"; test: {scores}" if scores else ""
+    console.print(f"{count} predictions on {found.dataset}{said}\n{options.out}")
     return 0

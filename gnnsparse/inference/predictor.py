@@ -18,8 +18,6 @@ from gnnsparse.train.device import numerics
 from gnnsparse.train.settings import CAPTURES
 from gnnsparse.train.trained import LoadedModel
 
-__all__ = ["Predictor"]
-
 
 class Predictor:
     """A model's forward pass for inputs of fixed shapes, which a GPU replays without waiting for the CPU.
@@ -76,7 +74,6 @@ class Predictor:
         self.captured = self._replay is not None
 
     def _own(self, name: str, tensor: Any) -> torch.Tensor | None:
-        """Return a copy of an input, where a graph reads it."""
         if tensor is None and name != "x":
             return None
         if not isinstance(tensor, torch.Tensor):
@@ -142,11 +139,7 @@ class Predictor:
             bad_type(name, new, "a tensor")
         if own is None:
             bad_value(name, "got a tensor; accepted: None, as in the example")
-        if (new.shape, new.dtype) != (own.shape, own.dtype) or new.device not in (
-            own.device,
-            torch.device("cpu"),
-        ):
-            got, want = (
-                f"{str(t.dtype).removeprefix('torch.')} {list(t.shape)} on {t.device}" for t in (new, own)
-            )
+        is_here = new.device in (own.device, torch.device("cpu"))
+        if (new.shape, new.dtype) != (own.shape, own.dtype) or not is_here:
+            got, want = (f"{t.dtype} {list(t.shape)} on {t.device}"[len("torch.") :] for t in (new, own))
             bad_value(name, f"got {got}; accepted: {want}, as in the example")

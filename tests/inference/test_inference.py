@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 import sys
 from pathlib import Path
@@ -121,16 +122,15 @@ def test_sequences(tmp_path: Path) -> None:
 def test_arguments_of_predict(run: Run) -> None:
     folder, _, data = run
     loaded, x, adj = gnnsparse.load(folder, device="cpu"), data.dataset.x, data.batch.adj
-    for bad, error, says in (
-        (x[:9], ValueError, "x: "), (x[:, :5], ValueError, "x: "), (x.long(), TypeError, "x: "),
-        (x.tolist(), TypeError, "x: "),
-    ):  # fmt: skip
+    wanted: Any = [
+        (ValueError, "x: ", x[:9], adj), (ValueError, "x: ", x[:, :5], adj),
+        (TypeError, "x: ", x.long(), adj),
+        (TypeError, "x: ", x.tolist(), adj), (TypeError, "graph", x, "cora"),
+        (ValueError, "padding: goes with models of sequences", x, adj, x > 0),
+    ]  # fmt: skip
+    for error, says, *arguments in wanted:
         with pytest.raises(error, match=says):
-            loaded.predict(bad, adj)
-    with pytest.raises(ValueError, match="padding: goes with models of sequences"):
-        loaded.predict(x, adj, x > 0)
-    with pytest.raises(TypeError, match="graph"):
-        loaded.predict(x, "cora")
+            loaded.predict(*arguments)
     other_task = dataclasses.replace(loaded.recipe, task="edge")
     with pytest.raises(ValueError, match="task: 'edge' is unknown here; accepted: node, graph, sequence"):
         LoadedModel(other_task, loaded.module, loaded.device).predict(x, adj)
@@ -253,9 +253,8 @@ def test_a_predictor_on_the_cpu(run: Run) -> None:
     _, model, data = run
     x, adj = data.dataset.x, data.batch.adj
     predictor = Predictor(model, x, adj)
-    assert (predictor.captured, predictor.problem) == (
-        False, "CUDA graphs need a GPU, and the operand is on cpu",
-    )  # fmt: skip
+    assert not predictor.captured
+    assert predictor.problem == "CUDA graphs need a GPU, and the operand is on cpu"
     with torch.no_grad():
         for features in (x, x.flip(0), torch.randn_like(x)):
             kept = features.clone()
@@ -267,26 +266,22 @@ def test_a_predictor_on_the_cpu(run: Run) -> None:
 def test_what_a_predictor_refuses(run: Run) -> None:
     _, model, data = run
     x, adj = data.dataset.x, data.batch.adj
-    predictor = Predictor(model, x, adj)
-    for bad, error, says in (
-        (x[:9], ValueError, r"x: got float32 \[9, 8\] on cpu; accepted: float32 \[60, 8\] on cpu, as in the"),
-        (x.double(), ValueError, r"x: got float64 \[60, 8\] on cpu"),
-        (x.tolist(), TypeError, "x: got list"),
-    ):
+    predictor, make = Predictor(model, x, adj), functools.partial(Predictor, model, x, adj)
+    wanted: Any = [
+        (r"x: got float32 \[9, 8\] on cpu; accepted: float32 \[60, 8\] on cpu, as in the", predictor, x[:9]),
+        (r"x: got float64 \[60, 8\] on cpu", predictor, x.double()),
+        ("x: got list", predictor, x.tolist()),
+        ("more: got 1 arguments; accepted: at most 0", predictor, x, x),
+        ("adj: got ", Predictor, model, x, data.dataset.graph),
+        ("model: got ", Predictor, lambda x, adj: x, x, adj),
+        ("model: is in training mode", Predictor, GCN(8, 16, 3), x, adj),
+        ("capture: got 'on', but CUDA graphs need a GPU", lambda: make(capture="on")),
+        ("capture: got 'maybe'", lambda: make(capture="maybe")),
+    ]
+    for says, call, *arguments in wanted:
+        error = TypeError if says in ("x: got list", "adj: got ", "model: got ") else ValueError
         with pytest.raises(error, match=says):
-            predictor(bad)
-    with pytest.raises(ValueError, match="more: got 1 arguments; accepted: at most 0"):
-        predictor(x, x)
-    with pytest.raises(ValueError, match="capture: got 'on', but CUDA graphs need a GPU"):
-        Predictor(model, x, adj, capture="on")
-    with pytest.raises(ValueError, match="capture: got 'maybe'"):
-        Predictor(model, x, adj, capture="maybe")
-    with pytest.raises(TypeError, match="adj: got "):
-        Predictor(model, x, data.dataset.graph)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="model: got "):
-        Predictor(lambda x, adj: x, x, adj)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="model: is in training mode"):
-        Predictor(GCN(8, 16, 3), x, adj)
+            call(*arguments)
 
 
 @pytest.mark.gpu
@@ -322,9 +317,8 @@ class _Asks(torch.nn.Module):
 def test_a_predictor_that_can_not_be_captured(tmp_path: Path) -> None:
     data = prepared(toy_task(), device="cuda")
     x, adj = data.batch.x.abs(), data.batch.adj
-    with pytest.raises(
-        ValueError, match="capture: got 'on', but the model can't be captured in a CUDA graph"
-    ):
+    message = "capture: got 'on', but the model can't be captured in a CUDA graph"
+    with pytest.raises(ValueError, match=message):
         Predictor(_Asks().eval(), x, adj, capture="on")
     predictor = Predictor(_Asks().eval(), x, adj)
     assert str(predictor.problem).startswith("the model can't be captured in a CUDA graph: ")

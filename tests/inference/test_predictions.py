@@ -1,12 +1,14 @@
-"""Model cards, and models in folders of the hub's layout, without a network."""
+"""Model cards, models in folders of the hub's layout, without a network, and predictions on data sets."""
 
 from __future__ import annotations
 
 import json
+import logging
 import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +23,13 @@ from safetensors.torch import load_file, save_file
 
 import gnnsparse
 from gnnsparse.cli.main import main
-from gnnsparse.data import CATALOG, NodeDataset, register_dataset
+from gnnsparse.data import CATALOG, NodeDataset, load_custom, register_dataset
 from gnnsparse.inference import LoadError
 from gnnsparse.inference.card import card_text, write_card
-from gnnsparse.inference.predict import predict_run, write_predictions
+from gnnsparse.inference.predict import match_features, predict_run, write_predictions
 from gnnsparse.train.trained import ModelRecipe
 from models import GCN, MODELS
+from tests.own_graphs import arrays, write_tables
 from tests.tasks import classifier, toy_task, train_toy
 
 TASK = toy_task(nodes=60)
@@ -96,11 +99,8 @@ def test_a_folder_of_the_hub(run: Path, tmp_path: Path) -> None:
     hub = pytest.importorskip("gnnsparse.inference.hub")
     model = hub.HubModel.from_run(run, device="cpu")
     model.save_pretrained(tmp_path / "hub")
-    assert {path.name for path in (tmp_path / "hub").iterdir()} == {
-        "README.md",
-        "config.json",
-        "model.safetensors",
-    }
+    names = {path.name for path in (tmp_path / "hub").iterdir()}
+    assert names == {"README.md", "config.json", "model.safetensors"}
     card = (tmp_path / "hub" / "README.md").read_text()
     assert "| accuracy | 0.5000 | 0.2500 | 0.1250 |" in card
     want = gnnsparse.load(run, device="cpu").predict(TASK.x, TASK.graph).logits
@@ -210,15 +210,15 @@ def test_predictions_of_a_run(
         assert main(["predict", str(run), "--out", str(tmp_path / name), "--device", "cpu"]) == 0
         assert capsys.readouterr().out.startswith("60 predictions on toy; test: accuracy ")
     with np.load(tmp_path / "p.npz") as file:
-        arrays = dict(file)
-    assert (arrays["nodes"] == np.arange(60)).all()
-    assert (arrays["classes"] == want.classes.numpy()).all()
-    assert (arrays["probabilities"] == want.probabilities.numpy()).all()
+        found = dict(file)
+    assert (found["nodes"] == np.arange(60)).all()
+    assert (found["classes"] == want.classes.numpy()).all()
+    assert (found["probabilities"] == want.probabilities.numpy()).all()
     head, *rows = (tmp_path / "p.csv").read_text().splitlines()
     assert head == "nodes,classes," + ",".join(f"probabilities_{c}" for c in range(TASK.num_classes))
     table = np.array([row.split(",") for row in rows], dtype=np.float32)
-    assert (table[:, 1] == arrays["classes"]).all()
-    assert (table[:, 2:] == arrays["probabilities"]).all(), "a table has all digits of float32"
+    assert (table[:, 1] == found["classes"]).all()
+    assert (table[:, 2:] == found["probabilities"]).all(), "a table has all digits of float32"
 
 
 def test_predictions_on_a_file_of_a_user(toy: None, run: Path, tmp_path: Path) -> None:
@@ -258,14 +258,14 @@ def test_a_run_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert "gnnsparse predict: error: checkpoint: there is no file" in capsys.readouterr().err
 
 
+NAMES = {"ids": np.array(["a", "b"]), "class_names": np.array(["law", "art"])}
+
+
 def test_names_of_nodes_and_classes_stand_in_the_rows(tmp_path: Path) -> None:
     """Also where there are as many classes as nodes."""
-    arrays = {
-        "nodes": torch.arange(2), "classes": torch.tensor([1, 0]),
-        "probabilities": torch.tensor([[0.25, 0.75], [1, 0]]),
-    }  # fmt: skip
-    names = {"ids": np.array(["a", "b"]), "class_names": np.array(["law", "art"])}
-    write_predictions(tmp_path / "p.csv", arrays, names)
+    classes, probabilities = torch.tensor([1, 0]), torch.tensor([[0.25, 0.75], [1, 0]])
+    found = {"nodes": torch.arange(2), "classes": classes, "probabilities": probabilities}
+    write_predictions(tmp_path / "p.csv", found, NAMES)
     assert (tmp_path / "p.csv").read_text().splitlines() == [
         "nodes,ids,classes,class_name,probabilities_law,probabilities_art",
         "0,a,1,art,0.25,0.75",
@@ -287,8 +287,8 @@ def test_no_name_is_run_by_a_spreadsheet(
     path = tmp_path_factory.mktemp("csv") / "p.csv"
     count = len(texts)
     values = torch.tensor(numbers[:count], dtype=torch.float32)
-    arrays = {"nodes": torch.arange(count), "values": values, "classes": torch.arange(count)}
-    write_predictions(path, arrays, {"ids": np.array(texts, object), "class_names": np.array(texts, object)})
+    found = {"nodes": torch.arange(count), "values": values, "classes": torch.arange(count)}
+    write_predictions(path, found, {"ids": np.array(texts, object), "class_names": np.array(texts, object)})
     table = pandas.read_csv(path, dtype={"ids": str, "class_name": str}, keep_default_na=False)
     for name in ("ids", "class_name"):
         for cell, text in zip(table[name], texts, strict=True):
@@ -298,14 +298,121 @@ def test_no_name_is_run_by_a_spreadsheet(
 
 
 def test_several_labels_and_lengths(tmp_path: Path) -> None:
-    arrays = {"nodes": torch.arange(2), "classes": torch.tensor([[True, False], [False, True]])}
-    write_predictions(tmp_path / "p.csv", arrays)
+    found = {"nodes": torch.arange(2), "classes": torch.tensor([[True, False], [False, True]])}
+    write_predictions(tmp_path / "p.csv", found)
     assert (tmp_path / "p.csv").read_text() == "nodes,classes_0,classes_1\n0,1,0\n1,0,1\n"
-    names = {"ids": np.array(["a", "b"]), "class_names": np.array(["law", "art"])}
-    write_predictions(tmp_path / "p.csv", arrays, names)
+    write_predictions(tmp_path / "p.csv", found, NAMES)
     assert (tmp_path / "p.csv").read_text() == "nodes,ids,classes_law,classes_art\n0,a,1,0\n1,b,0,1\n"
     with pytest.raises(ValueError, match=r"arrays: have the lengths \[2, 3\]; accepted: one length"):
         write_predictions(tmp_path / "q.csv", {"a": torch.zeros(2), "b": torch.zeros(3)})
     with pytest.raises(ValueError, match=r"path: got .*p\.txt'; accepted: a name in \.npz, \.csv"):
         write_predictions(tmp_path / "p.txt", arrays)
     assert [path.name for path in tmp_path.iterdir()] == ["p.csv"]
+
+
+# A model meets the features that it was trained with by their names, whatever their order in a table.
+
+ORDER = ("f2", "label", "f0", "id", "f1", "split")
+
+
+def tables(folder: Path, columns: tuple[str, ...], more: str | None = None) -> Path:
+    """The tables of `write_tables` with these columns of the nodes in this order."""
+    write_tables(folder)
+    rows = [line.split(",") for line in (folder / "nodes.csv").read_text().splitlines()]
+    places = [rows[0].index(name) for name in columns]
+    lines = [",".join(row[place] for place in places) for row in rows]
+    if more is not None:
+        lines = [f"{line},{more if number == 0 else 'text'}" for number, line in enumerate(lines)]
+    (folder / "nodes.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def papers(tmp_path_factory: pytest.TempPathFactory) -> NodeDataset:
+    return load_custom(write_tables(tmp_path_factory.mktemp("papers")))
+
+
+@pytest.fixture(scope="module")
+def named(papers: NodeDataset, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run on the columns f0, f1 and f2."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    gnnsparse.fit(GCN(3, 16, 3), papers, epochs=30, folder=folder, device="cpu")
+    return folder
+
+
+def test_a_data_set_and_a_recipe_have_the_names(papers: NodeDataset, named: Path) -> None:
+    assert papers.feature_names == ("f0", "f1", "f2")
+    recipe = gnnsparse.load(named, device="cpu").recipe
+    assert recipe.feature_names == ("f0", "f1", "f2")
+    assert ModelRecipe.read(recipe.to_dict()) == recipe
+    for names, accepted in ((("f0",), "3 different texts"), (("a", "a", "b"), "3 different texts")):
+        with pytest.raises(ValueError, match=f"^feature_names: got .*; accepted: {accepted}, or None"):
+            replace(recipe, feature_names=names)
+    with pytest.raises(ValueError, match=r"^feature_names: accepted: a tuple of 3 texts, or None"):
+        replace(papers, feature_names=("f0",))
+
+
+@pytest.mark.parametrize("more", [None, "comment"])
+def test_columns_in_another_order_are_the_same_features(
+    named: Path, more: str | None, tmp_path: Path
+) -> None:
+    first = predict_run(named, str(tables(tmp_path / "same", ("id", "f0", "f1", "f2", "label", "split"))))
+    other = predict_run(named, str(tables(tmp_path / "other", ORDER, more)))
+    assert torch.equal(other.arrays["probabilities"], first.arrays["probabilities"])
+    assert other.metrics == first.metrics
+    assert other.metrics["test"]["accuracy"] > 0.5  # a third by chance
+
+
+def test_the_command_says_what_columns_are_used_for(
+    named: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tables(tmp_path / "new", ORDER, "comment"), tmp_path / "found.csv"
+    assert main(["predict", str(named), "--data", str(folder), "--out", str(out)]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "edges.csv: source, target = ends; weight = weights",
+        "nodes.csv: id = ids; f0, f1, f2 = features; label = labels; split = split; not used: comment",
+    ]
+    assert not logging.getLogger("gnnsparse.data").handlers
+
+
+def test_a_feature_that_is_missing_is_named(named: Path, tmp_path: Path) -> None:
+    folder = tables(tmp_path / "new", ("id", "f2", "f0", "label", "split"))
+    said = r"^data\.feature_columns: there is no column 'f1'; nodes.csv has id, f2, f0, label, split"
+    with pytest.raises(ValueError, match=said):
+        predict_run(named, str(folder))
+
+
+def test_data_sets_are_matched_by_name(named: Path, papers: NodeDataset) -> None:
+    recipe = gnnsparse.load(named, device="cpu").recipe
+    turned = replace(papers, x=papers.x[:, [2, 0, 1]], feature_names=("f2", "f0", "f1"))
+    assert torch.equal(match_features("new", turned, recipe).x, papers.x)
+    wide = torch.cat([torch.ones(60, 1), turned.x], dim=1)
+    more = replace(papers, x=wide, feature_names=("g", "f2", "f0", "f1"))
+    with pytest.warns(UserWarning, match=r"^dataset: not used, as the model does not take them: g$"):
+        found = match_features("new", more, recipe)
+    assert torch.equal(found.x, papers.x)
+    assert found.feature_names == papers.feature_names
+    other = replace(papers, feature_names=("f2", "f0", "year"))
+    said = r"^dataset: new has no feature 'f1', but f2, f0, year; accepted by the"
+    with pytest.raises(ValueError, match=said):
+        match_features("new", other, recipe)
+    plain = replace(papers, feature_names=None)
+    assert match_features("new", plain, recipe) is plain
+    assert match_features("new", turned, replace(recipe, feature_names=None)) is turned
+
+
+def test_files_without_names_are_matched_by_number(named: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", **arrays())
+    assert predict_run(named, str(tmp_path / "graph.npz")).metrics["test"]["accuracy"] > 0.5
+    np.savez(tmp_path / "graph.npz", **{**arrays(), "x": arrays()["x"][:, :2]})
+    said = r"^dataset: custom has 2 inputs and 3 outputs; accepted by the check"
+    with pytest.raises(ValueError, match=said):
+        predict_run(named, str(tmp_path / "graph.npz"))
+
+
+def test_training_nodes_of_one_class_are_refused(papers: NodeDataset) -> None:
+    y = torch.where(papers.y == 1, 1, -1)
+    said = r"^dataset: .*: all training nodes have the class 'math'; accepted: tw"
+    with pytest.raises(ValueError, match=said):
+        gnnsparse.fit(GCN(3, 16, 3), replace(papers, y=y), epochs=1, device="cpu")
