@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import logging
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
 from gnnsparse.errors import bad_type
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.memo import ForkLock
-
-__all__ = ["IdentityMemo", "Model", "aligned", "check_model", "give_class_back", "log", "precision_of"]
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 _Value = TypeVar("_Value")
@@ -25,9 +24,7 @@ log = logging.getLogger("gnnsparse.interop")
 class IdentityMemo(Generic[_Value]):
     """Values by the identity of objects, which are not kept alive: a value goes with its object.
 
-    Args:
-        most: values beyond which the oldest ones are dropped.
-        gone: called with a value whose object is gone.
+    `gone` is called with it then. Beyond `most` values the oldest ones are dropped.
     """
 
     def __init__(self, most: int = 4096, gone: Callable[[_Value], None] | None = None) -> None:
@@ -38,7 +35,7 @@ class IdentityMemo(Generic[_Value]):
         return len(self._values)
 
     def get(self, of: Any) -> _Value | None:
-        """Return the value of an object, or None."""
+        """Return the value of this object, and not of one that had its address before; None: it has none."""
         entry = self._values.get(id(of))
         return entry[1] if entry is not None and entry[0]() is of else None
 
@@ -67,12 +64,9 @@ class IdentityMemo(Generic[_Value]):
 def precision_of(given: Precision | str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
     """Return the precision of a product with features x, and the dtype that x is cast to, or None.
 
-    Args:
-        given: the precision that was asked for; None: autocast says it, or without it the dtype of x.
-        x: the features.
+    Without a given precision autocast says it, or without autocast the dtype of x.
     """
-    cast = None
-    kind = x.device.type
+    cast, kind = None, x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)
         cast = dtype if x.dtype == torch.float32 and dtype in PRECISIONS else None
@@ -94,7 +88,41 @@ def check_model(model: Any) -> None:
         bad_type("model", model, "a torch.nn.Module")
 
 
-def aligned(lines: Sequence[tuple[str, str, str]]) -> str:
-    """Return lines of three cells, the first of which is the header, as text whose columns are aligned."""
-    widths = [max(len(line[i]) for line in lines) for i in range(2)]
-    return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in lines)
+@dataclass(frozen=True)
+class ReportRow:
+    """What one layer of a model runs on.
+
+    Attributes:
+        name: the layer's name in the model, "" for the model itself.
+        kind: the layer's class.
+        uses: the operation of gnnsparse that it runs on, or the pattern that it attends by; None: it is as it
+            was made.
+        reason: why it is as it was made, or was so in its last call; empty if there is no reason.
+    """
+
+    name: str
+    kind: str
+    uses: str | None
+    reason: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """Layers of a model, as a table when it is printed."""
+
+    title: ClassVar[str] = "runs on"
+    rows: tuple[ReportRow, ...]
+
+    @property
+    def replaced(self) -> tuple[ReportRow, ...]:
+        """The layers that run on an operation of gnnsparse, or attend by a pattern."""
+        return tuple(row for row in self.rows if row.uses is not None)
+
+    def _last_cell(self, row: ReportRow) -> str:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        cells = [(row.name or "(the model)", row.kind, self._last_cell(row)) for row in self.rows]
+        lines = [("layer", "class", self.title), *cells]
+        widths = [max(len(line[i]) for line in lines) for i in range(2)]
+        return "\n".join(f"{a:<{widths[0]}}  {b:<{widths[1]}}  {c}" for a, b, c in lines)

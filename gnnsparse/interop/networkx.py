@@ -61,8 +61,8 @@ def from_networkx(
 def _checked(weight: str, edge: tuple[Any, Any, Any]) -> float:
     value = edge[2]
     if not isinstance(value, Real):
-        accepted = "a real number"
-        bad_type("weight", value, f"{accepted} as {weight!r} of the edge from {edge[0]!r} to {edge[1]!r}")
+        of = f"{weight!r} of the edge from {edge[0]!r} to {edge[1]!r}"
+        bad_type("weight", value, f"a real number as {of}")
     return float(value)
 
 
@@ -122,6 +122,5 @@ def to_networkx(
 
 def _is_symmetric(matrix: Any) -> bool:
     other = matrix.T.tocsr()
-    other.sort_indices()
-    pairs = ((matrix.indptr, other.indptr), (matrix.indices, other.indices), (matrix.data, other.data))
-    return all(np.array_equal(first, second) for first, second in pairs)
+    arrays = ("indptr", "indices", "data")
+    return all(np.array_equal(getattr(matrix, name), getattr(other, name)) for name in arrays)

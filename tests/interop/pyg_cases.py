@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ try:
 except ImportError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 import gnnsparse.interop.pyg as interop
+from gnnsparse.testing import assert_all_accurate, in_float64
+from tests.helpers import ROUNDING
 
 WIDTH, OUT, EDGE_DIM = 16, 8, 3
 #: Node types and edge types of graphs of several kinds of nodes.
@@ -26,39 +29,29 @@ KINDS = ["a", "b"]
 RELATIONS = [("a", "to", "b"), ("b", "back", "a"), ("a", "self", "a")]
 
 
-@dataclass
-class Graph:
+class Graph(SimpleNamespace):
     """Inputs of layers: an edge_index without repeats, the number of nodes, and features of both."""
 
-    edges: torch.Tensor
-    nodes: int
-    extras: dict[str, torch.Tensor] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        count, device = self.edges.shape[1], self.edges.device
-        self.extras = {
-            "w": torch.rand(count, device=device) + 0.1,
-            "attr": torch.rand(count, EDGE_DIM, device=device),
-            "pseudo": torch.rand(count, 2, device=device),
-            "x0": torch.randn(self.nodes, WIDTH, device=device),
-            "pos": torch.randn(self.nodes, 3, device=device),
-            "kind": torch.arange(count, device=device) % 2,
-            "node_kind": torch.arange(self.nodes, device=device) % 2,
-        }
-
-        self.extras["normal"] = torch.nn.functional.normalize(self.extras["pos"])
+    def __init__(self, edges: torch.Tensor, nodes: int) -> None:
+        count, device = edges.shape[1], edges.device
+        super().__init__(
+            edges=edges, nodes=nodes,
+            w=torch.rand(count, device=device) + 0.1,
+            attr=torch.rand(count, EDGE_DIM, device=device),
+            x0=torch.randn(nodes, WIDTH, device=device),
+            pos=(pos := torch.randn(nodes, 3, device=device)),
+            normal=torch.nn.functional.normalize(pos),
+            kind=torch.arange(count, device=device) % 2,
+            node_kind=torch.arange(nodes, device=device) % 2,
+        )  # fmt: skip
 
     def double(self) -> Graph:
         """The same inputs in float64."""
         other = Graph(self.edges, self.nodes)
-        other.extras = {name: x.double() if x.is_floating_point() else x for name, x in self.extras.items()}
+        for name, x in vars(self).items():
+            if isinstance(x, torch.Tensor) and x.is_floating_point():
+                setattr(other, name, x.double())
         return other
-
-    def __getattr__(self, name: str) -> torch.Tensor:
-        try:
-            return self.extras[name]
-        except KeyError:
-            raise AttributeError(name) from None
 
 
 Call = Callable[[Any, torch.Tensor, Graph], torch.Tensor]
@@ -95,30 +88,18 @@ def degrees() -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Case:
-    """A layer, which `make` makes, and a call of it."""
-
-    make: Callable[[], Any]
-    call: Call = plain
-
-
-@dataclass(frozen=True)
-class Of:
     """The arguments of a layer, of which those that are functions make the argument, and a call of it."""
 
     arguments: tuple[Any, ...]
     options: dict[str, Any]
     call: Call
 
-    def case(self, name: str) -> Case:
-        def make() -> Any:
-            given = (a() if callable(a) else a for a in self.arguments)
-            return getattr(pyg, name)(*given, **self.options)
-
-        return Case(make, self.call)
+    def make(self, name: str) -> Any:
+        return getattr(pyg, name)(*(a() if callable(a) else a for a in self.arguments), **self.options)
 
 
-def of(*arguments: Any, call: Call = plain, **options: Any) -> Of:
-    return Of(arguments, options, call)
+def of(*arguments: Any, call: Call = plain, **options: Any) -> Case:
+    return Case(arguments, options, call)
 
 
 def hetero() -> Any:
@@ -127,7 +108,8 @@ def hetero() -> Any:
 
 
 _BOTH = WIDTH, OUT
-_CASES: dict[str, list[Of]] = {
+#: Class -> calls of it. The first one is what the table says of the class.
+CASES: dict[str, list[Case]] = {
     "SimpleConv": [
         of("mean"), of("sum", "self_loop", call=weighted), of("mean", call=weighted),
         of("max", call=weighted),
@@ -205,7 +187,7 @@ _CASES: dict[str, list[Of]] = {
     "DirGNNConv": [of(lambda: pyg.SAGEConv(WIDTH, OUT))],
     "MixHopConv": [of(*_BOTH, [0, 1, 2]), of(*_BOTH, call=weighted)],
 }  # fmt: skip
-_MODELS: dict[str, list[Of]] = {
+MODELS: dict[str, list[Case]] = {
     "GCN": [of(WIDTH, 8, 2, OUT)],
     "GraphSAGE": [of(WIDTH, 8, 2, OUT)],
     "GIN": [of(WIDTH, 8, 2, OUT)],
@@ -214,12 +196,6 @@ _MODELS: dict[str, list[Of]] = {
     "EdgeCNN": [of(WIDTH, 8, 2, OUT)],
     "LightGCN": [of(40, OUT, 2, call=lambda model, x, g: model.get_embedding(g.edges % 40) * x.sum())],
 }
-#: Class -> calls of it. The first one is what the table says of the class.
-CASES, MODELS = (
-    {name: [each.case(name) for each in cases] for name, cases in group.items()}
-    for group in (_CASES, _MODELS)
-)
-
 #: Classes that are not called here, and why.
 NOT_CALLED = {
     "MessagePassing": "the base class, whose message has no arguments",
@@ -237,11 +213,11 @@ NOT_CALLED = {
 }
 
 
-def made(case: Case, device: str = "cpu") -> Any:
+def made(name: str, case: Case, device: str = "cpu") -> Any:
     """The layer of a case, whose parameters that are 0 or 1 at first are random."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        layer = case.make()
+        layer = case.make(name)
     for parameter in layer.parameters():
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter)
@@ -274,10 +250,26 @@ def left(model: Any) -> str:
     return " ".join(why for row in interop.report(model).rows for why in row.fallbacks)
 
 
-def outcome(call: Callable[[torch.Tensor], torch.Tensor], model: Any, x: torch.Tensor) -> list[torch.Tensor]:
+def judge(theirs: Any, ours: Any, x: torch.Tensor, graph: Any, call: Any = None, calls: int = 1) -> None:
+    """Compares results of calls of a layer and of its accelerated copy, float64 judging."""
+    exactly = copy.deepcopy(theirs)
+    with in_float64(exactly):
+        inputs = (
+            x.double(),
+            graph.double() if isinstance(graph, Graph) or graph.is_floating_point() else graph,
+        )
+        exact = [_results(exactly, *inputs, call) for _ in range(calls)]
+    for right in exact:
+        expected, got = _results(theirs, x, graph, call), _results(ours, x, graph, call)
+        assert [t.dtype for t in got] == [t.dtype for t in expected]
+        # A layer rounds about 16 times from its input to a gradient, and a model of two twice as often.
+        assert_all_accurate(got, expected, right, floor=32 * ROUNDING["fp32"])
+
+
+def _results(model: Any, x: torch.Tensor, graph: Any, call: Any) -> list[torch.Tensor]:
     """The output of a call, the gradient of x, and that of all parameters of the model as one vector."""
     x = x.detach().clone().requires_grad_()
-    out = call(x)
+    out = model(x, graph) if call is None else call(model, x, graph)
     probe = torch.randn(out.shape, generator=torch.Generator().manual_seed(0)).to(out)
     of = [x, *(p for p in model.parameters() if p.requires_grad)]
     grads = torch.autograd.grad(out, of, probe, allow_unused=True)

@@ -29,13 +29,10 @@ class Entry:
 def _entry(name: str, case: Case) -> Entry:
     torch.manual_seed(0)
     edges = torch.randint(0, 30, (2, 120)).unique(dim=1)
-    layer = interop.accelerate(made(case), convert="always")
+    layer = interop.accelerate(made(name, case), convert="always")
     case.call(layer, torch.randn(40, WIDTH), Graph(edges, 40))
     report = interop.report(layer)
-    calls: dict[str, int] = {}
-    for row in report.rows:
-        for what in row.calls:
-            calls[what.partition(",")[0]] = 1
+    calls = {what.partition(",")[0] for row in report.rows for what in row.calls}
     if calls:
         part = any(row.fallbacks or row.runs_on == "PyG" for row in report.rows)
         return Entry(name, " and ".join(sorted(calls)), "in part" if part else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -55,8 +56,8 @@ def test_there_and_back_by_sparse_tensors(graph: SparseGraph, layout: str, zeros
     assert torch.equal(found.to_dense(), graph.to_dense())
     if layout == "coo":
         assert found.is_coalesced()
-        assert torch.equal(found._indices(), torch.sparse_coo_tensor(
-            found._indices(), found._values(), found.shape).coalesce().indices())  # fmt: skip
+        again = torch.sparse_coo_tensor(found._indices(), found._values(), found.shape)
+        assert torch.equal(found._indices(), again.coalesce().indices())
 
 
 @given(
@@ -96,13 +97,11 @@ def operands(precision: str) -> list[tuple[SparseOperand, torch.Tensor]]:
     options_of = [{}, {"reorder": "degree"}, {"reorder": "rcm"}]
     if has_precision("hrpb", precision):
         options_of.append({"reorder": "degree", "format": "hrpb"})
-    for options in options_of:
-        for source, weights in (
-            (binary, None), (graph, None), (binary, "mean"), (binary, "gcn"), (positive, "gcn"),
-        ):  # fmt: skip
-            a = make(source, "cpu", values=weights, precision=precision, **options)
-            matrix = dense_matrix(source, weights)
-            found += [(a, matrix), (a.T, matrix.T)]
+    sources = [(binary, None), (graph, None), (binary, "mean"), (binary, "gcn"), (positive, "gcn")]
+    for options, (source, weights) in itertools.product(options_of, sources):
+        a = make(source, "cpu", values=weights, precision=precision, **options)
+        matrix = dense_matrix(source, weights)
+        found += [(a, matrix), (a.T, matrix.T)]
     return found
 
 
@@ -131,12 +130,10 @@ def test_results_own_their_memory() -> None:
         matrix.data[:], matrix.indices[:] = 7, 0
         of.to_torch_sparse("coo")._values().fill_(7)
         of.to_torch_sparse("coo")._indices().zero_()
-        for layout in ("csr", "csc"):
-            tensor = of.to_torch_sparse(layout)
-            offsets = tensor.crow_indices() if layout == "csr" else tensor.ccol_indices()
-            indices = tensor.col_indices() if layout == "csr" else tensor.row_indices()
-            for array in (offsets, indices, tensor.values()):
-                array.zero_()
+        csr, csc = of.to_torch_sparse("csr"), of.to_torch_sparse("csc")
+        of_csc = csc.ccol_indices(), csc.row_indices(), csc.values()
+        for array in (csr.crow_indices(), csr.col_indices(), csr.values(), *of_csc):
+            array.zero_()
         of.to_dense().zero_()
         assert torch.equal(of.to_dense(), right)
     x = torch.randn(6, 3)

@@ -85,9 +85,7 @@ def test_an_operand_has_its_weights() -> None:
 
 
 def graph_with(value: Any) -> Any:
-    graph = nx.DiGraph()
-    graph.add_edge("a", "b", w=value)
-    return graph
+    return nx.DiGraph([("a", "b", {"w": value})])
 
 
 BAD = {

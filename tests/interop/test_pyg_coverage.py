@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gnnsparse.testing import assert_all_accurate, in_float64
 from tests.data_folder import data_file, requires_data
-from tests.helpers import ROUNDING
 from tests.interop import pyg_table
-from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, interop, made, outcome, pyg
+from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, both, judge, made, pyg
 
 # On a GPU: PyG's, and torch's in a thread's first backward pass.
 pytestmark = [
@@ -22,13 +18,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS:UserWarning"),
 ]
 
-#: A layer rounds about 16 times from its input to a gradient, and a model of two layers twice as often.
-FLOOR = 32 * ROUNDING["fp32"]
 #: In these calls a graph is new, and known; what a layer caches is made, and used.
 CALLS = 3
 EVERY = pytest.mark.parametrize(
-    "case",
-    [pytest.param(c, id=f"{n}-{i}") for n, cases in {**CASES, **MODELS}.items() for i, c in enumerate(cases)],
+    ("name", "case"),
+    [pytest.param(n, c, id=f"{n}-{i}") for n, of in {**CASES, **MODELS}.items() for i, c in enumerate(of)],
 )
 
 
@@ -41,27 +35,14 @@ def random_graph(seed: int, device: str = "cpu", nodes: int = 60, count: int = 3
     return Graph(edges.to(device), nodes)
 
 
-def compare(case: Case, graph: Graph) -> None:
+def compare(name: str, case: Case, graph: Graph) -> None:
     """Compares a layer with its accelerated copy, float64 judging."""
-
-    def results(layer: Any, x: torch.Tensor, graph: Graph) -> list[torch.Tensor]:
-        return outcome(lambda x: case.call(layer, x, graph), layer, x)
-
     torch.manual_seed(0)
     device = str(graph.edges.device)
-    theirs = made(case, device)
-    exactly = copy.deepcopy(theirs)
-    ours = interop.accelerate(copy.deepcopy(theirs), convert="always")
+    theirs, ours = both(made(name, case, device))
     assert repr(ours) == repr(theirs)
     assert list(ours.state_dict()) == list(theirs.state_dict())
-    x = torch.randn(graph.nodes, WIDTH, device=device)
-    with in_float64(exactly):
-        inputs = x.double(), graph.double()
-        exact = [results(exactly, *inputs) for _ in range(CALLS)]
-    for call in range(CALLS):
-        expected, got = results(theirs, x, graph), results(ours, x, graph)
-        assert [t.dtype for t in got] == [t.dtype for t in expected]
-        assert_all_accurate(got, expected, exact[call], floor=FLOOR)
+    judge(theirs, ours, torch.randn(graph.nodes, WIDTH, device=device), graph, case.call, CALLS)
 
 
 def test_every_class_has_a_case() -> None:
@@ -71,8 +52,8 @@ def test_every_class_has_a_case() -> None:
 
 
 @EVERY
-def test_same_numbers(case: Case, device: str) -> None:
-    compare(case, random_graph(0, device))
+def test_same_numbers(name: str, case: Case, device: str) -> None:
+    compare(name, case, random_graph(0, device))
 
 
 def enzymes() -> Graph:
@@ -87,8 +68,8 @@ def enzymes() -> Graph:
 
 @requires_data
 @EVERY
-def test_same_numbers_on_a_real_graph(case: Case) -> None:
-    compare(case, enzymes())
+def test_same_numbers_on_a_real_graph(name: str, case: Case) -> None:
+    compare(name, case, enzymes())
 
 
 def test_table_is_what_the_code_says() -> None:

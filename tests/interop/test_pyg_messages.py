@@ -210,18 +210,16 @@ def test_overridden_aggregations_and_steps_are_pygs() -> None:
         assert interop.report(ours).accelerated == ()
 
 
-@pytest.mark.parametrize("name", ["register_full_backward_hook", "register_full_backward_pre_hook"])
-def test_backward_hooks_on_an_aggregation(name: str) -> None:
+@pytest.mark.parametrize("name", ["full_backward", "full_backward_pre"])
+@pytest.mark.parametrize("layer", [pyg.SAGEConv(WIDTH, 4, aggr="sum"), pyg.GATConv(WIDTH, 4)], ids=repr)
+def test_backward_hooks_on_an_aggregation(layer: Any, name: str) -> None:
     x, edges, _ = inputs()
     seen: list[Any] = []
-    for made in (lambda: pyg.SAGEConv(WIDTH, 4, aggr="sum"), lambda: pyg.GATConv(WIDTH, 4)):
-        plain, ours = both(made())
-        for layer in (plain, ours):
-            getattr(layer.aggr_module, name)(lambda *_: seen.append(1))
-            layer(x.clone().requires_grad_(), edges).sum().backward()
-        assert len(seen) == 2
-        assert "hooks" in str(interop.report(ours))
-        seen.clear()
+    for model in (copies := both(layer)):
+        getattr(model.aggr_module, f"register_{name}_hook")(lambda *_: seen.append(1))
+        model(x.clone().requires_grad_(), edges).sum().backward()
+    assert len(seen) == 2
+    assert "hooks" in str(interop.report(copies[1]))
 
 
 def test_hooks_for_all_modules() -> None:
@@ -266,21 +264,21 @@ class Doubled(torch.nn.Module):
 def test_parametrised_attention(name: str, first: bool) -> None:
     """It runs as often as in PyG: spectral_norm, for one, changes what it keeps whenever it runs."""
     x, edges, _ = inputs()
-    plain = pyg.GATConv(WIDTH, 4)
-    ours = copy.deepcopy(plain)
-    runs = []
-    for layer, accelerates in ((plain, False), (ours, True)):
-        if accelerates and not first:
-            interop.accelerate(layer, convert="always")
+    layers, runs = [pyg.GATConv(WIDTH, 4)] * 2, []
+    layers[1] = copy.deepcopy(layers[0])
+    if not first:
+        interop.accelerate(layers[1], convert="always")
+    for layer in layers:
         owner = layer.lin if name == "lin.weight" else layer
         parametrize.register_parametrization(owner, name.rpartition(".")[2], doubled := Doubled())
-        if accelerates and first:
-            interop.accelerate(layer, convert="always")
+        runs.append(doubled)
+    plain, ours = layers
+    if first:
+        interop.accelerate(ours, convert="always")
+    for doubled in runs:
         doubled.runs = 0
-        out = layer(x, edges)
-        runs.append((out, doubled.runs))
-    close(runs[0][0], runs[1][0])
-    assert runs[0][1] == runs[1][1]
+    close(ours(x, edges), plain(x, edges))
+    assert runs[0].runs == runs[1].runs
     is_later = name == "att_src" and not first
     assert not is_later or "parametrize" in str(interop.report(ours))
     interop.restore(ours)

@@ -6,6 +6,7 @@ import copy
 import itertools
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -30,26 +31,33 @@ from tests.sampling.samplers import STRATEGIES, sampler
 NODES = 400
 
 
-def data_of() -> Data:
-    draw = torch.Generator().manual_seed(0)
-    edge_index = torch.randint(NODES, (2, 5000), generator=draw)
-    return Data(torch.randn(NODES, 8, generator=draw), edge_index, torch.arange(5000.0), num_nodes=NODES)
+def data_of(nodes: int = NODES, edges: int = 5000, seed: int = 0, width: int = 8) -> Data:
+    """A graph in which edges are repeated."""
+    draw = torch.Generator().manual_seed(seed)
+    return Data(
+        torch.randn(nodes, width, generator=draw),
+        torch.randint(nodes, (2, edges), generator=draw),
+        torch.arange(1.0, edges + 1),
+        edge_weight=torch.rand(edges, generator=draw).double(),
+        num_nodes=nodes,
+    )
 
 
-def loader_of(data: Data, **options: Any) -> NodeLoader:
-    made = NeighborSampler(data.edge_index, [6, 4], num_nodes=NODES, **options)
-    return NodeLoader(data, node_sampler=PygSampler(made), input_nodes=torch.arange(100), batch_size=40)
+def loader_of(
+    data: Data, fanouts: Sequence[int] = (6, 4), seeds: int = 100, size: int = 40, **options: Any
+) -> NodeLoader:
+    made = sampler(data.edge_index, list(fanouts), num_nodes=data.num_nodes, **options)
+    return NodeLoader(data, node_sampler=PygSampler(made), input_nodes=torch.arange(seeds), batch_size=size)
 
 
-@pytest.mark.parametrize("replace", [False, True])
-def test_batches_are_parts_of_the_graph(replace: bool) -> None:
+@pytest.mark.parametrize("strategy", ["uniform", "uniform replaced"])
+def test_batches_are_parts_of_the_graph(strategy: str) -> None:
     data, seen = data_of(), []
-    for batch in loader_of(data, replace=replace):
+    for batch in loader_of(data, strategy=strategy):
         seen.append(batch.n_id[: batch.batch_size])
         assert batch.n_id.unique().numel() == batch.num_nodes == sum(batch.num_sampled_nodes)
         assert torch.equal(batch.x, data.x[batch.n_id])
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+        assert_edges_are_those_of(batch, data)
         assert sum(batch.num_sampled_edges) == batch.num_edges
         first = batch.num_sampled_edges[0]
         counts = torch.bincount(batch.edge_index[1, :first], minlength=batch.batch_size)
@@ -88,7 +96,7 @@ def test_accelerated_models_take_the_batches_as_they_are(convert: str, own_cache
         assert "spmm" in str(report(model))
     assert not own_cache.exists()  # nothing of a batch is stored
     del batch
-    assert len(memo) <= 1  # nor kept longer than the batch
+    assert len(memo._graphs) <= 1  # nor kept longer than the batch
 
 
 def test_what_can_not_be_drawn_is_refused_before_the_first_batch() -> None:
@@ -108,54 +116,13 @@ def test_what_can_not_be_drawn_is_refused_before_the_first_batch() -> None:
         PygSampler(made).sample_from_nodes(timed)
 
 
-def test_neighbor_loaders_batches_are_taken() -> None:
-    """PyG's own loader, where what it needs is installed."""
-    from torch_geometric.loader import NeighborLoader
-    from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
-
-    if not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
-        pytest.skip("needs pyg-lib or torch-sparse")
-    data, plain = data_of(), pyg.GraphSAGE(8, 16, num_layers=2, out_channels=3)
-    model = accelerate(copy.deepcopy(plain), convert="always")
-    for batch in NeighborLoader(data, [6, 4], input_nodes=torch.arange(100), batch_size=40):
-        torch.testing.assert_close(model(batch.x, batch.edge_index), plain(batch.x, batch.edge_index))
-
-
 # Graphs with repeated edges: which edges batches have, and with which attributes.
 
 
-def multigraph(nodes: int, edges: int, seed: int) -> Data:
-    draw = torch.Generator().manual_seed(seed)
-    return Data(
-        torch.randn(nodes, 3, generator=draw).double(),
-        torch.randint(nodes, (2, edges), generator=draw),
-        torch.arange(1.0, edges + 1),
-        edge_weight=torch.rand(edges, generator=draw).double(),
-        num_nodes=nodes,
-    )
-
-
-def batches(
-    data: Data, fanouts: list[int], size: int = 4, strategy: str = "uniform", **options: Any
-) -> list[Data]:
-    made = sampler(data.edge_index, fanouts, strategy=strategy, num_nodes=data.num_nodes, **options)
-    loader = NodeLoader(
-        data, node_sampler=PygSampler(made), input_nodes=torch.arange(data.num_nodes), batch_size=size
-    )
-    return list(loader)
-
-
-def test_three_edges_of_which_two_are_equal() -> None:
-    data = Data(
-        torch.tensor([[4.0], [4.0], [0.0]]), torch.tensor([[0, 0, 1], [2, 2, 2]]), torch.tensor([1, 2, 3])
-    )
-    made = NeighborSampler(data.edge_index, [-1], num_nodes=3)
-    (batch,) = NodeLoader(data, node_sampler=PygSampler(made), input_nodes=torch.tensor([2]), batch_size=1)
-    assert batch.edge_attr.tolist() == [1, 2, 3]
-    assert batch.e_id.tolist() == [0, 1, 2]
-    assert batch.num_sampled_edges == [3]
-    found = [pyg.SimpleConv(aggr)(batch.x, batch.edge_index)[0, 0].item() for aggr in ("sum", "mean")]
-    assert found == [12.0, 4.0]
+def assert_edges_are_those_of(batch: Data, data: Data) -> None:
+    assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+    assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
+    assert torch.equal(batch.edge_weight, data.edge_weight[batch.e_id])
 
 
 @given(st.integers(1, 12), st.integers(0, 60), st.integers(1, 2), st.integers(0, 2**16))
@@ -163,33 +130,26 @@ def test_all_neighbours_give_every_edge_with_its_attributes(
     nodes: int, edges: int, hops: int, seed: int
 ) -> None:
     """A batch has the edges that end at a node less than `hops` steps away, and layers the exact outputs."""
-    data = multigraph(nodes, edges, seed)
+    data = data_of(nodes, edges, seed, 3)
     conv = pyg.SimpleConv("sum").double()
-    exact = conv(data.x, data.edge_index, data.edge_weight)
-    for batch in batches(data, [-1] * hops):
+    exact = conv(data.x.double(), data.edge_index, data.edge_weight)
+    for batch in loader_of(data, [-1] * hops, nodes, 4):
         seeds = batch.n_id[: batch.batch_size]
         inner, *_ = k_hop_subgraph(seeds, hops - 1, data.edge_index, num_nodes=nodes)
         ends = torch.isin(data.edge_index[1], inner).nonzero().flatten()
         assert torch.equal(batch.e_id.sort().values, ends)
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-        assert torch.equal(batch.edge_weight, data.edge_weight[batch.e_id])
-        got = conv(batch.x, batch.edge_index, batch.edge_weight)[: batch.batch_size]
+        assert_edges_are_those_of(batch, data)
+        got = conv(batch.x.double(), batch.edge_index, batch.edge_weight)[: batch.batch_size]
         torch.testing.assert_close(got, exact[seeds])
 
 
-@given(
-    st.sampled_from(sorted(STRATEGIES)), st.integers(1, 10), st.integers(0, 60), st.integers(1, 4),
-    st.integers(0, 2**16),
-)  # fmt: skip
+@given(*map(st.sampled_from, (sorted(STRATEGIES), range(1, 11), range(61), range(1, 5), range(2**16))))
 def test_sampled_edges_are_edges_of_the_graph(
     strategy: str, nodes: int, edges: int, fanout: int, seed: int
 ) -> None:
-    data = multigraph(nodes, edges, seed)
-    for batch in batches(data, [fanout, fanout], strategy=strategy, seed=seed):
-        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
-        assert torch.equal(batch.edge_attr, data.edge_attr[batch.e_id])
-        assert torch.equal(batch.edge_weight, data.edge_weight[batch.e_id])
+    data = data_of(nodes, edges, seed, 3)
+    for batch in loader_of(data, [fanout, fanout], nodes, 4, strategy=strategy, seed=seed):
+        assert_edges_are_those_of(batch, data)
         if not STRATEGIES[strategy].get("replace"):
             assert batch.e_id.unique().numel() == batch.num_edges
         if strategy == "uniform":

@@ -46,16 +46,13 @@ def test_the_peer_has_equal_weights_and_computes_the_same_on_the_whole_graph() -
         torch.testing.assert_close(peer._layers(peer._x, whole), model(dataset.x, peer._edge_index))
 
 
-def test_statistics_are_in_per_cent() -> None:
-    found = statistics_of([0.5, 0.7])
-    assert found == {"mean": 60.0, "standard_deviation": pytest.approx(10.0), "accuracies": [50.0, 70.0]}
-
-
-def test_a_row_has_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_has_both_in_per_cent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("benchmarks.sampled_accuracy.load_dataset", lambda name, root: toy_task(300))
     monkeypatch.setattr("benchmarks.sampled_accuracy.SETTINGS", {"toy": SETTING})
     monkeypatch.setattr("benchmarks.sampled_accuracy.ours", lambda *_: 0.5)
     monkeypatch.setattr("benchmarks.sampled_accuracy.theirs", lambda *_: 0.25)
+    found = statistics_of([0.5, 0.7])
+    assert found == {"mean": 60.0, "standard_deviation": pytest.approx(10.0), "accuracies": [50.0, 70.0]}
     first, row = measured("toy", None, 2, "cpu")
     assert (first["seeds"], row["dataset"], row["seeds"]) == (1, "toy", 2)
     assert (row["ours"]["mean"], row["peer"]["accuracies"]) == (50.0, [25.0, 25.0])

@@ -9,19 +9,17 @@ from gnnsparse import masks
 from gnnsparse.interop.transformers import sparsify
 from gnnsparse.patterns.operands import MOST_OPERANDS
 from tests.helpers import capture
-from tests.nn.sparsified import HEADS, WIDTH, allowed, assert_same, twins
+from tests.interop.test_transformers_torch import attention, encoder
+from tests.nn.sparsified import BATCH, LENGTH, WINDOW, assert_same, blocked, tokens, twins
 
 pytestmark = [
     pytest.mark.slow,
     # torch's own tools warn about themselves.
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
-    pytest.mark.filterwarnings("ignore:.*TF32.*:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*(TF32|TensorFloat32).*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning"),
 ]
-
-LENGTH, BATCH = 12, 3
-WINDOW = {"name": "window", "radius": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -29,31 +27,18 @@ def fresh_compiler() -> None:
     torch._dynamo.reset()
 
 
-def attention() -> torch.nn.MultiheadAttention:
-    return torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
-
-
-def encoder() -> torch.nn.TransformerEncoder:
-    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True)
-    return torch.nn.TransformerEncoder(layer, 2)
-
-
-def x(length: int = LENGTH, device: str = "cpu") -> torch.Tensor:
-    return torch.randn(BATCH, length, WIDTH, device=device)
-
-
-# torch's compiler says on a GPU that its own products could be in tf32.
-@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores:UserWarning")
 @pytest.mark.parametrize("training", [True, False])
 def test_compiles_without_graph_breaks(device: str, training: bool) -> None:
     """The first call of a length may be the compiled one: its operand is made while torch traces."""
     ours, theirs = twins(encoder().train(training), WINDOW, device)
     compiled = torch.compile(ours, fullgraph=True, backend="inductor" if training else "aot_eager")
     for length in (8, LENGTH):
-        mask = ~allowed(masks.window(length, 3), device)
-        assert_same((compiled, ours), (lambda x, mask=mask: theirs(x, mask), theirs), [x(length, device)])
+        mask = blocked(device, length)
+        assert_same(
+            (compiled, ours), (lambda x, mask=mask: theirs(x, mask), theirs), [tokens(device, length)]
+        )
     with torch.no_grad():
-        given = x(device=device)
+        given = tokens(device)
         assert torch.allclose(compiled(given), ours(given), atol=1e-5)
 
 
@@ -61,11 +46,11 @@ def test_compiled_code_sees_a_new_pattern_and_other_lengths() -> None:
     layer = sparsify(attention(), WINDOW)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     for length in (8, 9, 8):
-        given = x(length)
+        given = tokens(length=length)
         assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
     for pattern in ({"name": "window", "radius": 1}, masks.full):
         sparsify(layer, pattern)
-        given = x(9)
+        given = tokens(length=9)
         assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
 
 
@@ -73,10 +58,10 @@ def test_what_compiled_code_uses_is_not_dropped() -> None:
     """Other lengths come between the forward and the backward pass, which carries the operand's handle."""
     layer = sparsify(attention(), WINDOW)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    given = x().requires_grad_()
+    given = tokens().requires_grad_()
     out = compiled(given, given, given)[0]
     for length in range(20, 21 + MOST_OPERANDS):
-        layer(*[x(length)] * 3)
+        layer(*[tokens(length=length)] * 3)
     out.sum().backward()
     assert len(layer.gnnsparse_patterns.operands) == MOST_OPERANDS + 1
     assert given.grad is not None
@@ -87,7 +72,7 @@ def test_what_compiled_code_uses_is_not_dropped() -> None:
 def test_cuda_graphs(with_padding: bool) -> None:
     """A length that the model has seen can be captured, and is replayed on other numbers."""
     model = sparsify(encoder().eval().cuda(), WINDOW)
-    given = x(device="cuda")
+    given = tokens("cuda")
     padded = torch.zeros(BATCH, LENGTH, device="cuda") if with_padding else None
     with torch.no_grad():
         graph, out = capture(lambda: model(given, src_key_padding_mask=padded))

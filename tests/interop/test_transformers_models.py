@@ -33,6 +33,11 @@ CACHE = next(
     if name in inspect.signature(transformers.LlamaForCausalLM.forward).parameters
 )
 WINDOW = {"name": "window", "radius": 4}
+PATTERNS: dict[str, Callable[[int], Any]] = {
+    "full": masks.full,
+    "window": lambda n: masks.window(n, 4),
+    "random": lambda n: masks.random(n, min(n, 5), seed=n),
+}
 #: A few roundings of a model of two layers.
 FLOOR = 16 * ROUNDING["fp32"]
 #: Dropout is 0 unless a test is about it: the dense twin would draw other numbers.
@@ -89,57 +94,42 @@ def judge(ours: Any, theirs: Any, call: Callable[[Any], torch.Tensor]) -> None:
     assert_accurate(call(ours), plain, exact, floor=FLOOR)
 
 
+def compare(model: Any, x: torch.Tensor, run: Any, pattern: str = "window", dtype: Any = None) -> None:
+    """Compares `run(model, x)` and all gradients with the dense model's, whose mask is the pattern."""
+    ours, theirs = twins(model, PATTERNS[pattern], str(x.device))
+    with masked_attention(allowed(PATTERNS[pattern](LENGTH), str(x.device))) as name:
+        theirs.set_attn_implementation(name)
+        assert_same((lambda x: run(ours, x), ours), (lambda x: run(theirs, x), theirs), [x], dtype)
+
+
+def embedded(model: Any, x: torch.Tensor) -> torch.Tensor:
+    return model(inputs_embeds=x).last_hidden_state
+
+
 @pytest.mark.parametrize("kind", list(MODELS))
 @pytest.mark.parametrize("side", [None, "right", "left"])
 @pytest.mark.parametrize("training", [True, False])
 def test_text_models(device: str, kind: str, side: str | None, training: bool) -> None:
     """Padded tokens are left out of the comparison: dense attention may have no key for them, and NaN."""
-    ours, theirs = twins(body(kind).train(training), WINDOW, device)
     mask = None if side is None else unpadded(device, side)
     kept = torch.ones(BATCH, LENGTH, dtype=torch.bool, device=device) if mask is None else mask.bool()
-    embeddings = torch.randn(BATCH, LENGTH, 32, device=device)
 
     def run(model: Any, x: torch.Tensor) -> torch.Tensor:
         return model(inputs_embeds=x, attention_mask=mask).last_hidden_state[kept]
 
-    with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
-        theirs.set_attn_implementation(name)
-        assert_same((lambda x: run(ours, x), ours), (lambda x: run(theirs, x), theirs), [embeddings])
+    compare(body(kind).train(training), torch.randn(BATCH, LENGTH, 32, device=device), run)
 
 
 @pytest.mark.parametrize("pattern", ["window", "full"])
 def test_vit(device: str, pattern: str) -> None:
-    make = masks.full if pattern == "full" else lambda n: masks.window(n, 4)
-    ours, theirs = twins(vit(), make, device)
     images = torch.randn(2, 3, 16, 16, device=device)
-    with masked_attention(allowed(make(17), device)) as name:
-        theirs.set_attn_implementation(name)
-        assert_same(
-            (lambda x: ours(x).last_hidden_state, ours),
-            (lambda x: theirs(x).last_hidden_state, theirs),
-            [images],
-        )
+    compare(vit(), images, lambda model, x: model(x).last_hidden_state, pattern)
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_autocast(device: str, kind: str) -> None:
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
-    ours, theirs = twins(body(kind), WINDOW, device)
-    with masked_attention(allowed(masks.window(LENGTH, 4), device)) as name:
-        theirs.set_attn_implementation(name)
-        assert_same(
-            (lambda x: ours(inputs_embeds=x).last_hidden_state, ours),
-            (lambda x: theirs(inputs_embeds=x).last_hidden_state, theirs),
-            [torch.randn(BATCH, LENGTH, 32, device=device)],
-            dtype,
-        )
-
-
-PATTERNS: dict[str, Callable[[int], Any]] = {
-    "full": masks.full,
-    "window": lambda n: masks.window(n, 4),
-    "random": lambda n: masks.random(n, min(n, 5), seed=n),
-}
+    compare(body(kind), torch.randn(BATCH, LENGTH, 32, device=device), embedded, dtype=dtype)
 
 
 @pytest.mark.parametrize("pattern", list(PATTERNS))
@@ -230,9 +220,9 @@ def test_weights_can_be_looked_at() -> None:
 def test_dropout_acts_in_training_alone() -> None:
     ours = sparsify(bert(attention_probs_dropout_prob=0.5), WINDOW)
     tokens = ids()
-    assert not torch.equal(ours(tokens).last_hidden_state, ours(tokens).last_hidden_state)
+    assert not torch.equal(ours(tokens)[0], ours(tokens)[0])
     ours.eval()
-    assert torch.equal(ours(tokens).last_hidden_state, ours(tokens).last_hidden_state)
+    assert torch.equal(ours(tokens)[0], ours(tokens)[0])
 
 
 def test_gradient_checkpointing_changes_no_bit() -> None:
@@ -311,22 +301,19 @@ def test_models_of_one_configuration_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("before", ["sdpa", "eager"])
-def test_restore_gives_back_the_attention_of_before(before: str) -> None:
-    model = bert().eval()
+def test_the_attention_of_before(before: str) -> None:
+    """restore gives it back, and the report sees that a configuration asks for it."""
+    model, tokens = bert().eval(), ids()
     model.set_attn_implementation(before)
-    tokens = ids()
-    dense = model(tokens).last_hidden_state
-    assert not torch.equal(sparsify(model, WINDOW)(tokens).last_hidden_state, dense)
+    dense = model(tokens)[0]
+    assert not torch.equal(sparsify(model, WINDOW)(tokens)[0], dense)
+    model.set_attn_implementation(before)
+    reason = f"its configuration asks for attention by {before!r}"
+    assert {row.reason for row in report(model).rows} == {reason}
+    assert not report(model).replaced
     assert restore(model) is model
     assert model.config._attn_implementation == before
-    assert torch.equal(model(tokens).last_hidden_state, dense)
-
-
-def test_the_report_sees_that_a_configuration_asks_for_other_attention() -> None:
-    model = sparsify(bert(), WINDOW)
-    model.set_attn_implementation("sdpa")
-    assert {row.reason for row in report(model).rows} == {"its configuration asks for attention by 'sdpa'"}
-    assert not report(model).replaced
+    assert torch.equal(model(tokens)[0], dense)
 
 
 def test_a_model_inside_of_another_module() -> None:
@@ -353,23 +340,18 @@ def test_attention_to_another_sequence_stays_dense() -> None:
     model = bert(is_decoder=True, add_cross_attention=True).eval()
     dense = copy.deepcopy(model)
     sparsify(model, masks.full)
-    reasons = {row.name: row.reason for row in report(model).rows if row.pattern is None}
+    reasons = {row.name: row.reason for row in report(model).rows if row.uses is None}
     names = [f"encoder.layer.{i}.crossattention.self" for i in range(2)]
     assert reasons == dict.fromkeys(names, "it attends, or can attend, to another sequence")
     tokens, other = ids(), torch.randn(BATCH, 7, 32)
-    mask = torch.ones(BATCH, 7, dtype=torch.long)
+    mask, own = torch.ones(BATCH, 7, dtype=torch.long), unpadded("cpu")
     mask[1, 4:] = 0
-    given = {
-        "encoder_hidden_states": other,
-        "encoder_attention_mask": mask,
-        "attention_mask": unpadded("cpu"),
-    }
-    kept = unpadded("cpu").bool()
-    plain = dense(tokens, **given).last_hidden_state[kept]
-    given["encoder_hidden_states"] = other.double()
-    exact = dense.double()(tokens, **given).last_hidden_state[kept]
-    given["encoder_hidden_states"] = other
-    assert_accurate(model(tokens, **given).last_hidden_state[kept], plain, exact, floor=FLOOR)
+
+    def run(model: Any) -> torch.Tensor:
+        states = {"encoder_hidden_states": other.to(model.dtype), "encoder_attention_mask": mask}
+        return model(tokens, attention_mask=own, **states).last_hidden_state[own.bool()]
+
+    judge(model, dense, run)
 
 
 def test_caches_of_a_fixed_size_are_refused() -> None:
@@ -386,12 +368,95 @@ def test_caches_of_a_fixed_size_are_refused() -> None:
 @pytest.mark.parametrize("kind", ["bert", "llama"])
 def test_compiled_models(kind: str) -> None:
     torch._dynamo.reset()
-    ours, theirs = twins(body(kind), WINDOW)
-    compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
-    with masked_attention(allowed(masks.window(LENGTH, 4))) as name:
-        theirs.set_attn_implementation(name)
-        assert_same(
-            (lambda x: compiled(inputs_embeds=x).last_hidden_state, ours),
-            (lambda x: theirs(inputs_embeds=x).last_hidden_state, theirs),
-            [torch.randn(BATCH, LENGTH, 32)],
-        )
+
+    def run(model: Any, x: torch.Tensor) -> torch.Tensor:
+        is_ours = bool(report(model).replaced)
+        return embedded(torch.compile(model, fullgraph=True, backend="aot_eager") if is_ours else model, x)
+
+    compare(body(kind), torch.randn(BATCH, LENGTH, 32), run)
+
+
+# Which models it takes: with all pairs they are what they were.
+
+TEXT = {**SMALL, "vocab_size": TOKENS, "max_position_embeddings": 64}
+GROUPED = {**TEXT, "num_key_value_heads": 2}
+DECODED = {
+    "vocab_size": TOKENS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
+    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
+    "max_position_embeddings": 64,
+}  # fmt: skip
+
+TAKEN: dict[str, dict[str, Any]] = {
+    "Bert": TEXT,
+    "CLIPText": {**TEXT, "eos_token_id": 2},
+    "DistilBert": {"vocab_size": TOKENS, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 24},
+    "Electra": TEXT,
+    "GPTNeoX": TEXT,
+    "Gemma3Text": {**GROUPED, "head_dim": 8, "sliding_window": 6},
+    "Llama": GROUPED,
+    "Mistral": {**GROUPED, "sliding_window": 6},
+    "ModernBert": {**TEXT, "pad_token_id": 0, "global_attn_every_n_layers": 2, "local_attention": 8},
+    "OPT": {
+        "vocab_size": TOKENS, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "ffn_dim": 24, "max_position_embeddings": 64, "word_embed_proj_dim": 32,
+    },
+    "Phi": GROUPED,
+    "Qwen2": GROUPED,
+    "Qwen3": {**GROUPED, "head_dim": 8},
+    "Roberta": TEXT,
+}  # fmt: skip
+
+OTHER_SEQUENCE = "it attends, or can attend, to another sequence"
+LEFT: dict[str, tuple[dict[str, Any], str]] = {
+    "Bart": (DECODED, OTHER_SEQUENCE),
+    "T5": (
+        {"vocab_size": TOKENS, "d_model": 32, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 4},
+        OTHER_SEQUENCE,
+    ),
+    "Gemma2": (
+        {**GROUPED, "head_dim": 8},
+        "Gemma2Model has scores that scaled_dot_product_attention does not compute either",
+    ),
+}
+
+
+def model_of(name: str, settings: dict[str, Any]) -> Any:
+    config = getattr(transformers, f"{name}Config")(**settings)
+    return getattr(transformers, f"{name}Model")(config).eval()
+
+
+@pytest.mark.parametrize("name", list(TAKEN))
+@pytest.mark.parametrize("side", [None, "right", "left"])
+def test_models_that_are_taken(name: str, side: str | None) -> None:
+    """Sliding windows, norms and rotations of queries and keys: what is around attention stays."""
+    dense = model_of(name, TAKEN[name])
+    for parameter in dense.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    ours = sparsify(copy.deepcopy(dense), masks.full)
+    assert [row.uses for row in report(ours).rows] == ["full", "full"]
+    tokens, mask = torch.randint(3, TOKENS, (2, 20)), torch.ones(2, 20, dtype=torch.long)
+    if side is not None:
+        mask[1, slice(15, None) if side == "right" else slice(0, 5)] = 0
+
+    def run(model: Any) -> torch.Tensor:
+        return model(tokens, attention_mask=mask).last_hidden_state[mask.bool()]
+
+    with torch.no_grad():
+        judge(ours, dense, run)
+
+
+@pytest.mark.parametrize("name", list(LEFT))
+def test_models_that_are_left(name: str) -> None:
+    settings, reason = LEFT[name]
+    model = model_of(name, settings)
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        sparsify(model, masks.full)
+    assert {row.reason for row in report(model).rows} == {reason}
+    assert model.config._attn_implementation != "gnnsparse"
+
+
+def test_scores_of_another_kind_are_refused() -> None:
+    model = sparsify(model_of("Llama", GROUPED), masks.full)
+    message = "softcap: is not computed in a sparse layer; accepted: None, or no pattern for the layer"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        model(torch.zeros(1, 4, dtype=torch.long), softcap=30.0)

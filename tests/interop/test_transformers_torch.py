@@ -1,43 +1,66 @@
-"""sparsify on torch's own layers: the numbers of dense attention with the pattern as a mask.
+"""sparsify on torch's own layers: the numbers of masked dense attention, and how it is used.
 
 A layer that has a pattern computes as gnnsparse.nn.SparseAttention does, whose tests have all kinds of masks.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
+import io
+import logging
+import pickle
 import re
+import subprocess
+import sys
 import warnings
 from typing import Any
 
 import pytest
 import torch
 
-from gnnsparse import masks
-from gnnsparse.interop.transformers import report, restore, sparsify
+import gnnsparse
+from gnnsparse import SparseGraph, masks
+from gnnsparse.interop.transformers import Report, report, restore, sparsify
+from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
+from gnnsparse.patterns.operands import MOST_OPERANDS, Patterns
 from gnnsparse.testing import assert_all_accurate
-from tests.nn.sparsified import HEADS, WIDTH, allowed, assert_same, twins
+from tests.nn.sparsified import (
+    BATCH,
+    HEADS,
+    KEYS,
+    LENGTH,
+    WIDTH,
+    WINDOW,
+    additive,
+    allowed,
+    assert_same,
+    blocked,
+    flat,
+    padding,
+    tokens,
+    twins,
+)
 
-LENGTH, KEYS, BATCH = 12, 9, 3
 
-#: The pattern of most tests.
-WINDOW = {"name": "window", "radius": 3}
-
-
-def attention(**options: Any) -> torch.nn.MultiheadAttention:
-    return torch.nn.MultiheadAttention(WIDTH, HEADS, **options)
+def attention(batch_first: bool = True, **options: Any) -> torch.nn.MultiheadAttention:
+    return torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=batch_first, **options)
 
 
-def flat(result: tuple[torch.Tensor, torch.Tensor | None]) -> torch.Tensor:
-    """Output and weights in one tensor, whose gradients can be compared at once."""
-    return torch.cat([x.flatten() for x in result if x is not None])
+def encoder(
+    layers: int = 2, norm_first: bool = False, batch_first: bool = True
+) -> torch.nn.TransformerEncoder:
+    layer = torch.nn.TransformerEncoderLayer(
+        WIDTH, HEADS, 24, dropout=0.0, batch_first=batch_first, norm_first=norm_first
+    )
+    # torch warns where it can't use nested tensors.
+    nested = batch_first and not norm_first
+    return torch.nn.TransformerEncoder(layer, layers, torch.nn.LayerNorm(WIDTH), enable_nested_tensor=nested)
 
 
-def tokens(
-    length: int, batch: int | None, batch_first: bool, device: str, width: int = WIDTH
-) -> torch.Tensor:
+def shaped(length: int, batch: int | None, batch_first: bool, device: str) -> torch.Tensor:
     sizes = [length] if batch is None else [batch, length] if batch_first else [length, batch]
-    return torch.randn(*sizes, width, device=device)
+    return torch.randn(*sizes, WIDTH, device=device)
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -54,35 +77,25 @@ def test_self_attention(
     assert_same(
         (lambda x: flat(ours(x, x, x, **options)), ours),
         (lambda x: flat(theirs(x, x, x, attn_mask=mask, **options)), theirs),
-        [tokens(LENGTH, batch, batch_first, device)],
+        [shaped(LENGTH, batch, batch_first, device)],
     )
-
-
-def padding(device: str, length: int = LENGTH) -> torch.Tensor:
-    """Every window keeps a key: without one torch gives NaN."""
-    lengths = torch.tensor([length, length - 2, length - 3], device=device)
-    return torch.arange(length, device=device) >= lengths[:, None]
-
-
-def additive(mask: torch.Tensor) -> torch.Tensor:
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(mask, float("-inf"))
 
 
 @pytest.mark.parametrize("with_mask", [True, False])
 def test_causal(device: str, with_mask: bool) -> None:
     """torch wants a mask beside the hint, ours needs none; the hint alone says what is blocked."""
-    ours, theirs = twins(attention(batch_first=True), WINDOW, device)
+    ours, theirs = twins(attention(), WINDOW, device)
     later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
-    mask = ~allowed(masks.window(LENGTH, 3), device) | later
+    mask = blocked(device) | later
     assert_same(
         (lambda x: flat(ours(x, x, x, attn_mask=later if with_mask else None, is_causal=True)), ours),
         (lambda x: flat(theirs(x, x, x, attn_mask=mask)), theirs),
-        [torch.randn(BATCH, LENGTH, WIDTH, device=device)],
+        [tokens(device)],
     )
 
 
 def test_a_query_without_keys_gets_the_bias_of_the_output(device: str) -> None:
-    ours, _ = twins(attention(batch_first=True), WINDOW, device)
+    ours, _ = twins(attention(), WINDOW, device)
     x = torch.randn(2, LENGTH, WIDTH, device=device, requires_grad=True)
     out, weights = ours(x, x, x, key_padding_mask=torch.ones(2, LENGTH, dtype=torch.bool, device=device))
     assert torch.equal(out, ours.out_proj.bias.expand_as(out))
@@ -91,34 +104,21 @@ def test_a_query_without_keys_gets_the_bias_of_the_output(device: str) -> None:
     assert torch.isfinite(x.grad).all()
 
 
-def encoder(
-    layers: int = 2, norm_first: bool = False, batch_first: bool = True
-) -> torch.nn.TransformerEncoder:
-    layer = torch.nn.TransformerEncoderLayer(
-        WIDTH, HEADS, 24, dropout=0.0, batch_first=batch_first, norm_first=norm_first
-    )
-    # torch warns where it can't use nested tensors.
-    nested = batch_first and not norm_first
-    return torch.nn.TransformerEncoder(layer, layers, torch.nn.LayerNorm(WIDTH), enable_nested_tensor=nested)
-
-
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_encoder(device: str, norm_first: bool, batch_first: bool, training: bool) -> None:
     ours, theirs = twins(encoder(2, norm_first, batch_first).train(training), WINDOW, device)
-    mask = ~allowed(masks.window(LENGTH, 3), device)
-    assert_same(
-        (ours, ours), (lambda x: theirs(x, mask), theirs), [tokens(LENGTH, BATCH, batch_first, device)]
-    )
+    dense = functools.partial(theirs, mask=blocked(device))
+    assert_same((ours, ours), (dense, theirs), [shaped(LENGTH, BATCH, batch_first, device)])
 
 
 @pytest.mark.parametrize("with_padding", [False, True])
 def test_no_fast_path_passes_a_pattern_by(device: str, with_padding: bool) -> None:
     """In evaluation without gradients torch has operators for an encoder layer, and for padded stacks."""
     ours, theirs = twins(encoder().eval(), WINDOW, device)
-    x = torch.randn(BATCH, LENGTH, WIDTH, device=device)
-    mask, padded = additive(~allowed(masks.window(LENGTH, 3), device)), None
+    x = tokens(device)
+    mask, padded = additive(blocked(device)), None
     if with_padding:
         padded = padding(device)
     with torch.no_grad():
@@ -161,16 +161,9 @@ def test_a_whole_transformer(device: str, training: bool) -> None:
             memory_key_padding_mask=infinite,
         )  # fmt: skip
 
-    assert_same(
-        (
-            lambda src, tgt: ours(
-                src, tgt, tgt_mask=causal, src_key_padding_mask=padded, memory_key_padding_mask=padded
-            ),
-            ours,
-        ),
-        (dense, theirs),
-        [torch.randn(BATCH, n, WIDTH, device=device) for n in (LENGTH, KEYS)],
-    )
+    options = {"tgt_mask": causal, "src_key_padding_mask": padded, "memory_key_padding_mask": padded}
+    sparse = functools.partial(ours, **options)
+    assert_same((sparse, ours), (dense, theirs), [tokens(device, n) for n in (LENGTH, KEYS)])
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -178,19 +171,19 @@ def test_autocast(device: str, training: bool) -> None:
     """The dtype of the queries, which autocast makes a low one, decides the precision."""
     dtype = torch.float16 if device == "cuda" else torch.bfloat16
     ours, theirs = twins(encoder().train(training), WINDOW, device)
-    mask = ~allowed(masks.window(LENGTH, 3), device)
-    inputs = [torch.randn(BATCH, LENGTH, WIDTH, device=device)]
+    mask = blocked(device)
+    inputs = [tokens(device)]
     assert_same((ours, ours), (lambda x: theirs(x, mask), theirs), inputs, dtype)
     kept = ours.layers[0].self_attn.gnnsparse_patterns.operands.values()
     assert [a.precision.value for a in kept] == ["fp16" if device == "cuda" else "bf16"]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
-def test_a_precision_that_is_asked_for(precision: str) -> None:
-    ours = sparsify(encoder(), WINDOW, precision=precision)
-    ours(torch.randn(BATCH, LENGTH, WIDTH))
-    (kept,) = ours.layers[0].self_attn.gnnsparse_patterns.operands.values()
-    assert kept.precision.value == precision
+def test_a_precision_that_is_asked_for() -> None:
+    for precision in ("fp32", "tf32", "fp16", "bf16"):
+        ours = sparsify(encoder(), WINDOW, precision=precision)
+        ours(tokens())
+        (kept,) = patterns_of(ours.layers[0].self_attn).operands.values()
+        assert kept.precision.value == precision
 
 
 X = torch.zeros(BATCH, LENGTH, WIDTH)
@@ -200,11 +193,8 @@ BIGBIRD = {"name": "bigbird", "seed": 0}
 @pytest.mark.parametrize(
     ("x", "y", "pattern", "message"),
     [
-        (X, X[..., :5], WINDOW, "key: has shape (3, 12, 5); accepted: a floating-point tensor [..., 16]"),
-        (X, X[:2], WINDOW, "key: the batches differ: [(3,), (2,), (2,)]; accepted: one for query, key and"),
         (X.double(), X.double(), WINDOW, "query: got a tensor of dtype torch.float64; accepted: queries of"),
         (X, X[:, :5], BIGBIRD, "pattern: bigbird(seed=0) is a function of one length, and this call has 12 "),
-        (X, X, masks.window(5, 1), "pattern: SparseGraph 5 x 5 is of shape (5, 5); accepted here: (12, 12)"),
         (X, X, lambda n: n, "pattern: got int; accepted: a SparseGraph or SparseOperand as"),
     ],
 )  # fmt: skip
@@ -217,7 +207,7 @@ def test_bad_calls(x: torch.Tensor, y: torch.Tensor, pattern: Any, message: str)
 @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
 def test_nested_tensors(layout: torch.layout) -> None:
     """Each sequence attends by the pattern of its own length; there are no weights."""
-    layer, parts = sparsify(attention(batch_first=True), WINDOW), [torch.randn(n, WIDTH) for n in (3, 9)]
+    layer, parts = sparsify(attention(), WINDOW), [torch.randn(n, WIDTH) for n in (3, 9)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         nested = torch.nested.nested_tensor(parts, layout=layout)
@@ -226,3 +216,235 @@ def test_nested_tensors(layout: torch.layout) -> None:
         torch.testing.assert_close(found, layer(part, part, part)[0])
     with pytest.raises(ValueError, match=r"need_weights: was given with nested tensors; accepted: the layer"):
         layer(nested, nested, nested)
+
+
+# How it is used: descriptions of patterns, reports, what is kept, copies.
+
+
+def patterns_of(layer: Any) -> Patterns:
+    return layer.gnnsparse_patterns
+
+
+def own_pattern(length: int) -> SparseGraph:
+    return masks.union(masks.window(length, 2), masks.global_tokens(length, 1))
+
+
+def operand_of_length(length: int) -> gnnsparse.SparseOperand:
+    return gnnsparse.prepare(masks.window(length, 3), precision="bf16", cache=False)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "graph", "text"),
+    [
+        (WINDOW, masks.window(LENGTH, 3), "window(radius=3)"),
+        ({"name": "full"}, masks.full(LENGTH), "full()"),
+        (functools.partial(masks.window, radius=3), masks.window(LENGTH, 3), "window(radius=3)"),
+        (own_pattern, own_pattern(LENGTH), "own_pattern"),
+        (masks.window(LENGTH, 3), masks.window(LENGTH, 3), "SparseGraph 12 x 12"),
+        (operand_of_length(LENGTH), masks.window(LENGTH, 3), "SparseOperand 12 x 12"),
+        (operand_of_length, masks.window(LENGTH, 3), "operand_of_length"),
+        (
+            [WINDOW, {"name": "global_tokens", "tokens": 2}, own_pattern],
+            masks.union(masks.window(LENGTH, 3), masks.global_tokens(LENGTH, 2)),
+            "window(radius=3) + global_tokens(tokens=2) + own_pattern",
+        ),
+    ],
+)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_every_kind_of_pattern(pattern: Any, graph: SparseGraph, text: str, is_causal: bool) -> None:
+    layer = sparsify(attention(), pattern)
+    assert report(layer).rows[0].uses == text
+    given = tokens()
+    _, weights = layer(given, given, given, is_causal=is_causal)
+    expected = allowed(graph).tril() if is_causal else allowed(graph)
+    assert torch.equal(weights[0] != 0, expected)
+    assert len(patterns_of(layer).operands) == 1
+
+
+def test_an_operand_brings_its_precision() -> None:
+    for pattern in (operand_of_length(LENGTH), operand_of_length):
+        layer = sparsify(attention(), pattern)
+        layer(tokens(), tokens(), tokens())
+        layer(tokens(), tokens(), tokens(), is_causal=True)
+        assert {a.precision.value for a in patterns_of(layer).operands.values()} == {"bf16"}
+    given = operand_of_length(LENGTH)
+    layer = sparsify(attention(), given, precision="bf16")
+    layer(tokens(), tokens(), tokens())
+    assert list(patterns_of(layer).operands.values()) == [given]
+
+
+def test_layers_have_the_patterns_that_their_names_fit() -> None:
+    model = sparsify(
+        torch.nn.Transformer(WIDTH, HEADS, 2, 2, 24, batch_first=True),
+        {"encoder.layers.0.*": None, "encoder.*": WINDOW, "decoder.layers.[01].self_attn": masks.causal},
+    )
+    rows = {row.name: (row.uses, row.reason) for row in report(model).rows}
+    assert rows == {
+        "encoder.layers.0.self_attn": (None, "no pattern was given for it"),
+        "encoder.layers.1.self_attn": ("window(radius=3)", ""),
+        "decoder.layers.0.self_attn": ("causal", ""),
+        "decoder.layers.0.multihead_attn": (None, "no pattern was given for it"),
+        "decoder.layers.1.self_attn": ("causal", ""),
+        "decoder.layers.1.multihead_attn": (None, "no pattern was given for it"),
+    }
+    assert type(model.encoder.layers[0].self_attn) is torch.nn.MultiheadAttention
+    first, second = (layer.self_attn for layer in model.decoder.layers)
+    assert patterns_of(first) is patterns_of(second)
+
+
+class Own(torch.nn.MultiheadAttention):
+    """A layer of a user."""
+
+
+def test_what_stays_dense_is_reported_with_the_reason(caplog: pytest.LogCaptureFixture) -> None:
+    biased, zero = attention(add_bias_kv=True), attention(add_zero_attn=True)
+    model = torch.nn.ModuleDict({"a": attention(), "b": biased, "c": zero, "d": Own(WIDTH, HEADS)})
+    with caplog.at_level(logging.INFO, "gnnsparse.interop"):
+        found = report(sparsify(model, WINDOW))
+    assert caplog.messages == [str(found)]
+    assert isinstance(found, Report)
+    assert [row.name for row in found.replaced] == ["a"]
+    assert str(found).splitlines() == [
+        "layer  class               attends by",
+        "a      MultiheadAttention  window(radius=3)",
+        "b      MultiheadAttention  all keys: bias_k and bias_v are a key and a value that no pattern has "
+        "(add_bias_kv=True)",
+        "c      MultiheadAttention  all keys: add_zero_attn=True adds a key that no pattern has",
+        "d      Own                 all keys: it is a subclass of torch.nn.MultiheadAttention, which may "
+        "compute something else",
+    ]
+
+
+def test_restore_undoes_everything() -> None:
+    model = encoder().eval()
+    before = copy.deepcopy(model)
+    assert sparsify(model, WINDOW) is model
+    assert isinstance(model.layers[0].self_attn, SparsifiedMultiheadAttention)
+    assert restore(model) is model
+    for ours, theirs in zip(model.modules(), before.modules(), strict=True):
+        assert type(ours) is type(theirs)
+        assert ours.__dict__.keys() == theirs.__dict__.keys()
+    assert model.use_nested_tensor
+    given = tokens()
+    assert torch.equal(model(given), before(given))
+    restore(model)  # once more changes nothing
+
+
+def test_a_second_pattern_takes_the_place_of_the_first() -> None:
+    model = sparsify(encoder(), WINDOW)
+    with pytest.raises(ValueError, match="pattern"):  # a mistake leaves the model as it was
+        sparsify(model, {"layers.1.*": masks.full, "layers.7.*": masks.full})
+    assert [row.uses for row in report(model).rows] == ["window(radius=3)"] * 2
+    sparsify(model, {"layers.1.*": masks.full})
+    assert [row.uses for row in report(model).rows] == [None, "full"]
+    assert not restore(model).layers[1].self_attn.__dict__.keys() & {"gnnsparse_patterns"}
+
+
+def test_state_and_hooks_stay() -> None:
+    model, calls = attention(), []
+    model.register_forward_hook(lambda *_: calls.append(None))
+    parameters = dict(model.named_parameters())
+    sparsify(model, WINDOW)
+    assert all(found is parameters[name] for name, found in model.named_parameters())
+    model.load_state_dict(attention().state_dict())
+    model(tokens(), tokens(), tokens())
+    assert len(calls) == 1
+    assert repr(restore(model)) == repr(attention())
+
+
+def test_operands_are_made_once_for_each_length_and_dtype() -> None:
+    made: list[int] = []
+
+    def pattern(length: int) -> SparseGraph:
+        made.append(length)
+        return masks.window(length, 3)
+
+    model = sparsify(encoder(3), pattern)
+    for length in (8, 10, 8, 10):
+        model(tokens(length=length))
+    assert made == [8, 10]
+    with torch.autocast("cpu", torch.bfloat16):
+        model(tokens(length=8))
+    assert made == [8, 10, 8]
+    model.to(torch.bfloat16)(tokens(length=10).bfloat16())
+    assert made == [8, 10, 8, 10]
+
+
+def test_few_operands_are_kept_and_the_oldest_is_dropped_first() -> None:
+    layer = sparsify(attention(), WINDOW)
+    kept = patterns_of(layer).operands
+    for length in range(4, 4 + MOST_OPERANDS):
+        layer(*[tokens(length=length)] * 3)
+    first, second = list(kept)[:2]
+    layer(*[tokens(length=4)] * 3)  # used again: now the second is the oldest
+    layer(*[tokens(length=40)] * 3)
+    assert len(kept) == MOST_OPERANDS
+    assert first in kept
+    assert second not in kept
+
+
+def test_copies_and_pickles() -> None:
+    model = sparsify(
+        encoder().eval(), {"layers.0.*": WINDOW, "layers.1.*": functools.partial(masks.window, radius=1)}
+    )
+    given = tokens()
+    expected = model(given)
+    file = io.BytesIO()
+    torch.save(model, file)
+    file.seek(0)
+    copied = copy.deepcopy(model)
+    mine, its = (patterns_of(m.layers[0].self_attn).operands for m in (model, copied))
+    assert mine == its  # the same operands
+    assert mine is not its
+    unpickled = pickle.loads(pickle.dumps(model))
+    assert not patterns_of(unpickled.layers[0].self_attn).operands
+    for other in (copied, unpickled, torch.load(file, weights_only=False)):
+        assert torch.equal(other(given), expected)
+        restore(other)
+        assert not torch.equal(other(given), expected)
+    assert torch.equal(model(given), expected)
+
+
+def test_the_packages_of_others_are_imported_by_no_one_else() -> None:
+    code = (
+        "import sys, gnnsparse, gnnsparse.nn, gnnsparse.interop.transformers as t, torch; "
+        "t.sparsify(torch.nn.MultiheadAttention(8, 2), {'name': 'full'}); "
+        "assert 'transformers' not in sys.modules and 'torch_geometric' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+LAYER = attention()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: sparsify(3, WINDOW), "model: got int; accepted: a torch.nn.Module"),
+        (lambda: restore(3), "model: got int; accepted: a torch.nn.Module"),
+        (lambda: report(3), "model: got int; accepted: a torch.nn.Module"),
+        (lambda: sparsify(torch.nn.Linear(2, 2), WINDOW), "model: has no attention layer that can be given"),
+        (
+            lambda: sparsify(attention(add_zero_attn=True), WINDOW),
+            "model: has no attention layer that can be given the pattern:\nlayer        class",
+        ),
+        (lambda: sparsify(LAYER, None), "pattern: got NoneType; accepted: a function of the length"),
+        (lambda: sparsify(LAYER, "window"), "pattern: got str; accepted: a function of the length"),
+        (lambda: sparsify(LAYER, []), "pattern: got an empty list; accepted: one or more patterns"),
+        (lambda: sparsify(LAYER, [WINDOW, 3]), "pattern[1]: got int; accepted: a function of the length"),
+        (lambda: sparsify(LAYER, {"*": 3}), "pattern['*']: got int; accepted: a function of the length"),
+        (lambda: sparsify(LAYER, {3: WINDOW}), "pattern: got int; accepted: names of layers as the keys"),
+        (
+            lambda: sparsify(encoder(1), {"decoder*": WINDOW}),
+            "pattern: got 'decoder*', which fits no attention layer; accepted: layers.0.self_attn",
+        ),
+        (lambda: sparsify(LAYER, WINDOW, precision="fp7"), "precision: got 'fp7'; accepted: fp32, tf32"),
+        (
+            lambda: sparsify(LAYER, operand_of_length(4), precision="fp32"),
+            "precision: got 'fp32'; accepted: 'bf16', that of the operand in pattern, or None",
+        ),
+    ],
+)  # fmt: skip
+def test_bad_arguments(call: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        call()

@@ -23,8 +23,6 @@ from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Structure", "from_dgl", "import_dgl", "is_dgl_graph", "structure_of"]
-
 _INSTALL = "pip install --no-deps dgl==2.1.0 (Python 3.8 to 3.12), after pip install 'gnnsparse[dgl]'"
 #: The modules of graphbolt that the rest of DGL imports.
 _GRAPHBOLT = ("", ".base", ".impl", ".internal", ".utils")
@@ -165,9 +163,7 @@ def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[in
 class Structure:
     """The edges of a graph with one relation, and what layers have made of them.
 
-    Args:
-        edge_index: int32 or int64 [2, edges], sources over targets, in the order of the edges' numbers.
-        size: (sources, targets).
+    `edge_index` is [2, edges], sources over targets by the edges' numbers, and `size` (sources, targets).
     """
 
     def __init__(self, edge_index: torch.Tensor, size: tuple[int, int]) -> None:
@@ -180,11 +176,6 @@ class Structure:
         self.in_degrees = targets.float()
         #: Edges that leave each source, float32 [sources].
         self.out_degrees = torch.bincount(edge_index[0].long(), minlength=size[0]).float()
-
-    @property
-    def edges(self) -> int:
-        """Number of edges, repeats included."""
-        return self.edge_index.shape[1]
 
     def adjacency(self, recipe: Recipe, weighted: bool = False) -> Any:
         """Return what a recipe makes of the edges, made once for weighted edges and once for others."""
@@ -203,9 +194,8 @@ _by_content: weakref.WeakValueDictionary[str, Structure] = weakref.WeakValueDict
 def structure_of(graph: Any) -> Structure:
     """Return the structure of a DGL graph with one relation: a known one, or a new one.
 
-    It is known by the index object that DGL's graph holds, which copies of the graph share and which DGL
-    replaces when edges are added or removed. For a graph that DGL makes anew in each forward pass, as it does
-    with a relation of a heterograph, it is known by its content.
+    Copies of a graph share its index object, which DGL replaces when edges are added or removed. The
+    relations of a heterograph, which DGL makes anew in each forward pass, are known by their content.
     """
     known = _by_index.get(graph._graph)
     if known is not None:

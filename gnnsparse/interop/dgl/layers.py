@@ -9,20 +9,17 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, import_dgl, is_dgl_graph, structure_of
-from gnnsparse.interop.models import Model, aligned, check_model, give_class_back, log
+from gnnsparse.interop.models import Model, ReportRow, Table, check_model, give_class_back, log
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.nn.inputs import is_watched
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
-
-__all__ = ["LAYERS", "Report", "ReportRow", "accelerate", "report", "restore"]
 
 #: The package of DGL's layers.
 _CONVS = "dgl.nn.pytorch.conv."
@@ -35,14 +32,10 @@ class FallbackError(Exception):
 
 
 class Held:
-    """What a layer holds between calls; its copies and pickles contain the precision alone.
-
-    Args:
-        precision: precision of the products; None: the dtype of the features decides.
-    """
+    """What a layer holds between calls; its copies and pickles contain the precision alone."""
 
     def __init__(self, precision: Precision | None) -> None:
-        self.precision = precision
+        self.precision = precision  # None: the dtype of the features decides
         #: The structure of the last call. It keeps those alive whose graph DGL makes anew in each call.
         self.structure: Structure | None = None
         #: Why DGL computed the last call; None: it did not.
@@ -61,13 +54,8 @@ class Held:
 class _Call:
     """A layer's call whose arguments our kernels take; raises FallbackError for others.
 
-    A layer that does not need the features of targets gets those of sources in their place.
-
-    Attributes:
-        held: what the layer holds.
-        structure: the graph.
-        sources, targets: features [nodes, features] of both; one tensor if the graph's nodes are both.
-        is_pair: whether the caller gave both.
+    `sources` and `targets` are the features [nodes, features] of both, which the caller gave as a pair or as
+    one tensor. A layer that does not need those of targets gets those of sources in their place.
     """
 
     def __init__(self, layer: torch.nn.Module, graph: Any, feat: Any, needs_targets: bool = True) -> None:
@@ -87,6 +75,7 @@ class _Call:
         self.held: Held = layer.__dict__[OPTIONS]
         self.held.structure = self.structure = structure_of(graph)
         self.sources = self.targets = given[0]
+        self.count = self.structure.size[1]  # of targets
         counts = self.sources.shape[0], self.count
         if needs_targets:
             of_block = graph.is_block and not self.is_pair
@@ -95,28 +84,15 @@ class _Call:
         if counts != self.structure.size:
             raise FallbackError("features of another number of nodes than the graph has")
 
-    @property
-    def count(self) -> int:
-        """Number of targets."""
-        return self.structure.size[1]
-
     def check_targets(self, layer: Any) -> None:
         """Leave a call to DGL whose graph it refuses, so that the error is its own."""
         if not layer._allow_zero_in_degree and self.structure.has_isolated_targets:
             raise FallbackError("nodes without incoming edges, which the layer does not allow")
 
-    def neighbours(
-        self, reduce: str, edge_weight: torch.Tensor | None, x: torch.Tensor
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
-        """Return a function that reduces the features [sources, features] of each target's neighbours.
-
-        Args:
-            reduce: "sum", "mean" or "max".
-            edge_weight: the argument of the layer.
-            x: features of the dtype that will be reduced.
-        """
+    def neighbours(self, reduce: str, edge_weight: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+        """Return a function of features [sources, n] that takes a "sum", "mean" or "max" for each target."""
         weights = None if edge_weight is None else self._weights(edge_weight)
-        recipe = Aggregation(reduce, self.held.precision_for(x))
+        recipe = Aggregation(reduce, self.held.precision_for(self.sources))
         made: Neighbours = self.structure.adjacency(recipe, weights is not None)
         if reduce == "max" and weights is not None and made.operand.num_edges != made.operand.nnz:
             raise FallbackError("a maximum over repeated edges with weights")
@@ -146,7 +122,7 @@ def _graph_conv(
         raise FallbackError("two weights")
     weight = layer.weight if weight is None else weight
     norm, x = layer._norm, call.sources
-    neighbours = call.neighbours("mean" if norm == "right" else "sum", edge_weight, x)
+    neighbours = call.neighbours("mean" if norm == "right" else "sum", edge_weight)
     first = weight is not None and layer._in_feats > layer._out_feats
     if first:
         x = torch.matmul(x, weight)
@@ -173,7 +149,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
     if kind == "gcn" and call.is_pair and call.sources.shape[1] != call.targets.shape[1]:
         raise FallbackError("features of sources and of targets that differ in number")
     reduce = {"mean": "mean", "gcn": "sum", "pool": "max"}[kind]
-    neighbours = call.neighbours(reduce, edge_weight, call.sources)
+    neighbours = call.neighbours(reduce, edge_weight)
     sources, targets = _dropped(layer, call)
     first = kind != "pool" and layer._in_src_feats > layer._out_feats
     if kind == "pool":
@@ -197,7 +173,7 @@ def _sage_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> to
 
 def _gin_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None) -> torch.Tensor:
     call = _Call(layer, graph, feat)
-    neighbours = call.neighbours(layer._aggregator_type, edge_weight, call.sources)
+    neighbours = call.neighbours(layer._aggregator_type, edge_weight)
     y = (1 + layer.eps) * call.targets + neighbours(call.sources)
     if layer.apply_func is not None:
         y = layer.apply_func(y)
@@ -229,30 +205,22 @@ def _heads(layer: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _dropped(layer: Any, call: _Call) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the features of sources and of targets after the layer's dropout."""
     sources = layer.feat_drop(call.sources)
     return sources, layer.feat_drop(call.targets) if call.is_pair else sources[: call.count]
 
 
-def _of_attention(
-    layer: Any, call: _Call, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, want: bool, **options: Any
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return the output [targets, heads, features], and the weights [edges, heads, 1] or None."""
-    p = layer.attn_drop.p if layer.training else 0.0
-    slope = layer.leaky_relu.negative_slope
-    edges = call.edges(v)
-    out, weights = attend(edges, q, k, v, None, want, negative_slope=slope, dropout_p=p, **options)
-    return out, None if weights is None else weights[:, :, None]
-
-
-def _finished(layer: Any, y: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Add the residual and the bias to the output of an attention layer, and apply the activation."""
+def _attended(
+    layer: Any, call: _Call, targets: torch.Tensor, q: Any, k: Any, v: Any, want: bool, **options: Any
+) -> Any:
+    """Return the output [targets, heads, features] of a GAT, and if wanted its weights [edges, heads, 1]."""
+    p, slope = layer.attn_drop.p if layer.training else 0.0, layer.leaky_relu.negative_slope
+    y, weights = attend(call.edges(v), q, k, v, None, want, negative_slope=slope, dropout_p=p, **options)
     if layer.res_fc is not None:
         y = y + layer.res_fc(targets).view(targets.shape[0], -1, layer._out_feats)
     if getattr(layer, "has_explicit_bias", False):  # GATv2Conv has none, its `bias` is a flag
         y = y + layer.bias.view(1, layer._num_heads, layer._out_feats)
-    activation = layer.activation
-    return activation(y) if activation else y
+    y = layer.activation(y) if layer.activation else y
+    return y if weights is None else (y, weights[:, :, None])
 
 
 def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_attention: bool = False) -> Any:
@@ -262,17 +230,15 @@ def _gat_conv(layer: Any, graph: Any, feat: Any, edge_weight: Any = None, get_at
         raise FallbackError("weights of edges, by which DGL multiplies the weights of attention")
     sources, targets = _dropped(layer, call)
     if call.is_pair:
-        of_sources = layer.fc_src if hasattr(layer, "fc_src") else layer.fc
-        of_targets = layer.fc_dst if hasattr(layer, "fc_src") else layer.fc
+        has_two = hasattr(layer, "fc_src")
+        of_sources, of_targets = (layer.fc_src, layer.fc_dst) if has_two else (layer.fc, layer.fc)
         v, mapped = _heads(layer, of_sources(sources)), _heads(layer, of_targets(targets))
     else:
         v = _heads(layer, layer.fc(sources))
         mapped = v[: call.count]
     k = torch.einsum("nhd,hd->nh", v, layer.attn_l[0])
     q = torch.einsum("nhd,hd->nh", mapped, layer.attn_r[0])
-    out, weights = _of_attention(layer, call, q, k, v, get_attention, score="additive")
-    y = _finished(layer, out, targets)
-    return (y, weights) if get_attention else y
+    return _attended(layer, call, targets, q, k, v, get_attention, score="additive")
 
 
 def _gatv2_conv(layer: Any, graph: Any, feat: Any, get_attention: bool = False) -> Any:
@@ -282,9 +248,7 @@ def _gatv2_conv(layer: Any, graph: Any, feat: Any, get_attention: bool = False) 
     k = _heads(layer, layer.fc_src(sources))
     shared = layer.share_weights and not call.is_pair
     q = k[: call.count] if shared else _heads(layer, layer.fc_dst(targets))
-    out, weights = _of_attention(layer, call, q, k, k, get_attention, score="gatv2", att=layer.attn[0])
-    y = _finished(layer, out, targets)
-    return (y, weights) if get_attention else y
+    return _attended(layer, call, targets, q, k, k, get_attention, score="gatv2", att=layer.attn[0])
 
 
 #: The names of DGL's classes that have a counterpart: its forward, and the operation that it runs on.
@@ -339,46 +303,20 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-@dataclass(frozen=True)
-class ReportRow:
-    """What one layer of a model runs on.
-
-    Attributes:
-        name: the layer's name in the model, "" for the model itself.
-        kind: the layer's class.
-        runs_on: the operation of gnnsparse; None: DGL's kernels.
-        reason: why it runs on DGL's kernels, or did so in its last call; empty if there is no reason.
-    """
-
-    name: str
-    kind: str
-    runs_on: str | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Table):
     """The layers of a model that are DGL's or made of them, as a table when it is printed.
 
     Attributes:
         rows: one for each layer, in the order of the model.
+        accelerated: those that run on our kernels.
     """
 
-    rows: tuple[ReportRow, ...]
+    accelerated = Table.replaced
 
-    @property
-    def accelerated(self) -> tuple[ReportRow, ...]:
-        """The layers that run on our kernels."""
-        return tuple(row for row in self.rows if row.runs_on is not None)
-
-    def __str__(self) -> str:
-        lines = [("layer", "class", "runs on")]
-        for row in self.rows:
-            where = f"gnnsparse.{row.runs_on}" if row.runs_on else "DGL"
-            if row.reason:
-                where += f", DGL in the last call: {row.reason}" if row.runs_on else f": {row.reason}"
-            lines.append((row.name or "(the model)", row.kind, where))
-        return aligned(lines)
+    def _last_cell(self, row: ReportRow) -> str:
+        if row.uses is None:
+            return f"DGL: {row.reason}"
+        return f"gnnsparse.{row.uses}" + (f", DGL in the last call: {row.reason}" if row.reason else "")
 
 
 def accelerate(model: Model, *, precision: Precision | str | None = None) -> Model:

@@ -6,6 +6,7 @@ edges themselves, and finds the operand when it runs.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,8 +16,9 @@ from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, check_eager, memo, raw
+from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
+    NO_PRODUCT,
     Argument,
     Form,
     Message,
@@ -25,7 +27,6 @@ from gnnsparse.interop.pyg.message import (
     form_of,
     read_message,
 )
-from gnnsparse.interop.pyg.policy import Settings
 from gnnsparse.nn.adjacency import GcnRecipe
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.inputs import is_watched
@@ -33,19 +34,6 @@ from gnnsparse.ops import sddmm, spmm
 from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
-
-__all__ = [
-    "NOTHING",
-    "NO_PRODUCT",
-    "LayerState",
-    "has_code",
-    "is_plain_compiled",
-    "probe",
-    "propagate",
-    "propagate_compiled",
-    "unsuitable",
-    "watched",
-]
 
 #: Aggregations that a product computes.
 REDUCTIONS = {
@@ -56,7 +44,6 @@ REDUCTIONS = {
 }
 #: The most forms of arguments of which a layer remembers what its message computes.
 _MOST_READINGS = 64
-NO_PRODUCT = "its message is none that is recognised"
 #: Methods of MessagePassing that PyG calls between `propagate` and the sum, besides those that are read.
 _STEPS = {
     name: getattr(MessagePassing, name)
@@ -82,28 +69,18 @@ _HOOKS = tuple(
 
 @dataclass
 class LayerState:
-    """What an accelerated layer remembers. It is copied and pickled with the layer.
-
-    Attributes:
-        settings: what it was accelerated with.
-        arguments: the arguments of its message.
-        runs_on: what its calls ran on, and how often.
-        fallbacks: why calls were left to PyG, and how often.
-        readings: what the message was read to be, by the form of its arguments and the layer's mode.
-        known: those of the readings that torch.compile can use, see Reading.attributes.
-        why: why the attention of the call that runs now was left to PyG; None: it was not, or its `propagate`
-            was not.
-        is_waiting: whether a call was left to PyG because it did not pay yet to convert its graph.
-    """
+    """What an accelerated layer remembers. It is copied and pickled with the layer."""
 
     settings: Settings
-    arguments: tuple[Argument, ...] = ()
-    runs_on: dict[str, int] = field(default_factory=dict)
-    fallbacks: dict[str, int] = field(default_factory=dict)
+    arguments: tuple[Argument, ...]  # of its message
+    runs_on: dict[str, int] = field(default_factory=dict)  # what its calls ran on, and how often
+    fallbacks: dict[str, int] = field(default_factory=dict)  # why calls were left to PyG, and how often
+    #: What the message was read to be, by the form of its arguments and the layer's mode.
     readings: dict[tuple[Form, bool], Reading] = field(default_factory=dict)
-    known: tuple[Reading, ...] = ()
+    known: tuple[Reading, ...] = ()  # the readings that torch.compile can use, see Reading.attributes
+    #: Why the attention of the call that runs now was left to PyG; None: it was not, or `propagate` was not.
     why: FallbackError | None = None
-    is_waiting: bool = False
+    is_waiting: bool = False  # whether a call was left to PyG because converting its graph did not pay yet
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was read: the code may be another where the layer is loaded."""
@@ -112,9 +89,7 @@ class LayerState:
     @property
     def is_weighted_only(self) -> bool:
         """Whether the message can have a weight, by which gcn_norm's edges of weight 0 do not count."""
-        return any(
-            reading.message is not None and reading.message.weight is not None for reading in self.known
-        )
+        return any(r.message is not None and r.message.weight is not None for r in self.known)
 
     def message(self, layer: Any, given: dict[str, Any], edges: int) -> Message | None:
         """Return the product that the message of a call of `propagate` is; None: it is none."""
@@ -173,12 +148,9 @@ def watched(layer: Any, edges: Any) -> str | None:
 
 
 def _reduction_of(aggregation: Any) -> str | None:
-    """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden.
-
-    torch.export puts objects of subclasses, which it makes, in the place of modules.
-    """
+    """Return the name in `REDUCTIONS` of an aggregation; None: it has none, or something was overridden."""
     kind = type(aggregation)
-    for known, name in REDUCTIONS.items():
+    for known, name in REDUCTIONS.items():  # torch.export puts objects of subclasses in the place of modules
         if kind is known or issubclass(kind, known):
             same = kind is known or all(getattr(kind, step) is getattr(known, step) for step in _REDUCING)
             return name if same and not any(step in aggregation.__dict__ for step in _REDUCING) else None
@@ -239,11 +211,6 @@ def check_edges(edges: Any) -> torch.Tensor:
     return plain
 
 
-def _features_of(found: Message, given: dict[str, Any]) -> Any:
-    x = given[found.features]
-    return x[0] if isinstance(x, (tuple, list)) else x
-
-
 def _weight_of(found: Message, given: dict[str, Any], edges: int) -> torch.Tensor | None:
     """Return the weights [edges] or [edges, heads] of a message, or None."""
     if found.weight is None:
@@ -276,7 +243,8 @@ def propagate(layer: Any, state: LayerState, edges: Any, size: Any, given: dict[
 def _product(
     layer: Any, state: LayerState, edges: Any, size: Any, given: dict[str, Any], found: Message
 ) -> torch.Tensor:
-    x = _features_of(found, given)
+    x = given[found.features]
+    x = x[0] if isinstance(x, (tuple, list)) else x
     if not isinstance(x, torch.Tensor) or x.layout != torch.strided or x.dtype not in PRECISIONS:
         raise FallbackError(f"features of dtype {getattr(x, 'dtype', None)}")
     if x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim(), -2):
@@ -321,28 +289,20 @@ def _cast(x: torch.Tensor, cast: torch.dtype | None, weight: torch.Tensor | None
 
 
 def probe(layer: Any) -> dict[tuple[Form, bool], Reading]:
-    """Read the message of a layer for the usual forms of its arguments, and return those that are products.
-
-    The features have 2 dimensions or 3; what is given of the edges is None, [edges], [edges, 1] or
-    [edges, heads].
-    """
+    """Read the message of a layer for the usual forms of its arguments; return those that are products."""
+    if unsuitable(layer) is not None:
+        return {}
     arguments, found = arguments_of(layer.inspector.get_param_names("message")), {}
     heads = getattr(layer, "heads", 1)
     heads = heads if type(heads) is int and heads > 0 else 1
-    if unsuitable(layer) is not None:
-        return {}
-    edges, features = 7, 5
-    on_meta: Any = {"device": "meta", "dtype": torch.float32}
-    for x_shape in ((11, features), (11, heads, features)):
-        for w_shape in (None, (edges,), (edges, 1), (edges, heads)):
-            x = torch.empty(x_shape, **on_meta)
-            w = None if w_shape is None else torch.empty(w_shape, **on_meta)
-            given = {a.source: w if a.role == "edge" else x for a in arguments}
-            form = form_of(layer, arguments, given, edges)
-            for training in (True, False):
-                reading = read_message(layer, arguments, form, training)
-                if reading.message is not None:
-                    found[form, training] = reading
+    x_shapes, w_shapes = ((11, 5), (11, heads, 5)), (None, (7,), (7, 1), (7, heads))  # of 7 edges
+    for x_shape, w_shape, training in itertools.product(x_shapes, w_shapes, (True, False)):
+        x, w = (s and torch.empty(s, device="meta", dtype=torch.float32) for s in (x_shape, w_shape))
+        given = {a.source: w if a.role == "edge" else x for a in arguments}
+        form = form_of(layer, arguments, given, 7)
+        reading = read_message(layer, arguments, form, training)
+        if reading.message is not None:
+            found[form, training] = reading
     return found
 
 
@@ -386,7 +346,8 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
     found = _compiled_message(layer, state, given, edges.shape[1])
     if found is None or reduce not in ("sum", "mean"):
         return NOTHING
-    x = _features_of(found, given)
+    x = given[found.features]
+    x = x[0] if isinstance(x, (tuple, list)) else x
     if x.dtype not in PRECISIONS or x.dim() not in (2, 3) or layer.node_dim not in (0, -x.dim()):
         return NOTHING
     sizes = _sizes(layer, state, edges, size, given)
@@ -403,9 +364,8 @@ def propagate_compiled(layer: Any, state: LayerState, edges: Any, size: Any, giv
 def _neighbours(
     edges: torch.Tensor, weighted: bool, sources: int, targets: int, reduce: str, precision: str
 ) -> Neighbours:
-    return memo.adjacency(
-        edges, Aggregation(reduce, Precision.parse(precision)), (sources, targets), weighted
-    )
+    recipe = Aggregation(reduce, Precision.parse(precision))
+    return memo.adjacency(edges, recipe, (sources, targets), weighted)
 
 
 def _run(x: torch.Tensor, edges: torch.Tensor, weight: torch.Tensor | None, *how: Any) -> torch.Tensor:

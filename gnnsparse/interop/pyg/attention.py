@@ -39,8 +39,6 @@ from gnnsparse.ops.dispatch import register
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.functorch import alive
 
-__all__ = ["attend", "attend_compiled", "is_own", "unsuitable_attention"]
-
 #: How many times an attention gathers and stores what a product does, about.
 _GATHERS = 3
 #: Microseconds that a call takes more than PyG's on a tiny graph, with its gradient.
@@ -143,10 +141,7 @@ def _linear_maps(layer: Any) -> dict[str, Any]:
 def attend(
     layer: Any, kind: type, state: LayerState, x: Any, edges: Any, arguments: Any, options: dict[str, Any]
 ) -> Any:
-    """Compute `forward` of an attention layer; NOTHING leaves it to PyG for the reason in `state.why`.
-
-    `kind` is the class of PyG whose computation the layer has.
-    """
+    """Compute `forward` of a layer that computes what PyG's class `kind` does; NOTHING: see `state.why`."""
     try:
         if state.settings.convert == "auto":
             memo.check(edges)
@@ -192,69 +187,60 @@ def attend_compiled(
     if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
         return NOTHING
     precision, _ = precision_of(state.settings.precision, pair[0])
-    return _COMPILED[kind](layer, pair, edges, precision.value)
-
-
-def _joined(layer: Any, out: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Return the output of GAT and GATv2, made of that of its heads."""
+    if (projected := _COMPILED[kind](layer, *pair)) is None:
+        return NOTHING
+    q, k, v, att, score = projected
+    how = getattr(layer, "add_self_loops", False), score, getattr(layer, "negative_slope", 0.0)
+    sizes = v.shape[0], q.shape[0]
+    out = torch.ops.gnnsparse.pyg_attention(q, k, v, att, edges, *sizes, *how, precision.value)
+    if kind is conv.AGNNConv:
+        return out[:, 0]
     y = joined(out, layer.concat)
+    if kind is conv.TransformerConv:
+        return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1])) if layer.root_weight else y
     if layer.res is not None:
-        y = y + layer.res(target)
+        y = y + layer.res(pair[1])
     return y if layer.bias is None else y + layer.bias
 
 
-def _compiled_gat(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
+def _gat(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
+    heads, shared = (layer.heads, layer.out_channels), layer.lin is not None
+    of_sources, of_targets = (layer.lin, layer.lin) if shared else (layer.lin_src, layer.lin_dst)
+    v = of_sources(x).unflatten(1, heads)
+    mapped = v if x is to and shared else of_targets(to).unflatten(1, heads)
+    return (mapped * layer.att_dst).sum(-1), (v * layer.att_src).sum(-1), v, None, "additive"
+
+
+def _gatv2(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...]:
     heads = (layer.heads, layer.out_channels)
-    maps = (layer.lin, layer.lin) if layer.lin is not None else (layer.lin_src, layer.lin_dst)
-    v = maps[0](pair[0]).unflatten(1, heads)
-    to = v if pair[0] is pair[1] and maps[0] is maps[1] else maps[1](pair[1]).unflatten(1, heads)
-    q, k = (to * layer.att_dst).sum(-1), (v * layer.att_src).sum(-1)
-    how = layer.add_self_loops, "additive", layer.negative_slope, precision
-    return _joined(layer, _attended(q, k, v, None, edges, *how), pair[1])
+    k = layer.lin_l(x).unflatten(1, heads)
+    q = k if layer.share_weights and x is to else layer.lin_r(to).unflatten(1, heads)
+    return q, k, k, layer.att[0], "gatv2"
 
 
-def _compiled_gatv2(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> torch.Tensor:
-    heads = (layer.heads, layer.out_channels)
-    k = layer.lin_l(pair[0]).unflatten(1, heads)
-    q = k if layer.share_weights and pair[0] is pair[1] else layer.lin_r(pair[1]).unflatten(1, heads)
-    how = layer.add_self_loops, "gatv2", layer.negative_slope, precision
-    return _joined(layer, _attended(q, k, k, layer.att[0], edges, *how), pair[1])
-
-
-def _compiled_transformer(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
+def _transformer(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...] | None:
     if layer.lin_edge is not None:
-        return NOTHING
-    heads = (layer.heads, layer.out_channels)
-    maps = (layer.lin_query, pair[1]), (layer.lin_key, pair[0]), (layer.lin_value, pair[0])
-    q, k, v = (linear(x).unflatten(1, heads) for linear, x in maps)
-    y = joined(_attended(q, k, v, None, edges, False, "dot", 0.0, precision), layer.concat)
-    if not layer.root_weight:
-        return y
-    return TransformerConv._with_root(layer, y, layer.lin_skip(pair[1]))
+        return None
+    maps = (layer.lin_query, to), (layer.lin_key, x), (layer.lin_value, x)
+    return *(linear(x).unflatten(1, (layer.heads, layer.out_channels)) for linear, x in maps), None, "dot"
 
 
-def _compiled_agnn(layer: Any, pair: tuple[Any, Any], edges: torch.Tensor, precision: str) -> Any:
-    x = pair[0]
-    if pair[1] is not x or x.dim() != 2:
-        return NOTHING
+def _agnn(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...] | None:
+    if to is not x or x.dim() != 2:
+        return None
     unit = torch.nn.functional.normalize(x, p=2.0, dim=-1)[:, None]
     # "dot" divides by the root of the width, which the factor undoes.
     scaled = (unit * (layer.beta * x.shape[1] ** 0.5)).to(x.dtype)
-    how = layer.add_self_loops, "dot", 0.0, precision
-    return _attended(scaled, unit.to(x.dtype), x[:, None], None, edges, *how)[:, 0]
+    return scaled, unit.to(x.dtype), x[:, None], None, "dot"
 
 
+#: What makes q, k, v, att and the score of features of sources and of targets; None: PyG computes the call.
 _COMPILED: dict[type, Any] = {
-    conv.GATConv: _compiled_gat,
-    conv.GATv2Conv: _compiled_gatv2,
-    conv.TransformerConv: _compiled_transformer,
-    conv.AGNNConv: _compiled_agnn,
+    conv.GATConv: _gat,
+    conv.GATv2Conv: _gatv2,
+    conv.TransformerConv: _transformer,
+    conv.AGNNConv: _agnn,
 }
-
-
-def _attended(q: Any, k: Any, v: Any, att: Any, edges: torch.Tensor, *how: Any) -> torch.Tensor:
-    """Compute graph_attention over edges without features by an operator; `how` are its last arguments."""
-    return torch.ops.gnnsparse.pyg_attention(q, k, v, att, edges, v.shape[0], q.shape[0], *how)
 
 
 _ARGUMENTS = (

@@ -24,31 +24,15 @@ import torch
 import torch_geometric.utils as utils
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
-from torch_geometric.utils import (
-    add_remaining_self_loops,
-    add_self_loops,
-    get_laplacian,
-    remove_self_loops,
-)
 
 from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import (
-    FallbackError,
-    Remembered,
-    check_eager,
-    is_traced,
-    memo,
-    parts_of,
-    raw,
-)
+from gnnsparse.interop.pyg.graphs import FallbackError, Remembered, check_eager, is_traced, memo, parts_of
 from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.functorch import outside
-
-__all__ = ["is_sparse", "multiplying", "product", "rebound"]
 
 _LAYOUTS = (torch.sparse_csr, torch.sparse_csc, torch.sparse_coo)
 _REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean"}
@@ -147,9 +131,11 @@ def _is_cached_safely(result: Any, edge_index: torch.Tensor) -> bool:
     """Return whether a result is not a view of the edge_index, which it would keep alive."""
     if not isinstance(result, torch.Tensor):
         return result is None
-    given = {part.untyped_storage().data_ptr() for part in parts_of(raw(edge_index))}
-    parts = [part for part in parts_of(raw(result)) if part.numel() > 0]
-    return all(part.untyped_storage().data_ptr() not in given for part in parts)
+    given, own = (
+        {part.untyped_storage().data_ptr() for part in parts_of(of) if part.numel() > 0}
+        for of in (edge_index, result)
+    )
+    return given.isdisjoint(own)
 
 
 def _tensors(values: Iterable[Any]) -> list[torch.Tensor]:
@@ -188,7 +174,6 @@ def _memoised(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _is_memoised(edge_index: Any, tensors: list[torch.Tensor]) -> bool:
-    """Return whether the results of a call with an edge_index and other tensors can be cached."""
     if type(edge_index) is not torch.Tensor and not hasattr(edge_index, "_data"):
         return False
     if is_traced() or not (edge_index.layout == torch.strided or is_sparse(edge_index)):
@@ -207,10 +192,8 @@ def _note_gcn(edge_index: Any, arguments: Any, options: dict[str, Any], found: t
 
 
 _GCN_NORM = inspect.signature(gcn_norm)
-_MEMOISED = {
-    function: _memoised(function)
-    for function in (gcn_norm, add_self_loops, add_remaining_self_loops, remove_self_loops, get_laplacian)
-}
+_LOOPS = utils.add_self_loops, utils.add_remaining_self_loops, utils.remove_self_loops
+_MEMOISED = {function: _memoised(function) for function in (gcn_norm, utils.get_laplacian, *_LOOPS)}
 #: Functions of PyG, and what accelerated layers call in their place.
 _INSTEAD = {**_MEMOISED, utils.spmm: product}
 
@@ -218,9 +201,8 @@ _INSTEAD = {**_MEMOISED, utils.spmm: product}
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
     """Return the methods of a class that normalise or multiply edges, made to call the functions here.
 
-    They are copies in modules of their own, where the functions' names stand for others: PyG's modules stay
-    as they are. While torch.jit traces, the methods themselves are called, and while torch.compile does,
-    unless the layer is one that sums weighted features: then gcn_norm is one whose results have fixed sizes.
+    PyG's modules stay as they are. While torch.jit or torch.compile traces, the methods themselves are
+    called, but in compiled sums of weighted features gcn_norm is one whose results have fixed sizes.
     """
     found: dict[str, types.FunctionType] = {}
     for owner in base.__mro__:
@@ -265,14 +247,11 @@ def _names_of(code: types.CodeType) -> set[str]:
 
 
 def _with_globals(method: Any, kind: str, other: dict[str, Any]) -> Any:
-    """Return a copy of a method in a module of its own, a copy of its module with other values of names.
-
-    torch.compile finds a function's globals by the name of its module, which therefore can be imported.
-    """
+    """Return a copy of a method in a module of its own, a copy of its module with other values of names."""
     name = f"{__name__}.{kind}.{method.__module__}.{method.__qualname__}"
     module = types.ModuleType(name)
     vars(module).update({**method.__globals__, **other, "__name__": name})
-    sys.modules[name] = module
+    sys.modules[name] = module  # where torch.compile looks for a function's globals
     copy = types.FunctionType(
         method.__code__, vars(module), method.__name__, method.__defaults__, method.__closure__
     )
@@ -284,10 +263,7 @@ def _fixed_gcn_norm(
     edge_index: Any, edge_weight: Any = None, num_nodes: int | None = None, improved: bool = False,
     add_self_loops: bool = True, flow: str = "source_to_target", dtype: torch.dtype | None = None,
 ) -> Any:  # fmt: skip
-    """PyG's gcn_norm with results whose sizes do not depend on the edges, for sums of weighted features.
-
-    Self-loops of the edges stay where they are with the weight 0, and one for each node follows.
-    """
+    """PyG's gcn_norm with results of fixed sizes: self-loops stay, of weight 0, and one per node follows."""
     if type(edge_index) is not torch.Tensor or num_nodes is None or flow != "source_to_target":
         return gcn_norm(edge_index, edge_weight, num_nodes, improved, add_self_loops, flow, dtype)
     device, count = edge_index.device, edge_index.shape[1]

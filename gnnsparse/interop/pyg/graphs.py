@@ -1,29 +1,112 @@
-"""The memo of graphs: operands, normalised edges and weights, as long as the tensor with the edges lives."""
+"""The memo of graphs: operands, normalised edges and weights, as long as the tensor with the edges lives.
+
+It decides when it pays to convert a graph, in place of leaving its products to PyG.
+"""
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections import OrderedDict
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from gnnsparse.interop.models import IdentityMemo
-from gnnsparse.interop.pyg.policy import Lifetimes, Settings, conversion_rates, decide
 from gnnsparse.nn.adjacency import Preparation, Recipe
-from gnnsparse.runtime.device import path
+from gnnsparse.plan.gpu_records.record import ConversionRates, record_for
+from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.runtime.hashing import digest, fingerprint
 from gnnsparse.runtime.memo import ForkLock
 
-__all__ = [
-    "FallbackError", "Graph", "NotYetError", "Remembered", "check_eager", "is_traced", "memo", "parts_of",
-    "raw",
-]  # fmt: skip
-
 #: The most adjacencies of a graph, and adjacencies by content, that are cached.
 _MOST_ADJACENCIES, _MOST_CONTENTS = 8, 8
+
+
+#: What `accelerate` accepts as `convert`.
+CONVERSIONS = ("auto", "always")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a layer was accelerated with, see `accelerate`."""
+
+    precision: str | None = None
+    reorder: str = "none"
+    cache: bool = True
+    convert: str = "auto"
+
+
+#: Those of a CPU: measured on a core with graphs of 400 to a million edges, first calls of kernels included.
+_OF_CPU = ConversionRates(
+    graph_us=700, edge_us=0.03, saved_us=20, saved_edge_us=0.005, saved_feature_us=0.0009
+)
+#: Products after which a graph is taken for one that is used for long, and prepared in full.
+_LONG = 4
+_NEVER = 2**62
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What becomes of a graph in a call."""
+
+    preparation: Preparation | None  # how its operand is prepared; None: the call is left to PyG
+    why: str
+    until: int = 0  # as long as the graph was used for fewer products, it is left to PyG again
+
+
+def decide(
+    settings: Settings,
+    device: str,
+    edges: int,
+    width: int,
+    products: int,
+    usual: float | None,
+    overhead: float = 0.0,
+    rates: ConversionRates = _OF_CPU,
+) -> Decision:
+    """Decide whether a graph is converted in a call, and how much work goes into the operand.
+
+    A conversion pays if the products that will use it save more time than it takes. How many there will be is
+    not known. As long as no graph has come and gone (training on one graph), a graph is converted in the call
+    in which the time that its products would have saved so far reaches the cost, so that at most twice the
+    best time is spent; large graphs are converted in the first call by this rule. If graphs come and go
+    (mini-batches), the mean number of products of those before says whether this one will pay: then it is
+    converted in the first call, or else left to PyG unless it outlives the others by far.
+
+    The first operand is a CSR of the edges in their order, which takes little more than a sort and is not
+    stored. A graph that is used for longer is prepared in full, where that is more: with the reordering asked
+    for, with the formats that a GPU's kernels need, and stored in the cache.
+
+    Args:
+        settings: what the layer was accelerated with; convert="always" converts in the first call.
+        device: "cpu" or "cuda".
+        edges: number of edges.
+        width: number of features that a product gathers for an edge.
+        products: how many products the graph was used for, those left to PyG included.
+        usual: how many products earlier graphs were used for, in the mean; None: none has come and gone.
+        overhead: microseconds that a call of this layer takes more than PyG's on a tiny graph.
+        rates: those of the device.
+    """
+    full = Preparation(settings.reorder, "auto", settings.cache)
+    has_more = device == "cuda" or settings.reorder != "none"
+    if has_more and products >= max(_LONG, 0 if usual is None else 2 * usual):
+        return Decision(full, f"used for {products} products: prepared in full")
+    quick = Preparation(format="csr")
+    if settings.convert == "always":
+        return Decision(quick, "convert='always'")
+    cost = rates.graph_us + rates.edge_us * edges
+    saved = rates.saved_us - overhead + edges * (rates.saved_edge_us + rates.saved_feature_us * width)
+    if saved <= 0:
+        return Decision(None, "the graph is so small that nothing is saved", _NEVER)
+    expected, margin = (products + 1, 1) if usual is None else (usual, 4)
+    if expected * saved >= cost or (products + 1) * saved >= margin * cost:
+        return Decision(quick, f"a conversion pays after {cost / saved:.0f} products")
+    until = math.ceil(margin * cost / saved) - 1
+    so_far = "it has had few" if usual is None else f"graphs had {usual:.0f} in the mean"
+    return Decision(None, f"converting the graph pays after {cost / saved:.0f} products, {so_far}", until)
 
 
 class FallbackError(Exception):
@@ -53,6 +136,7 @@ def raw(edges: Any) -> torch.Tensor:
 
 def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Return the tensors with memory that a tensor is made of: itself, or those of a sparse one."""
+    tensor = raw(tensor)
     if tensor.layout == torch.sparse_csr:
         return tensor.crow_indices(), tensor.col_indices(), tensor.values()
     if tensor.layout == torch.sparse_csc:
@@ -63,13 +147,9 @@ def parts_of(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 
 def stamp_of(edges: Any) -> Any:
-    """Return a value that changes when a tensor does, while it is the same object.
-
-    It is the version, which torch counts up in changes in place, and what `set_` and `.data = ` change.
-    Tensors that were made in inference mode have no version: there it is a hash of the content.
-    """
+    """Return a value that changes when a tensor does, in place or by `set_` and `.data = `."""
     tensor = raw(edges)
-    if tensor.is_inference():
+    if tensor.is_inference():  # it has no version that counts changes in place
         return tuple(digest(part) for part in parts_of(tensor))
     if tensor.layout != torch.strided:
         return tensor._version, tensor.shape, *(part.data_ptr() for part in parts_of(tensor))
@@ -114,19 +194,16 @@ class _Made:
 class Graph:
     """What is cached of one edge_index.
 
-    Attributes:
-        products: how many products it was used for.
-        fallback_until: as long as there are fewer, calls are left to PyG; `why` says why.
-        results: what functions of the edges returned, see gnnsparse.interop.pyg.functions.
-        gcn: the weight that gcn_norm made of these edges alone, which an operand can compute, as a result
-            that is the number of nodes; None: there is none.
+    It was used for so many `products`; below `fallback_until`, calls are left to PyG for the reason `why`.
     """
 
     def __init__(self, edges: Any) -> None:
         self.stamp = stamp_of(edges)
         self.products = self.fallback_until = 0
         self.why = ""
+        #: What functions of the edges returned, see gnnsparse.interop.pyg.functions.
         self.results: OrderedDict[Any, Remembered] = OrderedDict()
+        #: The number of nodes, as a result of the weight that gcn_norm made of these edges alone.
         self.gcn: Remembered | None = None
         self._made: dict[Any, _Made] = {}
         self._problems: dict[Any, str] = {}
@@ -148,14 +225,7 @@ class Graph:
     ) -> _Made:  # fmt: skip
         """Return what a recipe makes of the edges, or raise FallbackError to leave a call to PyG.
 
-        Args:
-            edges: the edge_index.
-            recipe: the recipe.
-            size: (sources, targets).
-            weighted: whether there are weights of edges.
-            width: features that a product gathers for an edge.
-            by: what the layer was accelerated with.
-            overhead: see `decide`.
+        `size` is (sources, targets), and `width` the number of features that a product gathers for an edge.
         """
         key = recipe, size, weighted, by.reorder
         made = self._made.get(key)
@@ -170,8 +240,8 @@ class Graph:
             raise FallbackError(f"edges on {plain.device}")
         edge_count = plain.shape[1] if plain.layout == torch.strided else plain._nnz()
         decision = decide(
-            by, "cuda" if on_gpu else "cpu", edge_count, width, self.products - 1, memo.lifetimes, overhead,
-            conversion_rates(plain.device),
+            by, "cuda" if on_gpu else "cpu", edge_count, width, self.products - 1, memo.usual, overhead,
+            record_for(describe_device(plain.device)).conversion if on_gpu else _OF_CPU,
         )  # fmt: skip
         is_full = decision.preparation not in (None, Preparation(format="csr"))
         captures = on_gpu and path().is_capturing()
@@ -203,29 +273,22 @@ class Memo:
     """What was made of the graphs of the process, by the identity of their edge_index.
 
     Compiled code may make its edges anew in each call: there they are known by their content too.
-
-    Attributes:
-        lock: held while something is made.
-        lifetimes: how long graphs were used that are gone.
     """
 
     def __init__(self) -> None:
-        self.lock = ForkLock()
-        self.lifetimes = Lifetimes()
+        self.lock = ForkLock()  # held while something is made
+        #: How many products the graphs were used for that are gone: a mean in which recent ones weigh more.
+        self.usual: float | None = None
         self._graphs: IdentityMemo[Graph] = IdentityMemo(gone=self._gone)
         self._by_content: OrderedDict[Any, tuple[torch.Tensor | None, Any]] = OrderedDict()
 
     def _gone(self, graph: Graph) -> None:
         if graph.products:
-            self.lifetimes.add(graph.products)
-
-    def __len__(self) -> int:
-        return len(self._graphs)
+            self.usual = graph.products if self.usual is None else 0.9 * self.usual + 0.1 * graph.products
 
     def graph(self, edges: Any) -> Graph:
         """Return what is cached of an edge_index; a new object if it was never seen, or has changed."""
-        known = self.known(edges)
-        return self._graphs.put(edges, Graph(edges)) if known is None else known
+        return self.known(edges) or self._graphs.put(edges, Graph(edges))
 
     def known(self, edges: Any) -> Graph | None:
         """Return what is cached of an edge_index, or None."""
@@ -240,15 +303,12 @@ class Memo:
             raise NotYetError(known.why)
 
     def adjacency(self, edges: torch.Tensor, recipe: Recipe, size: tuple[int, int], weighted: bool) -> Any:
-        """Return what a recipe makes of edges: by their identity if they are known, else by their content.
-
-        On the CPU the content is told by a hash, on a GPU edges are compared with copies of those before.
-        """
+        """Return what a recipe makes of edges: by their identity if they are known, else by their content."""
         graph = self.known(edges)
         if graph is not None and (made := graph.find(recipe, size, weighted)) is not None:
             return made
         on_cpu = edges.device.type == "cpu"
-        content = fingerprint([edges]) if on_cpu else None
+        content = fingerprint([edges]) if on_cpu else None  # on a GPU copies of the edges are compared
         key = recipe, size, weighted, edges.device, edges.shape, edges.dtype, content
         with self.lock:
             copy, made = self._by_content.get(key, (None, None))
@@ -262,11 +322,11 @@ class Memo:
             return made
 
     def clear(self) -> None:
-        """Forget all graphs and their lifetimes."""
+        """Forget all graphs and how long they were used."""
         with self.lock:
             self._graphs.clear()
             self._by_content.clear()
-            self.lifetimes = Lifetimes()
+            self.usual = None
 
 
 #: The process's only one.

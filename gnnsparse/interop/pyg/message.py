@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["Argument", "Form", "Message", "Reading", "arguments_of", "form_of", "read_message"]
+NO_PRODUCT = "its message is none that is recognised"
 
 #: Arguments that PyG makes of the edges. A message that uses one is none that is recognised.
 _OF_EDGES = {
@@ -58,32 +58,20 @@ class _NotShown(Exception):  # noqa: N818  (it reports no error)
 
 @dataclass(frozen=True)
 class Message:
-    """A message that was recognised: the features of the source, times a weight of the edge or not.
+    """A message that was recognised: the features of the source, times a weight of the edge or not."""
 
-    Attributes:
-        features: name of the argument of `propagate` with the features.
-        weight: name of the argument with the weights; None: there are none.
-        by_head: whether there is a weight for each head, [edges, heads], and not one for each edge.
-    """
-
-    features: str
-    weight: str | None = None
-    by_head: bool = False
+    features: str  # name of the argument of `propagate` with the features
+    weight: str | None = None  # name of the argument with the weights; None: there are none
+    by_head: bool = False  # whether there is a weight for each head, [edges, heads], or one for each edge
 
 
 @dataclass(frozen=True)
 class Argument:
-    """An argument of `message`.
-
-    Attributes:
-        name: its name.
-        source: name of the argument of `propagate` that it is made of.
-        role: "source" (features of sources, one row for each edge), "edge" (passed as it is), "other".
-    """
+    """An argument of `message`."""
 
     name: str
-    source: str
-    role: str
+    source: str  # name of the argument of `propagate` that it is made of
+    role: str  # "source" (features of sources, one row for each edge), "edge" (passed as it is), "other"
 
 
 def arguments_of(names: list[str]) -> tuple[Argument, ...]:
@@ -127,28 +115,18 @@ def _form_of(node_dim: int, argument: Argument, given: dict[str, Any], edges: in
 
 @dataclass(frozen=True)
 class Reading:
-    """What a message computes for arguments of one form, as long as what its code read stays as it is.
-
-    Attributes:
-        form: the form of the arguments.
-        message: the product that it is; None: none that is recognised.
-        function, code: the method that was read, and its code.
-        reads: what the code read besides its arguments: where ("layer", "default", "closure", "global", or a
-            module), the name, and the value.
-    """
+    """What a message computes for arguments of one form, as long as what its code read stays as it is."""
 
     form: Form
-    message: Message | None
-    function: Any
+    message: Message | None  # the product that it is; None: none that is recognised
+    function: Any  # the method that was read
     code: Any
+    #: What the code read besides its arguments: where, as `_looked_up` takes it, the name, and the value.
     reads: tuple[tuple[Any, str, Any], ...] = ()
 
     @functools.cached_property
     def attributes(self) -> list[tuple[Any, str, Any]] | None:
-        """The constants that were read, if all are attributes of the layer (None) or of modules, else None.
-
-        torch.compile can watch these.
-        """
+        """The constants that were read, if torch.compile can watch all: of the layer (None) or of modules."""
         constants = [read for read in self.reads if type(read[2]) in _CONSTANTS]
         if not all(where == "layer" or type(where) is types.ModuleType for where, _, _ in constants):
             return None
@@ -193,24 +171,16 @@ def read_message(
 
 @dataclass(frozen=True)
 class _Symbol:
-    """A tensor with one row for each edge.
+    """A tensor with one row for each edge."""
 
-    Attributes:
-        source: the argument of `propagate` that it is made of.
-        sizes: its sizes, of one graph of a batch: `_EDGES` first; None: the number of features, which code
-            may not use.
-        is_features: whether it holds features of sources; False: it holds weights of edges.
-        is_batch: whether it has a size before that of the edges.
-    """
-
-    source: str
+    source: str  # the argument of `propagate` that it is made of
+    #: Its sizes, of one graph of a batch: `_EDGES` first; None: the number of features, not to be used.
     sizes: tuple[Any, ...]
-    is_features: bool
-    is_batch: bool = False
+    is_features: bool  # whether it holds features of sources; False: it holds weights of edges
+    is_batch: bool = False  # whether it has a size before that of the edges
 
 
 def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
-    """Return the values of a message's arguments, as far as they are known."""
     found: dict[str, Any] = {}
     for argument, (kind, *sizes) in zip(arguments, form, strict=True):
         if kind == "constant":
@@ -225,13 +195,9 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
 
 
 def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
-    """Return a constant, a module or one of `_KNOWN` that code reads; raise _NotShown for anything else.
+    """Return a constant, a module or one of `_KNOWN` that a layer's `message` reads, else raise _NotShown.
 
-    Args:
-        where: "layer", "default" of a parameter, "closure", "global", or a module.
-        layer: the layer.
-        function: its `message`.
-        name: the name that is read.
+    It is read from the "layer", the "default" of a parameter, the "closure", a "global", or a module.
     """
     code = function.__code__
     found: Any = _NotShown
@@ -272,11 +238,7 @@ def _definition(function: Any) -> ast.FunctionDef | None:
 
 
 def _found(source: str, code: types.CodeType) -> ast.FunctionDef | None:
-    """Return the syntax tree of the function in a module's source that compiles to this code.
-
-    The file may have changed since it was imported: so it is compiled again, and has to give the same code.
-    """
-    try:
+    try:  # the file may have changed since it was imported: it has to give the same code again
         tree = ast.parse(source)
         known = [compile(tree, code.co_filename, "exec", code.co_flags & _FUTURES, dont_inherit=True)]
     except (SyntaxError, ValueError):
@@ -300,7 +262,6 @@ class _Reader:
         self.names: dict[str, Any] = {}
 
     def run(self, symbols: dict[str, Any]) -> Any:
-        """Return what the message returns for arguments with these values."""
         code = self.function.__code__
         kind: Any = type(self.layer)
         plain = kind.__getattribute__ is object.__getattribute__

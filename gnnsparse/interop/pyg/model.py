@@ -19,7 +19,6 @@ from torch_geometric.nn import MessagePassing
 from gnnsparse.errors import check_choice, check_flag
 from gnnsparse.interop.models import Model, check_model, give_class_back, log
 from gnnsparse.interop.pyg.aggregate import (
-    NO_PRODUCT,
     NOTHING,
     LayerState,
     probe,
@@ -29,13 +28,11 @@ from gnnsparse.interop.pyg.aggregate import (
 )
 from gnnsparse.interop.pyg.attention import attend, attend_compiled, is_own, unsuitable_attention
 from gnnsparse.interop.pyg.functions import is_sparse, multiplying, rebound
-from gnnsparse.interop.pyg.message import arguments_of
-from gnnsparse.interop.pyg.policy import CONVERSIONS, Settings
+from gnnsparse.interop.pyg.graphs import CONVERSIONS, Settings
+from gnnsparse.interop.pyg.message import NO_PRODUCT, arguments_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.runtime.memo import ForkLock
-
-__all__ = ["Report", "Row", "accelerate", "backend", "report", "restore"]
 
 
 @dataclass(frozen=True)
@@ -59,14 +56,6 @@ class Row:
     calls: dict[str, int]
     fallbacks: dict[str, int]
 
-    def lines(self) -> list[str]:
-        """Return the row as text: the layer, and a line for each thing that its calls have shown."""
-        head = f"{self.name or '(model)'}  {self.kind}  {self.runs_on}" + (
-            f": {self.why}" if self.why else ""
-        )
-        calls = [f"    {count} on {what}" for what, count in self.calls.items()]
-        return [head, *calls, *(f"    {count} on PyG: {why}" for why, count in self.fallbacks.items())]
-
 
 @dataclass(frozen=True)
 class Report:
@@ -86,30 +75,33 @@ class Report:
     def __str__(self) -> str:
         if not self.rows:
             return "no layers that pass messages"
-        head = f"{len(self.accelerated)} of {len(self.rows)} layers accelerated"
-        return "\n".join([head, *(line for row in self.rows for line in row.lines())])
+        lines = [f"{len(self.accelerated)} of {len(self.rows)} layers accelerated"]
+        for row in self.rows:
+            why = f": {row.why}" if row.why else ""
+            lines.append(f"{row.name or '(model)'}  {row.kind}  {row.runs_on}{why}")
+            lines += [f"    {count} on {what}" for what, count in row.calls.items()]
+            lines += [f"    {count} on PyG: {why}" for why, count in row.fallbacks.items()]
+        return "\n".join(lines)
 
 
 _lock = ForkLock()
 
 
 def is_accelerated(layer: Any) -> bool:
-    """Return whether a layer is one that was accelerated, and has a LayerState in its attributes."""
+    """Return whether a layer was accelerated; then `_gnnsparse` is its LayerState."""
     return "_gnnsparse" in layer.__dict__
 
 
-def _make_propagate(base: type) -> Callable[..., Any]:
+def _make_propagate(base: Any) -> Callable[..., Any]:
     def propagate_(self: Any, edge_index: Any, size: Any = None, **given: Any) -> Any:
         state = self._gnnsparse
         is_compiling = torch.compiler.is_compiling()
         if is_sparse(edge_index) and not is_compiling:
             with multiplying(state, edge_index):
-                return base.propagate(self, edge_index, size=size, **given)  # type: ignore[attr-defined]
+                return base.propagate(self, edge_index, size=size, **given)
         run = propagate_compiled if is_compiling else propagate
         out = run(self, state, edge_index, size, given)
-        if out is not NOTHING:
-            return out
-        return base.propagate(self, edge_index, size=size, **given)  # type: ignore[attr-defined]
+        return base.propagate(self, edge_index, size=size, **given) if out is NOTHING else out
 
     propagate_.__name__ = "propagate"
     # The name that PyG gives the module of the method that it generates.
@@ -122,9 +114,8 @@ def _make_forward(kind: type, plain: Callable[..., Any]) -> Callable[..., Any]:
     def forward(self: Any, x: Any, edge_index: Any, *arguments: Any, **options: Any) -> Any:
         state = self._gnnsparse
         is_compiling = torch.compiler.is_compiling()
-        out = (attend_compiled if is_compiling else attend)(
-            self, kind, state, x, edge_index, arguments, options
-        )
+        run = attend_compiled if is_compiling else attend
+        out = run(self, kind, state, x, edge_index, arguments, options)
         if out is not NOTHING:
             return out
         if is_compiling:
@@ -220,11 +211,10 @@ def refusal(layer: Any) -> str | None:
     if not isinstance(layer, MessagePassing):
         return "it passes no messages of its own"
     kind: Any = type(layer)
+    is_generated = True
     if "propagate" in layer.__dict__:  # PyG sets it when it explains
         own = getattr(layer.propagate, "__func__", None)
         is_generated = own in (kind._orig_propagate, kind._jinja_propagate)
-    else:
-        is_generated = True
     if not is_generated or not _generated(kind):
         return "it has a `propagate` of its own"
     if kind.__dict__.get("__reduce_ex__") is not None:
@@ -240,15 +230,13 @@ def swap(layer: Any, settings: Settings) -> str | None:
         old = layer._gnnsparse
         layer._gnnsparse = LayerState(settings, old.arguments, readings=old.readings, known=old.known)
         return None
-    why = refusal(layer)
-    if why is not None:
+    if (why := refusal(layer)) is not None:
         return why
     accelerated = class_for(type(layer))
-    read = probe(layer)
+    state = LayerState(settings, arguments_of(layer.inspector.get_param_names("message")))
+    state.remember(probe(layer))
     _forget_propagate(layer)
-    arguments = arguments_of(layer.inspector.get_param_names("message"))
-    layer.__dict__["_gnnsparse"] = state = LayerState(settings, arguments)
-    state.remember(read)
+    layer.__dict__["_gnnsparse"] = state
     layer.__class__ = accelerated
     return None
 
@@ -269,10 +257,9 @@ def swap_back(layer: Any) -> None:
 
 
 def _read_settings(precision: Any, reorder: Any, cache: Any, convert: Any) -> Settings:
-    if precision is not None and precision != "auto":
-        precision = Precision.parse(precision).value
+    is_auto = precision is None or precision == "auto"
     return Settings(
-        None if precision == "auto" else precision,
+        None if is_auto else Precision.parse(precision).value,
         check_choice("reorder", reorder, REORDERINGS),
         check_flag("cache", cache),
         check_choice("convert", convert, CONVERSIONS),
@@ -302,7 +289,7 @@ def accelerate(
             autocast the dtype of autocast, else the dtype of the features.
         reorder: row order of graphs that are used for long, see gnnsparse.prepare.
         cache: whether what is prepared of graphs that are used for long is stored in the user's cache folder.
-        convert: "auto" converts a graph when that pays (gnnsparse.interop.pyg.policy.decide); "always"
+        convert: "auto" converts a graph when that pays (gnnsparse.interop.pyg.graphs.decide); "always"
             converts each graph in the first call.
 
     Returns:
@@ -365,7 +352,6 @@ _swapped: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def _call(self: Any, *arguments: Any, **options: Any) -> Any:
-    """Call a layer of PyG inside a `backend` block."""
     if not is_accelerated(self) and not torch.compiler.is_compiling():
         with _lock:
             if _active and not is_accelerated(self) and swap(self, _active[-1]) is None:
@@ -386,9 +372,7 @@ def backend(
     Blocks may be nested; the innermost one counts. The arguments and errors are those of `accelerate`. What
     torch.compile traces inside a block is accelerated if it was called in the block before.
     """
-    settings = _read_settings(
-        precision, reorder, cache, convert
-    )  # an object of its own, told by its identity
+    settings = _read_settings(precision, reorder, cache, convert)  # told by its identity
     with _lock:
         _active.append(settings)
         MessagePassing.__call__ = _call

@@ -10,8 +10,6 @@ from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
 from gnnsparse.errors import bad_type
 from gnnsparse.sampling import NeighborSampler
 
-__all__ = ["PygSampler"]
-
 
 class PygSampler(BaseSampler):
     """A sampler of nodes for torch_geometric.loader.NodeLoader.

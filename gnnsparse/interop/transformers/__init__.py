@@ -5,6 +5,7 @@
 The package transformers is not needed for models that are torch's alone.
 """
 
-from gnnsparse.interop.transformers.layers import Report, ReportRow, report, restore, sparsify
+from gnnsparse.interop.models import ReportRow
+from gnnsparse.interop.transformers.layers import Report, report, restore, sparsify
 
 __all__ = ["Report", "ReportRow", "report", "restore", "sparsify"]

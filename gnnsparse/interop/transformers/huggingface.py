@@ -21,17 +21,6 @@ from gnnsparse.patterns.operands import Patterns, attend, dense_weights, pair_te
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "NAME",
-    "RegisteredPatterns",
-    "attention_layers",
-    "models_of",
-    "overruled",
-    "own_configurations",
-    "problem_of",
-    "register",
-]
-
 #: The name of this implementation of attention in configurations.
 NAME = "gnnsparse"
 
@@ -46,15 +35,11 @@ class RegisteredPatterns(Patterns):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        register()
+        _register()
 
 
-def register() -> None:
-    """Put the functions of this module into the registries of transformers.
-
-    Raises:
-        ImportError: the release is too old: its masks are made of other arguments.
-    """
+def _register() -> None:
+    """Put the functions of this module into the registries of transformers, unless its release is too old."""
     import transformers
     from transformers import AttentionInterface, AttentionMaskInterface, masking_utils
 
@@ -71,22 +56,17 @@ def models_of(model: torch.nn.Module) -> Iterator[Any]:
         yield from (module for module in model.modules() if isinstance(module, library.PreTrainedModel))
 
 
-def own_configurations(model: Any) -> None:
-    """Give a model copies of its configurations, which other models may share."""
+def look_up(model: Any) -> None:
+    """Make a model look up our attention, in copies of its configurations, which other models may share."""
+    _register()
     copies: dict[int, Any] = {}
     for module in model.modules():
         config = module.__dict__.get("config")
         if hasattr(config, "_attn_implementation"):
             module.config = copy.deepcopy(config, copies)
-
-
-def _arguments(layer: torch.nn.Module) -> set[str]:
-    return set(inspect.signature(inspect.unwrap(type(layer).forward)).parameters)
-
-
-def _uses_registry(layer: torch.nn.Module) -> bool:
-    code = getattr(inspect.unwrap(type(layer).forward), "__code__", None)
-    return code is not None and "ALL_ATTENTION_FUNCTIONS" in code.co_names
+    for inner in models_of(model):
+        inner.__dict__["gnnsparse_attention_before"] = inner.config._attn_implementation
+    model.set_attn_implementation(NAME)
 
 
 def attention_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module, Any]]:
@@ -96,13 +76,16 @@ def attention_layers(model: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Mod
         for module in outer.modules():
             inside.setdefault(id(module), outer)
     for name, module in model.named_modules():
-        if id(module) in inside and _uses_registry(module):
-            yield name, module, inside[id(module)]
+        if id(module) in inside:
+            code = getattr(inspect.unwrap(type(module).forward), "__code__", None)
+            if "ALL_ATTENTION_FUNCTIONS" in getattr(code, "co_names", ()):
+                yield name, module, inside[id(module)]
 
 
 def problem_of(layer: torch.nn.Module, model: Any) -> str:
     """Return why a layer of a model can't attend by a pattern, or an empty string."""
-    if _arguments(layer) & _OTHER_SEQUENCE and getattr(layer, "is_cross_attention", True):
+    arguments = inspect.signature(inspect.unwrap(type(layer).forward)).parameters
+    if arguments.keys() & _OTHER_SEQUENCE and getattr(layer, "is_cross_attention", True):
         return "it attends, or can attend, to another sequence"
     if not hasattr(getattr(layer, "config", None), "_attn_implementation"):
         return "it has no configuration that names its attention"
@@ -129,12 +112,8 @@ def _mask(
 ) -> torch.Tensor | None:
     """Make the mask of a call: no matrix of all pairs where the pattern and the padding say everything.
 
-    Returns:
-        None: no token is padding; bool [batch, keys]: True for tokens that are none, in a mask that else is
-        causal or has all pairs, as the layer says; or, for any other mask, bool [batch, 1, queries, keys].
-
-    Raises:
-        ValueError: the cache does not hold all tokens from the first to the last, and nothing else.
+    It is None: no token is padding; bool [batch, keys]: True for tokens that are none, in a mask that else is
+    causal or has all pairs, as the layer says; or, for any other mask, bool [batch, 1, queries, keys].
     """
     from transformers import masking_utils
 
@@ -173,18 +152,10 @@ def _attention(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Compute the attention of a layer, by its pattern if it has one.
 
-    Args:
-        module: the layer.
-        query: [batch, heads, queries, d].
-        key, value: [batch, key heads, keys, d or dv], where key heads divides heads.
-        attention_mask: what `_mask` returns, or a mask of all pairs that the caller of the model has given.
-        dropout: probability with which a weight is set to 0.
-        scaling: factor of the scores; None: 1 / sqrt(d).
-        is_causal: whether later keys are masked, unless the mask is one of all pairs; None: as in the layer.
-
-    Returns:
-        [batch, queries, heads, dv], and None, or with output_attentions the weights
-        [batch, heads, queries, keys].
+    Queries are [batch, heads, queries, d], and keys and values [batch, key heads, keys, d or dv], where key
+    heads divides heads. The mask is what `_mask` returns, or one of all pairs that the caller of the model
+    has given, for which `is_causal` (None: as in the layer) is not read. The result is [batch, queries,
+    heads, dv], and None, or with output_attentions the weights [batch, heads, queries, keys].
     """
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))

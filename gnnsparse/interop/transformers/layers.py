@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
-from gnnsparse.interop.models import Model, aligned, check_model, log
+from gnnsparse.interop.models import Model, ReportRow, Table, check_model, log
 from gnnsparse.interop.transformers import huggingface
 from gnnsparse.nn.attention_edges import LayerPatterns
 from gnnsparse.nn.sparse_attention import SparseAttention
@@ -21,8 +21,6 @@ from gnnsparse.patterns.operands import Patterns
 from gnnsparse.patterns.read import read_pattern
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
-
-__all__ = ["Report", "ReportRow", "SparsifiedMultiheadAttention", "report", "restore", "sparsify"]
 
 
 def _problem_of(layer: torch.nn.MultiheadAttention) -> str:
@@ -77,61 +75,28 @@ class SparsifiedMultiheadAttention(SparseAttention, torch.nn.MultiheadAttention)
         )
 
 
-@dataclass(frozen=True)
-class ReportRow:
-    """What one attention layer of a model computes.
-
-    Attributes:
-        name: the layer's name in the model, "" for the model itself.
-        kind: the layer's class.
-        pattern: the pattern that it attends by; None: it attends to all keys.
-        reason: why it attends to all keys; empty if it has a pattern.
-    """
-
-    name: str
-    kind: str
-    pattern: str | None
-    reason: str
-
-
-@dataclass(frozen=True)
-class Report:
+class Report(Table):
     """The attention layers of a model, as a table when it is printed.
 
     Attributes:
         rows: one for each layer, in the order of the model.
+        replaced: those that attend by a pattern.
     """
 
-    rows: tuple[ReportRow, ...]
+    title = "attends by"
 
-    @property
-    def replaced(self) -> tuple[ReportRow, ...]:
-        """The layers that attend by a pattern."""
-        return tuple(row for row in self.rows if row.pattern is not None)
-
-    def __str__(self) -> str:
-        cells = [("layer", "class", "attends by")]
-        for row in self.rows:
-            by = row.pattern or f"all keys: {row.reason}"
-            cells.append((row.name or "(the model)", row.kind, by))
-        return aligned(cells)
+    def _last_cell(self, row: ReportRow) -> str:
+        return row.uses or f"all keys: {row.reason}"
 
 
 @dataclass(frozen=True, eq=False)
 class _Layer:
-    """An attention layer of a model.
-
-    Attributes:
-        name: its name in the model.
-        module: the layer.
-        problem: why it can't attend by a pattern, or an empty string.
-        model: the model of transformers that it belongs to; None: it is one of torch's layers.
-    """
+    """An attention layer of a model."""
 
     name: str
     module: Any
-    problem: str
-    model: Any = None
+    problem: str  # why it can't attend by a pattern, or an empty string
+    model: Any = None  # the model of transformers that it belongs to; None: it is one of torch's layers
 
     def row(self) -> ReportRow:
         kind = type(self.module)
@@ -205,7 +170,12 @@ def sparsify(model: Model, pattern: Any, precision: Precision | str | None = Non
                 layer.module.__dict__["patterns"] = LayerPatterns.of(patterns)
                 layer.module.__class__ = SparsifiedMultiheadAttention
         _keep_padded(model)
-        _look_up([layer for layer, _ in chosen])
+        of_transformers = [layer for layer, _ in chosen if layer.model is not None]
+        for owner in {id(layer.model): layer.model for layer in of_transformers}.values():
+            huggingface.look_up(owner)
+        for layer in of_transformers:
+            if huggingface.overruled(layer.module):
+                bad_value("model", f"{type(layer.model).__name__} does not let its attention be chosen")
     except Exception:
         restore(model)
         raise
@@ -263,22 +233,6 @@ def _keep_padded(model: torch.nn.Module) -> None:
         if nests and any(isinstance(m, SparsifiedMultiheadAttention) for m in module.modules()):
             module.use_nested_tensor = False  # type: ignore[assignment]
             module.__dict__["gnnsparse_was_nested"] = True
-
-
-def _look_up(layers: list[_Layer]) -> None:
-    """Make models of transformers look up our attention for their layers."""
-    layers = [layer for layer in layers if layer.model is not None]
-    owners = {id(layer.model): layer.model for layer in layers}
-    if owners:
-        huggingface.register()
-    for owner in owners.values():
-        huggingface.own_configurations(owner)
-        for inner in huggingface.models_of(owner):
-            inner.__dict__["gnnsparse_attention_before"] = inner.config._attn_implementation
-        owner.set_attn_implementation(huggingface.NAME)
-    for layer in layers:
-        if huggingface.overruled(layer.module):
-            bad_value("model", f"{type(layer.model).__name__} does not let its attention be chosen")
 
 
 def restore(model: Model) -> Model:

@@ -1,12 +1,14 @@
-"""DGL's layers compute the same on our kernels: outputs and all gradients, by the accuracy rule."""
+"""DGL's graphs become ours, and its layers compute the same on our kernels: outputs and all gradients."""
 
 from __future__ import annotations
 
 import copy
+import gc
 import itertools
 import pickle
 import subprocess
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +17,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse.interop.dgl import accelerate, report, restore
+import gnnsparse
+from gnnsparse.interop.dgl import accelerate, from_dgl, graphs, import_dgl, report, restore
 from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
 from tests.helpers import ROUNDING, agnn_beta_scale
 from tests.interop.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 
 dgl = dgl_or_skip()
+import dgl.function as fn  # noqa: E402
 import dgl.nn.pytorch as dnn  # noqa: E402
 
 #: A layer rounds about 16 times from its input to a gradient. Gradients of attention vectors are sums over
@@ -29,16 +33,13 @@ FLOOR = 16 * ROUNDING["fp32"]
 
 
 def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call: Callable[..., Any]) -> None:
-    """The layer accelerated, as it is, and in float64; `call` computes the output of (layer, graph, *inputs).
-
-    The gradients of the parameters are judged as one vector: some are sums over all edges of terms that
-    cancel.
-    """
+    """The layer accelerated, as it is, and in float64; `call` computes outputs of (layer, graph, *inputs)."""
     ours = accelerate(copy.deepcopy(layer))
 
     def run(module: torch.nn.Module, given: list[torch.Tensor]) -> list[torch.Tensor]:
         found = with_gradients(lambda *xs: call(module, graph, *xs), given, list(module.parameters()))
         count = 1 + len(given)
+        # Gradients of parameters as one vector: some are sums over all edges of terms that cancel.
         return [*found[:count], *([torch.cat([g.flatten() for g in found[count:]])] if found[count:] else [])]
 
     plain = run(layer, inputs)
@@ -57,9 +58,12 @@ def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call
         assert torch.equal(again, first)
 
 
-@pytest.fixture(autouse=True)
-def seeded_sampling() -> None:
+def blocks_of_a_sampler() -> Iterator[Any]:
     dgl.seed(0)
+    sampler = dgl.dataloading.NeighborSampler([3, 3])
+    graph = homogeneous(dgl, 40, 200)
+    loader = dgl.dataloading.DataLoader(graph, torch.arange(40), sampler, batch_size=16)
+    return (block for _, _, blocks in loader for block in blocks)
 
 
 def layers() -> Iterator[Any]:
@@ -107,23 +111,18 @@ def test_a_homogeneous_graph(layer: torch.nn.Module, width: int, loops: bool) ->
 def test_a_bipartite_graph(layer: torch.nn.Module, width: int) -> None:
     graph = multigraph(dgl, 20, 15, 60)
     inputs = [torch.randn(20, width), torch.randn(15, width)]
-    call = lambda module, g, x, y: module(g, (x, y))  # noqa: E731
     if isinstance(layer, dnn.GraphConv):  # it has no use for the features of targets
         compare(layer, graph, inputs[:1], lambda module, g, x: module(g, (x, inputs[1].to(x))))
         compare(layer, graph, inputs[:1], lambda module, g, x: module(g, x))
     else:
-        compare(layer, graph, inputs, call)
+        compare(layer, graph, inputs, lambda module, g, x, y: module(g, (x, y)))
 
 
 @pytest.mark.parametrize(("layer", "width"), [*layers(), *attention_layers()])
 @pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
 def test_blocks_of_a_sampler(layer: torch.nn.Module, width: int) -> None:
-    graph = homogeneous(dgl, 40, 200)
-    sampler = dgl.dataloading.NeighborSampler([3, 3])
-    loader = dgl.dataloading.DataLoader(graph, torch.arange(40), sampler, batch_size=16)
-    for _, _, blocks in loader:
-        for block in blocks:
-            compare(layer, block, [torch.randn(block.num_src_nodes(), width)], lambda m, g, x: m(g, x))
+    for block in blocks_of_a_sampler():
+        compare(layer, block, [torch.randn(block.num_src_nodes(), width)], lambda m, g, x: m(g, x))
 
 
 @pytest.mark.parametrize("column", [True, False])
@@ -151,17 +150,14 @@ def test_the_weights_of_attention(kind: Any) -> None:
     assert torch.equal(out, layer(graph, x))
 
 
-def test_an_external_weight() -> None:
+def test_an_external_weight_and_features_of_two_widths() -> None:
     layer, graph = dnn.GraphConv(5, 4, weight=False, bias=False), homogeneous(dgl, 30, 90)
     inputs = [torch.randn(30, 5), torch.randn(5, 4)]
     compare(layer, graph, inputs, lambda module, g, x, w: module(g, x, weight=w))
-
-
-@pytest.mark.parametrize("kind", [dnn.GATConv, dnn.GATv2Conv])
-def test_attention_of_features_of_two_widths(kind: Any) -> None:
-    layer = kind((5, 7), 4, 3, residual=True, allow_zero_in_degree=True)
-    inputs = [torch.randn(20, 5), torch.randn(15, 7)]
-    compare(layer, multigraph(dgl, 20, 15, 60), inputs, lambda module, g, x, y: module(g, (x, y)))
+    for kind in (dnn.GATConv, dnn.GATv2Conv):
+        layer = kind((5, 7), 4, 3, residual=True, allow_zero_in_degree=True)
+        inputs = [torch.randn(20, 5), torch.randn(15, 7)]
+        compare(layer, multigraph(dgl, 20, 15, 60), inputs, lambda module, g, x, y: module(g, (x, y)))
 
 
 @given(
@@ -202,7 +198,7 @@ def test_a_heterograph_s_layers() -> None:
         return torch.cat([out["u"].flatten(), out["i"].flatten()])
 
     compare(layer, graph, [torch.randn(9, 4), torch.randn(7, 4)], run)
-    assert [row.runs_on for row in report(accelerate(layer)).rows] == ["spmm", "spmm", "spmm"]
+    assert [row.uses for row in report(accelerate(layer)).rows] == ["spmm", "spmm", "spmm"]
 
 
 def step(layer: Any, graph: Any, x: torch.Tensor, bits: int) -> None:
@@ -276,7 +272,7 @@ def test_what_is_not_covered_is_dgl_s(make: Callable[[], Any], x: torch.Tensor, 
     accelerate(layer)
     assert torch.equal(layer(graph, x, *weights), right)
     row = report(layer).rows[0]
-    assert row.runs_on
+    assert row.uses
     assert row.reason
     assert row.reason in str(report(layer))
 
@@ -321,7 +317,7 @@ def test_the_report_says_what_runs_where(caplog: pytest.LogCaptureFixture) -> No
     assert str(report(model)) in caplog.text
     rows = {row.name: row for row in report(model).rows}
     assert list(rows) == ["first", "left", "lstm", "own"]
-    assert rows["first"].runs_on == "spmm"
+    assert rows["first"].uses == "spmm"
     assert "no counterpart" in rows["left"].reason
     assert "order of the edges" in rows["lstm"].reason
     assert "subclass of DGL's GraphConv" in rows["own"].reason
@@ -370,14 +366,6 @@ print(type(layer).__module__)
     assert done.stdout.strip() == "gnnsparse.interop.dgl.layers", done.stderr
 
 
-@pytest.mark.parametrize("function", [accelerate, restore, report])
-def test_bad_arguments(function: Callable[..., Any]) -> None:
-    with pytest.raises(TypeError, match=r"model: got int; accepted: a torch\.nn\.Module"):
-        function(3)
-    with pytest.raises(ValueError, match="precision: got 'fp7'"):
-        accelerate(Model(), precision="fp7")
-
-
 def test_what_users_add_to_a_layer_is_dgl_s() -> None:
     """Parametrised weights, and hooks on modules whose place our kernels take."""
     graph = homogeneous(dgl, 12, 40)
@@ -405,3 +393,197 @@ def test_what_users_add_to_a_layer_is_dgl_s() -> None:
         restore(ours)
         assert torch.equal(ours(graph, x), want)
     assert len(seen) >= 4
+
+
+# Graphs, and what is kept of them.
+
+
+def message_sums(graph: Any, x: torch.Tensor, weight: torch.Tensor | None, etype: Any = None) -> torch.Tensor:
+    """The sums over incoming edges that DGL's update_all computes."""
+    with graph.local_scope():
+        part = graph if etype is None else graph[etype]
+        part.srcdata["x"] = x
+        if weight is None:
+            part.update_all(fn.copy_u("x", "m"), fn.sum("m", "y"))
+        else:
+            part.edata["w"] = weight
+            part.update_all(fn.u_mul_e("x", "w", "m"), fn.sum("m", "y"))
+        return part.dstdata["y"]
+
+
+@given(
+    nodes=st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    edges=st.integers(0, 40),
+    layout=st.sampled_from(["coo", "csr", "csc"]),
+    small=st.booleans(),
+    weighted=st.booleans(),
+)
+def test_any_graph_becomes_ours(
+    nodes: tuple[int, int], edges: int, layout: str, small: bool, weighted: bool
+) -> None:
+    graph = multigraph(dgl, *nodes, edges)
+    graph = graph.int() if small else graph
+    weight = torch.randn(edges)
+    graph.edata["w"] = weight
+    found = from_dgl(graph.formats(layout), weight="w" if weighted else None)
+    assert (found.num_cols, found.num_rows, found.num_edges) == (*nodes, edges)
+    x = torch.randn(nodes[0], 3)
+    right = message_sums(graph, x.double(), weight.double() if weighted else None)
+    torch.testing.assert_close(torch.from_numpy(found.to_scipy() @ x.numpy()), right.float())
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
+def test_features_of_edges_go_with_ours(layout: str) -> None:
+    graph, x = multigraph(dgl, 9, 7, 40), torch.randn(9, 4)
+    weight = torch.randn(40)
+    found = from_dgl(graph.formats(layout))
+    a = gnnsparse.prepare(found, cache=False)
+    right = message_sums(graph, x, weight)
+    torch.testing.assert_close(gnnsparse.spmm(a, x, a.from_coo_order(weight)), right)
+    torch.testing.assert_close(gnnsparse.prepare(found, values=weight, cache=False) @ x, right)
+
+
+def heterograph(*infinite: int) -> Any:
+    """A graph with three relations; "t" has infinite weights of a shape, if one is given."""
+    ends = torch.randint(0, 5, (2, 12))
+    graph = dgl.heterograph(
+        {("u", "r", "i"): (ends[0], ends[1]), ("i", "r", "u"): (ends[1], ends[0]),
+         ("u", "t", "u"): (ends[0], ends[0])}, {"u": 5, "i": 6},
+    )  # fmt: skip
+    if infinite:
+        graph.edges["t"].data["w"] = torch.full(infinite, torch.inf)
+    return graph
+
+
+def test_relations_of_a_heterograph() -> None:
+    graph = heterograph()
+    graph.edges["t"].data["w"] = torch.rand(12, 1)
+    assert from_dgl(graph, ("u", "r", "i")).num_cols == 5
+    assert from_dgl(graph, ("i", "r", "u")).num_cols == 6
+    weighted = from_dgl(graph, "t", weight="w")
+    x = torch.randn(5, 2)
+    got = torch.from_numpy(weighted.to_scipy() @ x.numpy())
+    torch.testing.assert_close(got, message_sums(graph, x, graph.edges["t"].data["w"], "t"))
+
+
+@pytest.mark.filterwarnings("ignore:Dataloader CPU affinity")
+def test_blocks_become_ours() -> None:
+    for block in blocks_of_a_sampler():
+        found, x = from_dgl(block), torch.randn(block.num_src_nodes(), 3)
+        assert found.num_rows == block.num_dst_nodes()
+        torch.testing.assert_close(
+            torch.from_numpy(found.to_scipy() @ x.numpy()), message_sums(block, x, None)
+        )
+
+
+BAD = {
+    "no graph": (lambda: from_dgl(torch.ones(2, 2)), TypeError, "graph: got a tensor"),
+    "several relations": (lambda: from_dgl(heterograph()), ValueError, r"etype: got None; accepted: \('i', "),
+    "an ambiguous name": (lambda: from_dgl(heterograph(), "r"), ValueError, "etype: got 'r'; accepted"),
+    "another name": (lambda: from_dgl(heterograph(), "z"), ValueError, "etype: got 'z'; accepted"),
+    "another type": (lambda: from_dgl(heterograph(), 3), TypeError, "etype: got int"),
+    "no feature": (lambda: from_dgl(heterograph(), "t", "w"), ValueError, "weight: got 'w'; accepted: None"),
+    "no name": (lambda: from_dgl(heterograph(), "t", 3), TypeError, "weight: got int"),
+    "two numbers": (lambda: from_dgl(heterograph(12, 2), "t", "w"), ValueError, "one number for each edge"),
+    "not finite": (lambda: from_dgl(heterograph(12), "t", "w"), ValueError, "finite float32 numbers"),
+    "precision": (lambda: accelerate(Model(), precision="fp7"), ValueError, "precision: got 'fp7'"),
+    "accelerate": (lambda: accelerate(3), TypeError, r"model: got int; accepted: a torch\.nn\.Module"),
+    "restore": (lambda: restore(3), TypeError, r"model: got int; accepted: a torch\.nn\.Module"),
+    "report": (lambda: report(3), TypeError, r"model: got int; accepted: a torch\.nn\.Module"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_arguments(name: str) -> None:
+    call, error, message = BAD[name]
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_layers_share_what_is_made_of_a_graph() -> None:
+    """A relation that DGL makes anew in each call is known too."""
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 4)
+    first, second = accelerate(dnn.SAGEConv(4, 4, "mean")), accelerate(dnn.SAGEConv(4, 4, "mean"))
+    relations = heterograph()
+    for a, b in ((graph, graph.local_var()), (relations["t"], relations["t"])):
+        first(a, x[: a.num_nodes()])
+        made = [operand.handle for operand in operands(first)]
+        for layer, again in ((second, b), (first, a)):
+            layer(again, x[: a.num_nodes()])
+            assert [operand.handle for operand in operands(layer)] == made
+
+
+def test_changes_of_a_graph_are_seen() -> None:
+    graph, x = homogeneous(dgl, 30, 90), torch.randn(30, 4)
+    layer = dnn.GINConv(None, "sum")
+    ours = accelerate(dnn.GINConv(None, "sum"))
+    ours(graph, x)
+    graph.add_edges(torch.tensor([3, 4]), torch.tensor([5, 5]))
+    torch.testing.assert_close(ours(graph, x), layer(graph, x))
+    graph.remove_edges(torch.arange(40))
+    torch.testing.assert_close(ours(graph, x), layer(graph, x))
+
+
+def test_graphs_that_are_gone_leave_nothing() -> None:
+    layer, x = accelerate(dnn.GINConv(None, "sum")), torch.randn(30, 4)
+    gc.collect()
+    before, seen = len(graphs._by_index), []
+    for seed in range(200):
+        layer(homogeneous(dgl, 30, 40, seed=seed), x)
+        seen.append(weakref.ref(layer.gnnsparse_options.structure))
+    gc.collect()
+    assert len(graphs._by_index) <= before + 1
+    assert sum(reference() is not None for reference in seen) <= 1
+
+
+SHIM = """
+import sys
+{first}
+from gnnsparse.interop.dgl import import_dgl
+dgl = import_dgl()
+assert import_dgl() is dgl
+import dgl as again
+assert again is dgl
+assert {quiet} or "outdated" not in sys.modules  # by which ogb asks the network for a newer release
+graph = dgl.graph(([0, 1], [1, 0]))
+try:
+    import dgl.graphbolt as graphbolt
+    graphbolt.load_graphbolt
+except AttributeError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    "first", ["", "try:\n    import dgl\nexcept ImportError:\n    pass\nexcept Exception: pass"]
+)
+def test_the_import_of_dgl(first: str, tmp_path: Any) -> None:
+    code = SHIM.format(first=first, quiet=bool(first))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True,
+        env={"HOME": str(tmp_path), "PATH": ""},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "graphbolt has no library for torch" in done.stdout
+
+
+def test_an_installation_without_dgl_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name == "dgl" or name.startswith("dgl.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install --no-deps dgl==2\.1\.0"):
+        import_dgl()
+
+
+def test_what_dgl_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: module for name, module in sys.modules.items() if name.split(".")[0] == "dgl"}
+    for name in before:
+        monkeypatch.delitem(sys.modules, name)
+
+    def fails(name: str) -> None:
+        raise OSError("libdgl.so: cannot open shared object file")
+
+    monkeypatch.setattr("importlib.import_module", fails)
+    with pytest.raises(ImportError, match=r"DGL can't be imported \(libdgl\.so.*pip install --no-deps"):
+        import_dgl()
+    assert not any(name.startswith("dgl.") for name in sys.modules)  # no stub is left
