@@ -157,7 +157,6 @@ class PlainOperations:
         return self._add(op, self._terms(op).square()).sqrt()
 
     def _terms(self, op: str) -> torch.Tensor:
-        """The products whose sums are the result."""
         q, k, v = self._operands.q, self._operands.k, self._operands.v
         operand = self._how.operand
         if op == "sddmm":
@@ -587,7 +586,6 @@ def _pivot(
     title: str, heads: Iterable[str], rows: Iterable[Row], down: Callable[[Row], tuple[str, ...]],
     across: Callable[[Row], str], cell: Callable[[Row], Text], caption: str | None = None,
 ) -> Table:  # fmt: skip
-    """Return a table with a line for each value of `down`, and a column for each value of `across`."""
     found: dict[tuple[str, ...], dict[str, Text]] = {}
     for row in rows:
         found.setdefault(down(row), {})[across(row)] = cell(row)

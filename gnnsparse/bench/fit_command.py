@@ -74,7 +74,6 @@ class Case:
 
 
 def _plans(problem: Problem) -> list[Plan]:
-    """Return the plans that the choice is made among."""
     found: dict[Plan, None] = {}
     for kernel in KERNELS[problem.op]:
         if not kernel.can_run(problem):

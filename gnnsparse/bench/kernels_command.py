@@ -463,7 +463,6 @@ def print_report(bench: Bench, console: Console) -> None:
 
 
 def _baseline_names(rows: list[Row]) -> str:
-    """Return the baselines of some rows with the algorithms that they ran, or that there is none."""
     found: dict[str, dict[str, None]] = defaultdict(dict)
     for row in rows:
         if row["baseline"] is not None:

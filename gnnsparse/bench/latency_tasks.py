@@ -318,7 +318,6 @@ def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
 
 
 def _stored(task: Task) -> torch.nn.Module:
-    """Return the task's model with its weights in the storage dtype."""
     return copy.deepcopy(task.module).to(task.precision.storage)
 
 
@@ -352,8 +351,6 @@ def _gcn_matrix(task: Task) -> torch.Tensor:
 
 
 class _DenseGcn(torch.nn.Module):
-    """A GCN whose adjacency is a dense matrix."""
-
     def __init__(self, stack: torch.nn.Module) -> None:
         super().__init__()
         assert isinstance(stack, GraphStack)

@@ -95,7 +95,6 @@ def benchmark_of(rows: list[Row]) -> tuple[str, str] | None:
 
 
 def _label_key(rows: list[Row]) -> str | None:
-    """Return the key that says what was timed, or None."""
     return next((key for key in _NAMES if all(isinstance(row.get(key), str) for row in rows)), None)
 
 
@@ -110,7 +109,6 @@ def _time_keys(rows: list[Row]) -> list[str]:
 
 
 def _are_pairs(rows: list[Row]) -> bool:
-    """Return whether each row holds a time of ours and one of PyG's."""
     return all(is_number(row.get(key)) and row[key] > 0 for row in rows for key in _PAIR)
 
 

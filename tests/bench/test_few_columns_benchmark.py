@@ -12,7 +12,7 @@ from benchmarks import few_columns
 TINY = ["--device", "cpu", "--scale", "0.01", "--graphs", "dd_like", "--precisions", "fp32", "--repeats", "1"]
 
 
-def test_every_plan_is_timed(tmp_path: Path) -> None:
+def test_every_plan_and_kernel_is_timed(tmp_path: Path) -> None:
     out = tmp_path / "few.json"
     few_columns.main([*TINY, "--values", "random", "--widths", "3", "7", "--out", str(out)])
     content = json.loads(out.read_text())
@@ -22,10 +22,6 @@ def test_every_plan_is_timed(tmp_path: Path) -> None:
         assert row["auto"]["ms"] > 0
         assert all(plan["ms"] > 0 for plan in row["plans"])
         assert any(plan["narrow"] for plan in row["plans"]) is (width <= few_columns.MOST_NARROW)
-
-
-def test_every_kernel_is_timed(tmp_path: Path) -> None:
-    out = tmp_path / "few.json"
     few_columns.main([*TINY, "--values", "gcn", "--widths", "4", "--kernels", "--out", str(out)])
     (row,) = json.loads(out.read_text())["rows"]
     assert [plan["kernel"] for plan in row["plans"]] == ["csr"]

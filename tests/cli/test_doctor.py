@@ -157,25 +157,26 @@ def test_a_damaged_file_of_the_cache_is_named(own_cache: Path, at: int) -> None:
     assert file.exists()
 
 
-def test_a_cache_that_can_not_be_written_is_a_note(tmp_path: Path) -> None:
+def test_a_cache_that_can_not_be_written_is_a_note(
+    tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").write_text("in the way")
-    section = check_cache(str(tmp_path / "file" / "graphs"))
-    assert section.facts["writable"] is False
-    (text,) = texts(section, NOTE)
-    assert "can't be written" in text
-    assert texts(section, BROKEN) == []
-
-
-def test_a_read_only_disk_is_noticed(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own_cache.mkdir()
 
     def refuse(**_: Any) -> None:
         raise OSError(30, "Read-only file system")
 
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
-    section = check_cache()
-    assert section.facts["writable"] is False
-    assert "Read-only file system" in texts(section, NOTE)[0]
+    for folder, said in (
+        (str(tmp_path / "file" / "graphs"), "is no folder"),
+        (None, "Read-only file system"),
+    ):
+        section = check_cache(folder)
+        assert section.facts["writable"] is False
+        (text,) = texts(section, NOTE)
+        assert "can't be written" in text
+        assert said in text
+        assert texts(section, BROKEN) == []
 
 
 def test_a_size_cap_that_is_no_number_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -251,35 +252,34 @@ def test_a_damaged_record_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: P
         assert "mine.json" in text
 
 
-def test_no_gpu_is_no_problem(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(doctor, "driver_versions", lambda: (None, None))
-    section = check_gpu()
-    assert {finding.level for finding in section.findings} == {OK}
-    assert "no NVIDIA GPU here: everything runs on the CPU" in texts(section, OK)
-
-
-@pytest.mark.parametrize(("cuda", "level"), [(None, NOTE), ("13.0", BROKEN)])
-def test_a_driver_whose_gpu_torch_can_not_use_is_told(
-    cuda: str | None, level: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("driver", "cuda", "level", "said"),
+    [
+        (None, None, OK, "no NVIDIA GPU here: everything runs on the CPU"),
+        ("580.65.06", None, NOTE, "there is an NVIDIA GPU, but this torch was built without CUDA"),
+        ("580.65.06", "13.0", BROKEN, "there is an NVIDIA driver, but torch can't use a GPU: torch.cuda.is_"),
+    ],
+)
+def test_no_gpu_is_no_problem_but_one_that_torch_can_not_use_is(
+    driver: str | None, cuda: str | None, level: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
-    monkeypatch.setattr(doctor, "driver_versions", lambda: ("580.65.06", "13.0"))
-    (text,) = texts(check_gpu(), level)
-    assert "there is an NVIDIA" in text
+    monkeypatch.setattr(doctor, "driver_versions", lambda: (driver, driver and "13.0"))
+    section = check_gpu()
+    assert {finding.level for finding in section.findings} == {OK, level}
+    assert any(text.startswith(said) for text in texts(section, level))
 
 
-def test_more_threads_than_cores_are_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)
-    assert any("1000 threads on" in text for text in texts(check_cpu(), NOTE))
-
-
-def test_the_instruction_set_in_use_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_instruction_set_in_use_stays_and_too_many_threads_are_a_note(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     before = _native.cpu_isa()
-    facts = check_cpu().facts
-    assert facts["instruction_set"] == _native.cpu_isa() == before
-    assert facts["instruction_set"] == facts["instruction_sets"][-1]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)
+    section = check_cpu()
+    assert any("1000 threads on" in text for text in texts(section, NOTE))
+    assert section.facts["instruction_set"] == _native.cpu_isa() == before
+    assert section.facts["instruction_set"] == section.facts["instruction_sets"][-1]
 
 
 # The self-test
