@@ -311,16 +311,9 @@ def fit(
             curves=curves,
         )
         model.to(run.device)  # Lightning leaves it on the CPU
-    return Fitted(
-        model,
-        dataset,
-        result.metrics,
-        _rows(curves, prepared.steps_per_epoch),
-        result.best_epoch,
-        result.epochs,
-        result.fit_seconds,
-        caller,
-    )
+    history = _rows(curves, prepared.steps_per_epoch)
+    best, epochs, seconds = result.best_epoch, result.epochs, result.fit_seconds
+    return Fitted(model, dataset, result.metrics, history, best, epochs, seconds, caller)
 
 
 def _dataset(

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import csv
-import functools
 import itertools
 import math
+import operator
 import os
 import statistics
 import time
@@ -158,7 +158,7 @@ class History(Callback):
             self.latest.update(row)
             # The epoch that the step belongs to, counted from 1.
             named = {"epoch": -(-step // self._steps), **row}
-            _log(trainer, functools.partial(_log_row, row=named, step=step))
+            _log(trainer, operator.methodcaller("log_metrics", named, step=step))
             if self._curves is not None:
                 self._curves.append((step, row))
             if not math.isfinite(loss := row["train/loss"]):
@@ -168,12 +168,8 @@ class History(Callback):
                     "optimizer.lr or precision=fp32"
                 )
         if found:
-            _log(trainer, lambda logger: logger.save())
+            _log(trainer, operator.methodcaller("save"))
         self._chunks, self._rows = [], []
-
-
-def _log_row(logger: Any, row: dict[str, float], step: int) -> None:
-    logger.log_metrics(row, step=step)
 
 
 def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
@@ -252,14 +248,11 @@ class BestEpoch(Callback):
 
 
 class Checkpoints(Callback):
-    """Writes last.ckpt, from which a run can be resumed, and best.ckpt, the best weights.
+    """Writes last.ckpt, to resume a run from, and best.ckpt, the best weights, `seconds` apart at least."""
 
-    Files are written atomically, `seconds` apart at least. If the disk is full or fails, a RunFolderWarning
-    says so, the files of before stay, and training goes on. last.ckpt includes the state of torch's random
-    number generators, so that a resumed run drops out what an uninterrupted one would. Both files have the
-    identity of the run and the recipe of its model. Without a folder state is restored, and nothing is
-    written.
-    """
+    # Files are written atomically. If the disk is full or fails, a RunFolderWarning says so, the files of
+    # before stay, and training goes on. last.ckpt includes the state of torch's random numbers, so that a
+    # resumed run drops out what an uninterrupted one would. Without a folder nothing is written.
 
     def __init__(
         self,

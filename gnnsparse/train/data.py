@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -43,7 +44,7 @@ class StepInput:
 
     single: Callable[[], Any]
     buffers: Hashable | None = None
-    load: Callable[[], None] = lambda: None
+    load: Callable[[], object] = lambda: None
     static: Callable[[], Any] = lambda: None
 
 
@@ -128,15 +129,9 @@ class PreparedData(pl.LightningDataModule):
 
     def _prepare(self, graph: SparseGraph, values: str | None, preprocess: PreprocessConfig) -> SparseOperand:
         """Make the operand on the device."""
-        return prepare(
-            graph.to(self.device),  # a GPU sorts the edges of a large graph much faster
-            values=values,
-            precision=self.precision,
-            reorder=preprocess.reorder,
-            format=preprocess.format,
-            balance=preprocess.balance,
-            cache=preprocess.cache,
-        ).to(self.device)
+        options = dataclasses.asdict(preprocess)
+        here = graph.to(self.device)  # a GPU sorts the edges of a large graph much faster
+        return prepare(here, values=values, precision=self.precision, **options).to(self.device)
 
     @property
     def steps_per_epoch(self) -> int:

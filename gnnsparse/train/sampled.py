@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -225,7 +225,6 @@ class StaticBlocks:
 
 
 _log = logging.getLogger("gnnsparse.train")
-_T = TypeVar("_T")
 
 #: Samples that are drawn before the first step, by which arrays are sized.
 _LOOKED_AT = 16
@@ -342,11 +341,12 @@ class NodeBatches:
         return -(-self._nodes.numel() // self._config.batch_size)
 
     def __iter__(self) -> Iterator[NodeBatch]:
-        return self._ahead(self.gather(drawn) for drawn in self._drawn())
+        batches = (self.gather(drawn) for drawn in self._drawn())
+        return prefetch(batches, self._config.prefetch, self._data.device)
 
     def inputs(self) -> Iterator[StepInput]:
         """Yield the batches as inputs of steps."""
-        for drawn in self._ahead(self._drawn()):
+        for drawn in prefetch(self._drawn(), self._config.prefetch, self._data.device):
             yield self.input_of(drawn)
 
     def input_of(self, drawn: DrawnBatch) -> StepInput:
@@ -377,9 +377,6 @@ class NodeBatches:
         part = ids.tensor_split(peers.ranks)[peers.rank]
         fraction = int(self._known[part].sum()) / int(self._known[ids].sum())
         return (part if part.numel() else ids[:1]), fraction
-
-    def _ahead(self, batches: Iterator[_T]) -> Iterator[_T]:
-        return prefetch(batches, self._config.prefetch, self._data.device)
 
     def _drawn(self) -> Iterator[DrawnBatch]:
         """Yield what is drawn for each step from the next one on."""

@@ -28,13 +28,7 @@ _ROUNDING = 2.0**-24
 
 @dataclass(frozen=True)
 class Summary:
-    """Scores of equal runs from several seeds.
-
-    Attributes:
-        count: number of scores.
-        mean: their mean.
-        standard_deviation: their sample standard deviation (divided by count - 1); None of one score.
-    """
+    """The number of scores of equal runs, their mean, and their sample deviation; None of one score."""
 
     count: int
     mean: float
@@ -79,23 +73,14 @@ def _numbers(name: str, values: Sequence[float]) -> list[float]:
 
 
 def summarize(scores: Sequence[float]) -> Summary:
-    """Compute mean and sample standard deviation.
-
-    Raises:
-        TypeError: a score is no number.
-        ValueError: there are no scores, or one is not finite.
-    """
+    """Compute mean and sample standard deviation of finite numbers; TypeError or ValueError for others."""
     found = _numbers("scores", scores)
     deviation = statistics.stdev(found) if len(found) > 1 else None
     return Summary(len(found), statistics.fmean(found), deviation)
 
 
 def compare_paired(scores: Sequence[float], reference: Sequence[float]) -> PairedComparison:
-    """Compare scores with those of a reference, pair by pair.
-
-    Args:
-        scores: the scores in question, one for each seed.
-        reference: the scores of the reference from the same seeds, in the same order.
+    """Compare scores with those of a reference from the same seeds, in the same order.
 
     Raises:
         TypeError: a score is no number.
@@ -151,13 +136,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
     Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 1979:
     the smallest of m values is multiplied by m, the next by m - 1, and so on; a value is at least the one
-    before it, and at most 1.
-
-    Args:
-        p_values: the p-values, in any order; none are accepted.
-
-    Returns:
-        The corrected values in the order of the given ones.
+    before it, and at most 1. The corrected values come in the order of the given ones, which may be none.
 
     Raises:
         TypeError: a value is no number.
@@ -177,15 +156,9 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def cross_validated(curves: Sequence[Sequence[float]]) -> tuple[int, Summary]:
     """Return the epoch with the best mean score over the folds of a cross-validation, and the scores there.
 
-    It is the protocol of Xu et al. (2019, section 7): one epoch is chosen for all folds. The folds that
-    choose it are those that it is scored on, so that the mean is slightly too good.
-
-    Args:
-        curves: for each fold the score of each epoch on that fold, of which larger values are better; as many
-            epochs in each.
-
-    Returns:
-        The epoch, counted from 1, the first one among equals; and a summary of the folds' scores.
+    It is the protocol of Xu et al. (2019, section 7): one epoch, counted from 1, the first one among equals,
+    is chosen for all folds, by the score of each of its epochs on each fold, of which larger values are
+    better. The folds that choose it are those that it is scored on, so that the mean is slightly too good.
 
     Raises:
         TypeError: a score is no number.

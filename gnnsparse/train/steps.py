@@ -196,8 +196,7 @@ class Steps:
     def __init__(
         self, strategy: Any, source: BatchSource, recorder: Recorder, chunks: Chunks, done: int = 0
     ) -> None:
-        module: Any = strategy.lightning_module
-        self._module: TaskModule = module
+        self._module: TaskModule = strategy.lightning_module
         self._strategy, self._source, self._recorder, self._best = strategy, source, recorder, chunks.best
         device = strategy.root_device
         self._optimizer = strategy.optimizers[0]

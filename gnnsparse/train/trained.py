@@ -230,32 +230,20 @@ class Prediction:
 
     @property
     def values(self) -> torch.Tensor:
-        """float32 [N, C], the numbers that a model of a regression predicts.
-
-        Raises:
-            ValueError: the model predicts classes.
-        """
+        """float32 [N, C], the numbers that a model of a regression predicts; ValueError if it has classes."""
         if not self.regression:
             bad_value("values", "the model predicts classes; accepted: .probabilities, .classes, .logits")
         return self.logits
 
     @property
     def probabilities(self) -> torch.Tensor:
-        """float32 [N, C]: of classes, which sum to 1 in a row; or of each label by itself.
-
-        Raises:
-            ValueError: the model predicts numbers.
-        """
+        """float32 [N, C]: of classes, or of each label by itself; ValueError of a regression."""
         self._check_classes("probabilities")
         return self.logits.sigmoid() if self.several_labels else self.logits.softmax(dim=1)
 
     @property
     def classes(self) -> torch.Tensor:
-        """int64 [N], the most probable class; or bool [N, C], the labels more probable than one half.
-
-        Raises:
-            ValueError: the model predicts numbers.
-        """
+        """int64 [N], the likeliest class, or bool [N, C], labels above one half; ValueError likewise."""
         self._check_classes("classes")
         return self.logits > 0 if self.several_labels else self.logits.argmax(dim=1)
 
@@ -271,31 +259,22 @@ def arrays_of(prediction: Prediction) -> dict[str, torch.Tensor]:
     return {"classes": prediction.classes.cpu(), "probabilities": prediction.probabilities.cpu()}
 
 
+@dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A trained model on a device, in evaluation mode, with what it is called with.
 
-    Args:
+    Attributes:
         recipe: what the model is made of.
         module: the model, with its weights, on the device.
         device: the device.
-
-    Attributes:
-        recipe, module, device: the arguments.
     """
 
-    def __init__(self, recipe: ModelRecipe, module: torch.nn.Module, device: torch.device) -> None:
-        self.recipe, self.module, self.device = recipe, module, device
+    recipe: ModelRecipe
+    module: torch.nn.Module
+    device: torch.device
 
     def prepare(self, graph: Any, **options: Any) -> SparseOperand:
-        """Prepare a graph or a pattern with the weights and the precision that the model needs.
-
-        Args:
-            graph: what `gnnsparse.prepare` takes.
-            options: options of `gnnsparse.prepare`, such as `num_nodes`.
-
-        Returns:
-            The operand, on the model's device.
-        """
+        """Prepare a graph or a pattern as the model needs it, on its device, as `gnnsparse.prepare` does."""
         options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
         return prepare(graph, **options).to(self.device)
 
@@ -307,7 +286,9 @@ class LoadedModel:
         graph_ptr: torch.Tensor | None = None,
     ) -> tuple[Any, ...]:
         """Check the arguments of `predict`, and return those of the model, on its device."""
-        if isinstance(self.module, EdgeModel) and _is_edge_index(graph):
+        # As PyG's models take it, which keeps repeated edges apart.
+        is_edge_index = isinstance(graph, torch.Tensor) and graph.layout == torch.strided
+        if isinstance(self.module, EdgeModel) and is_edge_index and graph.dtype == torch.int64:
             check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
             return x.to(self.device, self._storage()), graph.to(self.device)
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
@@ -379,8 +360,3 @@ class LoadedModel:
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
             logits = self.module(*inputs).float()
         return Prediction(logits, self.recipe.several_labels, self.recipe.regression)
-
-
-def _is_edge_index(graph: Any) -> bool:
-    """Return whether a graph is given as PyG's models take it, which keeps repeated edges apart."""
-    return isinstance(graph, torch.Tensor) and graph.layout == torch.strided and graph.dtype == torch.int64

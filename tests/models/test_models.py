@@ -120,7 +120,7 @@ def test_a_small_task_is_learned(name: str, options: dict[str, Any], precision: 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
 def test_configurations_compose(name: str, options: dict[str, Any]) -> None:
-    """With one data set; tests/train/test_training_config.py composes all pairs."""
+    """With one data set; tests/train/test_train_options.py composes all pairs."""
     own = [f"model.{option}={value}" for option, value in options.items()]
     cfg = composed(f"model={name}", "dataset=cora", *own)
     settings, model = train.read_settings(cfg), train.build_model(cfg, 10, 3)

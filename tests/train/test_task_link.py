@@ -208,17 +208,14 @@ def write_ddi(file: Path, **change: Any) -> Path:
 
 @pytest.mark.parametrize("place", ["ogbl_ddi.npz", "graphs/ogbl_ddi.npz"])
 def test_the_file_of_ddi(tmp_path: Path, place: str) -> None:
+    with pytest.raises(DatasetUnavailableError, match=r"root: there is no ogbl_ddi\.npz in"):
+        load_ddi(tmp_path)
     write_ddi(tmp_path / place)
     data, want = load_ddi(tmp_path), link_dataset()
     assert (data.name, data.hits_at) == ("ogbl_ddi", 20)
     assert torch.equal(data.test_negatives, want.test_negatives)
     assert sorted(map(tuple, data.train_edges.tolist())) == sorted(map(tuple, want.train_edges.tolist()))
     assert load_ddi(tmp_path / place).num_nodes == NODES
-
-
-def test_files_of_ddi_that_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DatasetUnavailableError, match=r"root: there is no ogbl_ddi\.npz in"):
-        load_ddi(tmp_path)
     with pytest.raises(TypeError, match="root: got int"):
         load_ddi(3)  # type: ignore[arg-type]
     for change, message in (
@@ -226,7 +223,7 @@ def test_files_of_ddi_that_are_refused(tmp_path: Path) -> None:
         ({"test_edge": np.zeros((3, 3), np.int32)}, r"test_edge: has shape \(3, 3\)"),
         ({"test_edge": np.full((3, 2), 99)}, "test_edges: element 0 is 99"),
     ):
-        write_ddi(tmp_path / "ogbl_ddi.npz", **change)
+        write_ddi(tmp_path / place, **change)
         with pytest.raises(DatasetUnavailableError, match=message):
             load_ddi(tmp_path)
 

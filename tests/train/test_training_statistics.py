@@ -57,19 +57,6 @@ def test_the_paired_test_counts_patterns_of_signs(pairs: list[tuple[int, int]]) 
     assert found.difference == pytest.approx(sums[0] / len(pairs) / 10, abs=1e-5)
 
 
-@given(st.lists(st.integers(0, 3), min_size=5, max_size=7))
-def test_equal_models_are_rarely_called_different(sizes: list[int]) -> None:
-    """If each pair could as well be the other way round, few patterns of signs have a p below a level."""
-    found = [
-        compare_paired(
-            [score_of(500 + s * d) for s, d in zip(signs, sizes, strict=True)], [50.0] * len(sizes)
-        )
-        for signs in itertools.product((1, -1), repeat=len(sizes))
-    ]
-    for level in (0.04, 0.07, 0.3):
-        assert sum((one.p_value or 0.0) <= level for one in found) <= level * len(found)
-
-
 @given(st.lists(st.tuples(SCORES, SCORES), min_size=2, max_size=20))
 def test_the_interval_is_that_of_students_t(pairs: list[tuple[float, float]]) -> None:
     ours, theirs = zip(*pairs, strict=True)

@@ -101,8 +101,7 @@ class Task(Generic[Dataset, Data]):
 
     def load(self, name: str, options: Mapping[str, Any]) -> Dataset:
         """Load a data set of the catalog by its name and the options of its loader."""
-        dataset: Dataset = load_entry(name, options)
-        return dataset
+        return load_entry(name, options)
 
     def model_sizes(self, dataset: Dataset) -> tuple[int, int]:
         """Return the arguments `in_channels` and `out_channels` of the model."""
@@ -111,14 +110,12 @@ class Task(Generic[Dataset, Data]):
 
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
         """Make the data module, with everything that the steps need, prepared and on the run's device."""
-        made: Data = type(self).data(dataset, **run.of_data)
-        return made
+        return type(self).data(dataset, **run.of_data)
 
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
         """Make the Lightning module, whose steps train and score the model."""
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        made: TaskModule = type(self).module(model, data.dataset, run.optimizer, steps)
-        return made
+        return type(self).module(model, data.dataset, run.optimizer, steps)
 
     def recipe(self, dataset: Dataset, options: RunOptions, /, **own: Any) -> ModelRecipe:
         """Return what a model of a data set is made of; `own`: registry, name, options, inputs, run."""
@@ -173,8 +170,7 @@ class MiniBatchTask(Task[Dataset, Data]):
 
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
         """Make the data module, prepared and on the run's device."""
-        made: Data = type(self).data(dataset, batch_size=self.batch_size(run), **run.of_data)
-        return made
+        return type(self).data(dataset, batch_size=self.batch_size(run), **run.of_data)
 
 
 def text_of(group: Mapping[Any, Any]) -> str:

@@ -232,17 +232,12 @@ class GraphPredictor(TargetModule):
 
     Args:
         model: maps features [nodes, F], an operand and graph_ptr [graphs + 1] to outputs [graphs, classes].
-            With `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
         dataset: the data set, whose targets and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: the step at which a schedule ends: epochs times GraphData.steps_per_epoch.
-
-    Attributes:
-        score_name: name of the score by which the best epoch is chosen.
+        max_steps: the step at which a schedule ends, see TaskModule.
 
     Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks; or the metric does not go
-            with the targets.
+        ValueError: as a TaskModule does; or the metric does not go with the targets.
     """
 
     def training_step(self, batch: GraphsBatch) -> torch.Tensor:

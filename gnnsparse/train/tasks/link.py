@@ -33,17 +33,10 @@ _ROUNDS, _LEAST_FRACTION = 64, 0.01
 
 
 def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Tensor:
-    """Return hits@K: the fraction of edges with a larger score than the K-th largest of all negatives.
+    """Return hits@K, float32 []: the fraction of edges that score higher than the K-th best of all negatives.
 
-    This is the definition of the Open Graph Benchmark (Hu et al. 2020). With fewer than K negatives it is 1.
-
-    Args:
-        positive: [edges], scores of edges.
-        negative: [negatives], scores of pairs without an edge.
-        k: K.
-
-    Returns:
-        float32 [] on the device.
+    This is the definition of the Open Graph Benchmark (Hu et al. 2020), of scores [edges] and [negatives].
+    With fewer than K negatives it is 1.
     """
     if negative.numel() < k:
         return positive.new_ones((), dtype=torch.float32)
@@ -51,17 +44,10 @@ def hits_at(positive: torch.Tensor, negative: torch.Tensor, k: int) -> torch.Ten
 
 
 def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:
-    """Return the mean over edges of 1 / rank among all negatives and the edge itself.
+    """Return the mean over edges of 1 / rank among all negatives and the edge itself, float32 [].
 
     The rank of an edge is 1 plus the number of negatives with a larger score, plus half the number of those
-    with the same score, as the Open Graph Benchmark counts.
-
-    Args:
-        positive: [edges], scores of edges.
-        negative: [negatives], scores of pairs without an edge.
-
-    Returns:
-        float32 [] on the device.
+    with the same score, as the Open Graph Benchmark counts. The scores are [edges] and [negatives].
     """
     ordered = negative.sort().values
     not_larger = torch.searchsorted(ordered, positive, right=True)
@@ -71,16 +57,9 @@ def mean_reciprocal_rank(positive: torch.Tensor, negative: torch.Tensor) -> torc
 
 
 def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw pairs of two different nodes without an edge, uniformly and with replacement.
+    """Draw pairs of two different nodes without an edge, int64 [count, 2], uniformly and with replacement.
 
-    Args:
-        keys: the edges, see `gnnsparse.data.datasets.edge_keys`.
-        nodes: number of nodes.
-        count: number of pairs.
-        generator: the random numbers, on the CPU.
-
-    Returns:
-        int64 [count, 2] on the CPU.
+    The keys of edges are those of `gnnsparse.data.datasets.edge_keys`. All is on the CPU.
 
     Raises:
         ValueError: nearly all pairs are edges.
@@ -203,8 +182,9 @@ class LinkData(MiniBatchData):
 class LinkPredictor(ScoredModule):
     """Trains a model to tell edges from pairs without an edge, by binary cross entropy.
 
-    The scores are hits@K and the mean reciprocal rank ("mrr") among the negatives of a part. The gradients of
-    the embeddings, the encoder and the predictor are each clipped to a norm of 1.
+    The scores are hits@K, by which the best epoch is chosen, and the mean reciprocal rank ("mrr") among the
+    negatives of a part. The gradients of the embeddings, the encoder and the predictor are each clipped to a
+    norm of 1.
 
     Args:
         model: maps an operand to features of the nodes [N, F], or the operands of sampled blocks and the
@@ -212,13 +192,7 @@ class LinkPredictor(ScoredModule):
             these and pairs [k, 2] to logits [k].
         dataset: the data set.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: the step at which a schedule ends: epochs times LinkData.steps_per_epoch.
-
-    Attributes:
-        score_name: "hits@K", by which the best epoch is chosen.
-
-    Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks.
+        max_steps: the step at which a schedule ends, see TaskModule.
     """
 
     # A fused optimiser would leave gradients in a gradient scaler's units, in which they can't be clipped.

@@ -192,24 +192,21 @@ class FullGraphData(PreparedData):
 class NodeClassifier(TargetModule):
     """Trains a model on the training nodes of a graph, by the loss of `gnnsparse.train.metrics.make_loss`.
 
-    Steps return tensors on the device and log nothing, because Lightning's `log` takes longer than a step on
-    a small graph, and copies metrics to the host one by one. The callbacks of `fit` log many at a time.
+    Steps log nothing, because Lightning's `log` takes longer than a step on a small graph.
 
     Args:
-        model: maps features [nodes, F] and an operand to logits [nodes, classes]. With
-            `optimizer.decay="first"` it must have an attribute `first_layer`, a module.
+        model: maps features [nodes, F] and an operand to logits [nodes, classes].
         dataset: the data set, whose labels and metric decide loss and scores.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: the step at which a schedule ends.
+        max_steps: the step at which a schedule ends, see TaskModule.
 
     Attributes:
-        score_name: name of the score by which the best epoch is chosen.
         call: calls the model with features and an operand; `gnnsparse.fit` sets it for models that take
             something else.
 
     Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks; the metric does not go with
-            the labels; or all training nodes have one class.
+        ValueError: as a TaskModule does; the metric does not go with the labels; or all training nodes have
+            one class.
     """
 
     def __init__(

@@ -98,13 +98,7 @@ class SequenceClassifier(ScoredModule):
             [batch, classes].
         dataset: the sequences.
         optimizer: learning rate, weight decay, schedule.
-        max_steps: the step at which a schedule ends: epochs times SequenceData.steps_per_epoch.
-
-    Attributes:
-        score_name: name of the score by which the best epoch is chosen.
-
-    Raises:
-        ValueError: the weight decay needs a `first_layer`, which the model lacks.
+        max_steps: the step at which a schedule ends, see TaskModule.
     """
 
     score_name = "accuracy"
