@@ -149,7 +149,7 @@ class Csr:
         return Csr(indptr, indices, self.rows), source
 
     def permute_rows(self, order: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Move row `order[i]` to row i; return each nonzero's index here, int32 or int64 [nnz]."""
+        """Return the matrix whose row i is row `order[i]` here, and its nonzeros' indices here, int [nnz]."""
         order = order.to(device=self.device, dtype=torch.int32)
         if self.device.type != "cpu":
             csr, source = self._gather_rows(order.long(), self.nnz)
@@ -159,7 +159,7 @@ class Csr:
         return Csr(indptr, indices, self.cols), source
 
     def select_rows(self, rows: torch.Tensor) -> tuple[Csr, torch.Tensor]:
-        """Gather rows, int64 [k], repeats allowed; return each nonzero's index here, int64 [nnz]."""
+        """Return chosen rows, int64 [k] with repeats, as a matrix, and its nonzeros' indices here, int64."""
         nnz = int((self.indptr[rows + 1] - self.indptr[rows]).sum())
         if self.device.type == "cpu":
             check_memory("rows", 24 * nnz, f"a matrix of {rows.numel()} rows and {nnz} nonzeros")
@@ -180,7 +180,7 @@ class Csr:
             check_memory("num_nodes", bytes_per_row * self.rows, f"a matrix of {self.rows} rows")
 
     def add_self_loops(self) -> tuple[Csr, torch.Tensor]:
-        """Add the missing diagonal; return each nonzero's index here or -1, int32 or int64 [nnz]."""
+        """Return the matrix with its whole diagonal, and its nonzeros' indices here or -1, int [nnz]."""
         if self.device.type != "cpu":
             return self._add_self_loops_by_sorting()
         indptr = torch.empty(self.rows + 1, dtype=torch.int64, device="cpu")
@@ -276,7 +276,7 @@ _INDEX_DTYPES = (torch.int32, torch.int64)
 def check_host_array(
     name: str, array: Any, dtypes: tuple[torch.dtype, ...], count: int | None = None
 ) -> torch.Tensor:
-    """Return a contiguous tensor [count] on the CPU of one of the dtypes; any length if `count` is None."""
+    """Check that an array is a contiguous tensor [count] (None: any) of a dtype on the CPU, and return it."""
     names = " or ".join(str(dtype).removeprefix("torch.") for dtype in dtypes)
     accepted = f"{names} [{'any' if count is None else count}], contiguous, on the CPU"
     if not isinstance(array, torch.Tensor) or array.layout != torch.strided:
@@ -289,7 +289,7 @@ def check_host_array(
 
 
 def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> None:
-    """Raise a ValueError that names the first index outside [0, limit), where `limit` is the number `of`."""
+    """Raise a ValueError that names the first index outside [0, limit); `of` names what `limit` counts."""
     if indices.device.type == "cpu":
         at = _native.first_out_of_range(indices, limit, torch.get_num_threads())
     else:

@@ -42,7 +42,7 @@ def partial_width(width: int) -> int:
 
 @dataclass(frozen=True)
 class Device:
-    """The properties of a device that plans depend on; unknown ones of a GPU are "" and 0."""
+    """The properties of a device that plans depend on, memory and L2 in bytes; unknown ones are "" and 0."""
 
     type: str
     capability: tuple[int, int] = (0, 0)

@@ -100,18 +100,10 @@ class Method:
         defaults = {name: option.default for name, option in self.options.items()}
         return defaults | check_options(argument, self.name, self.options, given)
 
-    def check_matrix(self, csr: Csr) -> None:
-        """Raise a ValueError if the reordering does not accept a matrix, or if it is no valid CSR matrix."""
-        if self.square and csr.rows != csr.cols:
-            bad_value("reorder", f"{self.name!r} needs a square matrix, got {csr.rows} x {csr.cols}")
-        check_csr("graph", csr)
-        self._check_nnz(csr, "the matrix")
-
     def _check_nnz(self, csr: Csr, what: str) -> None:
-        if self.most_nnz is not None and csr.nnz > self.most_nnz:
-            bad_value(
-                "reorder", f"{self.name!r} takes at most {self.most_nnz} nonzeros; {what} has {csr.nnz}"
-            )
+        most = self.most_nnz
+        if most is not None and csr.nnz > most:
+            bad_value("reorder", f"{self.name!r} takes at most {most} nonzeros; {what} has {csr.nnz}")
 
     def order(self, csr: Csr, **options: Any) -> torch.Tensor:
         """Return the order that `find` finds, int32 [rows]; see there."""
@@ -133,7 +125,10 @@ class Method:
             ImportError: the package that the reordering needs is not installed.
         """
         options = self.check_options(options)
-        self.check_matrix(csr)
+        if self.square and csr.rows != csr.cols:
+            bad_value("reorder", f"{self.name!r} needs a square matrix, got {csr.rows} x {csr.cols}")
+        check_csr("graph", csr)
+        self._check_nnz(csr, "the matrix")
         if csr.nnz == 0 and not self.empty:
             return Found(torch.arange(csr.rows, dtype=torch.int32, device="cpu"))
         self.check_package()
