@@ -350,8 +350,12 @@ def test_the_warm_up_ends_when_the_time_is_stable(monkeypatch: pytest.MonkeyPatc
     assert warm_up(lambda: None, CPU, seconds=0.0) == (1, False)
 
 
-def test_throughput_and_gpu_time_on_a_cpu() -> None:
-    assert 60 < measure.throughput(lambda: time.sleep(0.01), CPU, 10.0) < 100
+def test_throughput_and_gpu_time_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[None] = []
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "perf_counter", lambda: 0.01 * len(calls))  # so long each call takes
+        assert measure.throughput(lambda: calls.append(None), CPU, 10.0) == pytest.approx(100)
+    assert len(calls) >= 3
     assert measure.gpu_time(lambda: None, CPU, 1.0) is None
 
 
