@@ -109,8 +109,8 @@ CPU = Kernels(cpu, "cpu")
 
 
 @pytest.fixture
-def gpu(cuda_place: Place) -> Kernels:
-    return Kernels(cuda_rows, cuda_place.device, emulated=cuda_place.path is not None)
+def gpu(late_place: Place) -> Kernels:
+    return Kernels(cuda_rows, late_place.device, emulated=late_place.path is not None)
 
 
 @pytest.fixture
