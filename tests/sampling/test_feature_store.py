@@ -135,9 +135,7 @@ def test_the_first_place_with_room_is_chosen() -> None:
     assert chosen(10**6, None, 0).placement == "device"
     assert chosen(10**6, None, 2 * GB, in_file=True).placement == "device"
     assert chosen(10**6 + 1, None, 2 * GB, in_file=True).placement == "host"
-    more = (
-        "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU, and"
-    )
+    more = "10000000 rows of 1000 bytes, 10.0 GB, are more than 50% of the 4.0 GB that are free on the GPU"
     pinned = "that are free on the host when they are pinned"
     assert chosen(10**7, 4 * GB, 100 * GB).reason == f"{more}, and at most 50% of the 100.0 GB {pinned}"
     right = f"{more}, and more than 50% of the 30.0 GB {pinned}; they are on the host"
@@ -207,7 +205,7 @@ def test_wrong_rows_are_refused(placement: str) -> None:
         (store, torch.zeros(3), TypeError, r"rows: got a tensor of dtype torch\.float32"),
         (store, torch.zeros(1, 3).long(), ValueError, r"rows: has shape \(1, 3\)"),
         (store, torch.zeros(3, device="meta").long(), ValueError, "rows: is on meta; accepted: cpu"),
-        (store, torch.tensor([ROWS]), IndexError, ""),
+        (store, torch.tensor([ROWS]), IndexError, None),
         (empty, torch.tensor([0]), IndexError, "rows: got numbers of rows; accepted: none, as the store has"),
     ):
         with pytest.raises(error, match=says):
