@@ -48,13 +48,7 @@ from gnnsparse.sparse.prepared import NORMALIZATIONS
 
 
 def group_of(group: Any) -> dist.ProcessGroup | None:
-    """Return the process group that an argument means: a group, a DeviceMesh of one dimension, or None.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: it is a mesh of several dimensions.
-        RuntimeError: torch.distributed has not been initialised.
-    """
+    """Return the process group that an argument means: a group, a DeviceMesh of one dimension, or None."""
     if not dist.is_available() or not dist.is_initialized():
         raise RuntimeError(
             "torch.distributed has no process group: call torch.distributed.init_process_group before"

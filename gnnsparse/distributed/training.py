@@ -112,17 +112,7 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
     _counted: tuple[int, int] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise features.
-
-        Args:
-            x: [own nodes, num_features].
-
-        Returns:
-            [own nodes, num_features] in the dtype of x.
-
-        Raises:
-            ValueError: the input is no matrix, or all ranks together have one node in training.
-        """
+        """Normalise features of the own nodes, [nodes, num_features], in their dtype."""
         if x.dim() != 2:
             bad_value("x", f"has {x.dim()} dimensions; accepted with several ranks: 2, [nodes, features]")
         if not self.training and self.running_mean is not None:
