@@ -29,12 +29,6 @@ from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 from gnnsparse.testing import measure_errors, random_graph
 
-__all__ = [
-    "DESCRIPTION", "OPERATIONS", "PARTS", "RANGES", "ROUNDING", "PlainOperations", "accumulation_rows",
-    "add_arguments", "check_options", "half_sums", "judge", "operation_rows", "overflow_rows", "problems",
-    "run", "scaling_rows",
-]  # fmt: skip
-
 #: Rows, columns and features of the operands, but where a range says otherwise.
 _SIZE, _WIDTH, _DENSITY = 256, 64, 0.1
 #: Heads of graph attention.

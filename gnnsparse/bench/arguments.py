@@ -21,12 +21,6 @@ from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import DEVICES
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "ENDINGS", "MatrixSpec", "Several", "add_device", "add_outputs", "at_least_one", "device_option",
-    "devices_here", "file_option", "folder_option", "matrices_option", "number_option", "parse_matrix",
-    "seed_option", "unique_names",
-]  # fmt: skip
-
 #: Endings of the names of figures.
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
 

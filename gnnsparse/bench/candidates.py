@@ -26,12 +26,6 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "BASELINES", "KERNELS", "KERNEL_DEVICES", "PEERS", "X_ROUNDED", "X_STORED", "Candidate", "Peer",
-    "check_memory", "first_line", "free_bytes", "our_kernel", "our_variants", "peer_candidates",
-    "peer_precision", "release", "same_run", "swept",
-]  # fmt: skip
-
 #: Variants of this package's SpMM in 8 bits: X is stored before, as 16-bit kernels are given X in 16 bits, or
 #: each product rounds it.
 X_STORED, X_ROUNDED = "x stored before", "x rounded in the product"

@@ -22,8 +22,6 @@ import torch
 
 from gnnsparse.bench.workload import UnavailableError, UnsupportedError, Variant, Workload
 
-__all__ = ["cusparse_variants", "load_library"]
-
 #: The algorithms by name, and their numbers in cusparseSpMMAlg_t and cusparseSDDMMAlg_t.
 SPMM_ALGORITHMS = {"default": 0, "CSR_ALG1": 4, "CSR_ALG2": 6, "CSR_ALG3": 12}
 SDDMM_ALGORITHMS = {"default": 0}

@@ -9,8 +9,6 @@ from typing import Any
 
 from gnnsparse.bench.session import Row
 
-__all__ = ["accuracy_panels", "form_of", "latency_panels", "plot", "ratio_panels"]
-
 
 @dataclass
 class Panel:

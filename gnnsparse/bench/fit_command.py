@@ -47,11 +47,6 @@ from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_cache import Product
 
-__all__ = [
-    "DESCRIPTION", "Case", "Table", "add_arguments", "fit_record", "measure_cases", "quality_of",
-    "read_cases", "run", "write_cases",
-]  # fmt: skip
-
 #: The matrices: graphs of different degree, structure and size. The time of small ones is bound by their
 #: longest warp.
 SUITE = (

@@ -53,11 +53,6 @@ from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "SKIPPED", "Bench", "Settings", "floor_measured", "format_plans", "has_tall", "prepare_subject",
-    "tall_plans",
-]  # fmt: skip
-
 _T = TypeVar("_T")
 
 

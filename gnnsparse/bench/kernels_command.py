@@ -49,11 +49,6 @@ from gnnsparse.preprocess.reorder import METHODS, REORDERINGS
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
 
-__all__ = [
-    "DESCRIPTION", "add_arguments", "add_ratios", "as_json", "lost_cases", "means_of_auto", "print_report",
-    "run", "run_kernels",
-]  # fmt: skip
-
 DESCRIPTION = """\
 Measures our kernels and their peers on the same matrices in one process, checks every result
 against float64, and says where the plan's own choice (auto) is not the best.

@@ -48,9 +48,6 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.profiler import wide_console
 
-__all__ = ["DESCRIPTION", "add_arguments", "add_ratios", "as_json", "break_even", "lost_cases", "run"]
-
-
 # The options of `gnnsparse bench latency`, checked before anything is measured.
 
 DESCRIPTION = """\

@@ -40,11 +40,6 @@ from gnnsparse.bench.workload import UnavailableError, Verdict
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.timing import CaptureError, cache_flusher, capture
 
-__all__ = [
-    "LEAST_CALLS", "LatencyBench", "collect", "gpu_time", "matmul_precision", "measure_backend",
-    "measure_isolated", "statistics_of", "throughput", "warm_up",
-]  # fmt: skip
-
 #: The fewest calls of a measurement, however slow they are.
 LEAST_CALLS = 5
 #: Calls of a window of the warm-up, and the fraction by which the medians of two may differ at its end.

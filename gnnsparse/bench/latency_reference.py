@@ -20,8 +20,6 @@ from gnnsparse.bench.workload import PEER_FACTOR, Verdict, verdict_of
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
 
-__all__ = ["Answers", "Arithmetic", "answers_of", "judge", "softmax_by_row"]
-
 #: The error that a result of ours may have, in units of a plain run's. More than for one kernel, because the
 #: backends multiply in different orders, (A x) W or A (x W), and round between the products. Peers get
 #: PEER_FACTOR, as single kernels of theirs do.

@@ -27,12 +27,6 @@ from gnnsparse.patterns import masks
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "BACKENDS", "CACHES", "CORA_LIKE", "GRAPH_MODELS", "MODELS", "MODES", "Backend", "GraphInput",
-    "GraphStack", "LatencySettings", "Task", "graph_task", "load_graph", "sequence_task", "tiny_task",
-    "variants_of",
-]  # fmt: skip
-
 GRAPH_MODELS = ("gcn", "agnn", "gat")
 #: The models that are measured.
 MODELS = (*GRAPH_MODELS, "transformer")

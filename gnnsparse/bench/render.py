@@ -21,12 +21,6 @@ from markupsafe import Markup
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.safe_io import read_json
 
-__all__ = [
-    "ENVIRONMENT", "LOST", "OURS", "PEER", "Bar", "Bars", "Comparison", "Curves", "Part", "Report",
-    "ResultFile", "as_html", "as_markdown", "column_name", "draw", "is_number", "losses_text",
-    "markdown_table", "read_results", "row_lists", "shown_cell", "shown_number", "table_of",
-]  # fmt: skip
-
 #: Kinds of a bar: a time or speed of ours, or of another library.
 OURS, PEER = "ours", "peer"
 #: Rows and columns of a table up to which a page shows it unfolded.

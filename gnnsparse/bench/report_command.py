@@ -39,8 +39,6 @@ from gnnsparse.bench.session import Row
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
 
-__all__ = ["DESCRIPTION", "add_arguments", "assemble", "run"]
-
 Case = tuple[tuple[str, Any], ...]
 
 #: For each benchmark of `gnnsparse bench` the section of its results, the keys by which its rows are known,

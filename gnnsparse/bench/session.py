@@ -14,11 +14,6 @@ from rich.table import Table
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.runtime.timing import measure
 
-__all__ = [
-    "LOSS", "SPREAD_LIMIT", "NoiseMeter", "Row", "Session", "is_noise", "new_table", "no_losses",
-    "noise_lines", "printer", "progress", "shown_error", "skipped_lines", "spread_of",
-]  # fmt: skip
-
 #: Ours loses a case if its speed is below this fraction of the best one's.
 LOSS = 0.97
 #: Most names that a line of the report has.

@@ -23,11 +23,6 @@ from gnnsparse.runtime.memo import cached_property
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.testing import measure_errors
 
-__all__ = [
-    "KERNEL_FACTOR", "OPS", "PEER_FACTOR", "VALUES", "Reference", "Sample", "Subject", "UnavailableError",
-    "UnsupportedError", "Variant", "Verdict", "Workload", "make_subject", "poisoned_call", "verdict_of",
-]  # fmt: skip
-
 
 class UnavailableError(Exception):
     """A candidate can't run a workload; the message says why, in one line."""

@@ -20,8 +20,6 @@ from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.sparse.saved import check_file
 from gnnsparse_cli import add_cache_arguments, check_folder
 
-__all__ = ["add_arguments", "check_cached", "run"]
-
 _LAST_SECOND = datetime.datetime(9999, 12, 30).timestamp()
 
 add_arguments = add_cache_arguments

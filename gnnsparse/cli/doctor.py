@@ -33,12 +33,6 @@ from gnnsparse.runtime.cache import CacheEntry, GraphCache
 from gnnsparse.runtime.device import describe_device
 from gnnsparse.runtime.environment import commit_of, device_name
 
-__all__ = [
-    "BROKEN", "DESCRIPTION", "NOTE", "OK", "OPTIONAL_PACKAGES", "Finding", "Section",
-    "add_arguments", "check_cache", "check_cpu", "check_gpu", "check_packages", "examine",
-    "fit_of_architectures", "run",
-]  # fmt: skip
-
 DESCRIPTION = """\
 Says what is installed, which GPU and driver there are and whether the kernels were built for them, by which
 record plans are chosen, and what state the cache is in; then compares every kernel with a float64 reference.

@@ -18,8 +18,6 @@ from gnnsparse.data.generators import BLOCK_MODELS
 from gnnsparse.data.large.build import Progress as Tell
 from gnnsparse.data.large.folder import map_offsets
 
-__all__ = ["add_build", "add_generate", "add_info", "run"]
-
 _BUILD = """\
 Sorts edges into a graph in bounded memory. A weight of an edge is not kept; repeated edges are merged.
 """

@@ -8,8 +8,6 @@ from importlib import import_module
 
 from gnnsparse_cli import SUBJECTS, Parser, make_parser
 
-__all__ = ["main", "make_full_parser"]
-
 #: The module of each command. Its `add_arguments` (or `add_NAME` where it has several commands) adds options
 #: to a parser, `run` runs the command and returns the exit status, and `DESCRIPTION` says what it does.
 _COMMANDS = {

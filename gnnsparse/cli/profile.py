@@ -25,8 +25,6 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.nvtx import ranges_are_on
 from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
 
-__all__ = ["DESCRIPTION", "MODELS", "add_arguments", "load_callable", "make_step", "run"]
-
 DESCRIPTION = """\
 Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and
 chrome://tracing show, and prints what each operation costs host and GPU. The step is that of a stack of

@@ -27,8 +27,6 @@ from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.testing import measure_errors, random_graph, with_gradients
 
-__all__ = ["INSTRUCTION_SETS", "CaseResult", "cases_of", "self_test"]
-
 #: Instruction sets of the CPU's kernels, the fastest last.
 INSTRUCTION_SETS = ("portable", "avx2", "avx512")
 _Shape = tuple[int, ...]

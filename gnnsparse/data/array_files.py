@@ -21,11 +21,6 @@ import numpy as np
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import check_inflated, open_regular, open_text, reading
 
-__all__ = [
-    "Arrays", "bounded_line", "bytes_of", "map_npy", "open_npz", "parse_rows", "read_csv", "read_lines",
-    "read_npy", "read_text",
-]  # fmt: skip
-
 #: Bytes that are read at a time.
 _CHUNK = 2**24
 _FORMS = {

@@ -19,11 +19,6 @@ from gnnsparse.data.datasets import (
 from gnnsparse.errors import bad_value, check_choice, check_flag
 from gnnsparse.registry import Names, Registry
 
-__all__ = [
-    "CATALOG", "DATASETS", "SEQUENCE_DATASETS", "DatasetEntry", "load_dataset", "load_entry",
-    "load_sequences", "register_dataset",
-]  # fmt: skip
-
 Loader = TypeVar("Loader", bound=Callable[..., Any])
 
 

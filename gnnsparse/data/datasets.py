@@ -13,12 +13,6 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, c
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "CLASS_METRICS", "METRICS", "REGRESSION_METRICS", "GraphDataset", "LinkDataset", "NodeDataset",
-    "SequenceDataset", "SequencePart", "check_finite", "check_graph_ptr", "check_labels", "check_scale",
-    "check_seed", "check_split", "edge_keys", "has_edges", "normalize_rows",
-]  # fmt: skip
-
 _MAX_SEED = 2**63 - 1
 
 

@@ -18,8 +18,6 @@ from gnnsparse.data.sources import DatasetUnavailableError
 from gnnsparse.errors import bad_type
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["load_ddi"]
-
 _FILE = "ogbl_ddi.npz"
 _ARRAYS = ("indptr", "indices", "valid_edge", "valid_edge_neg", "test_edge", "test_edge_neg")
 

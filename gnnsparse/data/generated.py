@@ -24,8 +24,6 @@ from gnnsparse.runtime.cache import CACHE_VERSION, GraphCache
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Generated", "cached_data", "load_digits", "make_dataset", "sizes_of", "unpack_generated"]
-
 _ARRAYS = ("indptr", "indices", "x", "y")
 
 

@@ -22,11 +22,6 @@ from gnnsparse.formats.csr import Csr
 from gnnsparse.registry import Names, Registry
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "BLOCK_MODELS", "GENERATED_GRAPHS", "BlockModel", "Sampler", "check_scale_of", "community_bounds",
-    "graph_like", "pareto_weights", "register_block_model", "sample_graph",
-]  # fmt: skip
-
 #: Edges drawn at a time, which bounds the scratch memory to about 0.3 GB.
 _CHUNK = 2**22
 #: Most rounds of draws. Draws repeat edges, so more rounds replace those; but a community may have too few

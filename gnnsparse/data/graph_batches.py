@@ -23,8 +23,6 @@ from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared, assemble
 
-__all__ = ["BatchPlans", "BlockBatch", "BlockBatches", "PaddedBlocks", "block_diagonal"]
-
 #: Bytes that arrays of kernels have to be aligned to.
 _ALIGNMENT = 16
 

@@ -18,8 +18,6 @@ from gnnsparse.data.splits import split_generator
 from gnnsparse.errors import bad_type, bad_value, check_integer, check_memory
 from gnnsparse.runtime.hashing import fingerprint
 
-__all__ = ["LISTOPS_TOKENS", "load_listops", "load_text_bytes"]
-
 #: Token t of a sequence is LISTOPS_TOKENS[t]; the first one is padding.
 LISTOPS_TOKENS = ("", *map(str, range(10)), "[MIN", "[MAX", "[MED", "[SM", "]")
 _FIRST_OPERATOR, _CLOSE = 11, 15

@@ -19,8 +19,6 @@ from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_text, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["Coordinates", "csr_of_archive", "csr_of_arrays", "dense", "load_matrix", "read_mtx"]
-
 _LAYOUTS = ("coordinate", "array")
 #: The types of elements, with numpy's type of each; a pattern has none.
 _FIELDS = {"real": "f8", "double": "f8", "integer": "i8", "unsigned-integer": "u8", "pattern": None}

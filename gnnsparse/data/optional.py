@@ -6,8 +6,6 @@ import importlib
 import warnings
 from types import ModuleType
 
-__all__ = ["import_optional"]
-
 #: Packages on the index, and the extra of ours that has them, by the name that is imported.
 _PACKAGES = {
     "sklearn": ("scikit-learn", "train"),

@@ -34,8 +34,6 @@ from gnnsparse.formats.csr import check_range
 from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["register_published"]
-
 #: Validation nodes of Planetoid's split, which follow the training nodes.
 _PLANETOID_VAL = 500
 #: Bytes of a JSON file, and of a pickle, of which the largest of Planetoid's has 6 MB.

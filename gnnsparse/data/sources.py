@@ -31,11 +31,6 @@ from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.runtime.cache_files import DamagedError, NotOursError, open_file, write_file
 
-__all__ = [
-    "SOURCES", "DatasetUnavailableError", "RawNodes", "Source", "data_folder", "import_downloader",
-    "no_update_check", "raw_folder", "read_source", "stored_arrays",
-]  # fmt: skip
-
 #: A number to be raised when what a file of processed arrays holds changes.
 _LAYOUT = 2
 #: Seconds that a site may take to answer, and that a connection may stall.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-__all__ = ["Masks", "random_split", "split_by_class", "split_by_time", "split_generator", "stratified_split"]
-
 #: Training, validation and test nodes: bool [N] each, without overlap.
 Masks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 

@@ -19,8 +19,6 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.runtime.safe_io import open_regular, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = ["load_tu", "stratified_folds"]
-
 #: The number of folds of the cross-validation.
 _FOLDS = 10
 

@@ -12,11 +12,6 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_memory, ch
 from gnnsparse.runtime.functorch import materialised
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "FLOATS", "IMPLS", "check_edges", "check_features", "check_fits", "check_operand",
-    "require_kernels", "resolve_impl",
-]  # fmt: skip
-
 #: Names that `impl=` accepts.
 IMPLS = ("auto", "cuda", "cpu", "reference")
 #: Dtypes of dense arguments; impl="reference" accepts float64 as well.

@@ -18,10 +18,6 @@ from gnnsparse.runtime.device import (
     path,
 )
 
-__all__ = [
-    "CudaLoader", "Loader", "aligned_values", "cpu_loader", "on_its_device", "partial_sums",
-]  # fmt: skip
-
 #: Converts a dense operand to what the kernels of a GPU read, and returns its native handle.
 Loader = Callable[[torch.Tensor], _native.Dense]
 

@@ -22,12 +22,6 @@ from gnnsparse.runtime.functorch import is_batch_of_gradients, is_eager, materia
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand, operand_of
 
-__all__ = [
-    "Operation", "call", "check_operator_tensor", "direct", "divide_by_counts", "form_of", "gradient",
-    "is_plain", "native_or_composed", "needs_grad", "operand_at", "operand_of_product", "refuse_batch",
-    "register", "row_of_heads", "straight_through", "transpose_values",
-]  # fmt: skip
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _library = torch.library.Library("gnnsparse", "DEF")
 

@@ -21,8 +21,6 @@ from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
-__all__ = ["sddmm", "spmm", "spmm_max", "spmm_max_grad"]
-
 
 class _Shape(NamedTuple):
     """Features of a row in heads; rows without heads are one head."""

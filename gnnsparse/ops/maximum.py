@@ -18,8 +18,6 @@ from gnnsparse.runtime.functorch import alive, materialised
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["spmm_max"]
-
 
 def spmm_max(
     a: SparseOperand, x: torch.Tensor, values: torch.Tensor | None, largest: bool, plan: Plan | None

@@ -25,9 +25,6 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import SddmmCall, SpmmCall, explicit_values
 from gnnsparse.sparse.operand import SparseOperand, bind_matmul
 
-__all__ = ["sddmm", "spmm"]
-
-
 #: What `reduce=` accepts.
 REDUCTIONS = ("sum", "mean", "max", "min")
 

@@ -17,11 +17,6 @@ from gnnsparse.ops.dispatch import straight_through
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import describe_device, path
 
-__all__ = [
-    "LEAST_PEAK", "NUMBER_TYPES", "StoredX", "as_numbers", "exact_rounded", "fake_quantized",
-    "quantize", "store", "store_heads",
-]  # fmt: skip
-
 #: Features whose largest magnitude is below this have steps as if it were this large, so that neither the
 #: scale nor its inverse leaves the range of float32.
 LEAST_PEAK = 2.0**-100

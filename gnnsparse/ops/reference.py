@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["edge_softmax", "sddmm", "spmm"]
-
 
 def spmm(
     index: torch.Tensor, values: torch.Tensor | None, x: torch.Tensor, rows: int, reduce: str = "sum"

@@ -16,8 +16,6 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SddmmCall
 
-__all__ = ["bind_sddmm"]
-
 
 def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> SddmmCall:
     """Return a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.

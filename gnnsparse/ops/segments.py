@@ -11,8 +11,6 @@ from gnnsparse.ops.dispatch import direct, is_plain
 from gnnsparse.runtime.functorch import is_eager, outside
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["inverse_lengths", "row_sums", "segment_sums"]
-
 
 def row_sums(operand: SparseOperand, values: torch.Tensor) -> torch.Tensor:
     """Sum float32 edge values [nnz, ...] of each row, in the caller's numbering, in a fixed order."""

@@ -18,8 +18,6 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import KernelCache
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["edge_softmax", "softmax", "softmax_grad"]
-
 
 @ranged("edge_softmax")
 def edge_softmax(

@@ -32,8 +32,6 @@ from gnnsparse.runtime.device import (
 from gnnsparse.runtime.memo import Launchable
 from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 
-__all__ = ["bind"]
-
 
 def bind(
     kernels: KernelCache, product: Product, dtype: torch.dtype, plan: Plan | None, mean: bool

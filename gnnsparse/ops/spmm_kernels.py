@@ -19,8 +19,6 @@ from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, SpmmCall
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["bind_spmm", "spmm_into"]
-
 
 def bind_spmm(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, plan: Plan | None = None,

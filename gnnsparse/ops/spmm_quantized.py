@@ -28,8 +28,6 @@ from gnnsparse.sparse.operand import SparseOperand
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["StoredFeatures", "bind", "bind_stored", "multiply_stored", "store_features"]
-
 #: The least compute capability with products of bytes on Tensor Cores as deep as the kernel's.
 _INTEGER_MMA = (8, 0)
 

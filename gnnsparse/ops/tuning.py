@@ -19,8 +19,6 @@ from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 from gnnsparse.sparse.prepared import bind_tuner
 
-__all__ = ["milliseconds", "runner", "tune"]
-
 #: Repeats of the first and the second round. Only plans within a factor _NEAR of the first round's best time
 #: are measured in the second.
 _FIRST, _SECOND, _NEAR = 7, 21, 1.1

@@ -14,11 +14,6 @@ from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL_ROWS, VECTOR_BYTES
 
-__all__ = [
-    "MOST_FEATURES", "AttentionGradPlan", "AttentionPlan", "CsrAttentionPlan", "RowsPlan", "UnfusedPlan",
-    "dkv_partial_bytes", "may_be_tall", "rows_per_warp", "shares_rows", "tiles_are_faster",
-]  # fmt: skip
-
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
 #: Most features that tall panels and the fused backward pass accept: a slice of 16-bit values.

@@ -13,19 +13,6 @@ from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SLICE_BYTES, Device
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = [
-    "NEAR",
-    "PLAN_TYPES",
-    "SHORT_ROW",
-    "AttentionProblem",
-    "CanRun",
-    "Kernel",
-    "PanelCounts",
-    "Plan",
-    "Problem",
-    "takes_stored_operands",
-]
-
 #: The distance from the diagonal up to which columns count as near: that many rows of X fit L1.
 NEAR = 512
 #: Bytes of a row of X at most for which rows of A are faster by themselves than in groups, and of a row of

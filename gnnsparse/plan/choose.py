@@ -14,11 +14,6 @@ from gnnsparse.plan.panel import HEIGHTS, PANELS
 from gnnsparse.plan.window import BLOCKED, WINDOW
 from gnnsparse.runtime.serialization import from_plain
 
-__all__ = [
-    "KERNELS", "candidates", "choose_plan", "forced_plan", "kernel_of",
-    "plan_from_plain",
-]  # fmt: skip
-
 
 def _product_kernels(op: str) -> tuple[Kernel, ...]:
     return (CSR, BLOCKED, WINDOW, *(kernel for kernel in PANELS.values() if op in HEIGHTS[kernel.height].ops))

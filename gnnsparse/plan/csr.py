@@ -12,8 +12,6 @@ from gnnsparse.plan.gpu_records.model import BATCH, CsrLoad, csr_us, narrow_us
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import SLICE_BYTES, VECTOR_BYTES
 
-__all__ = ["CSR", "CsrPlan"]
-
 #: Lanes that load a slice, 128 bytes of a row of X; with fewer lanes too many instructions are wasted.
 _SLICE_LANES = SLICE_BYTES // VECTOR_BYTES
 

@@ -13,11 +13,6 @@ from gnnsparse.plan.gpu_records.record import PanelRow, PanelVariant
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES, Device
 
-__all__ = [
-    "HEIGHTS", "PANELS", "Height", "PanelPlan", "eight_bit_heights", "panel_tile_limit", "reads_lines",
-    "takes",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Height:

@@ -15,8 +15,6 @@ from gnnsparse.runtime.environment import device_name
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import from_plain, to_plain
 
-__all__ = ["PlanStore"]
-
 
 @dataclass(frozen=True)
 class _Saved:

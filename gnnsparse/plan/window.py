@@ -13,8 +13,6 @@ from gnnsparse.plan.csr import CSR, CsrPlan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import WINDOW_K_TILE, Device
 
-__all__ = ["BALANCES", "BLOCKED", "WINDOW", "BlockedPlan", "WindowPlan", "takes"]
-
 #: How windows are cut into parts (gnnsparse.plan.work.cut_windows).
 BALANCES = ("auto", "none", "wave", "adaptive")
 

@@ -17,8 +17,6 @@ from gnnsparse.formats.csr import Csr
 from gnnsparse.runtime.device import PANEL_K_TILE, WINDOW_K_TILE
 from gnnsparse.runtime.memo import cached_property
 
-__all__ = ["WorkList", "cut_panels", "cut_rows", "cut_windows", "group_rows", "no_work"]
-
 #: Bound on the K tiles of a matrix in panels, which work lists and kernels count in 32 bits.
 _MOST_TILES = 2**28
 

@@ -18,18 +18,6 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, chec
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "MISSING_WORDS",
-    "PARTS",
-    "BuildOptions",
-    "Content",
-    "FileOptions",
-    "build_dataset",
-    "is_number",
-    "mask_of_ids",
-    "text_of",
-]
-
 #: The parts of a split.
 PARTS = ("train", "val", "test")
 #: Words, in small letters, that programs write where a value is missing, and that may be names as well.

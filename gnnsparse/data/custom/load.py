@@ -29,8 +29,6 @@ from gnnsparse.data.datasets import NodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice
 from gnnsparse.preprocess.source import is_pyg_data
 
-__all__ = ["CUSTOM_FORMATS", "dataset_of_pyg", "load_custom"]
-
 _log = logging.getLogger("gnnsparse.data")
 
 #: The readers by the name of their format.

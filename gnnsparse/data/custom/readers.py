@@ -27,11 +27,6 @@ from gnnsparse.errors import bad_type, bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, open_text, read_small, reading
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "OGB_MARK", "SAVED", "content_of_attributes", "read_archive", "read_dgl", "read_graphml", "read_matrix",
-    "read_ogb_folder", "read_saved",
-]  # fmt: skip
-
 #: The names that arrays may have; the first is that of the documentation.
 _FEATURES = ("x", "features", "node_features", "feat")
 _LABELS = ("y", "labels", "node_labels", "label")

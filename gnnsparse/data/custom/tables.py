@@ -24,8 +24,6 @@ from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
 
-__all__ = ["ENDINGS", "read_tables"]
-
 #: The endings of the names of tables.
 ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 #: Bytes of memory for each byte of a text.

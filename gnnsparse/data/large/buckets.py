@@ -20,8 +20,6 @@ import numpy as np
 from gnnsparse.data.array_files import bytes_of
 from gnnsparse.data.large.folder import check_space, write_all, writing
 
-__all__ = ["Bucket", "Spiller"]
-
 Keys = np.ndarray[Any, np.dtype[np.int64]]
 
 #: Bytes of a key.

@@ -42,8 +42,6 @@ from gnnsparse.errors import bad_type, bad_value, check_device, check_flag, chec
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import node_count
 
-__all__ = ["EdgeStream", "NpyWriter", "Progress", "build_graph", "edges_like", "generate_graph"]
-
 _ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
 _FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
 

@@ -31,12 +31,6 @@ from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 from gnnsparse.sparse.graph import SparseGraph
 
-__all__ = [
-    "FILES", "HEADER", "DamagedGraphError", "Header", "NoSpaceError", "StoredFile", "StoredGraph",
-    "check_space", "folder_of", "graph_info", "map_offsets", "open_graph", "row_parts", "write_all",
-    "write_header", "writing",
-]  # fmt: skip
-
 #: Errors of the operating system that mean that there is no more room: on the disk, for this user, in a file.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -13,13 +13,6 @@ from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "Arrays", "AttentionCall", "Grads", "GraphCall", "Needs", "Result", "contiguous_edges", "edges_argument",
-    "empty_grads", "empty_heads", "four_dimensions", "grads_argument", "graph_grads_argument",
-    "heads_argument", "native_attention", "native_graph_attention", "nodes_argument", "of_all_heads",
-    "padded", "result_argument", "rounded", "to_edges", "to_heads", "vectorized",
-]  # fmt: skip
-
 # The arguments of attention: tensors [B, H, rows, features].
 
 #: Gradients of q, k, v and the bias, each None if it is not needed.

@@ -13,8 +13,6 @@ from gnnsparse import _native
 from gnnsparse.ops.attention import arguments
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, Grads, GraphCall, Needs, Result
 
-__all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
-
 
 def _readable(call: AttentionCall) -> AttentionCall:
     q, k, v = (arguments.rounded(x, call.operand.precision) for x in (call.q, call.k, call.v))

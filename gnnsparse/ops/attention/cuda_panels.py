@@ -21,8 +21,6 @@ from gnnsparse.runtime.device import SCORE_ROWS, partial_width, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
-__all__ = ["backward", "forward"]
-
 
 class _PanelPass(NamedTuple):
     """Panels of bits, their work list, and the native arguments of a pass that come before the workspace."""

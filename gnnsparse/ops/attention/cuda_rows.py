@@ -19,8 +19,6 @@ from gnnsparse.runtime.device import VECTOR_BYTES, describe_device, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
-__all__ = ["backward", "forward", "graph_backward", "graph_forward", "graph_weights"]
-
 
 def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
     return None if x is None else arguments.vectorized(x, dtype)

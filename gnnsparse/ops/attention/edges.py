@@ -12,8 +12,6 @@ from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["EdgeOrder", "from_coo", "order_of", "to_coo"]
-
 
 class EdgeOrder(NamedTuple):
     """How nonzeros and the edges given to `prepare` correspond.

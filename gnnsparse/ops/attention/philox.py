@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import torch
 
-__all__ = ["draw_seed", "dropout_threshold", "keeps", "philox4x32"]
-
 _WORD = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _KEY_STEPS = (0x9E3779B9, 0xBB67AE85)

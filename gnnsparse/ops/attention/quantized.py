@@ -24,8 +24,6 @@ from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import SCORE_ROWS, path
 
-__all__ = ["dequantized", "differentiable", "native_attention", "takes_bytes"]
-
 
 def _own(x: torch.Tensor) -> torch.Tensor:
     """Return `x` [B, H, n, d] without the copies of a batch or head that was expanded."""

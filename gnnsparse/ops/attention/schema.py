@@ -32,11 +32,6 @@ from gnnsparse.runtime.functorch import alive, is_batch_of_gradients, is_eager, 
 from gnnsparse.runtime.nvtx import ranged
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "Outputs", "outputs_of", "recorded", "recorded_graph", "require_rows", "run_backward", "run_forward",
-    "run_graph",
-]  # fmt: skip
-
 Tensors = Sequence["torch.Tensor | None"]
 #: Results of graph attention: out, mapped, stats and weights, empty where there is none or it is not wanted.
 Outputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]

@@ -25,8 +25,6 @@ from gnnsparse.ops.softmax import edge_softmax, softmax_grad
 from gnnsparse.runtime.device import path
 from gnnsparse.sparse.kernel_cache import KernelCache
 
-__all__ = ["backward", "by_operations", "forward", "graph_backward", "graph_forward"]
-
 _MASKED = float("-inf")
 
 

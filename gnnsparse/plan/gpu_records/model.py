@@ -15,20 +15,6 @@ import numpy as np
 from gnnsparse.plan.gpu_records.record import CsrRates, MemoryRates, PanelRates, PanelRow, PanelVariant
 from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES
 
-__all__ = [
-    "BATCH",
-    "CsrLoad",
-    "PanelLoad",
-    "PanelWork",
-    "TileCounts",
-    "csr_us",
-    "gather_us",
-    "narrow_us",
-    "panel_us",
-    "panel_variant",
-    "pass_us",
-]
-
 #: Lengths of panels: pairs (K tiles, number of panels with that many K tiles), in rising order.
 TileCounts = tuple[tuple[int, int], ...]
 

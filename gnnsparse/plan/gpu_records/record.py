@@ -23,12 +23,6 @@ from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import PlainError, from_plain, to_plain
 
-__all__ = [
-    "AttentionRates", "ConversionRates", "CsrRates", "GpuRecord", "MemoryRates", "PanelRates", "PanelRow",
-    "PanelVariant", "RecordError", "WindowRates", "load_record", "record_for", "records", "save_record",
-    "user_folder", "using",
-]  # fmt: skip
-
 #: The record used for a GPU that resembles several of them equally.
 _DEFAULT = "NVIDIA H200"
 #: Numbers that the models divide by, take a root or a power of.
