@@ -37,11 +37,6 @@ from gnnsparse.train.plots import Curves
 from gnnsparse.train.settings import TrainerConfig
 from gnnsparse.train.trained import ModelRecipe
 
-__all__ = [
-    "BestEpoch", "Checkpoints", "EpochTimer", "History", "ProgressReport", "StepProfiler", "StepRows",
-    "Validation", "make_loggers", "validate",
-]  # fmt: skip
-
 
 def validate(plugin: Any, module: Any, batch: Any) -> dict[str, torch.Tensor]:
     """Return the scores of the module's validation step, in evaluation mode and without gradients."""

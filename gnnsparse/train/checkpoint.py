@@ -17,11 +17,6 @@ from gnnsparse.train.settings import TrainerConfig
 if TYPE_CHECKING:
     from gnnsparse.train.module import TaskModule
 
-__all__ = [
-    "DATA", "IDENTITY", "MODEL", "SUM", "CheckpointError", "best_sum", "check_checkpoint", "check_data",
-    "check_fits", "check_unfinished", "checkpoint_sum", "contents_of", "is_complete", "read_trained",
-]  # fmt: skip
-
 #: Keys of a checkpoint that are ours: what identifies the run, what the model is made of (not in those of
 #: earlier versions), and the checksum of the contents.
 IDENTITY, MODEL, SUM = "gnnsparse", "gnnsparse_model", "gnnsparse_sum"

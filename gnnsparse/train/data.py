@@ -24,16 +24,6 @@ from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.train.module import TaskModule, counts_steps, trains_in_chunks
 from gnnsparse.train.settings import PreprocessConfig
 
-__all__ = [
-    "BatchSource",
-    "LazyLoader",
-    "MiniBatchData",
-    "PreparedData",
-    "RepeatedBatch",
-    "StepInput",
-    "shuffled_epochs",
-]
-
 
 @dataclass(frozen=True, eq=False)
 class StepInput:

@@ -12,8 +12,6 @@ from gnnsparse.errors import bad_value, check_choice
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.environment import DEVICES
 
-__all__ = ["matmul_precision", "numerics", "resolve_device"]
-
 
 @contextlib.contextmanager
 def matmul_precision(precision: Precision, device: torch.device) -> Iterator[None]:

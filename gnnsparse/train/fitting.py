@@ -43,8 +43,6 @@ from gnnsparse.train.settings import TrainerConfig
 from gnnsparse.train.steps import Chunks, ChunkStrategy, Recorder, UncapturableError, obstacle
 from gnnsparse.train.trained import ModelRecipe
 
-__all__ = ["FitResult", "fit"]
-
 _log = logging.getLogger("gnnsparse.train")
 
 #: Fewest periods between validations that a run is timed by; its first one has the captures in it.

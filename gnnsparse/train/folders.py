@@ -13,8 +13,6 @@ import socket
 from pathlib import Path
 from typing import NoReturn
 
-__all__ = ["MARK", "RunFolder", "RunFolderError", "RunFolderWarning", "make_new"]
-
 #: The file that marks a folder as that of a run. The process that creates it owns the folder.
 MARK = "run.lock"
 #: What else shows that a run, or a sweep, has used a folder.

@@ -15,8 +15,6 @@ from lightning.pytorch.callbacks import Callback
 from gnnsparse.distributed.training import Peers
 from gnnsparse.train.ranks import all_of_ranks
 
-__all__ = ["StopAtRequest", "StopRequest", "TrainingInterrupted"]
-
 #: The signals that end a training: Ctrl-C, and what `kill`, batch systems and containers send.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 #: Seconds in which a second signal is the same request: shells and launchers often send one twice.

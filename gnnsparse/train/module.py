@@ -14,8 +14,6 @@ from gnnsparse.train.metrics import SMALLER_IS_BETTER, make_loss, make_scores
 from gnnsparse.train.plots import confusion_matrix
 from gnnsparse.train.settings import OptimizerConfig
 
-__all__ = ["ScoredModule", "StepTrainer", "TargetModule", "TaskModule", "counts_steps", "trains_in_chunks"]
-
 
 class StepTrainer(pl.Trainer):
     """A trainer of so many steps, each maybe a chunk, with endless loaders: ends of epochs are slow."""

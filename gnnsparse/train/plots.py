@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from gnnsparse.data.datasets import GraphDataset, NodeDataset
 
-__all__ = ["Curves", "confusion_matrix", "write_plots"]
-
 #: Most classes whose counts are written into the cells of a confusion matrix, and named on its axes.
 _MOST_NAMED = 20
 #: Dots an inch.

@@ -9,8 +9,6 @@ import torch.distributed as dist
 from gnnsparse.distributed.exchange import gather_ranks
 from gnnsparse.distributed.training import Peers
 
-__all__ = ["agreed_problem", "all_of_ranks"]
-
 
 def agreed_problem(problem: str | None, peers: Peers | None) -> str | None:
     """Return this rank's problem, or else that of the first rank with one. All ranks call it."""

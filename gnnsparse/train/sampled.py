@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from gnnsparse.train.data import PreparedData
     from gnnsparse.train.tasks import RunOptions
 
-__all__ = [
-    "DrawnBatch", "NodeBatch", "NodeBatches", "StaticBatch", "StaticBlocks", "bounds_of", "check_blocks",
-    "make_sampler", "make_store", "sampler_identity",
-]  # fmt: skip
-
 #: Sizes are multiples of this, so that rows of 16-bit numbers are aligned and products are of whole tiles.
 _MULTIPLE = 64
 #: Arrays have room for the mean of the samples that were looked at and so many standard deviations, or for

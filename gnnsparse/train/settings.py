@@ -18,11 +18,6 @@ from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.sampling.features import PLACEMENTS
 
-__all__ = [
-    "CAPTURES", "SECTIONS", "OptimizerConfig", "PreprocessConfig", "SamplerConfig", "TrainerConfig",
-    "choices_of",
-]  # fmt: skip
-
 #: Values of `optimizer.decay`.
 DECAYS = ("first", "all")
 #: Values of `optimizer.schedule`.

@@ -18,8 +18,6 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
-__all__ = ["ShardedOptimizer", "SharedCheckpoints"]
-
 
 class ShardedOptimizer(ZeroRedundancyOptimizer):
     """Adam of which each rank has the state of some parameters, which it updates and sends to the others."""

@@ -27,8 +27,6 @@ from gnnsparse.train.data import BatchSource, PreparedData, StepInput
 from gnnsparse.train.module import TaskModule
 from gnnsparse.train.ranks import agreed_problem
 
-__all__ = ["ChunkStrategy", "Chunks", "Program", "Recorder", "Steps", "UncapturableError", "obstacle"]
-
 _log = logging.getLogger("gnnsparse.train")
 
 #: Methods of a Lightning module that run in each step, of which a captured step makes no call.

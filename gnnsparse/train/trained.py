@@ -20,8 +20,6 @@ from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 from gnnsparse.train.device import numerics
 
-__all__ = ["EdgeModel", "LoadedModel", "ModelRecipe", "Prediction", "arrays_of"]
-
 _REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LARGEST = 2**31 - 1
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)

@@ -19,8 +19,6 @@ from gnnsparse.train.module import ScoredModule
 from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task, text_of
 from gnnsparse.train.trained import LoadedModel, arrays_of
 
-__all__ = ["SequenceBatch", "SequenceClassifier", "SequenceData", "make_pattern"]
-
 
 @dataclass(frozen=True, eq=False)
 class SequenceBatch:
