@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 from gnnsparse.runtime.environment import write_text
 from gnnsparse.train.trained import ModelRecipe
 
@@ -23,25 +25,27 @@ def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[s
     """Return the card of a trained model in Markdown, with the metadata that hubs of models read.
 
     `result` is the content of result.json, of which what is missing is left out, and `options` are others of
-    the run by group, such as {"optimizer": {"lr": 0.01}}.
+    the run by group, such as {"optimizer": {"lr": 0.01}}. Texts in the metadata are in JSON, which YAML
+    includes.
     """
-    dataset = str(result.get("dataset", recipe.run.get("dataset", {}).get("name", "its data")))
     metrics: Mapping[str, Mapping[str, float]] = result.get("metrics", {})
-    parts = [
-        _metadata(recipe, dataset, metrics),
-        f"{_MARK}\n\n# {recipe.name} on {dataset}\n",
-        f"A model of the task *{recipe.task}*, trained with gnnsparse in {recipe.precision}.\n",
-    ]
-    if metrics:
-        parts.append(_scores(metrics, result))
     groups: dict[str, Mapping[str, Any]] = {"Model": {"name": recipe.name, **recipe.options}}
     groups |= {title: recipe.run[name] for name, title in _GROUPS.items() if recipe.run.get(name)}
     groups |= {name.capitalize(): group for name, group in options.items() if group}
-    parts.append("## Options\n\n" + "\n".join(_options(name, group) for name, group in groups.items()))
-    if environment := _environment(result):
-        parts.append(environment)
-    parts.append(_loading(recipe))
-    return "\n".join(parts)
+    environment = {
+        "device": result.get("device_name"), "seed": result.get("seed"),
+        "trained values": result.get("parameters"),
+        "commit": result.get("commit"), "date": result.get("date"),
+        "versions": ", ".join(f"{name} {v}" for name, v in result.get("versions", {}).items() if v),
+    }  # fmt: skip
+    made = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+    made.filters.update(json=json.dumps, number=_number, shown=_shown)
+    return made.from_string(Path(__file__).with_name("card.md.jinja").read_text()).render(
+        recipe=recipe, result=result, metrics=metrics, groups=groups, mark=_MARK,
+        dataset=str(result.get("dataset", recipe.run.get("dataset", {}).get("name", "its data"))),
+        rows=dict.fromkeys(name for scores in metrics.values() for name in scores),
+        environment={name: value for name, value in environment.items() if value not in (None, "")},
+    )  # fmt: skip
 
 
 def write_card(
@@ -66,38 +70,8 @@ def _is_ours(file: Path) -> bool:
         return False
 
 
-def _metadata(recipe: ModelRecipe, dataset: str, metrics: Mapping[str, Mapping[str, float]]) -> str:
-    """Return the front matter: YAML whose texts are in JSON, which YAML includes."""
-    names = list(metrics.get("test", {}))
-    lines = ["---", "library_name: gnnsparse", "tags:"]
-    lines += [f"- {json.dumps(tag)}" for tag in ("graph-neural-network", recipe.name, recipe.task)]
-    lines += ["datasets:", f"- {json.dumps(dataset)}"]
-    if names:
-        lines += ["metrics:", *(f"- {json.dumps(name)}" for name in names)]
-    return "\n".join([*lines, "---", ""])
-
-
-def _scores(metrics: Mapping[str, Mapping[str, float]], result: Mapping[str, Any]) -> str:
-    rows = list(dict.fromkeys(name for scores in metrics.values() for name in scores))
-    head = f"| score | {' | '.join(metrics)} |\n|---|{'---|' * len(metrics)}"
-    lines = [
-        f"| {row} | {' | '.join(_number(scores.get(row)) for scores in metrics.values())} |" for row in rows
-    ]
-    after = ""
-    if "best_epoch" in result and "epochs" in result:
-        after = (
-            f"\nAfter epoch {result['best_epoch']}, the best on the validation part, of {result['epochs']}.\n"
-        )
-    return "\n".join(["## Scores\n", head, *lines, after])
-
-
 def _number(value: Any) -> str:
-    return "" if value is None else f"{value:.4f}"
-
-
-def _options(name: str, group: Mapping[str, Any]) -> str:
-    values = ", ".join(f"`{key}={_shown(value)}`" for key, value in group.items())
-    return f"* {name}: {values}"
+    return "" if value is None or isinstance(value, jinja2.Undefined) else f"{value:.4f}"
 
 
 def _shown(value: Any) -> str:
@@ -105,31 +79,3 @@ def _shown(value: Any) -> str:
     if isinstance(value, str) and os.path.isabs(value):
         return Path(value).name
     return " ".join(str(value).replace("`", "'").split())
-
-
-def _environment(result: Mapping[str, Any]) -> str:
-    rows = {
-        "device": result.get("device_name"), "seed": result.get("seed"),
-        "trained values": result.get("parameters"),
-        "commit": result.get("commit"), "date": result.get("date"),
-        "versions": ", ".join(f"{name} {v}" for name, v in result.get("versions", {}).items() if v),
-    }  # fmt: skip
-    lines = [f"| {name} | {value} |" for name, value in rows.items() if value not in (None, "")]
-    return "\n".join(["\n## Environment\n", "| | |\n|---|---|", *lines, ""]) if lines else ""
-
-
-def _loading(recipe: ModelRecipe) -> str:
-    call = "predict(tokens, pattern)" if recipe.task == "sequence" else "predict(x, edge_index)"
-    return f"""\
-## How to load it
-
-```python
-import gnnsparse
-
-model = gnnsparse.load("FOLDER")  # this folder
-prediction = model.{call}
-```
-
-`gnnsparse predict FOLDER --data NAME_OR_FILE --out predictions.csv` writes predictions to a file. The model
-is registered in `{recipe.registry}`, which has to be importable.
-"""

@@ -16,18 +16,7 @@ from gnnsparse.runtime.functorch import innermost, is_eager, outside, unwrapped
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "AdjacencyMemo",
-    "Fingerprint",
-    "GcnAdjacency",
-    "GcnRecipe",
-    "GraphLayer",
-    "Preparation",
-    "Recipe",
-    "check_edge_weight",
-    "check_precision",
-    "check_self_loops",
-]
+__all__ = ["GraphLayer"]
 
 
 class Fingerprint:

@@ -14,10 +14,6 @@ from gnnsparse.ops import spmm
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "AGGREGATIONS", "Aggregation", "Neighbours", "check_aggregation", "product_first",
-]  # fmt: skip
-
 #: What the argument `aggr` of a layer names -> the reduction.
 AGGREGATIONS = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min": "min"}
 

@@ -24,20 +24,6 @@ from gnnsparse.runtime.functorch import is_eager, outside, unwrapped
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "MOST_MASKS",
-    "AttentionEdges",
-    "Given",
-    "LayerPatterns",
-    "MaskPattern",
-    "edge_bias",
-    "padding_bias",
-    "pattern_of_mask",
-    "read_call",
-    "refuse_beside_nested",
-    "weights_of",
-]
-
 _MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
 
 #: The order of positional arguments after query, key and value, if the first of them is a pattern, ...

@@ -9,11 +9,6 @@ import torch
 from gnnsparse.errors import bad_type, bad_value, check_integer
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = [
-    "MOST_FEATURES", "Nodes", "check_channels", "check_features", "check_heads", "check_nodes", "graph_size",
-    "is_plain_linear", "is_watched",
-]  # fmt: skip
-
 #: Features of sources and of targets; None: there are none of targets.
 Nodes = tuple[torch.Tensor, torch.Tensor | None]
 

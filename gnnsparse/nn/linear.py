@@ -19,8 +19,6 @@ from gnnsparse.runtime.device import VECTOR_BYTES
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["activated_linear", "can_propagate", "linear_in_vectors", "propagated_linear"]
-
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 

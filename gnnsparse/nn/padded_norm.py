@@ -12,8 +12,6 @@ from torch.autograd.function import once_differentiable
 
 from gnnsparse.runtime.padding import Padding, current_padding, padded
 
-__all__ = ["ignoring_padding"]
-
 
 @contextmanager
 def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Iterator[None]:
