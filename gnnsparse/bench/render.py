@@ -10,7 +10,7 @@ import functools
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -54,29 +54,14 @@ class Bar:
 
 @dataclass(frozen=True)
 class Bars:
-    """Horizontal bars from zero, or points with intervals on an axis that begins elsewhere.
-
-    `line` is a value that is marked, such as 1 for ratios.
-    """
+    """Horizontal bars from zero; `line` is a value that is marked, such as 1 for ratios."""
 
     title: str
     bars: tuple[Bar, ...]
     line: float | None = None
-    points: bool = False
 
 
-@dataclass(frozen=True)
-class Curves:
-    """Curves (name, values at equal distances) over a common axis; `line` is a value that is marked."""
-
-    title: str
-    x_label: str
-    curves: tuple[tuple[str, tuple[float, ...]], ...]
-    line: float | None = None
-    log: bool = False
-
-
-Part = Table | Bars | Curves
+Part = Table | Bars
 
 
 #: A time of ours beside the best time of others in the same case, by the keys that tables show: "section",
@@ -309,8 +294,8 @@ SECTIONS = {
 }
 #: The section of the cases that benchmarks themselves call lost, which stand under "Where we lose".
 LOST = "lost"
-#: Curves of a chart that are drawn, and values from which on nothing is.
-_CURVES, _MOST = 6, 1e150
+#: Values from which on nothing is drawn.
+_MOST = 1e150
 _MARKUP = re.compile(r"([\\`*_\[\]<>#|~&])")
 
 
@@ -321,10 +306,6 @@ def _cut(text: str, room: int) -> str:
 def _can_be_drawn(value: float | None) -> TypeGuard[float]:
     """Return whether a value is a number whose products with lengths do not overflow."""
     return value is not None and math.isfinite(value) and abs(value) < _MOST
-
-
-def _finite(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if _can_be_drawn(value)]
 
 
 def _number_columns(table: Table) -> list[bool]:
@@ -365,32 +346,23 @@ def as_html(report: Report) -> str:
     return page.lstrip()
 
 
-def draw(chart: Bars | Curves, width: int | None = None, style: str = "") -> str:
+def draw(chart: Bars, width: int | None = None, style: str = "") -> str:
     """Return a chart as an SVG element, or "" if it has nothing to draw.
 
     `width` in pixels and `style` are of a file of its own; None: the element stands in a page.
     """
-    templates = _environment().get_template("charts.jinja").module
-    if isinstance(chart, Curves):
-        return _draw_curves(chart, templates.curves)
     if not any(_can_be_drawn(bar.value) for bar in chart.bars):
         return ""
-    ends = _finite(x for bar in chart.bars for x in (bar.value, bar.low, bar.high))
-    if chart.points:
-        room = 0.08 * (max(ends) - min(ends)) or 0.5
-        low, high, lost = min(ends) - room, max(ends) + room, set()
-    else:
-        low, high, lost = 0.0, max([*ends, chart.line or 0.0]), _lost(chart)
-    span = (high - low) or 1.0
+    ends = [x for bar in chart.bars for x in (bar.value, bar.low, bar.high) if _can_be_drawn(x)]
+    high = max([*ends, chart.line or 0.0]) or 1.0
 
     def place(value: float) -> float:
-        return 4.0 + 352.0 * min(max((value - low) / span, 0.0), 1.0)
+        return 4.0 + 352.0 * min(max(value / high, 0.0), 1.0)
 
     attributes = "" if width is None else f'xmlns="http://www.w3.org/2000/svg" width="{width}" '
-    ticks = (shown_number(float(low)), shown_number(float(high))) if chart.points else None
-    height = 34 * len(chart.bars) + (18 if ticks else 0)
     given = Markup(attributes), Markup(f"<style>{style}</style>" if style else "")
-    drawn: str = templates.bars(chart, height, place, lost, ticks, *given)
+    templates = _environment().get_template("charts.jinja").module
+    drawn: str = templates.bars(chart, 34 * len(chart.bars), place, _lost(chart), *given)
     return drawn
 
 
@@ -406,29 +378,6 @@ def _lost(chart: Bars) -> set[int]:
     ours = [found for found in drawn if chart.bars[found[1]].kind == OURS]
     peers = [value for value, number in drawn if chart.bars[number].kind == PEER]
     return {min(ours)[1]} if ours and peers and min(peers) < min(ours)[0] else set()
-
-
-def _draw_curves(chart: Curves, template: Callable[..., str]) -> str:
-    shown = [(name, values) for name, values in chart.curves if len(values) > 1][:_CURVES]
-    ends = _finite([*(value for _, values in shown for value in values), chart.line])
-    if chart.log:
-        ends = [value for value in ends if value > 0]
-    if not shown or not ends:
-        return ""
-    scale: Callable[[float], float] = math.log10 if chart.log else float
-    low, high = scale(min(ends)), scale(max(ends))
-    span = (high - low) or 1.0
-
-    def height_of(value: float) -> float:
-        return 168.0 - 158.0 * (scale(value) - low) / span
-
-    def points(values: tuple[float, ...]) -> list[tuple[float, float]]:
-        step = 304.0 / (len(values) - 1)
-        right = [(at, v) for at, v in enumerate(values) if _can_be_drawn(v) and (v > 0 or not chart.log)]
-        return [(44.0 + step * at, height_of(value)) for at, value in right]
-
-    marked = [float(value) for value in dict.fromkeys((min(ends), max(ends), *_finite([chart.line])))]
-    return template(chart, [(name, points(values)) for name, values in shown], height_of, marked)
 
 
 def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]], right: Sequence[bool] = ()) -> str:
@@ -458,7 +407,7 @@ def _markdown_files(all_parts: list[tuple[str, Part]]) -> Iterator[str]:
         for part in parts:
             if isinstance(part, Table) and part.folded:
                 yield f"{_as_text(part.title)}: {len(part.rows)} rows, in the file."
-            elif not isinstance(part, Curves):  # a line of hundreds of values says nothing
+            else:
                 yield f"{_as_text(part.title)}:"
                 yield _markdown_of(part)
 

@@ -22,7 +22,6 @@ from gnnsparse.bench.render import (
     Bar,
     Bars,
     Comparison,
-    Curves,
     Part,
     Report,
     ResultFile,
@@ -249,98 +248,36 @@ def _compared(file: str, group: list[_Timed], key: str, words: str, section: str
 
 
 def _speeds(compared: dict[str, list[Comparison]]) -> list[Part]:
-    """Return charts of the speeds of each group, and one of their means if there is something to average."""
+    """Return charts of the speeds of each group of a few cases, and one of the means of all groups."""
     title = "speed in units of the best other's"
     charts, means = list[Part](), list[Bar]()
     for name, group in compared.items():
         ordered = sorted(group, key=lambda found: found["speed"])
-        speeds = tuple(found["speed"] for found in ordered)
-        about = ": ".join(filter(None, (name, title)))
         if 0 < len(group) <= _NAMED:
-            texts = (f"{found['speed']:.2f}x, {shown_number(found['ours_ms'])} ms" for found in ordered)
-            named = zip(ordered, texts, strict=True)
-            charts.append(
-                Bars(about, tuple(Bar(of["case"], of["speed"], text) for of, text in named), line=1.0)
+            bars = (
+                Bar(of["case"], of["speed"], f"{of['speed']:.2f}x, {shown_number(of['ours_ms'])} ms")
+                for of in ordered
             )
-        elif group:
-            about += f", all {len(group)} cases"
-            charts.append(Curves(about, "cases, the slowest first", (("", speeds),), line=1.0, log=True))
+            charts.append(Bars(f"{name}: {title}" if name else title, tuple(bars), line=1.0))
         if len(group) > 1:
+            speeds = [found["speed"] for found in ordered]
             mean, low, high = statistics.geometric_mean(speeds), speeds[0], speeds[-1]
             text = f"{mean:.2f}x ({low:.2f} to {high:.2f}, {len(group)} cases)"
             means.append(Bar(name or "all", mean, text, OURS, low, high))
     return [Bars(f"Mean {title}, least and largest", tuple(means), line=1.0), *charts] if means else charts
 
 
-# The views of scores of trained models, and of loss curves.
-
-#: Keys of a score's deviation, the first that a row has.
-_DEVIATIONS = ("standard_deviation", "std", "deviation")
-#: Points of a curve that are drawn, each the mean of those around it.
-_POINTS = 200
-
-
-def is_scores(rows: list[Row]) -> bool:
-    """Return whether rows are scores of models: means over seeds with deviations."""
-    return all(
-        is_number(row.get("mean")) and "dataset" in row and any(k in row for k in _DEVIATIONS) for row in rows
-    )
-
-
-def show_scores(rows: list[Row]) -> list[Part]:
-    """Return the scores of models by data set, with their deviations over the seeds, and a table."""
-    groups: dict[str, dict[Bar, None]] = defaultdict(dict)
-    for row in rows:
-        bars = groups[", ".join(str(row[key]) for key in ("model", "dataset") if row.get(key))]
-        deviation = next((row[k] for k in _DEVIATIONS if is_number(row.get(k))), None)
-        name = " ".join(str(row[key]) for key in ("backend", "variant", "precision") if row.get(key))
-        bars[_score(name, row["mean"], deviation, _kind_of(name))] = None
-        if is_number(row.get("baseline")):
-            bars[_score("PyG fp32", row["baseline"], row.get("baseline_standard_deviation"), PEER)] = None
-    charts: list[Part] = [
-        Bars(f"{title}: score, per cent", tuple(sorted(bars, key=lambda bar: bar.kind)), points=True)
-        for title, bars in groups.items()
-    ]
-    return [*charts, table_of("Scores: mean and deviation over the seeds, per cent", rows)]
-
-
-def _score(name: str, mean: float, deviation: Any, kind: str) -> Bar:
-    if not is_number(deviation):
-        return Bar(name, mean, f"{mean:.2f}", kind)
-    return Bar(name, mean, f"{mean:.2f} ± {deviation:.2f}", kind, mean - deviation, mean + deviation)
-
-
-def is_losses(rows: list[Row]) -> bool:
-    """Return whether rows are loss curves."""
-    return all(
-        isinstance(row.get("losses"), list) and row["losses"] and all(map(is_number, row["losses"]))
-        for row in rows
-    )
-
-
-def show_losses(rows: list[Row]) -> list[Part]:
-    """Return the curves of the losses, and a table of what else the rows have."""
-    curves = tuple((str(row.get("variant", row.get("name", ""))), _thinned(row["losses"])) for row in rows)
-    scores = [{key: row[key] for key in row if key != "losses"} for row in rows]
-    return [Curves("Loss", "steps of training", curves), table_of("Scores", scores)]
-
-
-def _thinned(values: list[float]) -> tuple[float, ...]:
-    """Return at most _POINTS values, each the mean of those around it."""
-    size = -(-len(values) // _POINTS)
-    return tuple(statistics.fmean(values[at : at + size]) for at in range(0, len(values), size))
-
-
 # Which view shows a list of rows, and in which section.
 
 #: Words in keys of rows by which a section is found; the first that fits.
 _WORDS = (
+    ("precision", {"standard_deviation", "std", "deviation", "losses"}),
     ("kernels", {"pattern", "gflops"}),
     ("latency", {"p50_ms", "p90_ms", "p99_ms", "throughput", "samples_per_s", "sparsity"}),
     ("preprocessing", {"preprocess_seconds", "preprocess_ms", "prepare_ms", "prepare_seconds", "cache_hit"}),
     (
         "training",
-        {"first_loss", "loss", "losses", "peak_bytes", "backward_ms", "fit_milliseconds", "epochs"},
+        {"first_loss", "loss", "peak_bytes", "backward_ms", "fit_milliseconds", "epochs"},
     ),
     ("training", {"accelerated_ms"}),
     ("precision", {"error", "relative_error", "mean", "accuracy", "half", "magnitude", "infinite", "p"}),
@@ -426,10 +363,6 @@ def _view(file: str, place: str, rows: list[Row], about: str) -> tuple[str, list
         return benchmark[0], *show_times(file, rows, *benchmark)
     if last in _BESIDE:
         return LOST if last == LOST else "", [table_of(_BESIDE[last], rows, folded=last != LOST)], []
-    if is_scores(rows):
-        return "precision", show_scores(rows), []
-    if is_losses(rows):
-        return "precision", show_losses(rows), []
     keys = {key for row in rows for key in row} - set(ENVIRONMENT)
     section = next((name for name, words in _WORDS if keys & words), "other")
     if is_timed(rows):

@@ -17,7 +17,6 @@ from gnnsparse.bench.render import (
     PEER,
     Bar,
     Bars,
-    Curves,
     Report,
     ResultFile,
     as_html,
@@ -339,14 +338,8 @@ def test_times_without_a_value_say_why(tmp_path: Path) -> None:
 def test_scores_have_their_deviation_and_the_other_library(tmp_path: Path) -> None:
     row = {"model": "gcn", "dataset": "cora", "precision": "fp16", "mean": 81.92, "standard_deviation": 0.57}
     report = report_of(tmp_path, rows=[{**row, "baseline": 81.64, "baseline_standard_deviation": 0.9}])
-    ((section, parts),) = report.sections.items()
-    assert section == "precision"
-    chart = next(part for _, part in parts if isinstance(part, Bars))
-    assert chart.points
-    assert [(bar.label, bar.text) for bar in chart.bars] == [
-        ("fp16", "81.92 ± 0.57"),
-        ("PyG fp32", "81.64 ± 0.90"),
-    ]
+    assert set(report.sections) == {"precision"}
+    assert "| gcn | cora | fp16 | 81.92 | 0.5700 | 81.64 | 0.9000 |" in as_markdown(report)
 
 
 def test_a_run_of_train_py_is_shown(tmp_path: Path) -> None:
@@ -435,16 +428,11 @@ def test_bars_are_as_long_as_their_values() -> None:
 
 
 @given(st.lists(st.floats(), max_size=6), st.booleans())
-def test_charts_of_any_numbers_are_well_formed(values: list[float], log: bool) -> None:
+def test_charts_of_any_numbers_are_well_formed(values: list[float], lined: bool) -> None:
     bars = tuple(Bar(f"<{n}>", value, "t", low=value, high=value) for n, value in enumerate(values))
-    for chart in (
-        Bars("t", bars, line=1.0),
-        Bars("t", bars, points=True),
-        Curves("t", "x", (("c", tuple(values)),), 1.0, log),
-    ):
-        svg = draw(chart)
-        assert not re.search(r'="(nan|-?inf)', svg)
-        Page(svg)
+    svg = draw(Bars("t", bars, line=1.0 if lined else None))
+    assert not re.search(r'="(nan|-?inf)', svg)
+    Page(svg)
 
 
 # Charts mark what is lost
