@@ -34,19 +34,14 @@ class Several(argparse.Action):
         setattr(options, self.dest, tuple(dict.fromkeys(flat)))
 
 
-def at_least_one(text: str) -> int:
-    """Parse an integer from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 1 on")
-    return int(text)
-
-
-def number_option(accepted: str, fits: Callable[[float], bool]) -> Callable[[str], float]:
+def number_option(
+    accepted: str, fits: Callable[[Any], bool], kind: type[int] | type[float] = float
+) -> Callable[[str], Any]:
     """Return a parser of numbers that `fits` accepts, which is given NaN for what is no number."""
 
-    def parse(text: str) -> float:
+    def parse(text: str) -> Any:
         try:
-            value = float(text)
+            value = kind(text)
         except ValueError:
             value = float("nan")
         if not fits(value):
@@ -56,11 +51,10 @@ def number_option(accepted: str, fits: Callable[[float], bool]) -> Callable[[str
     return parse
 
 
-def seed_option(text: str) -> int:
-    """Parse a seed of random numbers."""
-    if not (text.isascii() and text.isdecimal()) or int(text) >= 2**63:
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 0 to 2^63 - 1")
-    return int(text)
+#: Parses an integer from 1 on.
+at_least_one = number_option("an integer from 1 on", lambda value: value >= 1, int)
+#: Parses a seed of random numbers.
+seed_option = number_option("an integer from 0 to 2^63 - 1", lambda value: 0 <= value < 2**63, int)
 
 
 def matrices_option(text: str) -> list[MatrixSpec]:

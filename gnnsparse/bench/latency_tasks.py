@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -76,9 +76,7 @@ class LatencySettings:
 # The models whose latency is measured, of this package's layers.
 
 #: Features inside a feed-forward network, in units of the encoder's width.
-FEED_FORWARD = 4
-
-
+_FEED_FORWARD = 4
 _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"agnn": lambda x: x, "gat": F.elu}
 
 
@@ -166,7 +164,7 @@ class Task:
     x: torch.Tensor
     module: torch.nn.Module
     heads: int
-    checked: tuple[int, ...] = field(default=())
+    checked: tuple[int, ...] = ()
 
     @property
     def device(self) -> torch.device:
@@ -237,7 +235,7 @@ def sequence_task(batch: int, precision: Precision, settings: LatencySettings) -
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         layer = TransformerEncoderLayer(
-            width, settings.heads, FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True
+            width, settings.heads, _FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True
         )
         encoder = TransformerEncoder(layer, settings.layers_of(model))
         encoder.reset_parameters()
@@ -253,11 +251,9 @@ def tiny_task(task: Task) -> Task:
     """Make a small task with the same model, by which libraries are initialised before a measurement."""
     if task.model == "transformer":
         pattern = masks.vector_wise(_TINY_TOKENS, 0.5, 8, seed=0).csr.to(task.device)
-        x = task.x[:, :_TINY_TOKENS]
-        return Task(task.model, "tiny", task.precision, pattern, x, task.module, task.heads, task.checked)
+        return replace(task, dataset="tiny", csr=pattern, x=task.x[:, :_TINY_TOKENS])
     graph = _random_graph("tiny", _TINY_NODES, _TINY_EDGES, task.x.shape[1], 2).to(task.device)
-    x = graph.x.to(task.x.dtype)
-    return Task(task.model, "tiny", task.precision, graph.csr, x, task.module, task.heads)
+    return replace(task, dataset="tiny", csr=graph.csr, x=graph.x.to(task.x.dtype))
 
 
 # Who runs a task: this package, torch with a dense matrix, and PyG.
@@ -333,7 +329,9 @@ def _dense(task: Task) -> list[Callable[[], Backend]]:
     needed = 2 * task.csr.rows**2 * torch.float32.itemsize
     if needed > _MEMORY_SHARE * (free := free_bytes(task.device)):
         raise UnavailableError(f"would need {needed / 1e9:.1f} GB, {free / 1e9:.1f} GB are free")
-    return [lambda: Backend("dense", _DenseGcn(_stored(task)), lambda: _gcn_matrix(task).to_dense())]
+    stack: Any = _stored(task)
+    dense = GraphStack("gcn", [_DenseConv(conv) for conv in stack.convs])
+    return [lambda: Backend("dense", dense, lambda: _gcn_matrix(task).to_dense())]
 
 
 def _gcn_matrix(task: Task) -> torch.Tensor:
@@ -344,18 +342,13 @@ def _gcn_matrix(task: Task) -> torch.Tensor:
     return torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, values, (csr.rows, csr.cols))
 
 
-class _DenseGcn(torch.nn.Module):
-    def __init__(self, stack: torch.nn.Module) -> None:
+class _DenseConv(torch.nn.Module):
+    def __init__(self, conv: Any) -> None:
         super().__init__()
-        assert isinstance(stack, GraphStack)
-        self.convs = stack.convs
+        self.conv = conv
 
     def forward(self, x: torch.Tensor, adj: torch.Tensor) -> torch.Tensor:
-        layers: list[Any] = list(self.convs)
-        for number, conv in enumerate(layers):
-            x = x if number == 0 else F.relu(x)
-            x = torch.addmm(conv.bias, adj, F.linear(x, conv.lin.weight))
-        return x
+        return torch.addmm(self.conv.bias, adj, F.linear(x, self.conv.lin.weight))
 
 
 def _dense_encoders(task: Task) -> Iterator[Callable[[], Backend]]:
@@ -383,28 +376,17 @@ def _attention_by(kernel: SDPBackend) -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-class _WithoutPattern(torch.nn.Module):
-    """A module that is called with a pattern, which it does not need."""
-
-    def __init__(self, module: torch.nn.Module) -> None:
-        super().__init__()
-        self.module = module
-
-    def forward(self, x: torch.Tensor, pattern: None) -> torch.Tensor:
-        out: torch.Tensor = self.module(x)
-        return out
-
-
 def _torch_encoder(task: Task) -> torch.nn.Module:
+    """Return torch's encoder, which is called with None, its own mask, in place of a pattern."""
     module: Any = task.module
     width = task.x.shape[2]
     layer = torch.nn.TransformerEncoderLayer(
-        width, task.heads, FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True,
+        width, task.heads, _FEED_FORWARD * width, 0.0, activation="gelu", batch_first=True,
         device=task.device, dtype=task.precision.storage,
     )  # fmt: skip
     encoder = torch.nn.TransformerEncoder(layer, len(module.layers), enable_nested_tensor=False)
     encoder.load_state_dict(module.state_dict())
-    return _WithoutPattern(encoder.eval())
+    return encoder.eval()
 
 
 class _PlainEncoder(torch.nn.Module):

@@ -9,7 +9,6 @@ import json
 import os
 import platform
 import re
-import shutil
 import tempfile
 import time
 import warnings
@@ -110,8 +109,6 @@ _REQUIRED = ("torch", "numpy", "scipy", "safetensors", "xxhash", "filelock", "pl
 _VERIFIED = 2**29
 #: Files that can't be used that are named; of all there may be hundreds after an update.
 _SHOWN = 3
-#: Free bytes below which the disk of the cache is called full.
-_LITTLE = 2**30
 
 
 def version_of(package: str) -> str | None:
@@ -172,10 +169,6 @@ def check_cache(folder: str | None = None) -> Section:
             f"{cache.folder} can't be written ({problem}): each run prepares its graphs anew",
             "set GNNSPARSE_CACHE_DIR to a folder of your own",
         )
-    elif (free := _free_bytes(cache.folder)) is not None and free < _LITTLE:
-        section.note(
-            f"{free / 2**20:.0f} MiB are free there", "gnnsparse cache clear, or set GNNSPARSE_CACHE_DIR"
-        )
     if damaged:
         shown = [f"{name} ({reason})" for name, reason in list(damaged.items())[:_SHOWN]]
         more = f"; and {len(damaged) - _SHOWN} more" if len(damaged) > _SHOWN else ""
@@ -191,15 +184,10 @@ def check_cache(folder: str | None = None) -> Section:
     return section
 
 
-def _existing(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that exists."""
-    return next((path for path in (folder, *folder.absolute().parents) if path.exists()), Path("/"))
-
-
 def _write_problem(folder: Path) -> str | None:
     """Return why no file can be made in a folder, which need not exist; None: files can be made."""
-    at = _existing(folder)
     try:
+        at = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not at.is_dir():
             return f"{at} is no folder"
         if at != folder and not os.access(at, os.W_OK | os.X_OK):
@@ -210,13 +198,6 @@ def _write_problem(folder: Path) -> str | None:
     except OSError as error:
         return error.strerror or str(error)
     return None
-
-
-def _free_bytes(folder: Path) -> int | None:
-    try:
-        return shutil.disk_usage(_existing(folder)).free
-    except OSError:
-        return None
 
 
 def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, str], int]:

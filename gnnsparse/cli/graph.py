@@ -28,17 +28,8 @@ _INFO = """\
 Says what a folder has. With --verify, its files are read and checked, and the exit status is 1 if one is
 damaged.
 """
-
-
 _gigabytes = number_option("GB, a number from 0.001 on", lambda value: 0.001 <= value < 1e6)
-
-
-def _nodes(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) < 2**31):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: an integer from 0 to 2^31 - 1")
-    return int(text)
-
-
+_nodes = number_option("an integer from 0 to 2^31 - 1", lambda value: 0 <= value < 2**31, int)
 _scale = number_option("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 

@@ -20,6 +20,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.bench.arguments import devices_here
+from gnnsparse.bench.candidates import first_line
 from gnnsparse.formats import FORMAT_NAMES, exclusive_preset
 from gnnsparse.plan import KERNELS, Plan, forced_plan
 from gnnsparse.precision import Precision
@@ -215,13 +216,8 @@ def run_case(
             verdict = _judge(case, precision, *right, threads)
         # What is wrong may raise an error of any type, and the other kernels are tested all the same.
         except Exception as error:
-            verdict = False, None, None, _line(error)
+            verdict = False, None, None, f"{type(error).__name__}: {first_line(error)}"
         yield CaseResult(device, isa, case.op, case.kernel, case.weights, precision.value, *verdict)
-
-
-def _line(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:200] if text else ''}"
 
 
 def self_test(seconds: float) -> tuple[list[CaseResult], int]:
@@ -243,8 +239,9 @@ def self_test(seconds: float) -> tuple[list[CaseResult], int]:
                     else:
                         results += run_case(case, precision, device, sets, threads)
             except Exception as error:  # of preparing a matrix, or of the reference
-                failed = "prepare", "-", "-", precision.value, False, None, None, _line(error)
-                results.append(CaseResult(device, "", *failed))
+                failed = "prepare", "-", "-", precision.value, False, None, None
+                problem = f"{type(error).__name__}: {first_line(error)}"
+                results.append(CaseResult(device, "", *failed, problem))
     finally:
         _native.set_cpu_isa("auto")
         torch.set_num_threads(threads)
