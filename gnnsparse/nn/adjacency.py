@@ -16,8 +16,6 @@ from gnnsparse.runtime.functorch import innermost, is_eager, outside, unwrapped
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["GraphLayer"]
-
 
 class Fingerprint:
     """What is remembered of a tensor, to be compared with what is remembered of one in a later call.

@@ -19,8 +19,6 @@ from gnnsparse.runtime.functorch import unwrapped
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand
 
-__all__ = ["EdgeAttention"]
-
 #: The features of self-loops that a layer adds: a number, a tensor, or the name of a reduction.
 Fill = float | torch.Tensor | str
 
