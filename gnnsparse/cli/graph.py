@@ -16,7 +16,7 @@ from gnnsparse.bench.arguments import number_option, seed_option
 from gnnsparse.data import DamagedGraphError, StoredGraph, build_graph, generate_graph, graph_info, open_graph
 from gnnsparse.data.generators import BLOCK_MODELS
 from gnnsparse.data.large.build import Progress as Tell
-from gnnsparse.data.large.folder import map_offsets
+from gnnsparse.data.large.folder import map_arrays
 
 _BUILD = """\
 Sorts edges into a graph in bounded memory. A weight of an edge is not kept; repeated edges are merged.
@@ -132,7 +132,7 @@ def _info(folder: str, *, verify: bool) -> int:
 
 def _degrees(made: StoredGraph) -> tuple[int, int]:
     """Return the largest number of nonzeros of a row, and how many rows have none."""
-    offsets, largest, empty = map_offsets(made), 0, 0
+    offsets, largest, empty = map_arrays(made.folder, made)[0], 0, 0
     for first in range(0, made.num_nodes, _OFFSETS):
         degrees = np.diff(offsets[first : first + _OFFSETS + 1])
         largest = max(largest, int(degrees.max()))

@@ -44,11 +44,6 @@ class DatasetEntry:
         """The options of `load` with their defaults, inspect.Parameter.empty for those without one."""
         return {name: option.default for name, option in inspect.signature(self.load).parameters.items()}
 
-    @property
-    def split_count(self) -> int | None:
-        """Number of splits that can be asked for; None: there is no end of them."""
-        return self.splits if "split" in self.options else 1
-
     def check_options(self, given: Mapping[str, Any]) -> None:
         """Raise a TypeError if an option is given that the data set does not have."""
         for option in given:
@@ -149,7 +144,7 @@ def load_dataset(
     known = entry.options
     by_name = isinstance(known.get("split"), str)
     if not by_name:
-        check_split(split, entry.split_count)
+        check_split(split, entry.splits if "split" in known else 1)
     if check_scale(scale) != 1 and "scale" not in known:
         bad_value("scale", f"got {scale:g} for {name}; accepted: 1, as only generated data sets have a scale")
     if root is not None and "root" not in known:

@@ -13,30 +13,24 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, c
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 
-_MAX_SEED = 2**63 - 1
 
-
-def _integer(name: str, value: Any, accepted: str) -> int:
+def _number(name: str, value: Any, most: float, accepted: str) -> int:
     if isinstance(value, bool) or not isinstance(value, numbers.Integral):
         bad_type(name, value, accepted)
+    if not 0 <= int(value) <= most:
+        bad_value(name, f"got {shown(value)}; accepted: {accepted}")
     return int(value)
 
 
 def check_seed(value: Any) -> int:
     """Return `value` if it can be a seed, an integer from 0 to 2^63 - 1; else raise."""
-    accepted = "an integer from 0 to 2^63 - 1"
-    if not 0 <= _integer("seed", value, accepted) <= _MAX_SEED:
-        bad_value("seed", f"got {shown(value)}; accepted: {accepted}")
-    return int(value)
+    return _number("seed", value, 2**63 - 1, "an integer from 0 to 2^63 - 1")
 
 
 def check_split(value: Any, count: int | None) -> int:
     """Return `value` if it is the number of one of `count` splits, None: of any number; else raise."""
     accepted = "0, 1, 2, ..." if count is None else "0" if count == 1 else f"0 to {count - 1}"
-    split = _integer("split", value, accepted)
-    if split < 0 or (count is not None and split >= count):
-        bad_value("split", f"got {shown(split)}; accepted: {accepted}")
-    return split
+    return _number("split", value, math.inf if count is None else count - 1, accepted)
 
 
 def check_scale(value: Any) -> float:
@@ -92,20 +86,6 @@ def check_labels(name: str, labels: Any, items: int, count: int, *, missing: boo
         bad_value(name, f"holds classes {low} to {high}; accepted: 0 to {count - 1}{more}")
 
 
-def _check_targets(name: str, targets: Any, items: int, count: int, *, regression: bool) -> None:
-    """Raise unless targets, some of which may be missing, are labels or float32 [items] or [items, count]."""
-    if not regression:
-        check_labels(name, targets, items, count, missing=True)
-        return
-    check_tensor(name, targets, dtypes=(torch.float32,))
-    shapes = [(items,), (items, 1)] if count == 1 else [(items, count)]
-    if tuple(targets.shape) not in shapes:
-        accepted = " or ".join(map(str, shapes))
-        bad_value(name, f"has shape {tuple(targets.shape)}; accepted: {accepted}")
-    if bool(targets.isinf().any()):
-        bad_value(name, "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
-
-
 #: The metrics of data sets with classes or labels, of which larger values are better.
 CLASS_METRICS = ("accuracy", "roc_auc", "micro_f1", "mean_roc_auc")
 #: The metrics of data sets with numbers to predict: mean absolute error, mean squared error, and R^2.
@@ -131,7 +111,16 @@ class _WithTargets:
         check_choice("metric", self.metric, METRICS)
         check_tensor("x", self.x, dtypes=(torch.float32,), shape=(self.num_nodes, None))
         check_finite("x", self.x)
-        _check_targets("y", self.y, items, self.num_classes, regression=self.metric in REGRESSION_METRICS)
+        if self.metric not in REGRESSION_METRICS:
+            check_labels("y", self.y, items, self.num_classes, missing=True)
+        else:
+            check_tensor("y", self.y, dtypes=(torch.float32,))
+            shapes = [(items,), (items, 1)] if self.num_classes == 1 else [(items, self.num_classes)]
+            if tuple(self.y.shape) not in shapes:
+                accepted = " or ".join(map(str, shapes))
+                bad_value("y", f"has shape {tuple(self.y.shape)}; accepted: {accepted}")
+            if bool(self.y.isinf().any()):
+                bad_value("y", "holds an infinite number; accepted: finite numbers, and NaN for missing ones")
         masks = {name: getattr(self, name) for name in ("train_mask", "val_mask", "test_mask")}
         for name, mask in masks.items():
             check_tensor(name, mask, dtypes=(torch.bool,), shape=(items,))

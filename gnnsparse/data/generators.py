@@ -12,12 +12,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch.nn.functional import pad
 
 from gnnsparse.data.datasets import check_scale, check_seed
-from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_memory, shown
+from gnnsparse.errors import bad_value, check_flag, check_integer, check_memory, check_number, shown
 from gnnsparse.formats.csr import Csr
 from gnnsparse.registry import Names, Registry
 from gnnsparse.sparse.graph import SparseGraph
@@ -87,15 +88,10 @@ class Sampler:
         for at, (first, last) in enumerate(itertools.pairwise(bounds.tolist())):
             yield wanted[at + 1] - wanted[at], slice(first, last)
 
-    def span_within(self, reach: int | None) -> Span:
-        """Return a function of nodes: the range of those whose ids differ by at most `reach`; None: all."""
-
-        def span(u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-            if reach is None:
-                return torch.zeros_like(u), torch.full_like(u, self.nodes)
-            return (u - reach).clamp(min=0), (u + reach + 1).clamp(max=self.nodes)
-
-        return span
+    def span_within(self, reach: int | None, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the ranges of the nodes whose ids differ by at most `reach`; None: of all."""
+        reach = self.nodes if reach is None else reach
+        return (u - reach).clamp(min=0), (u + reach + 1).clamp(max=self.nodes)
 
     def _community(self, u: torch.Tensor) -> torch.Tensor:
         return torch.searchsorted(self._bounds_there, u, right=True)
@@ -191,10 +187,9 @@ class BlockModel:
             ("inside", 0, 1), ("community", 1, _MAX), ("spread", 0, _MAX), ("tail", 0, _MAX), ("cap", 1, _MAX)
         ):  # fmt: skip
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                bad_type(name, value, f"a number from {least} to {most:g}")
-            if not least <= value <= most or (name == "tail" and value == 0):
-                bad_value(name, f"got {shown(value)}; accepted: a number from {least} to {most:g}")
+            accepted = f"a number from {least} to {most:g}"
+            if not least <= check_number(name, value, accepted) <= most or (name == "tail" and value == 0):
+                bad_value(name, f"got {shown(value)}; accepted: {accepted}")
 
     @property
     def smallest_scale(self) -> float:
@@ -282,10 +277,7 @@ def sample_graph(
 
     Args:
         model: the parameters.
-        scale: factor of the numbers of nodes and of edges, at most 1.
-        seed: seed of the graph.
-        device: the device to generate the graph on.
-        shuffled: whether nodes get random ids, instead of consecutive ones in each community.
+        scale, seed, device, shuffled: see `graph_like`.
 
     Returns:
         The graph on `device`, and the community of each node, int64 [nodes] on the CPU.
@@ -314,7 +306,7 @@ def sample_graph(
     sampler = Sampler(weights, bounds, torch.Generator(device=torch.device(device)).manual_seed(seed))
     inside = round(edges * model.inside)
     parts = [sampler.fill(*part, sampler.own_community) for part in sampler.inside_parts(inside, _CHUNK)]
-    span = sampler.span_within(model.reach)
+    span = partial(sampler.span_within, model.reach)
     parts.append(sampler.fill(edges - inside, slice(0, nodes), span, between=True))
     community = torch.repeat_interleave(torch.arange(bounds.numel() - 1), bounds.diff())
     if shuffled:

@@ -133,14 +133,9 @@ def _draw(generator: random.Random, depth: int, tokens: list[int], max_length: i
 
 
 def _apply(operator: int, values: list[int]) -> int:
-    if operator == 0:
-        return min(values)
-    if operator == 1:
-        return max(values)
-    if operator == 2:
-        ordered, middle = sorted(values), len(values) // 2
-        return ordered[middle] if len(values) % 2 else (ordered[middle - 1] + ordered[middle]) // 2
-    return sum(values) % 10
+    ordered, last = sorted(values), len(values) - 1
+    median = (ordered[last // 2] + ordered[(last + 1) // 2]) // 2
+    return (ordered[0], ordered[-1], median, sum(values) % 10)[operator]
 
 
 _LAYOUT = "folders train and test, or none of both, with a folder of text files for each class"

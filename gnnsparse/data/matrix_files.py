@@ -7,7 +7,6 @@ Market (1.17) ends the process at a file that was cut short.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -47,10 +46,23 @@ def read_mtx(path: Path) -> Coordinates:
     """
     with open_text(path) as (file, size), reading(path):
         layout, field, storage, shape, count = _read_head(file, size)
-        number, lines = _FIELDS[field], read_lines(file, count)
-        read = _elements if layout == "coordinate" else _array
-        row, col, values = read(lines, count, shape, number, storage)
-        if (sign := _SIGNS[storage]) is not None:
+        number, lines, sign = _FIELDS[field], read_lines(file, count), _SIGNS[storage]
+        dtype = [("value", number)] if number else []
+        if layout == "coordinate":
+            columns = None if number else (0, 1)  # some published patterns have weights, which are left out
+            dtype = [("row", "i8"), ("col", "i8"), *dtype]
+            table = parse_rows("elements", lines, dtype, count, columns=columns)
+            row = _indices("row", table["row"], shape[0])
+            col = _indices("column", table["col"], shape[1])
+            values = np.ascontiguousarray(table["value"]) if number else None
+        else:
+            flat = parse_rows("elements", lines, dtype, count)["value"]
+            at = flat.nonzero()[0]
+            # With a sign, columns one after another from the diagonal down: the rows of an upper triangle.
+            ends = np.triu_indices(shape[0], int(storage == "skew-symmetric")) if sign else None
+            col, row = np.divmod(at, max(shape[0], 1)) if ends is None else (ends[0][at], ends[1][at])
+            row, col, values = row.astype(np.int32), col.astype(np.int32), flat[at]
+        if sign is not None:
             beside = row != col
             if sign < 0 and values is not None and values[~beside].any():
                 problem = "one on the diagonal is not 0; accepted: 0 in a skew-symmetric matrix"
@@ -103,40 +115,12 @@ def _sizes(name: str, line: bytes, count: int, names: str) -> list[int]:
     return sizes
 
 
-#: Rows and columns from 0 on, int32, and values; None: all are 1.
-_Elements = tuple[np.ndarray, np.ndarray, np.ndarray | None]
-
-
-def _elements(
-    lines: Iterable[bytes], count: int, shape: tuple[int, int], number: str | None, _: str
-) -> _Elements:
-    dtype = [("row", "i8"), ("col", "i8"), *([("value", number)] if number else [])]
-    columns = None if number else (0, 1)  # some published patterns have weights, which are left out
-    table = parse_rows("elements", lines, dtype, count, columns=columns)
-    row = _indices("row", table["row"], shape[0])
-    col = _indices("column", table["col"], shape[1])
-    return row, col, np.ascontiguousarray(table["value"]) if number else None
-
-
 def _indices(name: str, given: np.ndarray, limit: int) -> np.ndarray:
     wrong = (given < 1) | (given > limit)
     if wrong.any():
         at = int(wrong.argmax())
         raise ValueError(f"elements: the {name} of element {at} is {given[at]}; accepted: 1 to {limit}")
     return (given - 1).astype(np.int32)
-
-
-def _array(
-    lines: Iterable[bytes], count: int, shape: tuple[int, int], number: str | None, storage: str
-) -> _Elements:
-    flat = parse_rows("elements", lines, [("value", number)], count)["value"]
-    rows, at = shape[0], flat.nonzero()[0]
-    if _SIGNS[storage] is None:
-        col, row = np.divmod(at, max(rows, 1))
-    else:
-        # Columns one after another from the diagonal down, which are the rows of an upper triangle.
-        col, row = (ends[at] for ends in np.triu_indices(rows, int(storage == "skew-symmetric")))
-    return row.astype(np.int32), col.astype(np.int32), flat[at]
 
 
 #: Characters of a number below 2^63, with the space after it.

@@ -28,7 +28,7 @@ from gnnsparse.data.custom.readers import read_archive, read_ogb_folder
 from gnnsparse.data.datasets import NodeDataset, check_finite, check_labels, normalize_rows
 from gnnsparse.data.matrix_files import csr_of_archive, csr_of_arrays, dense
 from gnnsparse.data.sources import SOURCES, DatasetUnavailableError, RawNodes, Source, read_source
-from gnnsparse.data.splits import Masks, split_by_class
+from gnnsparse.data.splits import split_by_class
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.formats.csr import check_range
 from gnnsparse.runtime.safe_io import open_text, read_json, read_small, reading
@@ -184,10 +184,6 @@ class _Matrix:
     """A scipy.sparse.csr_matrix of a pickle: its attributes are the arrays."""
 
 
-def _empty_array(*_: Any) -> np.ndarray:
-    return np.empty(0, np.int8)  # whose state follows in the pickle
-
-
 def _number_type(code: str, *_: Any) -> np.dtype[Any]:
     if not isinstance(code, str) or not re.fullmatch("[biuf][1248]", code):
         raise ValueError(f"has elements of type {str(code)[:40]}; accepted: integers and real numbers")
@@ -200,8 +196,11 @@ _NAMES: dict[str, Any] = {
     "_codecs.encode": lambda text, encoding: text.encode("latin1"), "__builtin__.bytes": lambda: b"",
     "collections.defaultdict": collections.defaultdict, "__builtin__.list": list, "builtins.list": list,
     "numpy.ndarray": None, "numpy.dtype": _number_type,
-    "numpy.core.multiarray._reconstruct": _empty_array, "numpy._core.multiarray._reconstruct": _empty_array,
     "scipy.sparse.csr.csr_matrix": _Matrix, "scipy.sparse._csr.csr_matrix": _Matrix,
+    **dict.fromkeys(
+        ("numpy.core.multiarray._reconstruct", "numpy._core.multiarray._reconstruct"),
+        lambda *_: np.empty(0, np.int8),  # whose state follows in the pickle
+    ),
 }  # fmt: skip
 
 
@@ -245,8 +244,11 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
     allx, tx = (_planetoid_features(part[name], name) for name in ("allx", "tx"))
     y, ally, ty = (_planetoid_labels(part[name], name) for name in ("y", "ally", "ty"))
     with reading(part["test.index"]):
-        test = _planetoid_index(part["test.index"], tx.shape[0])
-        first = allx.shape[0]
+        rows, first = tx.shape[0], allx.shape[0]
+        with open_text(part["test.index"]) as (file, _):
+            test = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
+        if (different := np.unique(test).size) != rows:
+            bad_value("test.index", f"holds {different} different nodes; accepted: {rows}, as tx has rows")
         if test.size and test.min() != first:
             accepted = f"{first}, the first that allx lacks"
             bad_value("test.index", f"begins with node {test.min()}; accepted: {accepted}")
@@ -277,23 +279,12 @@ def read_planetoid(folder: Path, files: tuple[str, ...]) -> RawNodes:
     return RawNodes(edges, x, _classes(labels), masks)
 
 
-def _planetoid_index(path: Path, rows: int) -> np.ndarray:
-    with open_text(path) as (file, _):
-        index = parse_rows("test.index", read_lines(file, rows), np.int64, rows).reshape(-1)
-    if (found := np.unique(index).size) != rows:
-        bad_value("test.index", f"holds {found} different nodes; accepted: {rows}, as tx has rows")
-    return index
-
-
 def _planetoid_features(path: Path, name: str) -> np.ndarray:
     found = _unpickled(path)
     with reading(path):
-        shape = getattr(found, "_shape", None)
-        if (
-            not isinstance(found, _Matrix)
-            or not isinstance(shape, tuple)
-            or [*map(type, shape)] != [int, int]
-        ):
+        shape: Any = getattr(found, "_shape", None)
+        has_shape = isinstance(shape, tuple) and [*map(type, shape)] == [int, int]
+        if not isinstance(found, _Matrix) or not has_shape:
             bad_value(name, "is no sparse matrix; accepted: a scipy.sparse.csr_matrix")
         indptr, indices, data = (
             _pickled_array(f"{name}.{part}", getattr(found, part, None))
@@ -318,12 +309,6 @@ def _planetoid_labels(path: Path, name: str) -> np.ndarray:
 _TRAIN_PER_CLASS, _VAL_PER_CLASS = 20, 30
 
 
-def register_published(source: Source) -> None:
-    """Register a published data set."""
-    register_dataset(source.name, task="node", splits=source.splits)(partial(load_published, source.name))
-    SOURCES[source.name] = source
-
-
 def load_published(
     name: str,
     root: str | os.PathLike[str] | None = None,
@@ -343,16 +328,13 @@ def load_published(
     edges = torch.cat([data.edges, data.edges.flip(0)], dim=1) if source.directed else data.edges
     graph = SparseGraph(SparseGraph.from_edge_index(edges, x.shape[0]).csr)  # repeats count once
     classes = data.y.shape[1] if several else int(data.y.max()) + 1
-    return NodeDataset(name, graph, x, data.y, *_split_of(data, split), classes, source.metric)
-
-
-def _split_of(data: RawNodes, split: int) -> Masks:
     if data.masks is None:
-        return split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
-    if split >= (count := data.masks.shape[1]):
+        train, val, test = split_by_class(data.y, split, _TRAIN_PER_CLASS, _VAL_PER_CLASS)
+    elif split >= (count := data.masks.shape[1]):
         raise DatasetUnavailableError(f"split: got {split}; accepted: below {count}, as the files have")
-    train, val, test = data.masks[:, split].clone()
-    return train, val, test
+    else:
+        train, val, test = data.masks[:, split].clone()
+    return NodeDataset(name, graph, x, data.y, train, val, test, classes, source.metric)
 
 
 _PLANETOID = ("x", "tx", "allx", "y", "ty", "ally", "graph", "test.index")
@@ -365,9 +347,10 @@ def _add(
     name: str, downloader: str, title: str, read: Callable[[Path, tuple[str, ...]], RawNodes], *files: str,
     site: str = "https://github.com", **more: Any,
 ) -> None:  # fmt: skip
-    """Register a data set of PyG, whose class has a title as its argument, or "": none."""
-    place = f"{title}/raw" if title else "raw"
-    register_published(Source(name, downloader, (title,) if title else (), read, place, files, site, **more))
+    """Register a data set, whose class in PyG has a title as its argument, or "": none."""
+    more = {"place": f"{title}/raw" if title else "raw", "args": (title,) if title else (), **more}
+    SOURCES[name] = Source(name, downloader, read=read, files=files, site=site, **more)
+    register_dataset(name, task="node", splits=SOURCES[name].splits)(partial(load_published, name))
 
 
 for _name, _title in (("cora", "Cora"), ("citeseer", "CiteSeer"), ("pubmed", "PubMed")):
@@ -390,11 +373,6 @@ for _name, _split, _tables in (
     ("ogbn_arxiv", "time", (*_OGB, "raw/node_year")),
     ("ogbn_products", "sales_ranking", _OGB),
 ):
-    _parts = (f"split/{_split}/{part}" for part in ("train", "valid", "test"))
-    register_published(
-        Source(
-            _name, "ogb", (_name.replace("_", "-"),), read_ogb, _name,
-            tuple(f"{file}.csv.gz" for file in (*_tables, *_parts)), "http://snap.stanford.edu",
-            directed=True,
-        )
-    )  # fmt: skip
+    _tables = (*_tables, *(f"split/{_split}/{part}" for part in ("train", "valid", "test")))
+    _more = {"place": _name, "site": "http://snap.stanford.edu", "directed": True}
+    _add(_name, "ogb", _name.replace("_", "-"), read_ogb, *(f"{file}.csv.gz" for file in _tables), **_more)

@@ -126,10 +126,8 @@ SOURCES: dict[str, Source] = {}
 def import_downloader(source: Source) -> Any:
     """Import the class that downloads the raw files of a data set below a root, its first argument."""
     datasets = import_optional("torch_geometric.datasets", source.name)
-    return _ogb_downloader(source) if source.downloader == "ogb" else getattr(datasets, source.downloader)
-
-
-def _ogb_downloader(source: Source) -> Any:
+    if source.downloader != "ogb":
+        return getattr(datasets, source.downloader)
     with no_update_check():
         ogb = import_optional("ogb.nodeproppred", source.name)
     url = import_optional("ogb.utils.url", source.name)
@@ -224,11 +222,8 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
 
 def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bool) -> Path:
     """Return the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
-    return _downloaded(source, download) if root is None else _locate(source, root)
-
-
-def _locate(source: Source, root: str | os.PathLike[str]) -> Path:
-    """Return the folder in `root` that holds the raw files; raise DatasetUnavailableError if none does."""
+    if root is None:
+        return _downloaded(source, download)
     if not isinstance(root, (str, os.PathLike)):
         bad_type("root", root, "a folder, or None to download")
     base = Path(root).expanduser().absolute()
@@ -273,7 +268,10 @@ def _downloaded(source: Source, download: bool) -> Path:
     with locked(raw):
         if not _missing(source, raw):
             return raw  # another process has downloaded them since
-        with _staged(raw) as staging:
+        staging = raw.with_name(raw.name + ".part")
+        shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed
+        staging.mkdir(parents=True)
+        try:
             try:
                 _probe(source.site)
                 found = _download(source, staging)
@@ -283,6 +281,8 @@ def _downloaded(source: Source, download: bool) -> Path:
                 _raise_unavailable(source, f"came without, or with something else as, {', '.join(wrong)}")
             shutil.rmtree(raw, ignore_errors=True)
             os.replace(found, raw)
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
     return raw
 
 
@@ -329,25 +329,11 @@ def locked(folder: Path) -> Iterator[None]:
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         lock = filelock.FileLock(folder.with_name(folder.name + ".lock"))
-        lock.acquire()
+        held = lock.acquire()
     except (OSError, NotImplementedError) as error:
         raise DatasetUnavailableError(
             f"the data folder {data_folder()} can't be written ({error}): "
             "set GNNSPARSE_DATA_DIR to one that can"
         ) from error
-    try:
+    with held:
         yield
-    finally:
-        lock.release()
-
-
-@contextlib.contextmanager
-def _staged(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder beside `folder`, whose lock is held, to be renamed or else removed."""
-    staging = folder.with_name(folder.name + ".part")
-    shutil.rmtree(staging, ignore_errors=True)  # left behind by a process that was killed
-    staging.mkdir(parents=True)
-    try:
-        yield staging
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)

@@ -21,8 +21,6 @@ from gnnsparse.sparse.graph import SparseGraph
 
 #: The number of folds of the cross-validation.
 _FOLDS = 10
-
-
 #: What files hold: the block-diagonal matrix of G graphs, graph_ptr [G + 1], labels of nodes [N] and classes
 #: [G] from 0 on, attributes [N, F], and the fold [G] in which each graph is tested; None: there are none.
 _Graphs = tuple[
@@ -119,15 +117,12 @@ def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _G
                     return _read_npz(file)
             if (base / title / f"{title}_A.txt").is_file():
                 base = base / title  # the archive, unpacked
-        return _read_text(raw_folder(_source(title), base, download), title)
+        parts = ("A", "graph_indicator", "graph_labels", "node_labels")
+        files, site = tuple(f"{title}_{part}.txt" for part in parts), "https://www.chrsmrrs.com"
+        source = Source(title.lower(), "TUDataset", (title,), None, f"{title}/raw", files, site)
+        return _read_text(raw_folder(source, base, download), title)
     except (ValueError, OSError) as error:
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
-
-
-def _source(title: str) -> Source:
-    files = tuple(f"{title}_{part}.txt" for part in ("A", "graph_indicator", "graph_labels", "node_labels"))
-    site = "https://www.chrsmrrs.com"
-    return Source(title.lower(), "TUDataset", (title,), None, f"{title}/raw", files, site)
 
 
 def _read_npz(file: Path) -> _Graphs:

@@ -7,6 +7,7 @@ the same.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,19 +88,20 @@ class Neighbourhood:
     def make(
         cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
     ) -> Neighbourhood:
-        """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] in the order given."""
-        csr, values, scale, loops, nnz_index = graph.csr, graph.values, None, None, None
-        if normalization == "gcn":
-            csr, values, scale, loops, nnz_index = _without_loops(graph)
-        drawn_by = None if weights is None else _edge_weights(graph, weights)
-        if drawn_by is not None and graph.nnz_index_of_edge is not None:
-            drawn_by = merge_values(drawn_by, graph.nnz_index_of_edge, graph.nnz)
-        if drawn_by is not None and nnz_index is not None:
-            drawn_by = drawn_by[nnz_index]
-        running = None if drawn_by is None or not replace else running_sums(csr, drawn_by)
-        return cls(
-            csr, normalization, values, scale, loops, nnz_index, _first_edges(graph), drawn_by, running
-        )
+        """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] in the order given.
+
+        There are no weights with "gcn".
+        """
+        whole = cls(graph.csr, normalization, graph.values)
+        made = _without_loops(graph) if normalization == "gcn" else whole
+        nonzeros, first, drawn_by = graph.nnz_index_of_edge, None, _edge_weights(graph, weights)
+        if nonzeros is not None:
+            edges = torch.arange(nonzeros.numel(), dtype=torch.int64, device=graph.device)
+            first = torch.full((graph.nnz,), nonzeros.numel(), dtype=torch.int64, device=graph.device)
+            first.scatter_reduce_(0, nonzeros.long(), edges, "amin")
+            drawn_by = None if drawn_by is None else merge_values(drawn_by, nonzeros, graph.nnz)
+        running = None if drawn_by is None or not replace else running_sums(graph.csr, drawn_by)
+        return dataclasses.replace(made, edge_of_nonzero=first, weights=drawn_by, running=running)
 
     @classmethod
     def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
@@ -107,7 +109,7 @@ class Neighbourhood:
 
         The edges of a row are sorted by their sources, and those of a source as they were given.
         """
-        drawn_by = None if weights is None else _edge_weights(graph, weights)
+        drawn_by = _edge_weights(graph, weights)
         nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
         if nonzeros is not None:
             order = torch.argsort(nonzeros, stable=True)
@@ -176,14 +178,12 @@ class Neighbourhood:
         return torch.where(is_loop, self.loops[drawn.nodes.long()], values)
 
 
-def _without_loops(
-    graph: SparseGraph,
-) -> tuple[Csr, torch.Tensor | None, torch.Tensor | None, torch.Tensor, torch.Tensor | None]:
-    """Return csr, values, scale, loops and nnz_index of a Neighbourhood with "gcn"."""
+def _without_loops(graph: SparseGraph) -> Neighbourhood:
+    """Make the neighbourhood with "gcn" of a graph, whose weights are those with self-loops."""
     if graph.values is None and graph.num_rows == graph.num_cols and graph.csr.count_near(0) == 0:
         # Nothing of the size of the edges is made: they may be those of a file that is memory-mapped.
         factors = (graph.csr.degrees + 1).double().rsqrt().float()
-        return graph.csr, None, factors, factors * factors, None
+        return Neighbourhood(graph.csr, "gcn", None, factors, factors * factors)
     weighted = normalize(graph, "gcn")
     whole = weighted.graph
     rows = whole.csr.row_index()
@@ -192,29 +192,22 @@ def _without_loops(
     loops = scale * scale if scale is not None else values[~apart]  # type: ignore[index]
     values = None if values is None else values[apart]
     if whole.nnz - graph.nnz == graph.num_rows:  # it had no self-loops
-        return graph.csr, values, scale, loops, None
+        return Neighbourhood(graph.csr, "gcn", values, scale, loops)
     nodes = torch.arange(graph.num_rows + 1, dtype=torch.int64, device=graph.device)
     csr = Csr(whole.csr.indptr - nodes, whole.csr.indices[apart], graph.num_cols)
     own = (graph.csr.row_index() != graph.csr.indices).nonzero().flatten()
-    return csr, values, scale, loops, own
+    return Neighbourhood(csr, "gcn", values, scale, loops, own)
 
 
-def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor:
-    """Return the weights by which edges are drawn, float32 [edges], numbers of 0 or more, else raise."""
+def _edge_weights(graph: SparseGraph, weights: Any) -> torch.Tensor | None:
+    """Return the weights by which edges are drawn, float32 [edges], numbers of 0 or more, or None."""
+    if weights is None:
+        return None
     given = value_tensor("weights", weights, graph.num_edges, graph.device)
     if given.numel() and float(given.min()) < 0:
         at = int((given < 0).nonzero()[0])
         bad_value("weights", f"element {at} is {float(given[at])}; accepted: numbers of 0 or more")
     return given
-
-
-def _first_edges(graph: SparseGraph) -> torch.Tensor | None:
-    nonzeros = graph.nnz_index_of_edge
-    if nonzeros is None:
-        return None
-    edges = torch.arange(nonzeros.numel(), dtype=torch.int64, device=graph.device)
-    found = torch.full((graph.nnz,), nonzeros.numel(), dtype=torch.int64, device=graph.device)
-    return found.scatter_reduce(0, nonzeros.long(), edges, "amin")
 
 
 def _row_sums(values: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gnnsparse.errors import available_memory, bad_type, bad_value, check_choice, check_tensor, device_of
+from gnnsparse.errors import (
+    available_memory,
+    bad_type,
+    bad_value,
+    check_choice,
+    check_number,
+    check_tensor,
+    device_of,
+)
 from gnnsparse.runtime.device import path
 from gnnsparse.runtime.memo import Streams
 
@@ -225,8 +233,16 @@ class FeatureStore:
         self.shape = (given.shape[0], given.shape[1])
         name = _NAMES[given.dtype] if dtype is None else check_choice("dtype", dtype, tuple(FEATURE_DTYPES))
         self._format = _RowFormat(name, given.shape[1])
-        fraction = _check_cache_share(cache_share)
-        uses = None if uses is None else _check_uses(uses, given.shape[0])
+        accepted, rows = "a number from 0 to 1", given.shape[0]
+        if not 0 <= check_number("cache_share", cache_share, accepted) <= 1:
+            bad_value("cache_share", f"got {cache_share}; accepted: {accepted}")
+        if uses is not None:
+            if not isinstance(uses, torch.Tensor) or uses.dtype.is_complex or uses.dtype == torch.bool:
+                bad_type("uses", uses, f"numbers [{rows}]")
+            if uses.shape != (rows,):
+                got = f"has shape {tuple(uses.shape)}"
+                bad_value("uses", f"{got}; accepted: ({rows},), a number for each row")
+            uses = uses.detach().cpu()
         on_gpu = path().takes(self.device)
         room = Room(path().free_memory(self.device) if on_gpu else None, available_memory().free)
         self._choice = self._choose(placement, given, in_file, room)
@@ -241,7 +257,7 @@ class FeatureStore:
         if self.placement != "host":
             self._rows = self._store(given, in_file)
         if self.placement == "pinned" and uses is not None:
-            self._copy_most_used(uses, cached_rows(given.shape[0], self._format.row_bytes, fraction, room))
+            self._copy_most_used(uses, cached_rows(rows, self._format.row_bytes, cache_share, room))
         if on_gpu:
             path().finish(self.device)  # other streams gather what was copied on this one
             arrays = [t for t in (self._rows, self._copies, self._place) if t is not None]
@@ -375,23 +391,6 @@ class FeatureStore:
             f"FeatureStore({rows} x {features}, {self._format.name}, placement={self.placement}, "
             f"device={self.device})"
         )
-
-
-def _check_cache_share(value: Any) -> float:
-    accepted = "a number from 0 to 1"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        bad_type("cache_share", value, accepted)
-    if not 0 <= value <= 1:
-        bad_value("cache_share", f"got {value}; accepted: {accepted}")
-    return float(value)
-
-
-def _check_uses(uses: Any, rows: int) -> torch.Tensor:
-    if not isinstance(uses, torch.Tensor) or uses.dtype.is_complex or uses.dtype == torch.bool:
-        bad_type("uses", uses, f"numbers [{rows}]")
-    if uses.shape != (rows,):
-        bad_value("uses", f"has shape {tuple(uses.shape)}; accepted: ({rows},), a number for each row")
-    return uses.detach().cpu()
 
 
 def _release(streams: Streams, arrays: list[torch.Tensor], device: torch.device, pinned: bool) -> None:

@@ -195,7 +195,16 @@ class NeighborSampler:
         self.fanouts = check_fanouts("fanouts", fanouts)
         self._method = check_choice("method", method, METHODS)
         self._replace = check_flag("replace", replace)
-        self._check_options(values, weights)
+        if values is not None:
+            check_choice("values", values, NORMALIZATIONS)
+        if (weights is None) == (method == "weighted"):
+            got = "None" if weights is None else "weights"
+            bad_value("weights", f"got {got} with method={method!r}; accepted: with 'weighted'")
+        if replace and method == "labor":
+            bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
+        if values == "gcn" and method == "weighted":
+            problem = "'gcn' with method='weighted', whose draws have no weights that keep its expectation"
+            bad_value("values", f"got {problem}; accepted: None, mean")
         self.precision, self.normalization = Precision.parse(precision), values
         self._seed = check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1", _MOST_SEED)
         self._keep_edge_ids = check_flag("keep_edge_ids", keep_edge_ids)
@@ -216,18 +225,6 @@ class NeighborSampler:
         if path().takes(given.device):
             arrays = self._graph, self._links, self._numbering.place
             weakref.finalize(self, self._streams.keep_until_done, arrays).atexit = False
-
-    def _check_options(self, values: Any, weights: Any) -> None:
-        if values is not None:
-            check_choice("values", values, NORMALIZATIONS)
-        if (weights is None) == (self._method == "weighted"):
-            got = "None" if weights is None else "weights"
-            bad_value("weights", f"got {got} with method={self._method!r}; accepted: with 'weighted'")
-        if self._replace and self._method == "labor":
-            bad_value("replace", "got True with method='labor', which draws an edge once; accepted: False")
-        if values == "gcn" and self._method == "weighted":
-            problem = "'gcn' with method='weighted', whose draws have no weights that keep its expectation"
-            bad_value("values", f"got {problem}; accepted: None, mean")
 
     @cached_property
     def _of_edges(self) -> Neighbourhood:
@@ -306,13 +303,11 @@ class NeighborSampler:
         part.
 
         Args:
-            seeds: int32 or int64 [seeds], different nodes; there may be none.
-            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+            seeds, step: see `sample`.
 
         Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument is out of range, on another device, or a seed is repeated; or the graph is
-                not square, or drawn with self-loops (values="gcn").
+            TypeError, ValueError: as `sample`; or the graph is not square, or drawn with self-loops
+                (values="gcn").
         """
         if not self._graph.is_square or self.normalization == "gcn":
             bad_value("values", "of subgraphs: accepted: None, mean, with a square graph")

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gnnsparse.data import build_graph, graph_info, open_graph
-from gnnsparse.data.large.buckets import Spiller
+from gnnsparse.data.large.build import Spiller
 from tests.large import LEAST, assert_same, expected, random_edges
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -14,7 +14,15 @@ import torch
 
 from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_memory
+from gnnsparse.errors import (
+    bad_type,
+    bad_value,
+    check_choice,
+    check_flag,
+    check_integer,
+    check_memory,
+    check_number,
+)
 from gnnsparse.formats.csr import check_range
 from gnnsparse.sparse.graph import SparseGraph
 
@@ -22,8 +30,12 @@ from gnnsparse.sparse.graph import SparseGraph
 PARTS = ("train", "val", "test")
 #: Words, in small letters, that programs write where a value is missing, and that may be names as well.
 MISSING_WORDS = ("na", "n/a", "nan", "null", "none")
-#: What `label_kind`, `features` and `split` can be; `split` also "given:NUMBER" and "time:COLUMN".
-_LABEL_KINDS = ("auto", "class", "multilabel", "regression")
+#: The metrics of each kind of labels, the usual one first.
+_METRICS = {
+    "class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc"),
+    "regression": REGRESSION_METRICS,
+}  # fmt: skip
+#: What `features` and `split` can be; `split` also "given:NUMBER" and "time:COLUMN".
 _FEATURES = ("file", "degree", "constant", "identity")
 _SPLITS = ("auto", "given", "random", "stratified")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
@@ -106,6 +118,12 @@ class _Labels:
         return self.y >= 0 if self.kind == "class" else ~self.y.isnan().all(dim=1)
 
 
+def sorted_texts(texts: Iterable[str]) -> list[str]:
+    """Sort texts, as numbers if all of them are integers."""
+    found = sorted(texts)
+    return sorted(found, key=int) if all(map(_is_integer, found)) else found
+
+
 def is_number(text: str) -> bool:
     """Return whether a text is a finite number."""
     try:
@@ -149,7 +167,17 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
     """
     y = content.y
     if y is None:
-        return _no_labels(content.nodes, kind, classes)
+        if classes is None:
+            bad_value(
+                "label",
+                "there are no labels; accepted: y, a column of labels (label=COLUMN), or for predictions "
+                "alone classes=, the number or the names of the classes",
+            )
+        count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
+        if kind in ("auto", "class"):
+            return _Labels(torch.full((content.nodes,), -1, device="cpu"), count, "class", names)
+        unknown = torch.full((content.nodes, count), math.nan, dtype=torch.float32, device="cpu")
+        return _Labels(unknown, count, kind, names)
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim == 1 and (content.named or y.dtype.kind not in "biuf") and kind != "regression":
@@ -159,20 +187,6 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
         if kind == "class" or not _are_fractions(set(texts)):
             return _of_names(texts, classes)
     return _of_numbers(_numbers(y), kind, classes, content.label_columns)
-
-
-def _no_labels(nodes: int, kind: str, classes: Classes) -> _Labels:
-    if classes is None:
-        bad_value(
-            "label",
-            "there are no labels; accepted: y, a column of labels (label=COLUMN), or for predictions alone "
-            "classes=, the number or the names of the classes",
-        )
-    count, names = _count_and_names(classes, least=2 if kind in ("auto", "class") else 1)
-    if kind in ("auto", "class"):
-        return _Labels(torch.full((nodes,), -1, device="cpu"), count, "class", names)
-    y = torch.full((nodes, count), math.nan, dtype=torch.float32, device="cpu")
-    return _Labels(y, count, kind, names)
 
 
 def _are_fractions(texts: set[str]) -> bool:
@@ -194,9 +208,7 @@ def _of_names(texts: list[str], classes: Classes) -> _Labels:
     words = set(texts) - {""}
     if isinstance(classes, int) or (classes is not None and _NO_CLASS not in classes):
         words.discard(_NO_CLASS)
-    found = sorted(words)
-    if all(map(_is_integer, found)):
-        found.sort(key=int)
+    found = sorted_texts(words)
     present = sum(text in words for text in texts)
     if classes is None:
         _check_words(words, texts)
@@ -343,16 +355,14 @@ class BuildOptions:
 
     def __post_init__(self) -> None:
         check_choice("features", self.features, _FEATURES)
-        check_choice("label_kind", self.label_kind, _LABEL_KINDS)
+        check_choice("label_kind", self.label_kind, ("auto", *_METRICS))
         object.__setattr__(self, "classes", _classes_of(self.classes))
         if self.metric is not None:
             check_choice("metric", self.metric, METRICS)
         self.split_kind()
         for name in ("train_fraction", "val_fraction"):
             value, accepted = getattr(self, name), "a number between 0 and 1, without both"
-            if isinstance(value, bool) or not isinstance(value, (int, float)):
-                bad_type(name, value, accepted)
-            if not 0 < value < 1:
+            if not 0 < check_number(name, value, accepted) < 1:
                 bad_value(name, f"got {value}; accepted: {accepted}")
         if self.train_fraction + self.val_fraction >= 1:
             got = f"{self.val_fraction} beside train_fraction={self.train_fraction}"
@@ -427,19 +437,16 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
     x = _features(content, graph, options.features)
     if options.normalize_features:
         normalize_rows(x)
-    masks, metric = _split(content, labels, options), _metric(labels.kind, options.metric)
+    masks = _split(content, labels, options)
+    metrics = _METRICS[labels.kind]
+    metric = options.metric or metrics[0]
+    if metric not in metrics:
+        got = f"got {metric!r} for labels of the kind {labels.kind}"
+        bad_value("metric", f"{got}; accepted: {', '.join(metrics)}")
     features = content.feature_names if options.features == "file" else None
     return NodeDataset(
         name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, features
     )
-
-
-def _metric(kind: str, given: str | None) -> str:
-    of_classes = {"class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc")}
-    accepted = of_classes.get(kind, REGRESSION_METRICS)
-    if given is not None and given not in accepted:
-        bad_value("metric", f"got {given!r} for labels of the kind {kind}; accepted: {', '.join(accepted)}")
-    return given or accepted[0]
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
@@ -560,15 +567,11 @@ def _times(content: Content, column: str) -> torch.Tensor:
         try:
             times[at] = float(text or "nan")
         except ValueError:
-            times[at] = _seconds(column, at, text)
+            try:
+                moment = datetime.fromisoformat(text)
+            except ValueError:
+                got = f"column {column!r} has {text[:40]!r} for node {at}"
+                bad_value("split", f"{got}; accepted: numbers, or dates as 2024-12-31")
+            moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+            times[at] = moment.timestamp()
     return torch.from_numpy(times)
-
-
-def _seconds(column: str, node: int, text: str) -> float:
-    """Return a date in the form of ISO 8601 as seconds."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        got = f"column {column!r} has {text[:40]!r} for node {node}"
-        bad_value("split", f"{got}; accepted: numbers, or dates as 2024-12-31")
-    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()

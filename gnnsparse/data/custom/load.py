@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -131,27 +130,19 @@ def load_custom(
         normalize_features, edges, nodes, labels, source, target, weight, id, label, feature_columns,
     )  # fmt: skip
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
-    with _naming_file(place):
+    try:
         content = _READERS[format](place, options)
         dataset = build_dataset(place.name, content, options)
-    for line in content.uses:
-        _log.info(line)
-    return dataset
-
-
-@contextlib.contextmanager
-def _naming_file(path: Path) -> Iterator[None]:
-    """Make errors inside a `with` block begin with the option that they are about, `path` if it is none."""
-    try:
-        yield
     except (ValueError, TypeError) as error:
         text = str(error)
         first = re.match(r"(\w+): ", text)
         if first and first[1] in inspect.signature(load_custom).parameters:
-            raise
-        raise type(error)(
-            f"path: {text}" if text.startswith(str(path)) else f"path: {path}: {text}"
-        ) from error
+            raise  # it begins with the option that it is about
+        text = text if text.startswith(str(place)) else f"{place}: {text}"
+        raise type(error)(f"path: {text}") from error
+    for line in content.uses:
+        _log.info(line)
+    return dataset
 
 
 def _find(path: Any, format: str) -> tuple[Path, str]:

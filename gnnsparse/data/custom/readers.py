@@ -53,7 +53,10 @@ def read_archive(path: Path, _: FileOptions | None = None) -> Content:
     """
     with open_npz(path) as arrays:
         edges, weights, nodes = _edges(arrays)
-        x = _features(arrays)
+        if {"attr_indptr", "attr_indices", "attr_shape"} <= arrays.names:
+            x: np.ndarray | None = dense("attr_shape", csr_of_archive(arrays, "attr_"))
+        else:
+            x = _first(arrays, _FEATURES, "biuf", least=2)
         y = _first(arrays, _LABELS, "biufSU", least=1)
         given = None if nodes is None else np.array(nodes)
         given = arrays.read("num_nodes", "iu", ()) if "num_nodes" in arrays.names else given
@@ -63,7 +66,11 @@ def read_archive(path: Path, _: FileOptions | None = None) -> Content:
             if not name.startswith(("adj_", "attr_")):
                 with contextlib.suppress(ValueError):  # it is no number or text of each node
                     columns[name] = arrays.read(name, "biufSU", (nodes,))
-        masks, ids = _masks(arrays, nodes), _ids(arrays, nodes)
+        masks, ids = _masks(arrays, nodes), None
+        if "ids" in arrays.names:
+            ids = tuple(map(str, arrays.read("ids", "iuSU", (nodes,)).tolist()))
+            if len(set(ids)) != nodes:
+                bad_value("ids", "has an id twice; accepted: a different one for each node")
         named = y is not None and y.dtype.kind == "U"
         return Content(nodes, edges, weights, x, y, masks, columns, ids, named=named)
 
@@ -103,12 +110,6 @@ def _of_matrix(graph: SparseGraph) -> tuple[np.ndarray, np.ndarray | None, int]:
     return edges, None if graph.values is None else graph.values.numpy(), graph.num_rows
 
 
-def _features(arrays: Arrays) -> np.ndarray | None:
-    if {"attr_indptr", "attr_indices", "attr_shape"} <= arrays.names:
-        return dense("attr_shape", csr_of_archive(arrays, "attr_"))
-    return _first(arrays, _FEATURES, "biuf", least=2)
-
-
 def _first(arrays: Arrays, names: tuple[str, ...], kinds: str, least: int) -> np.ndarray | None:
     """Read the first of some arrays that is there, of `least` to two dimensions; None: none is."""
     for name in names:
@@ -137,15 +138,6 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
             if part not in masks and name in arrays.names:
                 masks[part] = mask_of_ids(name, _signed(arrays, name, (None,)), nodes)
     return masks
-
-
-def _ids(arrays: Arrays, nodes: int) -> tuple[str, ...] | None:
-    if "ids" not in arrays.names:
-        return None
-    found = tuple(str(value) for value in arrays.read("ids", "iuSU", (nodes,)).tolist())
-    if len(set(found)) != nodes:
-        bad_value("ids", "has an id twice; accepted: a different one for each node")
-    return found
 
 
 _GRAPH = "a torch_geometric.data.Data, a list with one, or a dict with edge_index"
@@ -379,12 +371,17 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
     for name in features:
         accepted = f"a number at every node, or feature_columns without {name!r}"
         _check_numbers("feature_columns", name, "node", of_nodes, accepted)
+    weights, of_edges, weight = None, dict(graph.edges.items()), options.weight or "weight"
+    has_weights = options.weight is not None or any(of.get(weight) is not None for of in of_edges.values())
+    if of_edges and has_weights:
+        _check_numbers("weight", weight, "edge", of_edges, "a number at every edge, or at none")
+        weights = np.array([of[weight] for of in of_edges.values()], dtype=np.float64)
     table = [[of[name] for name in features] for of in of_nodes.values()]
     columns = {name: texts(name) for name in names}
     return Content(
         len(of_nodes),
         np.array(ends, dtype=np.int64).reshape(-1, 2).T,
-        _graphml_weights(dict(graph.edges.items()), options.weight),
+        weights,
         x=np.array(table, dtype=np.float64) if features and table else None,
         y=None if label is None else columns[str(label)],
         masks={part: columns["split"] == part for part in PARTS if "split" in columns},
@@ -408,15 +405,6 @@ def _check_numbers(option: str, name: str, what: str, attributes: dict[Any, Any]
         problem = "is missing" if value is None else f"is {str(value)[:80]!r}"
         many = "" if len(wrong) == 1 else f", as at {len(wrong)} of {len(attributes)}"
         bad_value(option, f"{name!r} {problem} at {what} {str(key)[:80]!r}{many}; accepted: {accepted}")
-
-
-def _graphml_weights(edges: dict[Any, Any], weight: str | None) -> np.ndarray | None:
-    name = weight or "weight"
-    if weight is None and all(of.get(name) is None for of in edges.values()):
-        return None
-    _check_numbers("weight", name, "edge", edges, "a number at every edge, or at none")
-    values = [of[name] for of in edges.values()]
-    return np.array(values, dtype=np.float64) if values else None
 
 
 #: A file that every folder of OGB has.

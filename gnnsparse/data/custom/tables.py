@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 import re
 import warnings
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,15 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from gnnsparse.data.array_files import read_text
-from gnnsparse.data.custom.build import MISSING_WORDS, PARTS, Content, FileOptions, is_number, text_of
+from gnnsparse.data.custom.build import (
+    MISSING_WORDS,
+    PARTS,
+    Content,
+    FileOptions,
+    is_number,
+    sorted_texts,
+    text_of,
+)
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
@@ -93,13 +102,17 @@ class Table:
         """Return the names of columns that are one of some usual names, in capital or small letters."""
         return [name for name in self.names if name.casefold() in usual]
 
-    def unnamed(self) -> list[str]:
-        """Return the columns to which nobody gave a name."""
-        return [name for name in self.names if _UNNAMED.fullmatch(name)]
+    def row_numbers(self, option: str, used: Collection[str | None]) -> list[str]:
+        """Return the columns that have no name and number the rows, or are empty, but those that are used.
 
-    def row_numbers(self) -> list[str]:
-        """Return the columns without a name in which a library numbers rows, and those that are empty."""
-        return [name for name in self.unnamed() if self.counts_rows(name)]
+        Another column without a name is a ValueError about an option.
+        """
+        unnamed = [name for name in self.names if _UNNAMED.fullmatch(name) and name not in used]
+        for name in unnamed:
+            if not self.counts_rows(name):
+                problem = f"column {self.names.index(name) + 1} has no name, and holds no row numbers"
+                bad_value(option, f"{self.file}: {problem}; accepted: a name for each column")
+        return unnamed
 
     def counts_rows(self, name: str) -> bool:
         """Return whether a column has a different whole number in each row, as an index has, or nothing."""
@@ -199,25 +212,18 @@ def _parquet(name: str, file: BinaryIO) -> Table:
 
 def read_tables(path: Path, options: FileOptions) -> Content:
     """Read a graph of a table of edges and one of nodes in a folder, or of a file of edges; ids are texts."""
-    folder, edges = path, path
-    if path.is_dir():
-        found = _file(folder, "edges", options.edges, required=True)
-        assert found is not None
-        edges = found
-    else:
-        folder = path.parent
-        if options.edges is not None:
-            bad_value(
-                "edges", f"got {options.edges!r}, and path is a file itself; accepted: a folder as path"
-            )
-    nodes = _file(folder, "nodes", options.nodes, required=options.nodes is not None)
+    is_folder = path.is_dir()
+    if not is_folder and options.edges is not None:
+        bad_value("edges", f"got {options.edges!r}, and path is a file itself; accepted: a folder as path")
+    edges = _file(path, "edges", options.edges) if is_folder else path
+    nodes = _file(path if is_folder else path.parent, "nodes", options.nodes)
     of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes), options)
     of_edges = _with_names_of_edges(read_table(edges), options, of_nodes)
     (source, target, weight), line = _edge_columns(of_edges, options)
     ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
     weights = None if weight is None else of_edges.numbers("weight", weight)
     uses, known = [line], of_edges.file
-    content: dict[str, Any] = {"ids": _sorted_ids(list(ends.values()))}
+    content: dict[str, Any] = {"ids": tuple(sorted_texts({*np.concatenate([*ends.values()]).tolist()}))}
     if of_nodes is not None:
         content, id, line = _nodes(of_nodes, options, ends)
         uses, known = [*uses, line], f"{of_nodes.file}, column {id!r}"
@@ -227,13 +233,14 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     )
 
 
-def _file(folder: Path, option: str, name: str | None, required: bool) -> Path | None:
+def _file(folder: Path, option: str, name: str | None) -> Any:
+    """Return the file that an option names, or that has its usual name; None: there are no nodes."""
     for candidate in [name] if name is not None else [option + ending for ending in ENDINGS]:
         if (folder / candidate).is_file():
             if not candidate.endswith(ENDINGS):
                 bad_value(option, f"got {candidate!r}; accepted: a file {', '.join(ENDINGS)}")
             return folder / candidate
-    if required:
+    if name is not None or option == "edges":
         wanted = name or f"{option}.csv, {option}.tsv or {option}.parquet"
         bad_value(option, f"there is no file {wanted} in {folder}; accepted: the name of a file there")
     return None
@@ -248,10 +255,10 @@ def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None
     if all(map(is_number, cells)):
         if cells == [str(number) for number in range(len(cells))]:
             problem = (
-                f"source: {table.file}: the first row, {','.join(cells)}, is read as an edge; if these are "
-                "the numbers of columns, as pandas writes them, set source='0' and target='1'"
+                f"the first row, {','.join(cells)}, is read as an edge; if these are the numbers of columns, "
+                "as pandas writes them, set source='0' and target='1'"
             )
-            warnings.warn(problem, UserWarning, stacklevel=2)
+            _warn("source", table, problem)
         return table.headless()
     ids: set[str] | None = None
     if nodes is not None and (name := _named_id(nodes, options)) is not None and len(cells) == 2:
@@ -308,8 +315,7 @@ def _listed(names: Sequence[str]) -> str:
 def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, str | None], str]:
     """Decide which columns of a table of edges are sources, targets and weights; return a line to log."""
     given = {name for name in (options.source, options.target, options.weight) if name is not None}
-    numbers = [name for name in table.row_numbers() if name not in given]
-    _refuse_unnamed(table, "edges", {*given, *numbers})
+    numbers = table.row_numbers("edges", given)
     unused: list[str] = []
     if table.nameless and not given:
         source, target, *more = _headless_columns(table)
@@ -328,23 +334,13 @@ def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, s
         unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
     if unused:
         hint = "" if weight else "; weight=COLUMN if one of them has the weights of the edges"
-        _warn_unused("weight", table, unused, hint)
+        _warn("weight", table, f"columns that are not used: {_listed(unused)}{hint}")
     uses = {"ends": [source, target], "weights": [weight] if weight else []}
     return (source, target, weight), _line(table, uses, numbers, unused)
 
 
-def _warn_unused(option: str, table: Table, unused: list[str], hint: str) -> None:
-    problem = f"{option}: {table.file}: columns that are not used: {_listed(unused)}{hint}"
-    warnings.warn(problem, UserWarning, stacklevel=2)
-
-
-def _refuse_unnamed(table: Table, option: str, used: Collection[str | None]) -> None:
-    for name in table.unnamed():
-        if name not in used:
-            problem = (
-                f"{table.file}: column {table.names.index(name) + 1} has no name, and holds no row numbers"
-            )
-            bad_value(option, f"{problem}; accepted: a name for each column")
+def _warn(option: str, table: Table, problem: str) -> None:
+    warnings.warn(f"{option}: {table.file}: {problem}", UserWarning, stacklevel=3)
 
 
 def _headless_columns(table: Table) -> tuple[str, ...]:
@@ -393,22 +389,13 @@ def _ends(table: Table, options: FileOptions, left: list[str]) -> tuple[str, str
         found = [free.pop(0) if name is None else name for name in found]
     source, target = found
     if source is None or target is None:
-        accepted = (
-            "two columns of ids at least, source and target"
-            if len(free) < missing
-            else "the names source and target, or source=COLUMN target=COLUMN"
-        )
-        doubt = "" if len(free) < missing else ", of which several may be the ends of edges"
+        rest = "; accepted: two columns of ids at least, source and target"
+        if len(free) > missing:
+            accepted = "the names source and target, or source=COLUMN target=COLUMN"
+            rest = f", of which several may be the ends of edges; accepted: {accepted}"
         columns = f"{table.file} has the columns {', '.join(table.names)[:300]}"
-        bad_value("source" if source is None else "target", f"{columns}{doubt}; accepted: {accepted}")
+        bad_value("source" if source is None else "target", f"{columns}{rest}")
     return source, target
-
-
-def _sorted_ids(ends: list[np.ndarray]) -> tuple[str, ...]:
-    found = sorted(set(np.concatenate(ends).tolist()))
-    if all(text.removeprefix("-").isdecimal() and len(text) < 19 for text in found):
-        found.sort(key=int)
-    return tuple(found)
 
 
 def _numbers(option: str, file: str, ends: np.ndarray, ids: tuple[str, ...], known: str) -> np.ndarray:
@@ -463,16 +450,21 @@ def _nodes(
     column = _id_column(table, options, np.concatenate(list(ends.values())), taken)
     ids = tuple(table.full_texts("id", column).tolist())
     if len(set(ids)) != len(ids):
-        seen: set[str] = set()
-        twice = next(text for text in ids if text in seen or seen.add(text))  # type: ignore[func-returns-value]
+        twice = next(text for text, count in Counter(ids).items() if count > 1)
         bad_value("id", f"{table.file}: {twice[:80]!r} has two rows; accepted: one for each node")
     y = table.values(labels[0]) if labels and not several else None
     if several:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
     chosen, row_numbers, unused = _feature_columns(table, options, labels, {column, *taken})
-    features = _features(table, chosen)
+    accepted = "a number in each row"
+    try:
+        features = [table.numbers("feature_columns", name, accepted=accepted) for name in chosen]
+    except ValueError as error:
+        fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
+        choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
+        raise ValueError(f"{error}, or {choice}") from None
     if options.feature_columns is None:
-        _compare_sizes(table.file, dict(zip(chosen, features, strict=True)))
+        _compare_sizes(table, dict(zip(chosen, features, strict=True)))
     times = [name for name in table.names if name == options.time]
     uses = {"ids": [column], "features": chosen, "labels": labels, "split": split, "times": times}
     content = {
@@ -500,8 +492,7 @@ def _feature_columns(
         if (label := next((name for name in labels if name in chosen), None)) is not None:
             bad_value("feature_columns", f"has {label!r}, the column of labels; accepted: other columns")
         return chosen, [], [name for name in rest if name not in chosen]
-    row_numbers = [name for name in table.row_numbers() if name not in taken]
-    _refuse_unnamed(table, "nodes", {*row_numbers, *taken})
+    row_numbers = table.row_numbers("nodes", taken)
     rest = [name for name in rest if name not in row_numbers]
     doubtful = [name for name in table.called(_NO_FEATURES) if name in rest]
     if doubtful:
@@ -513,20 +504,12 @@ def _feature_columns(
         )
     unused = [_INDEX] if _INDEX in rest and table.counts_rows(_INDEX) else []
     if unused:
-        _warn_unused("feature_columns", table, unused, "; feature_columns=[...] if it is a feature")
+        problem = f"columns that are not used: {_INDEX}; feature_columns=[...] if it is a feature"
+        _warn("feature_columns", table, problem)
     return [name for name in rest if name not in unused], row_numbers, unused
 
 
-def _features(table: Table, chosen: list[str]) -> list[np.ndarray]:
-    try:
-        return [table.numbers("feature_columns", name, accepted="a number in each row") for name in chosen]
-    except ValueError as error:
-        fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
-        choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
-        raise ValueError(f"{error}, or {choice}") from None
-
-
-def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
+def _compare_sizes(table: Table, features: dict[str, np.ndarray]) -> None:
     """Warn of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
     sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in features.items() if column.size}
     for name, size in sizes.items():
@@ -534,10 +517,10 @@ def _compare_sizes(file: str, features: dict[str, np.ndarray]) -> None:
         usual = float(np.median(others)) if others else size
         if size > _OUTSIZED * usual:
             problem = (
-                f"feature_columns: {file}: the values of {name!r} are about {size:.3g}, and those of the "
-                f"others about {usual:.3g}, which a model then hardly sees; scale them, or name the columns"
+                f"the values of {name!r} are about {size:.3g}, and those of the others about {usual:.3g}, "
+                "which a model then hardly sees; scale them, or name the columns"
             )
-            warnings.warn(problem, UserWarning, stacklevel=2)
+            _warn("feature_columns", table, problem)
 
 
 def _split(table: Table, column: str) -> dict[str, np.ndarray]:

@@ -9,6 +9,8 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,6 @@ from gnnsparse.data.generators import (
     community_bounds,
     pareto_weights,
 )
-from gnnsparse.data.large.buckets import Keys, Spiller
 from gnnsparse.data.large.folder import (
     FILES,
     HEADER,
@@ -46,6 +47,8 @@ _ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
 _FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
 
 _END = object()
+#: Bytes of a key, of an offset, and of a column.
+_KEY, _OFFSET, _COLUMN = 8, 8, 4
 
 
 class Edges:
@@ -157,38 +160,168 @@ class CsrWriter:
     def __init__(self, folder: Path, rows: int, cols: int) -> None:
         self._rows, self._cols, self._row = rows, cols, 0
         self._indptr = NpyWriter(folder / FILES[0], np.int64)
-        self._indices = NpyWriter(folder / FILES[1], np.int32)
+        self.indices = NpyWriter(folder / FILES[1], np.int32)
         self._indptr.append(np.zeros(1))
 
     def close(self) -> None:
         """Close both files, complete or not."""
         self._indptr.close()
-        self._indices.close()
-
-    @property
-    def nnz(self) -> int:
-        """How many nonzeros were written."""
-        return self._indices.count
+        self.indices.close()
 
     def append(self, keys: np.ndarray[Any, Any]) -> None:
         """Write nonzeros: row * columns + column, ascending and above those that were written before."""
         if len(keys):
             rows = keys // self._cols
             self._end_rows(rows, int(rows[-1]))
-            self._indices.append(keys - rows * self._cols)
+            self.indices.append(keys - rows * self._cols)
 
     def _end_rows(self, rows: np.ndarray[Any, Any], last: int) -> None:
         """Write where rows below `last` end, `rows` being those of the nonzeros that are written next."""
         while self._row < last:
             end = min(self._row + _OFFSETS, last)
             inside = np.searchsorted(rows, np.arange(self._row, end), "right")
-            self._indptr.append(self.nnz + inside)
+            self._indptr.append(self.indices.count + inside)
             self._row = end
 
     def finish(self) -> dict[str, StoredFile]:
         """Complete both files; return the size and the checksum of each by its name."""
         self._end_rows(np.empty(0, np.int64), self._rows)
-        return dict(zip(FILES, (self._indptr.finish(), self._indices.finish()), strict=True))
+        return dict(zip(FILES, (self._indptr.finish(), self.indices.finish()), strict=True))
+
+
+Keys = np.ndarray[Any, np.dtype[np.int64]]
+
+#: Equal ranges whose keys are counted, to choose the ranges of buckets.
+_CELLS = 1 << 16
+#: Most buckets that keys are distributed to at a time: their files are open, and their numbers have 8 bits.
+_FAN_OUT = 256
+
+
+@dataclass(frozen=True)
+class Bucket:
+    """A file of `count` int64 keys from `low` on and below `high`; there is no file if there are no keys.
+
+    The key of an edge is row * columns + column: sorted keys are a matrix in canonical CSR form. No key is in
+    two buckets, whose ranges ascend and may end within a row, so that a row of any length can be sorted.
+    """
+
+    file: Path
+    low: int
+    high: int
+    count: int
+
+    def parts(self, size: int) -> Iterator[Keys]:
+        """Yield the keys as they are in the file, at most `size` at a time."""
+        if self.count:
+            with open(self.file, "rb") as file:
+                while len(keys := np.fromfile(file, np.int64, size)):
+                    yield keys
+
+
+class Spiller:
+    """Distributes keys to buckets, whose files it makes in a folder, and splits those that are too large."""
+
+    def __init__(self, folder: Path, memory: int) -> None:
+        self._folder, self._files = folder, 0
+        #: Edges that are read at a time, of which each takes up to 96 bytes of keys and sorting.
+        self.part = min(memory // 288, 1 << 20)
+        # A bucket that is sorted takes two thirds, and what is computed of a part of it the rest.
+        self._most = memory * 2 // 3 // _KEY
+
+    def distribute(
+        self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
+    ) -> list[Bucket]:
+        """Distribute keys in [low, high) to ascending ranges, some of which may not fit into memory.
+
+        `parts` returns the keys, a part at a time. With `count_first` it is called twice, and buckets get
+        about as many keys as fit into memory; else they have equal ranges. Ranges begin at multiples of
+        `step` from `low` on where there are enough of these.
+        """
+        cells = min(_CELLS if count_first else _FAN_OUT, -(-(high - low) // step))
+        width = -(-(high - low) // (cells * step)) * step
+        cells = -(-(high - low) // width)
+        used, bucket_of_cell = np.arange(cells), np.arange(cells).astype(np.uint8)
+        if count_first:
+            counts = np.zeros(cells, np.int64)
+            for keys in parts():
+                counts += np.bincount((keys - low) // width, minlength=cells)
+            used, bucket_of_cell = np.flatnonzero(counts), _group(counts, self._most)
+        if not len(used):
+            return []
+        # Ranges begin and end with cells that have keys, so that the range of a bucket that is split shrinks.
+        begins = np.flatnonzero(np.diff(bucket_of_cell[used].astype(np.int16), prepend=-1) != 0)
+        firsts, lasts = used[begins], used[[*(begins[1:] - 1), len(used) - 1]]
+        found = self._write(parts(), low, width, bucket_of_cell, len(firsts))
+        return [
+            Bucket(file, low + width * first, min(low + width * (last + 1), high), count)
+            for (file, count), first, last in zip(found, firsts.tolist(), lasts.tolist(), strict=True)
+        ]
+
+    def _write(
+        self, parts: Iterable[Keys], low: int, width: int, bucket_of_cell: np.ndarray[Any, Any], buckets: int
+    ) -> list[tuple[Path, int]]:
+        paths = [self._folder / f"{self._files + number}.keys" for number in range(buckets)]
+        self._files += buckets
+        totals = np.zeros(buckets, np.int64)
+        with contextlib.ExitStack() as stack:
+            files: dict[int, Any] = {}
+            for keys in parts:
+                bucket = bucket_of_cell[(keys - low) // width]
+                counts = np.bincount(bucket, minlength=buckets)
+                # A stable sort of 8 bits is a counting sort.
+                ordered, end = keys[np.argsort(bucket, kind="stable")], 0
+                for number in np.flatnonzero(counts).tolist():
+                    first, end = end, end + int(counts[number])
+                    with writing(paths[number]):
+                        if number not in files:
+                            files[number] = stack.enter_context(open(paths[number], "xb", buffering=0))
+                        write_all(files[number], bytes_of(ordered[first:end]))
+                totals += counts
+        return list(zip(paths, totals.tolist(), strict=True))
+
+    def sorted(self, buckets: Iterable[Bucket]) -> Iterator[tuple[Keys, int]]:
+        """Yield the distinct keys in ascending order, with how many were read, and remove the files."""
+        pending = list(buckets)[::-1]
+        while pending:
+            bucket = pending.pop()
+            if bucket.count > self._most and bucket.high - bucket.low > 1:
+                pending.extend(self._split(bucket)[::-1])
+                continue
+            if bucket.count > self._most:  # repeats of one edge
+                yield np.array([bucket.low]), bucket.count
+            elif bucket.count:
+                keys = np.fromfile(bucket.file, np.int64, bucket.count)
+                keys.sort()
+                yield from _distinct(keys, self.part)
+                del keys  # before those of the next bucket are read
+            bucket.file.unlink(missing_ok=True)
+
+    def _split(self, bucket: Bucket) -> list[Bucket]:
+        check_space(self._folder, _KEY * bucket.count, "splitting a bucket of edges")
+        found = self.distribute(lambda: bucket.parts(self.part), bucket.low, bucket.high, count_first=True)
+        bucket.file.unlink()
+        return found
+
+
+def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
+    """Yield the distinct ones of ascending keys, and how many were looked at for them, `size` at a time."""
+    before = -1
+    for first in range(0, len(keys), size):
+        part = keys[first : first + size]
+        yield part[np.diff(part, prepend=before) != 0], len(part)
+        before = int(part[-1])
+
+
+def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Return the group of each cell: neighbours with about `most` keys, more if 256 groups are too few."""
+    # Two neighbouring groups have more than `most` keys together, or they would be one.
+    most = max(most, -(-2 * int(counts.sum()) // (_FAN_OUT - 2)))
+    groups, group, held = np.empty(len(counts), np.uint8), 0, 0
+    for cell, count in enumerate(counts.tolist()):
+        if held and held + count > most:
+            group, held = group + 1, 0
+        groups[cell], held = group, held + count
+    return groups
 
 
 #: Is called with what is done, how many edges that was done with, and of how many; None: that is not known.
@@ -197,8 +330,6 @@ Progress = Callable[[str, int, int | None], object]
 LEAST_MEMORY = 1 << 16
 #: What a folder that is being built has in it.
 _LOCK, _BUCKETS, _MADE, _REPLACED = "build.lock", "buckets", "graph", "replaced"
-#: Bytes of a key, of an offset, and of a column.
-_KEY, _OFFSET, _COLUMN = 8, 8, 4
 
 
 def build_graph(
@@ -309,7 +440,7 @@ def _build(
             tell("sort", done, total)
         files = writer.finish()
     date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    header = Header(nodes, writer.nnz, read, symmetric, about, date, files)
+    header = Header(nodes, writer.indices.count, read, symmetric, about, date, files)
     write_header(made, header)
     _sync(made)
     return header
@@ -320,12 +451,10 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
         bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
     if not path.parent.is_dir():
         bad_value("folder", f"there is no folder {path.parent} for {path.name}; accepted: one that exists")
-    if not os.path.lexists(path):
+    names = set(os.listdir(path)) if path.is_dir() and not path.is_symlink() else None
+    if not names and (names is not None or not os.path.lexists(path)):
         return
-    names = sorted(os.listdir(path)) if path.is_dir() and not path.is_symlink() else None
-    if names == []:
-        return
-    if names is None or not set(names) <= {HEADER, *FILES} or HEADER not in names:
+    if names is None or not names <= {HEADER, *FILES} or HEADER not in names:
         bad_value("folder", f"{path} is there and is no folder of a graph; accepted: a new folder")
     if not overwrite:
         bad_value(
@@ -342,13 +471,11 @@ def _building(path: Path, *, overwrite: bool) -> Iterator[Path]:
     part = path.with_name(path.name + ".part")
     lock = _locked(path, part)
     try:
-        _restore(part, path)
-        _clear(part)
+        _clear(part, path)
         _check_target(path, overwrite=overwrite)  # another process may have built it since
         yield part
     finally:
-        _restore(part, path)
-        _clear(part)
+        _clear(part, path)
         # The lock goes last: as soon as it is gone, another process may have the folder.
         with contextlib.suppress(OSError):
             (part / _LOCK).unlink()
@@ -380,15 +507,12 @@ def _locked(path: Path, part: Path) -> Any:
     raise OSError(f"folder: {part} can't be locked, as it is removed again and again")
 
 
-def _clear(part: Path) -> None:
-    for name in (_BUCKETS, _MADE, _REPLACED):
-        shutil.rmtree(part / name, ignore_errors=True)
-
-
-def _restore(part: Path, path: Path) -> None:
-    """Put a graph back that was about to be replaced when its process was interrupted or killed."""
+def _clear(part: Path, path: Path) -> None:
+    """Put a graph back that was about to be replaced when its process was interrupted; remove the others."""
     if (part / _REPLACED).exists() and not os.path.lexists(path):
         os.rename(part / _REPLACED, path)
+    for name in (_BUCKETS, _MADE, _REPLACED):
+        shutil.rmtree(part / name, ignore_errors=True)
 
 
 def _sync(folder: Path) -> None:
@@ -442,13 +566,12 @@ class EdgeStream:
         for number, (count, nodes) in enumerate(sampler.inside_parts(inside, _GENERATED_PART)):
             sampler.generator = self._generator("inside", number)
             yield self._ends(sampler.fill(count, nodes, sampler.own_community))
-        span = sampler.span_within(model.reach)
+        span = partial(sampler.span_within, model.reach)
         for number, (count, nodes) in enumerate(sampler.even_parts(self.num_edges - inside, _GENERATED_PART)):
             sampler.generator = self._generator("outside", number)
             yield self._ends(sampler.fill(count, nodes, span, between=True))
 
     def _generator(self, kind: str, number: int) -> torch.Generator:
-        """Return the random numbers of a part, which depend on the seed and on the part alone."""
         mixed = fingerprint([], "edges", self.seed, kind, number)
         return torch.Generator().manual_seed(int(mixed[:15], 16))
 

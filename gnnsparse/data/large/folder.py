@@ -211,7 +211,7 @@ def graph_info(folder: str | os.PathLike[str]) -> StoredGraph:
     """
     path = folder_of(folder)
     header = _read_header(path)
-    _map_arrays(path, header)
+    map_arrays(path, header)
     return StoredGraph(**vars(header), folder=path)
 
 
@@ -236,7 +236,7 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
     """
     path = folder_of(folder)
     header = _read_header(path)
-    indptr, indices = _map_arrays(path, header)
+    indptr, indices = map_arrays(path, header)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*not writable", UserWarning)  # nothing writes to them
         csr = Csr(torch.from_numpy(indptr), torch.from_numpy(indices), header.num_nodes)
@@ -250,12 +250,8 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
     return graph
 
 
-def map_offsets(graph: StoredGraph) -> np.ndarray[Any, Any]:
-    """Map the offsets of a graph, int64 [nodes + 1]. They were not checked."""
-    return _map_arrays(graph.folder, graph)[0]
-
-
-def _map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Map the offsets, int64 [nodes + 1], and the columns, int32 [nnz], of which nothing is checked."""
     arrays, counts = [], (header.num_nodes + 1, header.nnz)
     for name, dtype, count in zip(FILES, (np.int64, np.int32), counts, strict=True):
         path, expected = folder / name, header.files[name].nbytes
