@@ -144,7 +144,11 @@ def distribute(
     kind = check_choice("values", values, NORMALIZATIONS) if is_name else None
     weight = check_number("self_loop_weight", self_loop_weight)
     recipe = ShardRecipe(kind, weight, dist.get_world_size(group), parts)
-    rank, device = dist.get_rank(group), _device(device, backend)
+    rank = dist.get_rank(group)
+    default = "cuda" if backend == "nccl" else "cpu"
+    device = device_of("device", default if device is None else device)
+    if device.type == "cpu" and backend == "nccl":
+        bad_value("device", "got 'cpu' with the backend nccl; accepted: cuda, or a group with gloo")
     rates = known_rates("nccl" if backend == "nccl" else "gloo") if rates is None else rates
     with outside():
         made = read_source(graph, num_nodes, None, None if is_name else values).build()
@@ -164,16 +168,12 @@ def distribute(
             if _differ(fingerprint([], to_plain(replace(shard.facts, rank=0))), device, group):
                 # One shard was stored when parts="auto" chose another division than it chooses now, perhaps
                 # before pymetis was installed, and those of other ranks have been deleted since.
-                bad_value(
-                    "cache", "has shards of several divisions; accepted: another folder, or an empty one"
-                )
+                accepted = "another folder, or an empty one"
+                bad_value("cache", f"has shards of several divisions; accepted: {accepted}")
             choice = choose(shard.facts, ways=WAYS if way == "auto" else (way,))
             if choice.way != "features":
-                choice = replace(
-                    choice,
-                    chunks=choice.chunks if chunks is None else chunks,
-                    split=choice.split if split is None else split,
-                )
+                given: dict[str, Any] = {"chunks": chunks, "split": split}
+                choice = replace(choice, **{name: one for name, one in given.items() if one is not None})
                 rows = RowOperations(shard, choice, precision, format, device, group)
                 return DistributedOperand(
                     shard.facts, shard.nodes, rows, precision, device, choice, cache_hit=hit
@@ -195,15 +195,6 @@ def distribute(
             facts, partition.owned(rank), FeatureOperations(whole, partition.sizes, rank, group), precision,
             device, choice or choose(facts, ways=("features",)), cache_hit=whole.cache_hit,
         )  # fmt: skip
-
-
-def _device(device: Any, backend: str) -> torch.device:
-    if device is None:
-        device = "cuda" if backend == "nccl" else "cpu"
-    found = device_of("device", device)
-    if found.type == "cpu" and backend == "nccl":
-        bad_value("device", "got 'cpu' with the backend nccl; accepted: cuda, or a group with gloo")
-    return found
 
 
 def _differ(content: str, device: torch.device, group: dist.ProcessGroup | None) -> bool:

@@ -12,7 +12,7 @@ import importlib.resources
 import itertools
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -118,15 +118,7 @@ def random_facts(nodes: int, nonzeros: int, gpus: int) -> ShardFacts:
     others = nodes * (1 - 1 / gpus)
     halo = round(others * -math.expm1(-outside / others)) if others else 0
     counts = (round(own),) * gpus, (round(outside),) * gpus, (halo,) * gpus
-    return _facts(starts, *counts, nonzeros)
-
-
-def _facts(
-    starts: tuple[int, ...], nnz: Iterable[int], outside: Iterable[int], halo: Iterable[int], edges: int,
-    method: str = "contiguous",
-) -> ShardFacts:  # fmt: skip
-    counts = tuple(nnz), tuple(outside), tuple(halo)
-    return ShardFacts(0, starts, *counts, edges, method, "gcn", 1.0, True, False)
+    return ShardFacts(0, starts, *counts, nonzeros, "contiguous")
 
 
 def _rates(load: Workload, width: int, gpus: int, gpu: GpuRecord, machines: Machines) -> Rates:
@@ -247,7 +239,7 @@ class StreamedCounts:
             outside.append(elsewhere)
             halo.append(int(np.count_nonzero(touched)))
             touched[:] = False
-        return _facts(starts, nnz, outside, halo, self.nonzeros)
+        return ShardFacts(0, starts, tuple(nnz), tuple(outside), tuple(halo), self.nonzeros, "contiguous")
 
     def gathers(self, height: int) -> tuple[int, int, int]:
         """Estimate how many rows of features a product reads: the distinct columns of panels of a height.
@@ -333,14 +325,18 @@ _PANEL = 32
 def counted_facts(csr: Csr, partition: Partition) -> ShardFacts:
     """Count what a division of a graph makes travel, without making the shards."""
     nnz, outside, halo = zip(*cut_sizes(csr, partition), strict=True)
-    return _facts(partition.starts, nnz, outside, halo, csr.nnz, partition.method)
+    return ShardFacts(0, partition.starts, nnz, outside, halo, csr.nnz, partition.method)
 
 
 class _Subject(NamedTuple):
-    """What is estimated: the model and its graph, counts of a division among GPUs, and a remark on these."""
+    """The graph of an estimate, counts of its division among GPUs, and a remark on these."""
 
-    load: Workload
+    nodes: int
+    nonzeros: int
+    gathers: int
     facts: Callable[[int], ShardFacts]
+    features: int = 128
+    classes: int = 64
     remark: str = ""
 
 
@@ -349,8 +345,11 @@ def _of_dataset(options: argparse.Namespace) -> _Subject:
     csr = normalize(dataset.graph.to(torch.device("cpu")), "gcn").graph.csr
     order = community_order(csr)
     gathers = int(csr.count_columns(_PANEL, order.int()).sum())
-    load = _load(options, csr.rows, csr.nnz, gathers, dataset.num_features, dataset.num_classes)
-    return _Subject(load, lambda gpus: counted_facts(csr, ranges_along(csr, order, gpus, "community")))
+
+    def facts(gpus: int) -> ShardFacts:
+        return counted_facts(csr, ranges_along(csr, order, gpus, "community"))
+
+    return _Subject(csr.rows, csr.nnz, gathers, facts, dataset.num_features, dataset.num_classes)
 
 
 def _of_graph(options: argparse.Namespace) -> _Subject:
@@ -359,24 +358,12 @@ def _of_graph(options: argparse.Namespace) -> _Subject:
     remark = "nodes are divided in their own order; nonzeros and halos are counted"
     if looked < panels:
         remark += f", rows that products read are estimated from {looked} of {panels} panels"
-    return _Subject(_load(options, csr.rows, counts.nonzeros, gathers), counts.facts, remark)
+    return _Subject(csr.rows, counts.nonzeros, gathers, counts.facts, remark=remark)
 
 
 def _of_counts(options: argparse.Namespace) -> _Subject:
     nodes, nonzeros = options.nodes, options.edges + options.nodes
-    load = _load(options, nodes, nonzeros, nonzeros)
-    return _Subject(load, lambda gpus: random_facts(nodes, nonzeros, gpus))
-
-
-def _load(
-    options: argparse.Namespace, nodes: int, nonzeros: int, gathers: int, features: int = 128,
-    classes: int = 64,
-) -> Workload:  # fmt: skip
-    """Return the workload of the options; `features` and `classes` are those that are not given."""
-    return Workload(
-        nodes, nonzeros, gathers, options.features or features, options.hidden, options.classes or classes,
-        options.layers, Precision.parse(options.precision),
-    )  # fmt: skip
+    return _Subject(nodes, nonzeros, nonzeros, functools.partial(random_facts, nodes, nonzeros))
 
 
 def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimate]]) -> Table:
@@ -412,12 +399,15 @@ def run(options: argparse.Namespace) -> int:
     read = (
         _of_dataset if options.dataset is not None else _of_graph if options.graph is not None else _of_counts
     )
-    subject, found = read(options), []
-    for gpus in sorted(set(options.gpus)):
-        facts = subject.facts(gpus)
-        found.append((facts, estimate(subject.load, facts, gpu, machines)))
+    subject = read(options)
+    load = Workload(
+        *subject[:3], options.features or subject.features, options.hidden,
+        options.classes or subject.classes, options.layers, Precision.parse(options.precision),
+    )  # fmt: skip
+    divided = [subject.facts(gpus) for gpus in sorted(set(options.gpus))]
+    found = [(facts, estimate(load, facts, gpu, machines)) for facts in divided]
     console = Console()
-    console.print(_table(subject.load, gpu, found))
+    console.print(_table(load, gpu, found))
     if subject.remark:
         console.print(subject.remark, soft_wrap=True, highlight=False, markup=False)
     console.print(

@@ -7,6 +7,7 @@ waited for. All ranks must begin their transfers in one order.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -97,6 +98,8 @@ def _bytes_of(x: torch.Tensor, width: int) -> torch.Tensor:
 class HaloExchange:
     """Each rank sends every other rank the rows that this one touches, and no others."""
 
+    has_own = False
+
     def __init__(self, shard: Shard, device: torch.device, group: dist.ProcessGroup | None) -> None:
         self._group, self._send = group, shard.send_counts
         self._receive = shard.receive_counts
@@ -135,6 +138,8 @@ class GatherExchange:
     The layout has `most_rows` columns for each rank, of which the last ones may be unused. Its methods are
     those of HaloExchange.
     """
+
+    has_own = True
 
     def __init__(self, facts: ShardFacts, group: dist.ProcessGroup | None) -> None:
         self._facts, self._group = facts, group
@@ -224,58 +229,42 @@ def sum_over_ranks(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Te
     if ranks == 1:
         return x.detach().clone()
     if ranks == 2 or x.numel() < _SHARED_SUM:
-        return _in_order(gather_ranks(x, group))
+        return functools.reduce(torch.add, gather_ranks(x, group))
     # Each rank adds up its part for all: what travels does not grow with the number of ranks.
     part = -(-x.numel() // ranks)
     padded = torch.nn.functional.pad(x.detach().reshape(-1), (0, ranks * part - x.numel()))
     mine = exchange_rows(padded.reshape(ranks, part), [1] * ranks, [1] * ranks, group).wait()
-    return gather_ranks(_in_order(mine), group).reshape(-1)[: x.numel()].reshape(x.shape)
+    total = functools.reduce(torch.add, mine)
+    return gather_ranks(total, group).reshape(-1)[: x.numel()].reshape(x.shape)
 
 
-def _in_order(parts: torch.Tensor) -> torch.Tensor:
-    """Add up [ranks, ...], rank after rank."""
-    total = parts[0].clone()
-    for part in parts[1:]:
-        total += part
-    return total
+class Extend(torch.autograd.Function):
+    """The features of own nodes with those of other ranks' nodes behind them, [rows + columns, ...].
 
+    Where an exchange `has_own` columns for the own nodes, they are [columns, ...]. Features travel in the
+    dtype `wire`, gradients in that of x, and owners add them up in the order of ranks, in float32.
+    """
 
-class _Extend(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, exchange: Any, has_own: bool, wire: Any) -> torch.Tensor:
-        ctx.exchange, ctx.rows, ctx.has_own = exchange, x.shape[0], has_own
-        received = exchange.start(x if wire is None else x.to(wire)).wait().to(x.dtype)
-        return received if has_own else torch.cat([x, received])
+    def forward(ctx: Any, x: torch.Tensor, exchange: Any, wire: torch.dtype | None) -> torch.Tensor:
+        """Fetch the features of other ranks' nodes."""
+        ctx.exchange, ctx.rows = exchange, x.shape[0]
+        received: torch.Tensor = exchange.start(x if wire is None else x.to(wire)).wait().to(x.dtype)
+        return received if exchange.has_own else torch.cat([x, received])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: torch.Tensor) -> Any:
-        of_others = grad if ctx.has_own else grad[ctx.rows :]
+        """Send gradients to the owners of the features; there are no second derivatives."""
+        of_others = grad if ctx.exchange.has_own else grad[ctx.rows :]
         pending = ctx.exchange.start_back(of_others.contiguous())
         dtype = torch.float32 if grad.dtype in (torch.float16, torch.bfloat16) else grad.dtype
-        if ctx.has_own:
+        if ctx.exchange.has_own:
             total = torch.zeros((ctx.rows, *grad.shape[1:]), dtype=dtype, device=grad.device)
         else:
             total = grad[: ctx.rows].to(dtype, copy=True)
         ctx.exchange.add_back(total, pending.wait())
-        return total.to(grad.dtype), None, None, None
-
-
-def extend(
-    x: torch.Tensor,
-    exchange: HaloExchange | GatherExchange,
-    *,
-    has_own: bool,
-    wire: torch.dtype | None = None,
-) -> torch.Tensor:
-    """Add the features of other ranks' nodes to those of the own, [rows + columns, ...]. Differentiable once.
-
-    With `has_own` the layout of the exchange has columns for the own nodes: [columns, ...]. Features travel
-    in the dtype `wire`. Gradients travel in that of x, and owners add them up in the order of ranks, in
-    float32.
-    """
-    found: torch.Tensor = _Extend.apply(x, exchange, has_own, wire)
-    return found
+        return total.to(grad.dtype), None, None
 
 
 class _Sum(torch.autograd.Function):

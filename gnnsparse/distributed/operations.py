@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch.autograd.function import once_differentiable
 
 from gnnsparse.distributed.cost import Choice, slices_of
-from gnnsparse.distributed.exchange import FeatureExchange, GatherExchange, HaloExchange, extend
+from gnnsparse.distributed.exchange import Extend, FeatureExchange, GatherExchange, HaloExchange
 from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
@@ -63,7 +63,7 @@ def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
 
 def _columns_of(shard: Shard, taken: torch.Tensor, columns: slice) -> tuple[Csr, torch.Tensor | None]:
     """Return a range of the columns of a shard, which the nonzeros `taken` have, and their values."""
-    before = torch.nn.functional.pad(taken.cumsum(0), (1, 0))
+    before = F.pad(taken.cumsum(0), (1, 0))
     first, last, _ = columns.indices(shard.csr.cols)
     csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, last - first)
     return csr, None if shard.values is None else shard.values[taken]
@@ -83,10 +83,8 @@ class RowProduct:
     ) -> None:  # fmt: skip
         self._shard, self._choice, self._device = shard, choice, device
         self._precision, self._format = precision, format
-        self.gathered = choice.way == "gather"
-        self.exchange = (
-            GatherExchange(shard.facts, group) if self.gathered else HaloExchange(shard, device, group)
-        )
+        gathers = choice.way == "gather"
+        self.exchange = GatherExchange(shard.facts, group) if gathers else HaloExchange(shard, device, group)
         self._made: dict[str, SparseOperand] = {}
         # Features travel as the products round them anyway; None: as they are.
         self.wire = precision.storage if precision.storage.itemsize < 4 else None
@@ -102,7 +100,7 @@ class RowProduct:
             columns = slice(0, rows) if which == "own" else slice(rows, None)
             csr, values = _columns_of(shard, indices < rows if which == "own" else indices >= rows, columns)
             scale = None if scale is None else scale[columns]
-        if self.gathered and which != "own":
+        if self.exchange.has_own and which != "own":
             place = _gathered_columns(shard)[0 if which == "whole" else rows :]
             count = shard.facts.ranks * shard.facts.most_rows
             index = place[csr.indices.long()].int()
@@ -145,7 +143,7 @@ class RowProduct:
 def _in_vectors(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Pad features, so that rows of `dtype` are whole vectors: kernels would copy all of X otherwise."""
     rest = -x.shape[1] % (VECTOR_BYTES // dtype.itemsize)
-    return torch.nn.functional.pad(x, (0, rest)) if rest and x.is_cuda else x
+    return F.pad(x, (0, rest)) if rest and x.is_cuda else x
 
 
 def _refuse_plan(plan: Any) -> None:
@@ -186,8 +184,8 @@ class RowOperations:
 
     def extended(self, x: torch.Tensor) -> torch.Tensor:
         """Return the features of the columns of `whole`, of those of the own nodes [rows, ...]."""
-        of = self._product
-        return extend(x, of.exchange, has_own=of.gathered, wire=of.wire)
+        found: torch.Tensor = Extend.apply(x, self._product.exchange, self._product.wire)
+        return found
 
     def _extended_along(self, a: SparseOperand, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
         """Extend keys and values in one exchange along their dimension of nodes, after checking it."""
@@ -218,8 +216,7 @@ class RowOperations:
         """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         _refuse_plan(plan)
         if values is not None or reduce != "sum" or impl == "reference":
-            extended = self.extended(x)
-            return spmm(self.whole, extended, values, reduce=reduce, impl=impl)
+            return spmm(self.whole, self.extended(x), values, reduce=reduce, impl=impl)
         y: torch.Tensor = _Product.apply(x.flatten(1), self._product, self._transposed)
         return y.unflatten(1, x.shape[1:]) if x.dim() == 3 else y
 
@@ -250,15 +247,12 @@ class RowOperations:
         edge_terms = ("bias", "edge_features", "gate")
         has_terms = options["return_weights"] or any(options[name] is not None for name in edge_terms)
         if has_terms and options["edge_order"] == "coo":
-            bad_value(
-                "edge_order",
-                "got 'coo', but a rank has a part of the edges; accepted: 'operand', its own order",
-            )
+            accepted = "'operand', its own order"
+            bad_value("edge_order", f"got 'coo', but a rank has a part of the edges; accepted: {accepted}")
         k, v = self._extended_along(a, 0, k, v)
-        mask = options["key_padding_mask"]
-        if mask is not None:
-            shape = (a.shape[1],)
-            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=a.device, shape=shape)
+        if (mask := options["key_padding_mask"]) is not None:
+            rows = a.shape[1]
+            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=a.device, shape=(rows,))
             options["key_padding_mask"] = self.extended(mask.float()).bool()
         return graph_attention(self.whole, q, k, v, **options)
 

@@ -45,10 +45,10 @@ class ShardFacts:
     halo: tuple[int, ...]
     edges: int
     method: str
-    normalization: str | None
-    added_loops: float | None
-    has_self_loops: bool
-    merged: bool
+    normalization: str | None = None
+    added_loops: float | None = None
+    has_self_loops: bool = False
+    merged: bool = False
 
     @property
     def ranks(self) -> int:
@@ -208,26 +208,19 @@ class ShardRecipe:
 
 
 def _pack(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    arrays, metadata = _pack_one(shard)
+    csr, facts = {"indptr": shard.csr.indptr, "indices": shard.csr.indices}, shard.facts
+    found = {name: csr.get(name, getattr(shard, name, None)) for name in (*_ARRAYS, *_OPTIONAL)}
+    arrays = {name: array.contiguous() for name, array in found.items() if array is not None}
+    metadata: dict[str, Any] = {"shard": to_plain(facts), "sent": list(shard.send_counts)}
     if shard.transposed is not None:
-        others, metadata["transposed"] = _pack_one(shard.transposed)
+        others, metadata["transposed"] = _pack(shard.transposed)
         arrays |= {_TRANSPOSED + name: array for name, array in others.items() if name != "nodes"}
-    facts = shard.facts
     metadata |= {
         "rows": facts.rows, "cols": shard.csr.cols, "edges": shard.csr.nnz,
         "reorder": {"method": facts.method},
         "kind": f"rank {facts.rank} of {facts.ranks}, {facts.method}",
     }  # fmt: skip
     return arrays, metadata
-
-
-def _pack_one(shard: Shard) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-    """Return arrays and facts of a shard without its transpose."""
-    own = (shard.csr.indptr, shard.csr.indices, shard.halo, shard.send_rows, shard.nodes)
-    arrays = dict(zip(_ARRAYS, own, strict=True))
-    arrays |= {name: found for name in _OPTIONAL if (found := getattr(shard, name)) is not None}
-    metadata = {"shard": to_plain(shard.facts), "sent": list(shard.send_counts)}
-    return {name: array.contiguous() for name, array in arrays.items()}, metadata
 
 
 def unpack_shard(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> Shard:

@@ -127,11 +127,9 @@ class SharedBatchNorm(torch.nn.BatchNorm1d):
         tensor on the device of x, float32 [1].
         """
         own = x.shape[0]
-        if padding is not None:
-            return sum_over_ranks(padding.count.reshape(1).to(torch.int64), self.group).to(x.dtype)
-        if self.nodes_vary:
-            count = torch.full((1,), own, dtype=torch.int64, device=x.device)
-            return sum_over_ranks(count, self.group).to(x.dtype)
+        if padding is not None or self.nodes_vary:
+            count = torch.full((1,), own, device=x.device) if padding is None else padding.count.reshape(1)
+            return sum_over_ranks(count.to(torch.int64), self.group).to(x.dtype)
         if self._counted is None or self._counted[0] != own:
             count = torch.tensor([own], dtype=torch.int64, device=x.device)
             self._counted = own, int(sum_over_ranks(count, self.group))
@@ -179,14 +177,13 @@ def share_batch_norm(model: torch.nn.Module, group: Any = None, *, nodes_vary: b
     """
     found = 0
     for name, module in model.named_modules():
-        if type(module) is torch.nn.BatchNorm1d:
+        kind: Any = type(module)
+        if kind is torch.nn.BatchNorm1d:
             module.__class__ = SharedBatchNorm
             shared: Any = module
             shared.group, shared.nodes_vary = group, nodes_vary
             found += 1
-        elif isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and not isinstance(
-            module, SharedBatchNorm
-        ):
-            kind = type(module).__name__
-            bad_value("model", f"{name} is a {kind}; accepted on several ranks: BatchNorm1d, LayerNorm")
+        elif issubclass(kind, torch.nn.modules.batchnorm._BatchNorm) and kind is not SharedBatchNorm:
+            kinds = "BatchNorm1d, LayerNorm"
+            bad_value("model", f"{name} is a {kind.__name__}; accepted on several ranks: {kinds}")
     return found

@@ -130,18 +130,13 @@ class _Caller:
         """Return the features and the graph of data, on the device, as the model takes them."""
         from gnnsparse.data import NodeDataset
 
-        if self.fixed is not None and data is self.fixed[0]:
-            x, graph = data.x, self.fixed[1]
-        elif is_pyg_data(data):
-            if not isinstance(data.x, torch.Tensor):
-                bad_value("data.x", "is missing; accepted: features of the nodes")
-            x, graph = data.x, self.graph(data)
-        elif isinstance(data, NodeDataset):
-            x, graph = data.x, self.graph(data)
-        else:
+        if not is_pyg_data(data) and not isinstance(data, NodeDataset):
             bad_type("data", data, "a torch_geometric.data.Data or a gnnsparse.data.NodeDataset")
+        if not isinstance(data.x, torch.Tensor):
+            bad_value("data.x", "is missing; accepted: features of the nodes")
+        of, graph = (None, None) if self.fixed is None else self.fixed
         storage = self.precision.storage if self.device.type == "cuda" else torch.float32
-        return x.to(self.device, storage), graph
+        return data.x.to(self.device, storage), graph if data is of else self.graph(data)
 
     def graph(self, data: Any) -> Any:
         if self.kind == "none":

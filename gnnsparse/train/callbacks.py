@@ -11,7 +11,6 @@ import contextlib
 import csv
 import itertools
 import math
-import operator
 import os
 import statistics
 import time
@@ -151,9 +150,8 @@ class History(Callback):
             found += [(step, {name: next(values) for name in row}) for step, row in self._rows]
         for step, row in found:
             self.latest.update(row)
-            # The epoch that the step belongs to, counted from 1.
-            named = {"epoch": -(-step // self._steps), **row}
-            _log(trainer, operator.methodcaller("log_metrics", named, step=step))
+            # With the epoch that the step belongs to, counted from 1.
+            _log(trainer, "log_metrics", {"epoch": -(-step // self._steps), **row}, step=step)
             if self._curves is not None:
                 self._curves.append((step, row))
             if not math.isfinite(loss := row["train/loss"]):
@@ -163,15 +161,15 @@ class History(Callback):
                     "optimizer.lr or precision=fp32"
                 )
         if found:
-            _log(trainer, operator.methodcaller("save"))
+            _log(trainer, "save")
         self._chunks, self._rows = [], []
 
 
-def _log(trainer: pl.Trainer, write: Callable[[Any], None]) -> None:
-    """Write to all loggers. One that can't be written to is dropped, after a RunFolderWarning."""
+def _log(trainer: pl.Trainer, method: str, *args: Any, **options: Any) -> None:
+    """Call a method of all loggers. One that can't write is dropped, after a RunFolderWarning."""
     for logger in trainer.loggers:
         try:
-            write(logger)
+            getattr(logger, method)(*args, **options)
         except OSError as error:
             trainer.loggers = [other for other in trainer.loggers if other is not logger]
             problem = f"the log in {logger.log_dir} can't be written ({error.strerror or error})"
@@ -455,10 +453,8 @@ class StepProfiler(Callback):
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: Any, batch: Any, batch_idx: int) -> None:
         """Begin to record once the first steps are over."""
-        if self._first is not None or self._done:
-            return
-        step = trainer.global_step
-        if step - self._begin >= _BEFORE or trainer.max_steps - step <= self._steps:
+        step, idle = trainer.global_step, self._first is None and not self._done
+        if idle and (step - self._begin >= _BEFORE or trainer.max_steps - step <= self._steps):
             self._first = step
             self._recorder.start()
 
@@ -559,16 +555,14 @@ class ProgressReport(Callback):
             within = "" if steps == 1 else f", step {done} of {end}"
             seconds = round((now - self._began) / (done - self._first) * (end - done))
             left = f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
-            self._say(f"epoch {-(-done // steps)} of {end // steps}{within}: {values}; {left}")
-
-    def _say(self, line: str) -> None:
-        assert self._console is not None
-        try:
-            self._console.file.write(f"{line}\n")
-            self._console.file.flush()
-        except OSError:  # the reader of a pipe has gone, or a disk is full
-            self._quiet = True
-            without_pipe()
+            assert self._console is not None
+            try:
+                epoch = f"epoch {-(-done // steps)} of {end // steps}"
+                self._console.file.write(f"{epoch}{within}: {values}; {left}\n")
+                self._console.file.flush()
+            except OSError:  # the reader of a pipe has gone, or a disk is full
+                self._quiet = True
+                without_pipe()
 
     def on_train_end(self, trainer: pl.Trainer, module: Any) -> None:
         """Remove the bar."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -89,12 +90,8 @@ def _sum(content: Any) -> str:
 def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
     """Return the weights in a best.ckpt or last.ckpt, and its unchecked recipe; raise CheckpointError."""
     # Reading makes tensors and plain values only: code in a file is not executed.
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch.load raises errors of many types
-        raise _no_model(path, f"torch can't read it, {type(error).__name__}") from error
-    try:
-        _typed("the file", content, dict)
+    with _naming(f"checkpoint: {path} is no checkpoint of a run"):
+        content = _typed("the file", _read(path, mmap=False), dict)
         if "loops" in content:
             _check_contents(content)
             weights = {
@@ -107,15 +104,24 @@ def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
             _tensors_by_name("state_dict", weights)
             if MODEL in content and best_sum(content) != content.get(SUM):
                 _unfit("its contents do not match their checksum")
-    except _Unfit as problem:
-        raise _no_model(path, str(problem)) from None
-    except (RecursionError, TypeError):
-        raise _no_model(path, "its contents are nested too deeply, or have keys of other types") from None
     return dict(weights), content.get(MODEL)
 
 
-def _no_model(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"checkpoint: {path} is no checkpoint of a run ({_short(reason)})")
+@contextlib.contextmanager
+def _naming(file: str) -> Iterator[None]:
+    """Begin errors about the contents of a file with a text about the file."""
+    try:
+        yield
+    except _Unfit as problem:
+        raise CheckpointError(f"{file} ({_short(str(problem))})") from problem.__cause__
+    except (RecursionError, TypeError):
+        raise CheckpointError(
+            f"{file} (its contents are nested too deeply, or have keys of other types)"
+        ) from None
+
+
+def _of_last(path: Path) -> contextlib.AbstractContextManager[None]:
+    return _naming(f"resume: {path} is no last.ckpt of a run")
 
 
 def check_checkpoint(
@@ -126,13 +132,8 @@ def check_checkpoint(
     # `check_data` compares the data's. Without `steps_per_epoch` the numbers of epochs are not compared.
     if not path.is_file():
         raise CheckpointError(f"resume: there is no file {path}")
-    checkpoint = _read(path)
-    try:
-        _check_contents(checkpoint)
-    except _Unfit as problem:
-        raise _no_checkpoint(path, str(problem)) from None
-    except RecursionError:
-        raise _no_checkpoint(path, "its contents are nested too deeply") from None
+    with _of_last(path):
+        _check_contents(checkpoint := _read(path))
     written = checkpoint[IDENTITY]
     for name, value in identity.items():
         if name != DATA and _differs(written.get(name), value):
@@ -145,12 +146,12 @@ def check_checkpoint(
     return checkpoint
 
 
-def _read(path: Path) -> Any:
-    """Return what torch reads from a file, whatever that is; tensors are mapped from the file."""
+def _read(path: Path, mmap: bool = True) -> Any:
+    """Return what torch reads from a file, whatever that is; with `mmap` tensors are mapped from the file."""
     try:
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        return torch.load(path, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # torch.load raises errors of many types
-        raise _no_checkpoint(path, f"torch can't read it, {type(error).__name__}") from error
+        raise _Unfit(f"torch can't read it, {type(error).__name__}") from error
 
 
 def contents_of(dataset: Any) -> dict[str, str]:
@@ -185,7 +186,8 @@ def _with_sum(size: str, tensors: list[torch.Tensor | None], *parts: object) -> 
 
 def check_data(path: Path, contents: Mapping[str, str]) -> None:
     """Raise a CheckpointError that names what differs if a run was trained on data with other contents."""
-    written = _read(path)[IDENTITY].get(DATA)
+    with _of_last(path):
+        written = _read(path)[IDENTITY].get(DATA)
     if not isinstance(written, dict) or written == contents:
         return
     changes = []
@@ -214,10 +216,9 @@ def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) ->
     """Raise a CheckpointError if a run came to its end and has its results."""
     # A run that was killed between its last checkpoint and its results is resumed to be scored.
     results = path.resolve().parent.parent / "result.json"
-    if not results.exists():
-        return
-    checkpoint = _read(path)
-    if not is_complete(checkpoint, config, steps_per_epoch):
+    with _of_last(path):
+        checkpoint = _read(path)
+    if not results.exists() or not is_complete(checkpoint, config, steps_per_epoch):
         return
     done = checkpoint["global_step"] // steps_per_epoch
     problem = f"trainer.max_epochs: got {config.max_epochs}; accepted: more than {done}"
@@ -226,10 +227,6 @@ def check_unfinished(path: Path, config: TrainerConfig, steps_per_epoch: int) ->
             f"trainer.patience: got {config.patience}; accepted: more, or null: it ended the run at {done}"
         )
     raise CheckpointError(f"{problem}, the epochs of {path}, which are scored in {results}")
-
-
-def _no_checkpoint(path: Path, reason: str) -> CheckpointError:
-    return CheckpointError(f"resume: {path} is no last.ckpt of a run ({_short(reason)})")
 
 
 def _short(text: str) -> str:
@@ -312,7 +309,9 @@ def _check_callbacks(callbacks: dict[str, Any], step: int) -> None:
     best = _item("callbacks", callbacks, "BestEpoch", dict)
     for name, dtype in (("best", torch.float32), ("epoch", torch.int64)):
         value = _item(where, best, name, object)
-        if value is not None and not _is_scalar(value, dtype):
+        if value is None:
+            continue
+        if not isinstance(value, torch.Tensor) or value.dtype != dtype or value.shape != ():
             _unfit(f"{where}.{name} is no scalar of {dtype}")
     if (best["best"] is None) != (best["epoch"] is None):
         _unfit(f"{where} has one of best and epoch")
@@ -330,10 +329,6 @@ def _check_callbacks(callbacks: dict[str, Any], step: int) -> None:
                 torch.Generator().set_state(value.clone())
         except (AttributeError, TypeError, RuntimeError):
             _unfit(f"{where}.random.{name} is no state of a random number generator")
-
-
-def _is_scalar(value: Any, dtype: torch.dtype) -> bool:
-    return isinstance(value, torch.Tensor) and value.dtype == dtype and value.shape == ()
 
 
 def check_fits(path: Path, checkpoint: dict[str, Any], module: TaskModule) -> None:

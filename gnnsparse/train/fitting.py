@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
@@ -47,15 +46,8 @@ _log = logging.getLogger("gnnsparse.train")
 
 #: Fewest periods between validations that a run is timed by; its first one has the captures in it.
 _PERIODS = 5
-#: Lightning's precision on a GPU.
-_GPU_MODES: dict[Precision, Any] = {
-    Precision.FP32: "32-true",
-    Precision.TF32: "32-true",
-    Precision.FP16: "16-mixed",
-    Precision.BF16: "bf16-mixed",
-    Precision.INT8: "16-mixed",
-    Precision.FP8: "16-mixed",
-}
+#: Lightning's name of what runs under autocast on a GPU.
+_MIXED: dict[Precision, Any] = {Precision.FP16: "16-mixed", Precision.BF16: "bf16-mixed"}
 
 
 @dataclass(frozen=True)
@@ -198,6 +190,7 @@ def _fit(
     """Train from the first to the second step of `span`, or only score if they are equal."""
     done, end = span
     steps, device = data.steps_per_epoch, data.device
+    on_gpu = device.type == "cuda"
     every = steps * config.val_every
     patience = None if config.patience is None else steps * config.patience
     best = BestEpoch(module.score_name, patience, module.smaller_is_better)
@@ -212,7 +205,11 @@ def _fit(
         chunks = Chunks(every, config.log_every, config.patience is not None, best, history, timer)
         strategy = ChunkStrategy(device, chunks, recorder, data.batch_source)
     if folder is not None and config.checkpoint:
-        folder.check_space(_checkpoint_bytes(module), "the checkpoints of this model")
+        weights = sum(tensor.nbytes for tensor in module.state_dict().values())
+        moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)
+        # At most the last one, the one that replaces it, and the best.
+        most = 2 * (2 * weights + moments) + weights + 2**20
+        folder.check_space(most, "the checkpoints of this model")
         keep = folder.path / "checkpoints"  # made by the first write
     # The order matters: History adds a step's row before Validation adds scores to it, and BestEpoch has the
     # scores before Checkpoints writes the weights.
@@ -231,17 +228,41 @@ def _fit(
         callbacks.append(StepProfiler(config.profile, device, Path(folder.make("profile")) / "trace.json"))
     if config.progress:
         callbacks.append(ProgressReport(history, steps))
-    if device.type == "cuda":
+    if on_gpu:
         torch.cuda.reset_peak_memory_stats(device)
     with _quiet(), matmul_precision(data.precision, device):
-        trainer = _make_trainer(config, data, callbacks, folder, strategy, span)
+        trainer = StepTrainer(
+            strategy=strategy or "auto",
+            accelerator="cuda" if on_gpu else "cpu",
+            devices=[device.index] if on_gpu else 1,
+            precision=_MIXED.get(data.precision.rounded, "32-true") if on_gpu else "32-true",
+            max_epochs=-1,  # one endless epoch, because ends of epochs are slow
+            max_steps=end,
+            limit_val_batches=0,  # done by the callback Validation
+            logger=make_loggers(config, folder, done) or False,
+            callbacks=callbacks,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            default_root_dir=None if folder is None else folder.path,
+            # Lightning trains one device in each process: the ranks exchange what they need themselves.
+            plugins=None if data.peers is None else [LightningEnvironment()],
+        )
+        trainer.in_chunks = strategy is not None
         start = time.perf_counter()
         try:
-            with _restoring(resume, timer):
-                trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
-            if device.type == "cuda":
+            trainer.fit(module, datamodule=data, ckpt_path=resume, weights_only=True)
+            if on_gpu:
                 torch.cuda.synchronize(device)
             seconds = time.perf_counter() - start
+        except (OSError, FloatingPointError, UncapturableError):
+            raise
+        except Exception as error:  # Lightning and torch raise errors of many types
+            # Before the first step Lightning restores the checkpoint.
+            if resume is None or timer.has_begun or is_out_of_memory(error):
+                raise
+            problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise CheckpointError(f"resume: {resume} can't be restored ({problem})") from error
         finally:
             if strategy is not None:
                 strategy.release()
@@ -255,84 +276,22 @@ def _fit(
     if plots and curves is not None and folder is not None:
         title = "" if recipe is None else f"{recipe.name} on {data.dataset.name}"
         write_plots(folder.path / "plots", curves, module.confusion, steps_per_epoch=steps, title=title)
+    metrics: dict[str, dict[str, float]] = {"train": {}, "val": {}, "test": {}}
+    for name, value in trainer.callback_metrics.items():
+        part, score = name.split("/")
+        metrics[part][score] = float(value)
     step_milliseconds = timer.median_milliseconds()
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return FitResult(
         epochs=trainer.global_step // steps,
         best_epoch=best.epoch // steps,
-        metrics=_by_part(trainer.callback_metrics),
+        metrics=metrics,
         epoch_milliseconds=None if step_milliseconds is None else steps * step_milliseconds,
         fit_seconds=seconds,
-        peak_memory_bytes=_peak_memory(device),
+        peak_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else resident,
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
         capture=reason or (recorder and recorder.problem) or "on",
     )
-
-
-def _checkpoint_bytes(module: TaskModule) -> int:
-    """Return what a run's checkpoints take at most: the last one, the one that replaces it, and the best."""
-    weights = sum(tensor.nbytes for tensor in module.state_dict().values())
-    moments = 2 * sum(p.nbytes for p in module.parameters() if p.requires_grad)
-    return 2 * (2 * weights + moments) + weights + 2**20
-
-
-@contextlib.contextmanager
-def _restoring(resume: Path | None, timer: EpochTimer) -> Iterator[None]:
-    """Name the checkpoint in errors that come before the first step, when Lightning restores it."""
-    try:
-        yield
-    except (OSError, FloatingPointError, UncapturableError):
-        raise
-    except Exception as error:  # Lightning and torch raise errors of many types
-        if resume is None or timer.has_begun or is_out_of_memory(error):
-            raise
-        reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        raise CheckpointError(f"resume: {resume} can't be restored ({reason})") from error
-
-
-def _make_trainer(
-    config: TrainerConfig,
-    data: PreparedData,
-    callbacks: list[Callback],
-    folder: RunFolder | None,
-    strategy: ChunkStrategy | None,
-    span: tuple[int, int],
-) -> pl.Trainer:
-    """Make a trainer that runs all steps in one endless Lightning epoch, because ends of epochs are slow."""
-    on_gpu = data.device.type == "cuda"
-    trainer = StepTrainer(
-        strategy="auto" if strategy is None else strategy,
-        accelerator="cuda" if on_gpu else "cpu",
-        devices=[data.device.index] if on_gpu else 1,
-        precision=_GPU_MODES[data.precision] if on_gpu else "32-true",
-        max_epochs=-1,
-        max_steps=span[1],
-        limit_val_batches=0,  # done by the callback Validation
-        logger=make_loggers(config, folder, span[0]) or False,
-        callbacks=callbacks,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        default_root_dir=None if folder is None else folder.path,
-        # Lightning trains one device in each process: the ranks exchange what they need themselves.
-        plugins=None if data.peers is None else [LightningEnvironment()],
-    )
-    trainer.in_chunks = strategy is not None
-    return trainer
-
-
-def _by_part(metrics: dict[str, torch.Tensor]) -> dict[str, dict[str, float]]:
-    parts: dict[str, dict[str, float]] = {"train": {}, "val": {}, "test": {}}
-    for name, value in metrics.items():
-        part, score = name.split("/")
-        parts[part][score] = float(value)
-    return parts
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 @contextlib.contextmanager

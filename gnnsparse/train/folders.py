@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
 
@@ -63,26 +64,20 @@ class RunFolder:
         if new:
             path = make_new(path, option=option)
             missing = [path, *missing[1:]] if missing else [path]
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:  # FileExistsError if it is a file
-            _refuse_unwritable(path, option, error)
-        try:
-            descriptor, created = _open_mark(path / MARK, goes_on)
-        except FileExistsError:
-            _refuse_used(path, option)
-        except OSError as error:
-            _refuse_unwritable(path, option, error)
+        with _writing_to(path, option):
+            path.mkdir(parents=True, exist_ok=True)  # it may be a file
+            try:
+                descriptor, created = _open_mark(path / MARK, goes_on)
+            except FileExistsError:
+                _refuse_used(path, option)
         folder = cls(path, option, descriptor, created)
         folder._new = missing
         try:
-            folder._lock()
-            if created and not goes_on and any(os.path.lexists(path / name) for name in _LEFT):
-                _refuse_used(path, option)
-            folder._sign()
-        except OSError as error:
-            folder.release()
-            _refuse_unwritable(path, option, error)
+            with _writing_to(path, option):
+                folder._lock()
+                if created and not goes_on and any(os.path.lexists(path / name) for name in _LEFT):
+                    _refuse_used(path, option)
+                folder._sign()
         except RunFolderError:
             folder.release()
             raise
@@ -154,10 +149,8 @@ class RunFolder:
         made = self.path / name
         if not made.exists():
             self._made.append(made)
-        try:
+        with _writing_to(made, self._option):
             made.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            _refuse_unwritable(made, self._option, error)
         return made
 
     def keep_earlier(self, name: str) -> None:
@@ -174,15 +167,13 @@ class RunFolder:
 
 def make_new(path: Path, *, option: str = "folder") -> Path:
     """Make and return `path`, or if it exists `path-2`, `path-3`, ...; raise RunFolderError if it fails."""
-    try:
+    with _writing_to(path, option):
         path.parent.mkdir(parents=True, exist_ok=True)
         for number in itertools.count(1):
             candidate = path if number == 1 else path.with_name(f"{path.name}-{number}")
             with contextlib.suppress(FileExistsError):
                 os.mkdir(candidate)
                 return candidate
-    except OSError as error:
-        _refuse_unwritable(path, option, error)
     raise AssertionError
 
 
@@ -199,9 +190,8 @@ def _open_mark(path: Path, may_exist: bool) -> tuple[int, bool]:
 
 def _refuse_used(path: Path, option: str) -> NoReturn:
     try:
-        with open(
-            os.open(path / MARK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW), errors="replace"
-        ) as file:
+        mark = os.open(path / MARK, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+        with open(mark, errors="replace") as file:
             when = " ".join(file.read(200).split("\n")[0].split())
     except (OSError, ValueError):
         when = ""
@@ -211,7 +201,11 @@ def _refuse_used(path: Path, option: str) -> NoReturn:
     ) from None
 
 
-def _refuse_unwritable(path: Path, option: str, error: OSError) -> NoReturn:
-    raise RunFolderError(
-        f"{option}: {path} can't be written to ({error.strerror or error}); accepted: a folder that can"
-    ) from error
+@contextlib.contextmanager
+def _writing_to(path: Path, option: str) -> Iterator[None]:
+    """Raise a RunFolderError for an OSError inside a `with` block."""
+    try:
+        yield
+    except OSError as error:
+        problem = f"{path} can't be written to ({error.strerror or error})"
+        raise RunFolderError(f"{option}: {problem}; accepted: a folder that can") from error

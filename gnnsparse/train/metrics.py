@@ -66,12 +66,7 @@ def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
 
 
 def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Return the items of which something is known.
-
-    Args:
-        items: int64 [n], ids of nodes or graphs.
-        y: [N] or [N, columns], the targets of all of them.
-    """
+    """Return the items, int64 [n], of which something is known: y, [N] or [N, columns], has all targets."""
     of_items = y[items]
     known = ~of_items.isnan() if y.is_floating_point() else of_items >= 0
     return items[known if known.dim() == 1 else known.any(dim=1)]
@@ -79,9 +74,7 @@ def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def shown_score(name: str, value: float) -> str:
     """Return a score as tables show it: a fraction in per cent, an error as a number."""
-    if name in REGRESSION_METRICS:
-        return f"{value:.4g}"
-    return f"{100 * value:.2f} %"
+    return f"{value:.4g}" if name in REGRESSION_METRICS else f"{100 * value:.2f} %"
 
 
 def _fraction(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:

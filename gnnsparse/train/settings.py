@@ -36,16 +36,9 @@ SHARED_WAYS = ("auto", *WAYS)
 _MOST = 2**31 - 1
 
 
-def _choice(default: str, choices: Sequence[str]) -> Any:
-    return dataclasses.field(default=default, metadata={"choices": choices})
-
-
-def _count(default: int | None, least: int = 1) -> Any:
-    return dataclasses.field(default=default, metadata={"least": least})
-
-
-def _real(default: float, zero: bool = True) -> Any:
-    return dataclasses.field(default=default, metadata={"zero": zero})
+def _option(default: float | str | None, **accepts: Any) -> Any:
+    """Return a field that accepts one of `choices`, integers from `least` on, or numbers, `zero` or not."""
+    return dataclasses.field(default=default, metadata=accepts)
 
 
 def choices_of(section: type[Any]) -> dict[str, Sequence[str]]:
@@ -102,10 +95,10 @@ class OptimizerConfig:
         ValueError: an attribute is out of range.
     """
 
-    lr: float = _real(0.01, zero=False)
-    weight_decay: float = _real(5e-4)
-    decay: str = _choice("first", DECAYS)
-    schedule: str = _choice("none", SCHEDULES)
+    lr: float = _option(0.01, zero=False)
+    weight_decay: float = _option(5e-4, zero=True)
+    decay: str = _option("first", choices=DECAYS)
+    schedule: str = _option("none", choices=SCHEDULES)
 
     def __post_init__(self) -> None:
         _check_fields("optimizer", self)
@@ -152,21 +145,21 @@ class TrainerConfig:
         ValueError: an attribute is out of range.
     """
 
-    max_epochs: int = _count(200)
-    batch_size: int = _count(32)
-    val_every: int = _count(1)
-    patience: int | None = _count(None)
-    logger: str = _choice("csv", LOGGERS)
-    log_every: int = _count(50)
+    max_epochs: int = _option(200, least=1)
+    batch_size: int = _option(32, least=1)
+    val_every: int = _option(1, least=1)
+    patience: int | None = _option(None, least=1)
+    logger: str = _option("csv", choices=LOGGERS)
+    log_every: int = _option(50, least=1)
     checkpoint: bool = True
-    checkpoint_seconds: float = _real(5.0)
+    checkpoint_seconds: float = _option(5.0, zero=True)
     progress: bool = True
     plots: bool = False
-    profile: int | None = _count(None)
-    capture: str = _choice("auto", CAPTURES)
-    devices: int = _count(1)
-    way: str = _choice("auto", SHARED_WAYS)
-    parts: str = _choice("auto", PARTITIONS)
+    profile: int | None = _option(None, least=1)
+    capture: str = _option("auto", choices=CAPTURES)
+    devices: int = _option(1, least=1)
+    way: str = _option("auto", choices=SHARED_WAYS)
+    parts: str = _option("auto", choices=PARTITIONS)
     shard_optimizer: bool = False
 
     def __post_init__(self) -> None:
@@ -189,9 +182,9 @@ class PreprocessConfig:
         ValueError: an attribute is unknown, or the format has no windows for `balance`.
     """
 
-    reorder: str = _choice("none", REORDERINGS)
-    format: str = _choice("auto", FORMAT_NAMES)
-    balance: str = _choice("auto", BALANCES)
+    reorder: str = _option("none", choices=REORDERINGS)
+    format: str = _option("auto", choices=FORMAT_NAMES)
+    balance: str = _option("auto", choices=BALANCES)
     cache: bool | str = True
 
     def __post_init__(self) -> None:
@@ -226,14 +219,14 @@ class SamplerConfig:
         ValueError: an attribute is out of range, or differs from its default where nothing is sampled.
     """
 
-    name: str = _choice("none", SAMPLERS)
+    name: str = _option("none", choices=SAMPLERS)
     fanouts: Sequence[int] = (10, 10)
-    batch_size: int = _count(1024)
-    method: str = _choice("uniform", SAMPLING_METHODS)
+    batch_size: int = _option(1024, least=1)
+    method: str = _option("uniform", choices=SAMPLING_METHODS)
     replace: bool = False
-    prefetch: int = _count(2, least=0)
-    features: str = _choice("auto", PLACEMENTS)
-    cache_share: float = _real(0.1)
+    prefetch: int = _option(2, least=0)
+    features: str = _option("auto", choices=PLACEMENTS)
+    cache_share: float = _option(0.1, zero=True)
 
     def __post_init__(self) -> None:
         from gnnsparse.sampling.sampler import check_fanouts  # the library is imported without samplers

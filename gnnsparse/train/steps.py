@@ -183,10 +183,6 @@ class Chunks:
             count = min(count, self.validate_every - done % self.validate_every)
         return count
 
-    def validates(self, step: int, end: int) -> bool:
-        """Return whether a step, counted from 1, is followed by a validation."""
-        return step % self.validate_every == 0 or step == end
-
 
 class Steps:
     """The training steps and the validation of a ChunkStrategy as programs, with results on the device."""
@@ -198,13 +194,10 @@ class Steps:
         self._strategy, self._source, self._recorder, self._best = strategy, source, recorder, chunks.best
         device = strategy.root_device
         self._optimizer = strategy.optimizers[0]
-        self._schedules = [config.scheduler for config in strategy.lr_scheduler_configs]
-        groups = self._optimizer.param_groups if self._schedules else []
-        # A graph has the numbers of its capture, except those that it reads from the device.
-        self._rates = [
-            torch.tensor(float(group["lr"]), dtype=torch.float32, device=device) for group in groups
-        ]
+        groups = self._optimizer.param_groups if strategy.lr_scheduler_configs else []
         self._written = [float(group["lr"]) for group in groups]
+        # A graph has the numbers of its capture, except those that it reads from the device.
+        self._rates = [torch.tensor(rate, dtype=torch.float32, device=device) for rate in self._written]
         self.losses = torch.zeros(chunks.longest, dtype=torch.float32, device=device)
         self.scores = torch.zeros(chunks.longest, 0, dtype=torch.float32, device=device)
         self.names: tuple[str, ...] = ()
@@ -216,11 +209,6 @@ class Steps:
     def begin_chunk(self) -> None:
         """Make the next step's results those of the first row."""
         self._next_row.zero_()
-
-    def follow_schedule(self) -> None:
-        """Take the next learning rate of the schedules."""
-        for schedule in self._schedules:
-            schedule.step()
 
     def begin(self, step: int) -> None:
         """Do what a step needs of the host, before it is launched or replayed."""
@@ -336,8 +324,10 @@ class ChunkStrategy(SingleDeviceStrategy):
             steps.begin(step - 1)
             steps.train()
             if step < done + count:  # after the last one Lightning does it
-                steps.follow_schedule()
-            if chunks.validates(step, end):
+                for config in self.lr_scheduler_configs:
+                    schedule: Any = config.scheduler
+                    schedule.step()
+            if step % chunks.validate_every == 0 or step == end:
                 steps.validate()
                 validated.add(step)
         values = torch.cat([steps.losses[:count, None], steps.scores[:count]], dim=1)

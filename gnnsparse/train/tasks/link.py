@@ -69,9 +69,8 @@ def sample_negatives(keys: torch.Tensor, nodes: int, count: int, generator: torc
     pairs = torch.empty(count, 2, dtype=torch.int64, device="cpu")
     missing = torch.arange(count, dtype=torch.int64, device="cpu")
     for _ in range(_ROUNDS * int(1 / _LEAST_FRACTION)):
-        drawn = torch.randint(
-            nodes, (missing.numel(), 2), generator=generator, dtype=torch.int64, device="cpu"
-        )
+        size = missing.numel(), 2
+        drawn = torch.randint(nodes, size, generator=generator, dtype=torch.int64, device="cpu")
         pairs[missing] = drawn
         missing = missing[has_edges(keys, drawn, nodes) | (drawn[:, 0] == drawn[:, 1])]
         if missing.numel() == 0:
@@ -133,14 +132,11 @@ class LinkData(MiniBatchData):
             self._sampler = make_sampler(sampler, dataset.graph, values, self, seed)
             self.prefetch = sampler.prefetch
         self.dataset, self._keys = dataset, edge_keys(dataset.graph)
-        pairs = {
-            "train": (dataset.train_edges, None),
-            "val": (dataset.val_edges, dataset.val_negatives),
-            "test": (dataset.test_edges, dataset.test_negatives),
-        }
-        self._parts = {
-            part: [None if p is None else p.to(self.device) for p in both] for part, both in pairs.items()
-        }
+        edges = {"train": dataset.train_edges, "val": dataset.val_edges, "test": dataset.test_edges}
+        negatives = {"val": dataset.val_negatives, "test": dataset.test_negatives}
+        self._edges, self._negatives = (
+            {part: pairs.to(self.device) for part, pairs in of.items()} for of in (edges, negatives)
+        )
 
     @property
     def train_items(self) -> int:
@@ -149,34 +145,28 @@ class LinkData(MiniBatchData):
 
     def gather(self, part: str, ids: torch.Tensor) -> LinkBatch:
         """Return the edges of a part with the indices `ids`, int64 [batch], and as many other pairs."""
-        edges = self._parts[part][0]
-        assert edges is not None
         draw = split_generator(int(ids.sum()) % 2**31, self.seed)
         negative = sample_negatives(self._keys, self.dataset.num_nodes, ids.numel(), draw)
-        return LinkBatch(self.adj, edges[ids.to(self.device)], negative.to(self.device), self)
+        positive = self._edges[part][ids.to(self.device)]
+        return LinkBatch(self.adj, positive, negative.to(self.device), self)
 
     def training_batches(self, first: int, batches: Sequence[torch.Tensor]) -> Iterator[LinkBatch]:
         """Yield the batches of training steps, see MiniBatchData; with a sampler what it draws for them."""
         if self._sampler is None:
             yield from super().training_batches(first, batches)
             return
-        edges = self._parts["train"][0]
-        assert edges is not None
         for step, ids in enumerate(batches, first):
-            sample = self._sampler.sample_links(edges[ids.to(self.device)], 1, step % 2**32)
+            sample = self._sampler.sample_links(self._edges["train"][ids.to(self.device)], 1, step % 2**32)
             yield LinkBatch(sample.adjs, sample.positive, sample.negative, self, sample.nodes)
 
     def chunks(self, part: str) -> Iterator[LinkBatch]:
         """Yield the edges of a part with its own pairs without an edge, as one batch."""
         # The part "train" has those of the validation part, and as many of its edges as that one has.
-        positive, negative = self._parts[part]
-        assert positive is not None
-        if negative is None:
-            count, negative = self.dataset.val_edges.shape[0], self._parts["val"][1]
-            step = max(1, positive.shape[0] // count)
-            positive = positive[::step][:count]
-        assert negative is not None
-        yield LinkBatch(self.adj, positive, negative, self)
+        positive = self._edges[part]
+        if part == "train":
+            count = self._edges["val"].shape[0]
+            positive = positive[:: max(1, positive.shape[0] // count)][:count]
+        yield LinkBatch(self.adj, positive, self._negatives["val" if part == "train" else part], self)
 
 
 class LinkPredictor(ScoredModule):
@@ -237,10 +227,8 @@ def _logits(model: Any, features: torch.Tensor, batch: LinkBatch) -> tuple[torch
 
 
 def _scores(positive: torch.Tensor, negative: torch.Tensor, k: int) -> dict[str, torch.Tensor]:
-    return {
-        f"hits@{k}": hits_at(positive, negative, k),
-        "mrr": mean_reciprocal_rank(positive, negative),
-    }
+    hits, rank = hits_at(positive, negative, k), mean_reciprocal_rank(positive, negative)
+    return {f"hits@{k}": hits, "mrr": rank}
 
 
 def _loss(positive: torch.Tensor, negative: torch.Tensor) -> torch.Tensor:

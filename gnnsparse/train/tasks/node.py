@@ -167,10 +167,7 @@ class FullGraphData(PreparedData):
         if self._samples is None:
             return super().batch_source()
         # On the whole graph, once in an epoch. A graph would keep the memory of all its layers.
-        return BatchSource(self._samples.inputs(), self._whole_graph(), captures_validation=False)
-
-    def _whole_graph(self) -> LazyLoader:
-        return LazyLoader(lambda: iter([self.batch]))
+        return BatchSource(self._samples.inputs(), self.val_dataloader(), captures_validation=False)
 
     def train_dataloader(self) -> Any:
         """Return a loader of the graph or of samples: endless for the trainer of `fit`, else of an epoch."""
@@ -182,11 +179,9 @@ class FullGraphData(PreparedData):
 
     def val_dataloader(self) -> Any:
         """Return a loader that yields the graph one time."""
-        return self._whole_graph()
+        return LazyLoader(lambda: iter([self.batch]))
 
-    def test_dataloader(self) -> Any:
-        """Return a loader that yields the graph one time."""
-        return self._whole_graph()
+    test_dataloader = val_dataloader
 
 
 class NodeClassifier(TargetModule):
@@ -321,7 +316,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:
         """Make the Lightning module that trains the model; raise ValueError if a part has no nodes."""
-        _check_parts(data.dataset)
+        for name in ("train", "val", "test"):
+            if not getattr(data.dataset, f"{name}_mask").any():
+                problem = f"has no nodes for {name}; accepted: some with labels in each part"
+                bad_value("dataset", f"{data.dataset.name} {problem}")
         if run.sampler.draws:
             check_blocks(model, run.sampler)
         if run.peers is None:
@@ -341,14 +339,6 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
         devices = {} if run.peers is None else {"devices": run.peers.ranks}
         return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **devices, **kept}
-
-
-def _check_parts(dataset: NodeDataset) -> None:
-    for name in ("train", "val", "test"):
-        if not getattr(dataset, f"{name}_mask").any():
-            bad_value(
-                "dataset", f"{dataset.name} has no nodes for {name}; accepted: some with labels in each part"
-            )
 
 
 def _check_classes(dataset: NodeDataset) -> None:
@@ -484,7 +474,7 @@ class SharedNodeClassifier(NodeClassifier):
 
     def score(self, part: str, scored: Any) -> dict[str, torch.Tensor]:
         """Return "loss" and the scores of a part, the same bits on each rank: they choose by them."""
-        names, found = ["loss", *self._scores], None
+        names, numbers = ["loss", *self._scores], None
         if scored is not None:
             whole, outputs = scored
             of = whole.parts[part]
@@ -493,8 +483,8 @@ class SharedNodeClassifier(NodeClassifier):
                 logits, y = of.gather(logits), of.all_y
             if logits is not None and y is not None:
                 found = self.score_outputs(part, logits, y)
-        numbers = torch.zeros(len(names), dtype=torch.float32, device=self.device)
-        if found is not None:
-            numbers = torch.stack([found[name].float() for name in names])
+                numbers = torch.stack([found[name].float() for name in names])
+        if numbers is None:
+            numbers = torch.zeros(len(names), dtype=torch.float32, device=self.device)
         dist.broadcast(numbers, src=0, group=self._peers.group)
         return dict(zip(names, numbers.unbind(), strict=True))
