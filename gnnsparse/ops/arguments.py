@@ -50,7 +50,8 @@ def check_operand(operand: Any) -> SparseOperand:
     return operand
 
 
-def _dtypes(impl: str) -> tuple[torch.dtype, ...]:
+def dtypes_of(impl: str) -> tuple[torch.dtype, ...]:
+    """Return the dtypes of dense arguments that `impl` accepts."""
     return (*FLOATS, torch.float64) if impl == "reference" else FLOATS
 
 
@@ -60,7 +61,7 @@ def check_features(
     """Return `x` if it is [rows, any] or [rows, heads, any], on A's device and of a dtype of `impl`."""
     by_head = heads and isinstance(x, torch.Tensor) and x.dim() == 3
     shape = (rows, None, None) if by_head else (rows, None)
-    check_tensor(name, x, dtypes=_dtypes(impl), device=operand.device, shape=shape)
+    check_tensor(name, x, dtypes=dtypes_of(impl), device=operand.device, shape=shape)
     check_fits(name, x.movedim(1, 0) if by_head else x, operand)
     return materialised(x)
 
@@ -88,5 +89,5 @@ def check_edges(
     """Return `values` if they are [nnz], or [nnz, heads] where heads may be, and on A's device."""
     by_head = (any_heads or heads is not None) and isinstance(values, torch.Tensor) and values.dim() == 2
     shape = (operand.nnz, heads) if by_head else (operand.nnz,)
-    check_tensor(name, values, dtypes=_dtypes(impl), device=operand.device, shape=shape)
+    check_tensor(name, values, dtypes=dtypes_of(impl), device=operand.device, shape=shape)
     return materialised(values)

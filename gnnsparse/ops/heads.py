@@ -17,7 +17,7 @@ from gnnsparse.plan import CsrPlan, Plan
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import Precision, round_operand
-from gnnsparse.runtime.device import VECTOR_BYTES, partial_width, path
+from gnnsparse.runtime.device import VECTOR_BYTES, path
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache, Product
 
@@ -95,9 +95,10 @@ def _weights(kernels: KernelCache, values: torch.Tensor | None) -> torch.Tensor 
 
 
 def _multiply(
-    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, argmax: torch.Tensor | None,
-    scale: torch.Tensor | None, plan: Plan | None,
+    kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, *options: Any, kind: str = "heads",
+    scale: torch.Tensor | None = None, plan: Plan | None = None,
 ) -> torch.Tensor:  # fmt: skip
+    """Run the product "heads", whose option is an argmax, or "extreme": whether it is the largest, argmax."""
     shape, precision = _Shape.of(x), kernels.precision
     y = x.new_empty(kernels.csr.rows, *x.shape[1:])
     if y.numel() == 0 or kernels.csr.nnz == 0:
@@ -105,16 +106,18 @@ def _multiply(
     flat, weights = y.flatten(1), _weights(kernels, values)
     if not path().takes(x.device):
         rows, load = _native.StoredRows(None, kernels.row_ids, scale, weights), cpu_loader(precision)
-        _native.cpu_spmm_heads(
-            kernels.csr.view, rows, load(x.flatten(1)), flat, *shape, argmax, torch.get_num_threads()
+        getattr(_native, f"cpu_spmm_{kind}")(
+            kernels.csr.view, rows, load(x.flatten(1)), flat, *shape, *options, torch.get_num_threads()
         )
         return y
     gpu, (begin, work) = path(), _gpu_rows(kernels, _plan(kernels, "spmm", shape, plan), weights, scale)
+    partials = [partial_sums(work.partials, 1, shape.features, x.device)]
+    if kind == "extreme":  # the columns that gave them
+        partials += [None if sums is None else torch.empty_like(sums, dtype=torch.int32) for sums in partials]
     with gpu.current(x.device):
-        gpu.native.cuda_spmm_heads(
-            *begin, _gpu_operand(x, shape, precision), gpu.native.Dense(flat), *shape, argmax,
-            partial_sums(work.partials, 1, shape.features, x.device), precision.code,
-            kernels.streams.current(),
+        getattr(gpu.native, f"cuda_spmm_{kind}")(
+            *begin, _gpu_operand(x, shape, precision), gpu.native.Dense(flat), *shape, *options, *partials,
+            precision.code, kernels.streams.current(),
         )  # fmt: skip
     return y
 
@@ -123,14 +126,14 @@ def spmm(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor, mean: bool, plan: Plan | None = None
 ) -> torch.Tensor:
     """Compute the SpMM of x [k, heads, d] with edge values [nnz, heads], into [m, heads, d]."""
-    return _multiply(kernels, x, values, None, kernels.row_factors(False, mean), plan)
+    return _multiply(kernels, x, values, None, scale=kernels.row_factors(False, mean), plan=plan)
 
 
 def spmm_max_grad(
     kernels: KernelCache, grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None
 ) -> torch.Tensor:
     """Compute the gradient of x from that of `spmm_max`, by the transpose's kernels, values in its order."""
-    return _multiply(kernels, grad, values, argmax.contiguous(), None, None)
+    return _multiply(kernels, grad, values, argmax.contiguous())
 
 
 def spmm_max(
@@ -141,31 +144,10 @@ def spmm_max(
 
     Returns the results [m, ...] and the columns that gave them, int32; 0 and -1 for rows without nonzeros.
     """
-    shape, precision = _Shape.of(x), kernels.precision
-    y = x.new_empty(kernels.csr.rows, *x.shape[1:])
-    argmax = torch.empty(y.shape, dtype=torch.int32, device=y.device)
-    if y.numel() == 0 or kernels.csr.nnz == 0:
-        return y.zero_(), argmax.fill_(-1)
-    flat, weights = y.flatten(1), _weights(kernels, values)
-    if not path().takes(x.device):
-        rows, load = _native.StoredRows(None, kernels.row_ids, None, weights), cpu_loader(precision)
-        _native.cpu_spmm_extreme(
-            kernels.csr.view, rows, load(x.flatten(1)), flat, *shape, largest, argmax.flatten(1),
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return y, argmax
-    gpu, (begin, work) = path(), _gpu_rows(kernels, _plan(kernels, "spmm", shape, plan), weights)
-    partial_argmax = None
-    if work.partials:
-        elements = work.partials * partial_width(shape.features)
-        partial_argmax = torch.empty(elements, dtype=torch.int32, device=x.device)
-    with gpu.current(x.device):
-        gpu.native.cuda_spmm_extreme(
-            *begin, _gpu_operand(x, shape, precision), gpu.native.Dense(flat), *shape, largest, argmax,
-            partial_sums(work.partials, 1, shape.features, x.device), partial_argmax, precision.code,
-            kernels.streams.current(),
-        )  # fmt: skip
-    return y, argmax
+    argmax = x.new_empty(kernels.csr.rows, *x.shape[1:], dtype=torch.int32)
+    if kernels.csr.nnz == 0:
+        argmax.fill_(-1)
+    return _multiply(kernels, x, values, largest, argmax, kind="extreme", plan=plan), argmax
 
 
 def sddmm(

@@ -65,7 +65,8 @@ def _grads(
     """Compute the gradients by kernels, or by the operators that stand for them."""
     grad_x = grad_values = None
     if dispatch.is_plain(grad, x, values):
-        grad, of_x, of_values, operand = materialised(grad), _grad_of_x, _grad_of_values, ctx.operand
+        grad, of_x, operand = materialised(grad), _grad_of_x, ctx.operand
+        of_values = lambda grad, x, argmax, a: heads.sddmm(a.kernels, grad, x, argmax)  # noqa: E731
     else:
         ops, operand = torch.ops.gnnsparse, ctx.operand.handle
         of_x, of_values = ops.spmm_max_grad, ops.spmm_max_values_grad
@@ -81,12 +82,6 @@ def _grad_of_x(
 ) -> torch.Tensor:
     turned = None if values is None else operand.transpose_values(values)
     return heads.spmm_max_grad(operand.T.kernels, grad, argmax, turned)
-
-
-def _grad_of_values(
-    grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor, operand: SparseOperand
-) -> torch.Tensor:
-    return heads.sddmm(operand.kernels, grad, x, argmax)
 
 
 # In torch operations, which compose with every transform and have gradients again.
@@ -162,26 +157,14 @@ def _of_grad(
     return operand
 
 
-def _run(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
-    return heads.spmm_max(_of_features(x, values, operand).kernels, x, values, largest)
-
-
 def _fake(x: torch.Tensor, values: torch.Tensor | None, operand: int, largest: bool) -> Any:
     shape = (_of_features(x, values, operand).shape[0], *x.shape[1:])
     return x.new_empty(shape), x.new_empty(shape, dtype=torch.int32)
 
 
-def _fake_grad(grad: torch.Tensor, argmax: torch.Tensor, values: torch.Tensor | None, operand: int) -> Any:
-    return grad.new_empty(_of_grad(grad, argmax, operand, values).shape[1], *grad.shape[1:])
-
-
-def _fake_values_grad(grad: torch.Tensor, x: torch.Tensor, argmax: torch.Tensor, operand: int) -> Any:
-    return grad.new_empty(_of_grad(grad, argmax, operand, x=x).nnz, *grad.shape[1:-1])
-
-
 dispatch.register(
     "spmm_max(Tensor x, Tensor? values, int operand, bool largest) -> (Tensor, Tensor)",
-    _run,
+    lambda x, values, a, largest: heads.spmm_max(_of_features(x, values, a).kernels, x, values, largest),
     _fake,
     _SpmmMax.setup_context,
     _SpmmMax.backward,
@@ -189,10 +172,12 @@ dispatch.register(
 dispatch.register(
     "spmm_max_grad(Tensor grad, Tensor argmax, Tensor? values, int operand) -> Tensor",
     lambda grad, argmax, values, a: _grad_of_x(grad, argmax, values, _of_grad(grad, argmax, a, values)),
-    _fake_grad,
+    lambda grad, argmax, values, a: grad.new_empty(
+        _of_grad(grad, argmax, a, values).shape[1], *grad.shape[1:]
+    ),
 )
 dispatch.register(
     "spmm_max_values_grad(Tensor grad, Tensor x, Tensor argmax, int operand) -> Tensor",
-    lambda grad, x, argmax, a: _grad_of_values(grad, x, argmax, _of_grad(grad, argmax, a, x=x)),
-    _fake_values_grad,
+    lambda grad, x, argmax, a: heads.sddmm(_of_grad(grad, argmax, a, x=x).kernels, grad, x, argmax),
+    lambda grad, x, argmax, a: grad.new_empty(_of_grad(grad, argmax, a, x=x).nnz, *grad.shape[1:-1]),
 )

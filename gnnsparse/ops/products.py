@@ -254,15 +254,11 @@ def _of_features(x: torch.Tensor, values: torch.Tensor | None, handle: int) -> S
     return operand
 
 
-def _run(
-    x: torch.Tensor, values: torch.Tensor | None, operand: int, mean: bool = False, seed: int | None = None
-) -> torch.Tensor:
-    return bind_spmm(_of_features(x, values, operand).kernels, x, values, None, mean, seed)(x, values)
-
-
 dispatch.register(
     "spmm(Tensor x, Tensor? values, int operand, bool mean=False, int? seed=None) -> Tensor",
-    _run,
+    lambda x, values, a, mean=False, seed=None: bind_spmm(
+        _of_features(x, values, a).kernels, x, values, None, mean, seed
+    )(x, values),
     lambda x, values, a, mean=False, seed=None: x.new_empty(
         _of_features(x, values, a).shape[0], *x.shape[1:]
     ),

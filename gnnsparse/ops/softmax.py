@@ -147,25 +147,15 @@ def _of_weights(weights: torch.Tensor, grad: torch.Tensor, handle: int) -> Spars
     return operand
 
 
-def _fake(scores: torch.Tensor, operand: int) -> torch.Tensor:
-    _of_scores(scores, operand)
-    return scores.new_empty(scores.shape)
-
-
-def _fake_grad(weights: torch.Tensor, grad: torch.Tensor, operand: int) -> torch.Tensor:
-    _of_weights(weights, grad, operand)
-    return weights.new_empty(weights.shape)
-
-
 dispatch.register(
     "edge_softmax(Tensor scores, int operand) -> Tensor",
     lambda scores, operand: softmax(_of_scores(scores, operand).kernels, scores),
-    _fake,
+    lambda scores, operand: scores.new_empty(_of_scores(scores, operand).nnz, *scores.shape[1:]),
     _EdgeSoftmax.setup_context,
     _EdgeSoftmax.backward,
 )
 dispatch.register(
     "edge_softmax_grad(Tensor weights, Tensor grad, int operand) -> Tensor",
-    lambda weights, grad, operand: softmax_grad(_of_weights(weights, grad, operand).kernels, weights, grad),
-    _fake_grad,
+    lambda weights, grad, a: softmax_grad(_of_weights(weights, grad, a).kernels, weights, grad),
+    lambda weights, grad, a: weights.new_empty(_of_weights(weights, grad, a).nnz, *weights.shape[1:]),
 )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from gnnsparse import _native
 from gnnsparse.errors import bad_value
-from gnnsparse.formats import exclusive_preset, operations
+from gnnsparse.formats import operations
 from gnnsparse.plan.base import AttentionProblem, CanRun, Kernel, PanelCounts, Plan, Problem
+from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records.record import AttentionRates
 from gnnsparse.plan.panel import HEIGHTS, PANELS, panel_tile_limit, takes
 from gnnsparse.precision import Precision
@@ -17,7 +18,7 @@ from gnnsparse.runtime.device import PANEL_K_TILE, SCORE_ROWS, SLICE_BYTES, TALL
 #: Most features that the fused kernels accept; the operands of a warp with more would not fit its registers.
 MOST_FEATURES = {Precision(name): most for name, most in _native.ATTENTION_FEATURES.items()}
 #: Most features that tall panels and the fused backward pass accept: a slice of 16-bit values.
-_TALL_FEATURES = _FUSED_BACKWARD_FEATURES = SLICE_BYTES // 2
+_SLICE_FEATURES = SLICE_BYTES // 2
 
 
 @dataclass(frozen=True)
@@ -76,14 +77,32 @@ class RowsPlan(Plan):
     kernel: ClassVar[str] = "rows"
 
 
-def may_be_tall(problem: AttentionProblem) -> CanRun:
-    """Return whether there is a kernel for a problem with panels of 64 rows."""
+def _takes_slice(problem: AttentionProblem, what: str, has: str, takes: str) -> CanRun:
+    """Return whether kernels called `what` have the precision, and features of a slice at most."""
     if problem.precision.storage.itemsize != 2:
-        return CanRun(f"panels of {TALL_ROWS} rows have no {problem.precision.value}")
-    if max(problem.width, problem.value_width) > _TALL_FEATURES:
-        return CanRun(f"panels of {TALL_ROWS} rows take at most {_TALL_FEATURES} features")
-    if problem.has_score_terms:
-        return CanRun(f"panels of {TALL_ROWS} rows have no bias, dropout or causal mask")
+        return CanRun(f"{what} {has} no {problem.precision.value}")
+    if max(problem.width, problem.value_width) > _SLICE_FEATURES:
+        return CanRun(f"{what} {takes} at most {_SLICE_FEATURES} features")
+    return CanRun()
+
+
+def _may_be_tall(problem: AttentionProblem) -> CanRun:
+    what = f"panels of {TALL_ROWS} rows"
+    if (answer := _takes_slice(problem, what, "have", "take")) and problem.has_score_terms:
+        return CanRun(f"{what} have no bias, dropout or causal mask")
+    return answer
+
+
+def _may_fuse(problem: AttentionProblem) -> CanRun:
+    return _takes_slice(problem, "the pass in one", "has", "takes")
+
+
+def _takes_features(problem: AttentionProblem, most: int, whose: str) -> CanRun:
+    widest = max(problem.width, problem.value_width)
+    if widest > most:
+        return CanRun(f"{widest} features; {whose}")
+    if min(problem.width, problem.value_width, problem.heads, problem.nnz) == 0:
+        return CanRun("there is nothing to compute")
     return CanRun()
 
 
@@ -110,34 +129,28 @@ def _tall_limit(problem: AttentionProblem) -> int:
     rates = problem.record.attention
     mean = tiles * TALL_ROWS // max(problem.rows, 1)
     concurrent = rates.tall_blocks * problem.device.multiprocessors
-    share = tiles * problem.heads * problem.width // _TALL_FEATURES // concurrent
+    share = tiles * problem.heads * problem.width // _SLICE_FEATURES // concurrent
     return panel_tile_limit(mean, share, rates.tall_tiles)
 
 
-class AttentionKernel(Kernel):
+class _AttentionKernel(Kernel):
     """The fused kernels of attention, for the forward pass."""
 
     name = "attention"
     plan_type = AttentionPlan
 
     def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
-        """Return whether the GPU has asynchronous copies and the features of a row fit the registers."""
-        device, precision = problem.device, problem.precision
-        if not (answer := takes(device, precision)):
+        precision = problem.precision
+        if not (answer := takes(problem.device, precision)):
             return answer
         if not problem.panels_allowed:
             return CanRun(f"the operand was prepared in the format {problem.format or 'csr'}")
-        widest, most = max(problem.width, problem.value_width), MOST_FEATURES[precision]
-        if widest > most:
-            return CanRun(f"{widest} features; fused kernels of {precision.value} take at most {most}")
-        if min(problem.width, problem.value_width, problem.heads, problem.nnz) == 0:
-            return CanRun("there is nothing to compute")
-        return CanRun()
+        most = MOST_FEATURES[precision]
+        return _takes_features(problem, most, f"fused kernels of {precision.value} take at most {most}")
 
     def default(self, problem: AttentionProblem) -> AttentionPlan:  # type: ignore[override]
         """Return a plan with tall panels if their rows share columns, else with panels of 16 rows."""
-        answer = may_be_tall(problem)
-        if not answer:
+        if not (answer := _may_be_tall(problem)):
             return self._short(problem, answer.problem)
         if not shares_rows(problem):
             return self._short(problem, f"panels of {TALL_ROWS} rows would gather more, or were not counted")
@@ -145,7 +158,6 @@ class AttentionKernel(Kernel):
         return AttentionPlan(TALL_ROWS, _tall_limit(problem), True, reasons=(reason,))
 
     def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
-        """Raise ValueError if the problem or the plan's height has no fused kernel."""
         super().check(problem, plan)
         assert isinstance(plan, AttentionPlan)
         if plan.backward is not None:
@@ -153,20 +165,20 @@ class AttentionKernel(Kernel):
         heights = [height for height, kernels in HEIGHTS.items() if "attention" in kernels.ops]
         if plan.height not in heights:
             bad_value("plan", f"got height {plan.height}; accepted: {', '.join(map(str, heights))}")
-        if plan.height == TALL_ROWS and not (answer := may_be_tall(problem)):
+        if plan.height == TALL_ROWS and not (answer := _may_be_tall(problem)):
             bad_value("plan", f"{plan.label} can't run here: {answer.problem}")
 
-    def _short(self, problem: AttentionProblem, why: str = "") -> AttentionPlan:
+    def _short(self, problem: AttentionProblem, why: str) -> AttentionPlan:
         """Return a plan of 16-row panels, cut like the panels of an SDDMM as wide as all heads together."""
         product = Problem(
             "sddmm", problem.device, problem.precision, problem.rows, problem.cols, problem.nnz,
             problem.heads * problem.width, panels=problem.panels,
         )  # fmt: skip
         plan = PANELS[SCORE_ROWS].default(product)
-        return AttentionPlan(SCORE_ROWS, plan.tile_limit, plan.longest_first, reasons=(why,) if why else ())
+        return AttentionPlan(SCORE_ROWS, plan.tile_limit, plan.longest_first, reasons=(why,))
 
 
-class AttentionGradKernel(AttentionKernel):
+class _AttentionGradKernel(_AttentionKernel):
     """The fused kernels of attention, for the backward pass."""
 
     name = "attention_grad"
@@ -180,7 +192,6 @@ class AttentionGradKernel(AttentionKernel):
         return AttentionGradPlan(rows, columns, heads, reasons=(why,))
 
     def check(self, problem: AttentionProblem, plan: Plan) -> None:  # type: ignore[override]
-        """Raise ValueError if there is no kernel for a pass of the plan."""
         assert isinstance(plan, AttentionGradPlan)
         super().check(problem, plan.rows)
         super().check(_transposed(problem), plan.columns)
@@ -208,29 +219,14 @@ class AttentionGradKernel(AttentionKernel):
         return heads, why if heads else "two passes: no memory for partial sums of a head"
 
 
-def _may_fuse(problem: AttentionProblem) -> CanRun:
-    if problem.precision.storage.itemsize != 2:
-        return CanRun(f"the pass in one has no {problem.precision.value}")
-    if max(problem.width, problem.value_width) > _FUSED_BACKWARD_FEATURES:
-        return CanRun(f"the pass in one takes at most {_FUSED_BACKWARD_FEATURES} features")
-    return CanRun()
-
-
 def _transposed(problem: AttentionProblem) -> AttentionProblem:
     """Return the problem of the pass over columns, which are the rows of the transpose."""
-    return AttentionProblem(
-        problem.op, problem.device, problem.precision, problem.cols, problem.rows, problem.nnz,
-        problem.width, problem.format, panels=problem.transpose, value_width=problem.value_width,
-        heads=problem.heads, has_score_terms=problem.has_score_terms, panels_allowed=problem.panels_allowed,
-    )  # fmt: skip
+    return replace(
+        problem, rows=problem.cols, cols=problem.rows, panels=problem.transpose, transpose=problem.panels
+    )
 
 
-def _over_csr(problem: Problem) -> CanRun:
-    asked = exclusive_preset(problem.format) is not None
-    return CanRun(f"the format {problem.format} was asked for" if asked else "")
-
-
-class UnfusedKernel(Kernel):
+class _UnfusedKernel(Kernel):
     """The unfused operations, which run every attention on every device."""
 
     name = "unfused"
@@ -238,17 +234,15 @@ class UnfusedKernel(Kernel):
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return whether the operand's format has the operations, which run on every device."""
         has_it = "sddmm" in operations(problem.format)
         return CanRun("" if has_it else f"the format {problem.format} has no sddmm")
 
     def default(self, problem: Problem) -> UnfusedPlan:
-        """Return the only plan."""
-        why = _over_csr(problem).problem
+        why = CSR.can_run(problem).problem
         return UnfusedPlan(reasons=(why,) if why else ())
 
 
-class RowsKernel(Kernel):
+class _RowsKernel(Kernel):
     """The CPU's fused kernels of attention."""
 
     name = "rows"
@@ -256,38 +250,28 @@ class RowsKernel(Kernel):
     devices = ("cpu",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return that it can, on a CPU, unless another format was asked for."""
-        return _over_csr(problem)
+        return CSR.can_run(problem)
 
     def default(self, problem: Problem) -> RowsPlan:
-        """Return the only plan."""
         return RowsPlan(reasons=("the CPU kernels work row by row",))
 
 
-class CsrAttentionKernel(Kernel):
+class _CsrAttentionKernel(Kernel):
     """Fused attention over CSR rows on a GPU, the forward and the backward pass."""
 
     name = "attention_csr"
     plan_type = CsrAttentionPlan
 
     def can_run(self, problem: AttentionProblem) -> CanRun:  # type: ignore[override]
-        """Return whether the lanes of a warp hold the features of a head."""
-        if not (answer := _over_csr(problem)):
+        if not (answer := CSR.can_run(problem)):
             return answer
         most = _native.GRAPH_ATTENTION_CHUNKS * VECTOR_BYTES // problem.precision.storage.itemsize
-        widest = max(problem.width, problem.value_width)
-        if widest > most:
-            return CanRun(f"{widest} features; a warp holds at most {most} of a head")
-        if min(problem.width, problem.value_width, problem.heads, problem.nnz) == 0:
-            return CanRun("there is nothing to compute")
-        return CanRun()
+        return _takes_features(problem, most, f"a warp holds at most {most} of a head")
 
     def default(self, problem: Problem) -> CsrAttentionPlan:
-        """Return the only plan."""
         return CsrAttentionPlan()
 
     def is_asked_for(self, problem: AttentionProblem) -> str:  # type: ignore[override]
-        """Return why panels are slower; "" if they are faster, or were not counted."""
         slots = _slots(problem.panels, SCORE_ROWS)
         if not slots or not FUSED.can_run(problem):
             return ""
@@ -333,5 +317,6 @@ def tiles_are_faster(rates: AttentionRates, heads: int, most: int, width: int, f
     return rates.tile_heads * most < heads <= most and (not forward or width >= rates.tile_width)
 
 
-CSR_ATTENTION = CsrAttentionKernel()
-FUSED, FUSED_GRAD, UNFUSED, ROWS = AttentionKernel(), AttentionGradKernel(), UnfusedKernel(), RowsKernel()
+CSR_ATTENTION = _CsrAttentionKernel()
+FUSED, FUSED_GRAD = _AttentionKernel(), _AttentionGradKernel()
+UNFUSED, ROWS = _UnfusedKernel(), _RowsKernel()

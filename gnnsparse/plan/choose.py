@@ -83,9 +83,14 @@ def choose_plan(problem: Problem) -> Plan:
     )
     if not able:
         what = f"{problem.op}{' with edge values' if problem.edge_values else ''}"
-        bad_value("format", f"{problem.format} can't run {what} on {_place(problem)} ({'; '.join(refused)})")
+        major, minor = problem.device.capability
+        place = "a CPU" if problem.device.type == "cpu" else f"a GPU of sm_{major}{minor}"
+        bad_value("format", f"{problem.format} can't run {what} on {place} ({'; '.join(refused)})")
     asked_for = {kernel: why for kernel in able if (why := kernel.is_asked_for(problem))}
-    rivals = _rivals(able, list(asked_for))
+    # The kernels whose modelled times decide: the first that is asked for, in all its heights.
+    families = {kernel.plan_type.kernel for kernel in able}
+    rivals = [kernel for kernel in asked_for if kernel.plan_type is next(iter(asked_for)).plan_type]
+    rivals = rivals or [kernel for kernel in able if not families & set(kernel.yields_to)]
     plans = {kernel: kernel.default(problem) for kernel in rivals}
     times = {plan: kernel.time_us(problem, plan) for kernel, plan in plans.items()} if len(rivals) > 1 else {}
     modelled = {plan: us for plan, us in times.items() if us is not None}
@@ -98,19 +103,6 @@ def choose_plan(problem: Problem) -> Plan:
         reasons = () if asked_for else chosen.reasons
     reasons = (asked_for[rivals[0]], *reasons) if asked_for else (*reasons, *refused)
     return replace(chosen, reasons=(*reasons, *_record_reason(problem)))
-
-
-def _rivals(able: list[Kernel], asked_for: list[Kernel]) -> list[Kernel]:
-    """Return the kernels whose modelled times decide: the first that is asked for, in all its heights."""
-    if asked_for:
-        return [kernel for kernel in asked_for if kernel.plan_type is asked_for[0].plan_type]
-    families = {kernel.plan_type.kernel for kernel in able}
-    return [kernel for kernel in able if not families & set(kernel.yields_to)]
-
-
-def _place(problem: Problem) -> str:
-    major, minor = problem.device.capability
-    return "a CPU" if problem.device.type == "cpu" else f"a GPU of sm_{major}{minor}"
 
 
 def _counts(problem: Problem) -> str:
@@ -137,15 +129,10 @@ def candidates(problem: Problem) -> tuple[Plan, ...]:
 
 
 def plan_from_plain(content: Any) -> Plan | None:
-    """Convert plain values, as `gnnsparse.runtime.serialization.to_plain` makes them, to a plan; None if
-    they don't fit.
-    """
-    name = content.get("kernel") if isinstance(content, dict) else None
-    kind = PLAN_TYPES.get(name) if isinstance(name, str) else None
-    if kind is None:
-        return None
+    """Make a plan of plain values, as of `runtime.serialization.to_plain`; None if they don't fit."""
     try:
-        plan: Plan = from_plain(kind, {k: v for k, v in content.items() if k != "kernel"}, "plan")
-    except ValueError:
+        values = dict(content)
+        plan: Plan = from_plain(PLAN_TYPES[values.pop("kernel")], values, "plan")
+    except (KeyError, TypeError, ValueError):
         return None
     return plan

@@ -44,7 +44,7 @@ def _power_of_two_at_least(value: int) -> int:
     return 1 << max(0, value - 1).bit_length()
 
 
-class CsrKernel(Kernel):
+class _CsrKernel(Kernel):
     """The csr kernel, which runs every product of operands that were prepared in no published format."""
 
     name = "csr"
@@ -52,10 +52,8 @@ class CsrKernel(Kernel):
     devices = ("cpu", "cuda")
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return whether the operand may be multiplied by its CSR arrays, which every matrix has."""
-        if exclusive_preset(problem.format) is not None:
-            return CanRun(f"the format {problem.format} was asked for")
-        return CanRun()
+        asked = exclusive_preset(problem.format) is not None
+        return CanRun(f"the format {problem.format} was asked for" if asked else "")
 
     def is_asked_for(self, problem: Problem) -> str:
         """Return a reason where few columns make this kernel faster than panels; the models begin at 32."""
@@ -70,7 +68,6 @@ class CsrKernel(Kernel):
         return f"rows of X have at most {SHORT_ROW} bytes, and stay in L2"
 
     def default(self, problem: Problem) -> CsrPlan:
-        """Return the plan for very few columns of SpMM on a GPU, or `by_vectors`."""
         return self._narrow(problem) if self._is_narrow(problem) else self.by_vectors(problem)
 
     def _is_short(self, problem: Problem) -> bool:
@@ -124,7 +121,6 @@ class CsrKernel(Kernel):
         return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Return plans with and without prescaling, with groups of two sizes and without groups."""
         plan = self.default(problem)
         if problem.device.type == "cpu":
             return [plan]
@@ -137,14 +133,11 @@ class CsrKernel(Kernel):
         return plans
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
-        """Return the time by the model `gnnsparse.plan.gpu_records.model.csr_us`, in microseconds."""
         assert isinstance(plan, CsrPlan)
-        record = problem.record
-        grouped = plan.group > 0
-        load = self.load(problem, plan)
+        record, load = problem.record, self.load(problem, plan)
         if plan.narrow:
             return float(narrow_us(load, record.memory, record.csr, problem.width))
-        us = float(csr_us(load, record.memory, record.csr, problem.arithmetic, grouped, problem.op))
+        us = float(csr_us(load, record.memory, record.csr, problem.arithmetic, plan.group > 0, problem.op))
         return us + problem.odd_rows_us(VECTOR_BYTES)
 
     def load(self, problem: Problem, plan: CsrPlan) -> CsrLoad:
@@ -163,4 +156,4 @@ class CsrKernel(Kernel):
         )
 
 
-CSR = CsrKernel()
+CSR = _CsrKernel()

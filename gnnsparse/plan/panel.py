@@ -9,20 +9,15 @@ from typing import ClassVar
 from gnnsparse import _native
 from gnnsparse.plan.base import CanRun, Kernel, Plan, Problem, takes_stored_operands
 from gnnsparse.plan.gpu_records.model import PanelLoad, PanelWork, panel_us, panel_variant
-from gnnsparse.plan.gpu_records.record import PanelRow, PanelVariant
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import PANEL_K_TILE, SECTOR_BYTES, SLICE_BYTES, Device
 
 
 @dataclass(frozen=True)
 class Height:
-    """What the kernels support in panels of one height.
+    """The operations that have a kernel for panels of one height, and how values are stored by their bytes.
 
-    Attributes:
-        ops: the operations that have a kernel for the height.
-        stored: how values are stored, by their size in bytes: "dense" (all elements of the panel), or
-            "entries" or "word_entries" (the nonzeros alone, each with its place). Values of other sizes can't
-            be stored.
+    They are "dense" (all elements of the panel), or "entries" or "word_entries" (nonzeros with their places).
     """
 
     ops: tuple[str, ...]
@@ -111,7 +106,7 @@ class PanelKernel(Kernel):
         self._of = HEIGHTS[height]
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return whether the matrix was counted in panels of the height, and the kernel has its values."""
+        """Return whether panels of the height were counted, and the kernel has the values."""
         if problem.edge_values:
             return CanRun("panels hold no place for edge values")
         if not (answer := takes_stored_operands(problem.precision)):
@@ -122,9 +117,9 @@ class PanelKernel(Kernel):
         kind, stores = problem.quantization, problem.stores_values
         if kind and self.height not in (heights := eight_bit_heights(kind, stores)):
             return CanRun(f"an X of 8 bits needs panels of {' or '.join(map(str, heights))} rows")
-        bits = 8 * problem.precision.storage.itemsize
-        if problem.stores_values and bits // 8 not in self._of.stored:
-            return CanRun(f"panels of {self.height} rows store no values of {bits} bits")
+        size = problem.precision.storage.itemsize
+        if problem.stores_values and size not in self._of.stored:
+            return CanRun(f"panels of {self.height} rows store no values of {8 * size} bits")
         if problem.op == "sddmm" and problem.row_bytes < SLICE_BYTES:
             return CanRun(f"rows are shorter than a slice of {SLICE_BYTES} bytes")
         if problem.op == "sddmm" and problem.slices > _SDDMM_SLICES:
@@ -178,10 +173,13 @@ class PanelKernel(Kernel):
     def time_us(self, problem: Problem, plan: Plan) -> float:
         """Return the time by the model `gnnsparse.plan.gpu_records.model.panel_us`, in microseconds."""
         assert isinstance(plan, PanelPlan)
-        record = problem.record
-        row, variant = self._costs(problem, plan)
-        us = float(panel_us(self.load(problem, plan), record.memory, record.panel, row, variant))
-        us *= record.panel.hindered_pair if self._hinders_pairs(problem) else 1.0
+        memory, rates = problem.record.memory, problem.record.panel
+        # The costs of the height, or of the nearest one that the record has.
+        nearest = min(rates.heights, key=lambda height: (abs(height - self.height), height))
+        row = rates.heights[nearest]
+        variant = panel_variant(row, self.variant(problem, plan))
+        us = float(panel_us(self.load(problem, plan), memory, rates, row, variant))
+        us *= rates.hindered_pair if self._hinders_pairs(problem) else 1.0
         return us + problem.odd_rows_us(SECTOR_BYTES)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
@@ -211,17 +209,13 @@ class PanelKernel(Kernel):
         tiles = () if counts is None else counts.tiles
         blocks, blocks_fp32 = _native.SPMM_PANEL_BLOCKS[self.height]
         resident = blocks_fp32 if problem.precision is Precision.FP32 else blocks
+        in_parts = not problem.stores_values and reads_lines(problem, slots / max(problem.cols, 1))
+        part = _MEMORY_PART if in_parts else 1
         return PanelWork(
             self.height, slots, tiles or ((-(-slots // (PANEL_K_TILE * panels)), panels),), problem.slices,
-            self._gathered_bytes(problem, slots), self._value_bytes(problem, slots), problem.cols,
+            -(-problem.row_bytes // part) * part, self._value_bytes(problem, slots), problem.cols,
             resident * problem.device.multiprocessors,
         )  # fmt: skip
-
-    def _gathered_bytes(self, problem: Problem, slots: int) -> int:
-        """Return the bytes that reading a row of X moves."""
-        if problem.stores_values or not reads_lines(problem, slots / max(problem.cols, 1)):
-            return problem.row_bytes
-        return -(-problem.row_bytes // _MEMORY_PART) * _MEMORY_PART
 
     def _value_bytes(self, problem: Problem, slots: int) -> float:
         """Return the bytes of stored values that a warp reads for a column slot."""
@@ -230,12 +224,6 @@ class PanelKernel(Kernel):
         size = problem.precision.storage.itemsize
         layout = _native.ENTRY_LAYOUTS.get(self._of.stored[size])
         return size * self.height if layout is None else layout["bytes"] * problem.nnz / slots
-
-    def _costs(self, problem: Problem, plan: PanelPlan) -> tuple[PanelRow, PanelVariant]:
-        """Return the record's costs of the height, or of the nearest one that it has, and of the variant."""
-        heights = problem.record.panel.heights
-        row = heights[min(heights, key=lambda height: (abs(height - self.height), height))]
-        return row, panel_variant(row, self.variant(problem, plan))
 
 
 #: The panel kernels of SpMM and SDDMM by height.

@@ -79,7 +79,13 @@ def _packed_spec(problem: Problem) -> FormatSpec | None:
     return preset.spec if preset is not None and packed_kernel(preset.spec) else None
 
 
-class WindowKernel(Kernel):
+def _has_edge_values(problem: Problem) -> CanRun:
+    what = "sddmm" if problem.op == "sddmm" else "edge values" if problem.edge_values else ""
+    lacks = what and "sddmm" not in operations(problem.format)
+    return CanRun(f"{PRESETS[problem.format].source} has no {what}" if lacks else "")
+
+
+class _WindowKernel(Kernel):
     """The window kernel, for operands prepared in a format of windows."""
 
     name = "window"
@@ -88,7 +94,6 @@ class WindowKernel(Kernel):
     yields_to = ("panel",)
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return whether Tensor Cores have the precision, and the format can take the values."""
         if not problem.format:
             return CanRun("the operand has no blocked format")
         if not (answer := takes(problem.device, problem.precision)):
@@ -102,9 +107,8 @@ class WindowKernel(Kernel):
                 return CanRun(f"{problem.format} copies asynchronously, from sm_80 on")
         if problem.format == "window" or not (problem.op == "sddmm" or problem.edge_values):
             return CanRun()
-        if "sddmm" not in operations(problem.format):
-            what = "sddmm" if problem.op == "sddmm" else "edge values"
-            return CanRun(f"{PRESETS[problem.format].source} has no {what}")
+        if not (answer := _has_edge_values(problem)):
+            return answer
         spec = PRESETS[problem.format].spec
         if spec.encoding != "dense":
             return CanRun(f"{problem.format} stores no bits to place edge values by")
@@ -113,11 +117,9 @@ class WindowKernel(Kernel):
         return CanRun()
 
     def is_asked_for(self, problem: Problem) -> str:
-        """Return a reason if the operand was prepared in a published format, which the user asked for."""
         return "" if problem.format == "window" else f"format {problem.format} was asked for"
 
     def default(self, problem: Problem) -> WindowPlan:
-        """Return a plan with the policy of the format, which cuts windows by the given balance."""
         groups = problem.groups or -(-problem.rows // problem.slot_rows)
         mean = problem.slots / WINDOW_K_TILE / max(groups, 1)
         residual = replace(CSR.by_vectors(problem), reasons=())
@@ -133,22 +135,19 @@ class WindowKernel(Kernel):
         return replace(plan, concurrent_windows=max(1, warps // max(problem.slices, 1)))
 
     def variants(self, problem: Problem) -> list[Plan]:
-        """Return the default plan, and one that hardly cuts any window unless a balance was asked for."""
         plan = self.default(problem)
-        if problem.balance != "auto":
-            return [plan]
-        return [plan, replace(plan, tile_limit=4 * plan.tile_limit)]
+        hardly_cut = [replace(plan, tile_limit=4 * plan.tile_limit)] if problem.balance == "auto" else []
+        return [plan, *hardly_cut]
 
     def time_us(self, problem: Problem, plan: Plan) -> float:
         """Return the csr kernel's modelled time, times a factor and in SpMM slots for each nonzero."""
         csr = CSR.time_us(problem, CSR.by_vectors(problem))
         rates = problem.record.window
-        if problem.op == "sddmm":
-            return rates.sddmm * csr
-        return rates.spmm * problem.slots / max(problem.nnz, 1) * csr
+        scores = problem.op == "sddmm"
+        return (rates.sddmm if scores else rates.spmm * problem.slots / max(problem.nnz, 1)) * csr
 
 
-WINDOW = WindowKernel()
+WINDOW = _WindowKernel()
 
 
 @dataclass(frozen=True)
@@ -158,7 +157,7 @@ class BlockedPlan(Plan):
     kernel: ClassVar[str] = "blocked"
 
 
-class BlockedKernel(Kernel):
+class _BlockedKernel(Kernel):
     """The blocked kernel: it reads each panel from the format's arrays and multiplies its rows."""
 
     name = "blocked"
@@ -167,18 +166,12 @@ class BlockedKernel(Kernel):
     for_formats = True
 
     def can_run(self, problem: Problem) -> CanRun:
-        """Return whether the operand was prepared in a format that has the operation."""
-        preset = exclusive_preset(problem.format)
-        if preset is None:
+        if exclusive_preset(problem.format) is None:
             return CanRun("the operand was prepared in no published format")
-        if (problem.op == "sddmm" or problem.edge_values) and "sddmm" not in preset.ops:
-            what = "sddmm" if problem.op == "sddmm" else "edge values"
-            return CanRun(f"{preset.source} has no {what}")
-        return CanRun()
+        return _has_edge_values(problem)
 
     def default(self, problem: Problem) -> BlockedPlan:
-        """Return the only plan."""
         return BlockedPlan(reasons=(f"format {problem.format} was asked for",))
 
 
-BLOCKED = BlockedKernel()
+BLOCKED = _BlockedKernel()

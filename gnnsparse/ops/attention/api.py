@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_choice, check_flag, check_number, check_share, check_tensor
-from gnnsparse.ops.arguments import FLOATS, check_fits, check_operand, resolve_impl
+from gnnsparse.ops.arguments import check_fits, check_operand, dtypes_of, resolve_impl
 from gnnsparse.ops.attention import schema
 from gnnsparse.ops.attention.arguments import Arrays, AttentionCall, GraphCall, to_edges, to_heads
 from gnnsparse.ops.attention.edges import from_coo, to_coo
@@ -67,12 +67,6 @@ def check_bias(
             f"has shape {tuple(bias.shape)}; accepted: ({a.nnz},) or ({wanted}) with leading sizes of 1 "
             "in places, one value for each edge of A",
         )
-
-
-def _check_scale(scale: Any, width: int) -> float:
-    if scale is None:
-        return 1 / max(width, 1) ** 0.5
-    return check_number("scale", scale, "a finite number in the range of float32, or None")
 
 
 def _check_fused(call: AttentionCall, return_weights: bool, in_transform: bool) -> None:
@@ -164,7 +158,7 @@ def attention(
         return A.operations.attention(A, q, k, v, given)
     if kind != "reference":
         A.kernels.require("A", "attention", "sddmm")
-    dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
+    dtypes = dtypes_of(kind)
     leading = _check_heads(A, q, k, v, dtypes)
     if bias is not None:
         check_bias(A, bias, leading, dtypes)
@@ -173,7 +167,9 @@ def attention(
         check_flag(name, flag)
     if fused is not None:
         check_flag("fused", fused)
-    factor, p = _check_scale(scale, q.shape[-1]), check_share("dropout_p", dropout_p)
+    factor, p = 1 / max(q.shape[-1], 1) ** 0.5, check_share("dropout_p", dropout_p)
+    if scale is not None:
+        factor = check_number("scale", scale, "a finite number in the range of float32, or None")
     seed = draw_seed(A.device) if p > 0 else None
     shape = (*leading, A.shape[0], v.shape[-1])
     native, quick = is_plain(q, k, v, bias), is_eager()
@@ -531,7 +527,6 @@ def graph_attention(
             "return_weights": return_weights, "impl": impl,
         }  # fmt: skip
         return A.operations.graph_attention(A, q, k, v, options)
-    dtypes = (*FLOATS, torch.float64) if kind == "reference" else FLOATS
     check_choice("score", score, _SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))
     in_coo = check_choice("edge_order", edge_order, ("coo", "operand")) == "coo"
@@ -541,7 +536,7 @@ def graph_attention(
     if kind != "reference":
         dots = score in ("dot", "cosine") and not return_weights
         A.kernels.require("A", "graph_attention", "sddmm" if dots else None)
-    given = _Given(A, score, dtypes, in_coo)
+    given = _Given(A, score, dtypes_of(kind), in_coo)
     q, k, v = given.nodes(q, k, v)
     att, scale = given.attention_vectors(att), given.scale(scale)
     features, gate, mapped, weight = given.edge_terms(edge_features, edge_weight, gate, edge_target)

@@ -48,10 +48,8 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
 class _DkvPlaces(NamedTuple):
     """Places of the partial sums of dK and dV: those of a column are neighbours, in the order of the panels.
 
-    `places` int32 [K tiles, 8, 4]: at [n, j] that of column slot 8 (n
-
-    2) + 2 j + n % 2 of a K tile; -1 for padded slots. `starts` int32 [columns + 1]: the first place of each
-    column.
+    `places` int32 [K tiles, 8, 4]: at [n, j] that of column slot 8 (n // 2) + 2 j + n % 2 of a K tile; -1 for
+    padded slots. `starts` int32 [columns + 1]: the first place of each column.
     """
 
     places: torch.Tensor

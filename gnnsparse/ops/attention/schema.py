@@ -88,19 +88,16 @@ def run_backward(
     of `out`, any strides; `plan` the one given for the forward pass.
     """
     given, call = call, dequantized(call)
-    if not path().takes(call.operand.device):
-        if _runs_unfused(call, plan):
-            found = unfused.backward(call, grad, needs)
-        else:
-            found = cpu.backward(call, stats, grad, needs)
+    on_gpu = path().takes(call.operand.device)
+    plan = _grad_plan(call, plan) if on_gpu else plan
+    if isinstance(plan, AttentionGradPlan):
+        found = cuda_panels.backward(call, plan, out, stats, grad, needs)
+    elif isinstance(plan, CsrAttentionPlan):
+        found = cuda_rows.backward(call, out, stats, grad, needs)
+    elif on_gpu or _runs_unfused(call, plan):
+        found = unfused.backward(call, grad, needs)
     else:
-        plan = _grad_plan(call, plan)
-        if isinstance(plan, AttentionGradPlan):
-            found = cuda_panels.backward(call, plan, out, stats, grad, needs)
-        elif isinstance(plan, CsrAttentionPlan):
-            found = cuda_rows.backward(call, out, stats, grad, needs)
-        else:
-            found = unfused.backward(call, grad, needs)
+        found = cpu.backward(call, stats, grad, needs)
     pairs = zip(found, (given.q, given.k, given.v, given.bias), strict=True)
     dq, dk, dv, dbias = (None if g is None or x is None else g.to(x.dtype) for g, x in pairs)
     return dq, dk, dv, dbias
