@@ -42,16 +42,10 @@ class CudaLoader:
 
     X itself is returned if it already has the dtype, the alignment and no scale. Rows of several slices are
     padded to whole sectors at least: otherwise each slice of every other row would touch one sector more.
-
-    Args:
-        precision: arithmetic of the product.
-        width: columns of X.
-        scale: float32 [rows], factors of X's rows; None: 1 each.
-        rounds: whether the loader rounds to TF32; False: the kernels do.
-        whole: bytes of which rows of several slices become multiples, which pays where each is read often.
-        unpacked: bytes of the longest rows that count as one slice there.
-        halves: whether the kernels also read rows of half vectors, which pays where no row is read often.
-        elements: whether the kernels read element by element, so that rows may begin and end anywhere.
+    They become multiples of `whole` bytes, which pays where each is read often; rows of up to `unpacked`
+    bytes count as one slice there. `scale`, float32 [rows], are factors of X's rows; with `rounds` it rounds
+    to TF32. `halves`: the kernels also read rows of half vectors, which pays where no row is read often;
+    `elements`: they read element by element, so that rows may begin and end anywhere.
     """
 
     def __init__(

@@ -56,19 +56,24 @@ def form_of(t: torch.Tensor) -> tuple[torch.dtype, torch.Size, torch.device] | N
 
 def direct(function: type[torch.autograd.Function]) -> Callable[..., Any]:
     """Return a faster `function.apply`, for calls outside of torch.func, which does not inspect `forward`."""
-    quick: Callable[..., Any] = super(torch.autograd.Function, function).apply  # type: ignore[misc]
-    return quick
+    return super(torch.autograd.Function, function).apply  # type: ignore[misc]
 
 
 class Operation(torch.autograd.Function):
     """Base of the class of autograd that serves every path of an operation.
 
-    A subclass has `forward(*tensors, operand, *options, run)`, where `run` is the call that was bound to the
-    operand, and `setup_context` and `backward`, which its operator of torch.library uses too.
+    It is applied to its tensors, the operand, options, and the call that was bound to the operand. A subclass
+    has `setup_context` and `backward`, which its operator of torch.library uses too.
     """
 
-    #: The operation's name, in messages and among the operators.
+    #: The operation's name, in messages and among the operators, and the number of its tensors.
     name: str
+    tensors = 2
+
+    @classmethod
+    def forward(cls, *arguments: Any) -> Any:
+        """Call what was bound to the operand."""
+        return arguments[-1](*arguments[: cls.tensors])
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
@@ -148,11 +153,7 @@ def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
 
 
 class _StraightThrough(Operation):
-    name = "rounding"
-
-    @staticmethod
-    def forward(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        return rounded(materialised(x))
+    name, tensors = "rounding", 1
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -165,8 +166,7 @@ class _StraightThrough(Operation):
 
 def straight_through(x: torch.Tensor, rounded: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
     """Return `rounded(x)`; the gradient passes the rounding unchanged, as through a cast."""
-    result: torch.Tensor = _StraightThrough.apply(x, rounded)
-    return result
+    return _StraightThrough.apply(x, lambda x: rounded(materialised(x)))
 
 
 # Operators of torch.library.
@@ -251,16 +251,13 @@ def transpose_values(operand: SparseOperand, values: torch.Tensor) -> torch.Tens
     """Return edge values [nnz, ...] in the order of the transpose, also of a tensor that is traced."""
     if is_plain(values):
         return operand.transpose_values(values)
-    result: torch.Tensor = torch.ops.gnnsparse.transpose_values(values, operand.handle)
-    return result
+    return torch.ops.gnnsparse.transpose_values(values, operand.handle)
 
 
 def divide_by_counts(operand: SparseOperand, x: torch.Tensor) -> torch.Tensor:
     """Divide the rows of x [m, ...] by the numbers of nonzeros of A's rows; empty rows stay as they are."""
-    if not is_plain(x):
-        result: torch.Tensor = torch.ops.gnnsparse.divide_by_counts(x, operand.handle)
-        return result
-    return _divide(operand, x)
+    plain = is_plain(x)
+    return _divide(operand, x) if plain else torch.ops.gnnsparse.divide_by_counts(x, operand.handle)
 
 
 def _divide(operand: SparseOperand, x: torch.Tensor) -> torch.Tensor:

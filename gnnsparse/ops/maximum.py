@@ -6,7 +6,6 @@ kernel over the transpose, whose rows are the columns, compares it with its row;
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -26,19 +25,11 @@ def spmm_max(
     a.kernels.require("reduce", "a max" if largest else "a min", None)
     bind = lambda: partial(heads.spmm_max, a.kernels, largest=largest, plan=plan)  # noqa: E731
     operator = torch.ops.gnnsparse.spmm_max
-    y: torch.Tensor = dispatch.call(_SpmmMax, operator, a, (x, values), bind, (largest,))[0]
-    return y
+    return dispatch.call(_SpmmMax, operator, a, (x, values), bind, (largest,))[0]
 
 
 class _SpmmMax(dispatch.Operation):
     name = "spmm_max"
-
-    @staticmethod
-    def forward(
-        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, largest: bool,
-        run: Callable[..., Any],
-    ) -> Any:  # fmt: skip
-        return run(x, values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:

@@ -22,7 +22,7 @@ from gnnsparse.plan.choose import kernel_of
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.functorch import alive, is_eager, outside
 from gnnsparse.runtime.nvtx import ranged
-from gnnsparse.sparse.kernel_cache import SddmmCall, SpmmCall, explicit_values
+from gnnsparse.sparse.kernel_cache import explicit_values
 from gnnsparse.sparse.operand import SparseOperand, bind_matmul
 
 #: What `reduce=` accepts.
@@ -129,8 +129,7 @@ def spmm(
         return spmm_max(A, x, values, reduce == "max", plan)
     bind = lambda: bind_spmm(A.kernels, x, values, plan, mean, seed)  # noqa: E731
     operator = torch.ops.gnnsparse.spmm
-    result: torch.Tensor = dispatch.call(_Spmm, operator, A, (x, values), bind, (mean,), (seed,), form)
-    return result
+    return dispatch.call(_Spmm, operator, A, (x, values), bind, (mean,), (seed,), form)
 
 
 def _reference(
@@ -167,12 +166,6 @@ def _check_seed(a: SparseOperand, seed: Any, reduce: str) -> None:
 
 class _Spmm(dispatch.Operation):
     name = "spmm"
-
-    @staticmethod
-    def forward(
-        x: torch.Tensor, values: torch.Tensor | None, operand: SparseOperand, mean: bool, run: SpmmCall
-    ) -> Any:
-        return run(x, values)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -339,18 +332,13 @@ def sddmm(
     A.kernels.require("A", "sddmm", "sddmm")
     if q.dim() == 3 and q.shape[1] == 1:
         return sddmm(A, q[:, 0], k[:, 0], impl=impl, plan=plan)[:, None]
-    result: torch.Tensor = dispatch.call(
+    return dispatch.call(
         _Sddmm, torch.ops.gnnsparse.sddmm, A, (q, k), lambda: bind_sddmm(A.kernels, q, plan), form=form
     )
-    return result
 
 
 class _Sddmm(dispatch.Operation):
     name = "sddmm"
-
-    @staticmethod
-    def forward(q: torch.Tensor, k: torch.Tensor, operand: SparseOperand, run: SddmmCall) -> Any:
-        return run(q, k)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

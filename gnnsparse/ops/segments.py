@@ -51,19 +51,15 @@ class _SegmentSums(torch.autograd.Function):
     """The sums on the CPU by SpMM, whose rows are vectors there; torch adds number by number."""
 
     @staticmethod
-    def forward(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        rows, columns = x.shape[0], torch.arange(x.shape[0], dtype=torch.int32, device="cpu")
+    def forward(ctx: Any, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
+        ctx.rows = rows = x.shape[0]
+        ctx.save_for_backward(starts)
+        columns = torch.arange(rows, dtype=torch.int32, device="cpu")
         sums = torch.empty(starts.numel() - 1, x.shape[1], dtype=torch.float32, device="cpu")
         matrix = _native.Csr(starts.contiguous(), columns, rows)
         stored = _native.StoredRows(None, None)
         _native.cpu_spmm(matrix, stored, x.contiguous(), sums, torch.get_num_threads())
         return sums
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, starts = inputs
-        ctx.rows = x.shape[0]
-        ctx.save_for_backward(starts)
 
     @staticmethod
     def backward(ctx: Any, grad: torch.Tensor) -> Any:

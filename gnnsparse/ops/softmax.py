@@ -57,8 +57,7 @@ def edge_softmax(
         return reference.edge_softmax(A.indices(), exact, A.shape[0]).to(scores.dtype)
     A.kernels.require("A", "edge_softmax", "sddmm")
     bind, operator = lambda: partial(softmax, A.kernels), torch.ops.gnnsparse.edge_softmax
-    result: torch.Tensor = dispatch.call(_EdgeSoftmax, operator, A, (scores,), bind)
-    return result
+    return dispatch.call(_EdgeSoftmax, operator, A, (scores,), bind)
 
 
 @made_once
@@ -104,11 +103,7 @@ def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tens
 
 
 class _EdgeSoftmax(dispatch.Operation):
-    name = "edge_softmax"
-
-    @staticmethod
-    def forward(scores: torch.Tensor, operand: SparseOperand, run: Any) -> Any:
-        return run(scores)
+    name, tensors = "edge_softmax", 1
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -125,8 +120,7 @@ class _EdgeSoftmax(dispatch.Operation):
         def native() -> torch.Tensor:
             if dispatch.is_plain(weights, grad):
                 return softmax_grad(operand.kernels, weights, materialised(grad))
-            result: torch.Tensor = torch.ops.gnnsparse.edge_softmax_grad(weights, grad, operand.handle)
-            return result
+            return torch.ops.gnnsparse.edge_softmax_grad(weights, grad, operand.handle)
 
         composed = lambda: _times_jacobian(operand, weights, grad)  # noqa: E731
         of_scores = dispatch.native_or_composed((grad, weights), native, composed)

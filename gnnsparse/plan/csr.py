@@ -68,7 +68,16 @@ class _CsrKernel(Kernel):
         return f"rows of X have at most {SHORT_ROW} bytes, and stay in L2"
 
     def default(self, problem: Problem) -> CsrPlan:
-        return self._narrow(problem) if self._is_narrow(problem) else self.by_vectors(problem)
+        if not self._is_narrow(problem):
+            return self.by_vectors(problem)
+        # A warp takes nonzeros side by side, of groups that fill the GPU.
+        rates = problem.record.csr
+        least, most = rates.narrow_groups
+        share = problem.nnz // (rates.narrow_warps * problem.device.multiprocessors)
+        group = min(most, max(least, _power_of_two_at_least(share)))
+        row_limit = max(rates.row_limits[1], group, int(2 * problem.nnz / max(problem.rows, 1)))
+        # Scaling X in a pass of its own makes its rows whole vectors: twice its bytes or more.
+        return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 
     def _is_short(self, problem: Problem) -> bool:
         on_gpu = problem.device.type == "cuda" and problem.op == "spmm"
@@ -109,16 +118,6 @@ class _CsrKernel(Kernel):
         # A pass makes short rows whole vectors anyway.
         prescale = is_short or mean >= rates.prescale_degree
         return CsrPlan(lanes, row_lanes, row_limit, group, prescale)
-
-    def _narrow(self, problem: Problem) -> CsrPlan:
-        """Return the plan by which a warp takes nonzeros side by side, of groups that fill the GPU."""
-        rates = problem.record.csr
-        least, most = rates.narrow_groups
-        share = problem.nnz // (rates.narrow_warps * problem.device.multiprocessors)
-        group = min(most, max(least, _power_of_two_at_least(share)))
-        row_limit = max(rates.row_limits[1], group, int(2 * problem.nnz / max(problem.rows, 1)))
-        # Scaling X in a pass of its own makes its rows whole vectors: twice its bytes or more.
-        return CsrPlan(row_limit=row_limit, group=group, prescale=False, narrow=True)
 
     def variants(self, problem: Problem) -> list[Plan]:
         plan = self.default(problem)

@@ -25,22 +25,18 @@ _MOST_TILES = 2**28
 class WorkList:
     """The work list of a kernel: parts of rows, windows or panels, of which each warp or block computes one.
 
-    Attributes:
-        items: int32 [items, 4]: the index of the row or window, the part's first nonzero (counted in the row)
-            or K tile (in the window), their number, and the place of the part's partial sum, -1 if the row or
-            window is not cut. For panels see `cut_panels`.
-        cuts: int32 [cut rows, windows or panels, 4]: its index, its first partial sum, their number, and 0.
-        partials: number of partial sums.
-        row_offsets: int32 [items, rows of a window or panel]: nonzeros of each row before the part, for
-            windows in plain bitmaps, and for panels in SDDMM and attention.
-        prefetch_distance: a warp prefetches to L2 what the item this many further on reads first; 0: none.
+    `items` int32 [items, 4]: the index of the row or window, the part's first nonzero (counted in the row) or
+    K tile (in the window), their number, and the place of the part's partial sum, -1 if the row or window is
+    not cut. For panels see `cut_panels`. `cuts` int32 [cut rows, windows or panels, 4]: its index, its first
+    partial sum, their number, and 0. `row_offsets` int32 [items, rows of a window or panel]: nonzeros of each
+    row before the part, for windows in plain bitmaps, and for panels in SDDMM and attention.
     """
 
     items: torch.Tensor
     cuts: torch.Tensor
     partials: int
     row_offsets: torch.Tensor | None = None
-    prefetch_distance: int = 0
+    prefetch_distance: int = 0  # a warp prefetches to L2 what the item this many further on reads first
 
     @cached_property
     def view(self) -> _native.WorkList:

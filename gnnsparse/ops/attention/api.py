@@ -58,9 +58,8 @@ def check_bias(
     check_tensor("bias", bias, dtypes=dtypes, device=a.device)
     sizes = tuple(bias.shape[:-1])
     fits = bias.dim() >= 1 and len(sizes) <= len(leading) and bias.shape[-1] == a.nnz
-    if not fits or any(
-        size not in (1, full) for size, full in zip(sizes, leading[len(leading) - len(sizes) :], strict=True)
-    ):
+    pairs = zip(reversed(sizes), reversed(leading), strict=False)
+    if not fits or any(size not in (1, full) for size, full in pairs):
         wanted = ", ".join(map(str, (*leading, a.nnz)))
         bad_value(
             "bias",
@@ -420,21 +419,6 @@ def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
     return out.transpose(0, 1).to(a.v.dtype)
 
 
-def _output(call: GraphCall, impl: str, wants_weights: bool) -> Outputs:
-    native = is_plain(*call.arrays)
-    tensors, options = (*call.arrays, call.seed), (*call.options, wants_weights)
-    found: Outputs
-    if impl == "reference" or (native and not is_eager()):
-        found = schema.outputs_of(*graph_forward(call))
-    elif not native:
-        found = torch.ops.gnnsparse.graph_attention(*tensors, call.operand.handle, *options)
-    elif needs_grad(*call.arrays):
-        found = schema.recorded_graph(*tensors, call.operand, *options)
-    else:
-        found = schema.run_graph(call, wants_weights)
-    return found
-
-
 @ranged("graph_attention")
 def graph_attention(
     A: SparseOperand,  # noqa: N803
@@ -519,14 +503,14 @@ def graph_attention(
     check_operand(A)
     kind = resolve_impl(impl, A)
     if A.operations is not None:
-        options = {
+        given_options = {
             "score": score, "scale": scale, "att": att, "negative_slope": negative_slope, "bias": bias,
             "edge_features": edge_features, "edge_weight": edge_weight, "edge_target": edge_target,
             "gate": gate, "normalize": normalize, "clamp": clamp, "dropout_p": dropout_p,
             "is_causal": is_causal, "key_padding_mask": key_padding_mask, "edge_order": edge_order,
             "return_weights": return_weights, "impl": impl,
         }  # fmt: skip
-        return A.operations.graph_attention(A, q, k, v, options)
+        return A.operations.graph_attention(A, q, k, v, given_options)
     check_choice("score", score, _SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))
     in_coo = check_choice("edge_order", edge_order, ("coo", "operand")) == "coo"
@@ -560,7 +544,17 @@ def graph_attention(
         schema.require_rows(A)
     if p > 0:
         call = call._replace(seed=draw_seed(A.device))
-    out, mapped, _, weights = _output(call, kind, return_weights)
+    native, tensors, options = is_plain(*call.arrays), (*call.arrays, call.seed), call.options
+    found: Outputs
+    if kind == "reference" or (native and not is_eager()):
+        found = schema.outputs_of(*graph_forward(call))
+    elif not native:
+        found = torch.ops.gnnsparse.graph_attention(*tensors, A.handle, *options, return_weights)
+    elif needs_grad(*call.arrays):
+        found = schema.recorded_graph(*tensors, A, *options, return_weights)
+    else:
+        found = schema.run_graph(call, return_weights)
+    out, mapped, _, weights = found
     if weight is not None and edge_target != "keys":
         out = out + _by_head(mapped, weight.mT.to(mapped.dtype))
     if not return_weights:

@@ -157,8 +157,7 @@ class GraphCall(NamedTuple):
     @property
     def heads(self) -> int:
         """Number of heads."""
-        heads: int = self.arrays.v.shape[1]
-        return heads
+        return self.arrays.v.shape[1]
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -213,8 +212,10 @@ def padded(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return packed[..., :width]
 
 
-def vectorized(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Return `x` [.., width] in `dtype`, each row contiguous and aligned; if that takes a copy, padded."""
+def vectorized(x: Any, dtype: torch.dtype) -> Any:
+    """Return `x` [.., width] in `dtype`, rows contiguous and aligned; a copy is padded. None for None."""
+    if x is None:
+        return None
     per_vector = VECTOR_BYTES // dtype.itemsize
     steps = [x.stride(i) for i in range(x.dim() - 1) if x.shape[i] > 1]
     is_whole = x.dtype == dtype and x.shape[-1] % per_vector == 0 and x.stride(-1) == 1

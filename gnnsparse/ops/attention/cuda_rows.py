@@ -20,10 +20,6 @@ from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.kernel_cache import KernelCache
 
 
-def _aligned(x: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
-    return None if x is None else arguments.vectorized(x, dtype)
-
-
 def _rows_like(x: torch.Tensor, rows: int, heads: int, width: int) -> torch.Tensor:
     """Allocate [rows, heads, width] in the dtype and the memory order of `x` [n, H, any]."""
     if x.stride(0) < x.stride(1):
@@ -36,17 +32,16 @@ def _laid_out(call: GraphCall) -> GraphCall:
     numbers = ("att", "bias", *(("q", "k", "features") if call.score == "additive" else ()))
 
     def laid_out(name: str, x: Any) -> torch.Tensor | None:
-        if x is None or name in numbers:
-            return None if x is None else x.float()
-        if name == "mapped":
+        if name == "mapped" and x is not None:
             return arguments.vectorized(x[:, None], storage)[:, 0]
-        return arguments.vectorized(x, storage)
+        return x.float() if name in numbers and x is not None else arguments.vectorized(x, storage)
 
     return call._replace(arrays=Arrays(*(laid_out(*pair) for pair in call.arrays._asdict().items())))
 
 
 def _laid_out_result(result: Result, storage: torch.dtype) -> Result:
-    return Result(arguments.vectorized(result.out, storage), _aligned(result.mapped, storage), result.stats)
+    out, mapped, stats = result
+    return Result(arguments.vectorized(out, storage), arguments.vectorized(mapped, storage), stats)
 
 
 def _fits(call: GraphCall) -> bool:
@@ -67,26 +62,19 @@ def _rates(kernels: KernelCache) -> AttentionRates:
     return record_for(describe_device(kernels.csr.device)).attention
 
 
-def _can_take_tiles(call: GraphCall, forward: bool) -> bool:
-    """Return whether the kernels of tiles compute a pass: plain dot products, or additive scores."""
+def _takes_tiles(call: GraphCall, forward: bool) -> bool:
+    """Return whether the kernels of tiles compute a pass faster: plain dot products, or additive scores."""
     a, storage = call.arrays, call.operand.precision.storage
     width = a.v.shape[2]
-    if _native.graph_tile_heads(width) == 0:
-        return False
-    if storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
+    at_once = _native.graph_tile_heads(width)
+    if at_once == 0 or storage.itemsize != 2 or a.v.dtype not in (storage, torch.float32):
         return False
     if call.score == "gatv2" or (call.score == "dot" and (forward or a.q.shape[2] != width)):
         return False
     has_terms = any(x is not None for x in (a.bias, a.features, a.gate, a.mapped))
     is_plain = call.normalize and call.clamp == 0 and not call.is_causal and call.seed is None
-    return is_plain and not has_terms and describe_device(call.operand.device).capability >= (8, 0)
-
-
-def _takes_tiles(call: GraphCall, forward: bool) -> bool:
-    if not _can_take_tiles(call, forward):
+    if not is_plain or has_terms or describe_device(call.operand.device).capability < (8, 0):
         return False
-    width = call.arrays.v.shape[2]
-    at_once = _native.graph_tile_heads(width)
     return tiles_are_faster(_rates(call.operand.kernels), call.heads, at_once, width, forward)
 
 
@@ -236,7 +224,7 @@ def graph_backward(
     tiles = grad_weights is None and _takes_tiles(call, False)
     with path().current(grad_out.device):
         call = _laid_out(call)
-        grad_out, grad_mapped = arguments.vectorized(grad_out, storage), _aligned(grad_mapped, storage)
+        grad_out, grad_mapped = (arguments.vectorized(g, storage) for g in (grad_out, grad_mapped))
         grad_weights = None if grad_weights is None else grad_weights.float()
         # The kernels compute the inner sums themselves unless the weights have a gradient, or they would
         # read a rounded result. Without softmax there are none.

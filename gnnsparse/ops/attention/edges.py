@@ -16,13 +16,12 @@ from gnnsparse.sparse.operand import SparseOperand
 class EdgeOrder(NamedTuple):
     """How nonzeros and the edges given to `prepare` correspond.
 
-    `edge_of` int64 [nnz] has `edges` for self-loops that were added (`has_added`); `nonzero_of` is int64
-    [edges]; `has_repeats`: edges share a nonzero.
+    `edge_of` int64 [nnz] has the number of edges for self-loops that were added (`has_added`); `nonzero_of`
+    is int64 [edges]; `has_repeats`: edges share a nonzero.
     """
 
     edge_of: torch.Tensor
     nonzero_of: torch.Tensor
-    edges: int
     has_repeats: bool
     has_added: bool
 
@@ -37,8 +36,7 @@ def order_of(operand: SparseOperand) -> EdgeOrder:
     edge_of = torch.full((operand.nnz,), edges, dtype=torch.int64, device=device)
     edge_of = edge_of.scatter(0, nonzero_of, numbers)
     has_repeats = bool((edge_of[nonzero_of] != numbers).any())
-    has_added = bool((edge_of == edges).any())
-    return EdgeOrder(edge_of, nonzero_of, edges, has_repeats, has_added)
+    return EdgeOrder(edge_of, nonzero_of, has_repeats, has_added=bool((edge_of == edges).any()))
 
 
 class _Reorder(torch.autograd.Function):

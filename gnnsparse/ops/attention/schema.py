@@ -135,10 +135,9 @@ def _graph_gradients(
     result = Result(out, mapped if call.arrays.mapped is not None and call.to_values else None, stats)
     grad_out, grad_mapped, grad_weights = (None if g is None else materialised(g) for g in grads)
     grad_out = torch.zeros_like(out) if grad_out is None else grad_out
-    found: Arrays = _backend(call.operand).graph_backward(
+    return _backend(call.operand).graph_backward(
         call, result, grad_out, None if result.mapped is None else grad_mapped, grad_weights, tuple(needs)
     )
-    return found
 
 
 # Autograd. Arguments: the tensors, the seed of dropout, the operand or its handle, and options.
@@ -272,10 +271,9 @@ class _GraphAttention(_Recorded):
         needs: Sequence[bool], traced: bool,
     ) -> Tensors:  # fmt: skip
         if traced:
-            found: Tensors = torch.ops.gnnsparse.graph_attention_grad(
+            return torch.ops.gnnsparse.graph_attention_grad(
                 *tensors, seed, *results, *grads, ctx.operand.handle, list(needs), *ctx.options
             )
-            return found
         return _graph_gradients(_graph_call(tensors, seed, ctx.operand, ctx.options), results, grads, needs)
 
     @staticmethod

@@ -37,24 +37,17 @@ def pass_us(memory: MemoryRates, size: Any) -> Any:
 class CsrLoad:
     """The load of the csr kernel.
 
-    Attributes:
-        rows, nnz: rows and nonzeros of the matrix.
-        near: nonzeros near the diagonal, whose rows of X neighbouring rows of A read, too.
-        slices: bytes of a row of X, divided by the 128 bytes of a slice; need not be whole.
-        in_use: bytes of the part of X that running warps read from.
-        pass_bytes: mean of the bytes of X and of the result.
-        longest: nonzeros that a lane of the longest warp computes.
-        shifted: what shifting results to whole vectors of memory costs: 0 where their rows begin there; else
-            1 of float32, 2 of 16 bits, or 0.5 where rows are so short that they leave element by element.
+    `shifted` is what shifting results to whole vectors of memory costs: 0 where their rows begin there; else
+    1 of float32, 2 of 16 bits, or 0.5 where rows are so short that they leave element by element.
     """
 
     rows: Any
     nnz: Any
-    near: Any
-    slices: Any
-    in_use: Any
-    pass_bytes: Any
-    longest: Any
+    near: Any  # nonzeros near the diagonal, whose rows of X neighbouring rows of A read, too
+    slices: Any  # bytes of a row of X, divided by the 128 bytes of a slice; need not be whole
+    in_use: Any  # bytes of the part of X that running warps read from
+    pass_bytes: Any  # mean of the bytes of X and of the result
+    longest: Any  # nonzeros that a lane of the longest warp computes
     shifted: Any = 0
 
 
@@ -96,52 +89,35 @@ def panel_variant(row: PanelRow, name: str) -> PanelVariant:
 
 @dataclass(frozen=True)
 class PanelWork:
-    """A problem in panels of one height; `slots`, `slices`, `panels` (their lengths) as in a Problem.
-
-    Attributes:
-        row_bytes: bytes that reading a row of X moves.
-        value_bytes: bytes of stored values that are read for a column slot, again for each slice.
-        x_rows: rows of X.
-        concurrent_panels: number of panels that the GPU runs at a time.
-    """
+    """A problem in panels of one height; `slots`, `slices`, `panels` (their lengths) as in a Problem."""
 
     height: int
     slots: int
     panels: TileCounts
     slices: int
-    row_bytes: int
-    value_bytes: float
+    row_bytes: int  # that reading a row of X moves
+    value_bytes: float  # of stored values, which are read for a column slot, again for each slice
     x_rows: int
-    concurrent_panels: int
+    concurrent_panels: int  # that the GPU runs at a time
 
 
 @dataclass(frozen=True)
 class PanelLoad:
-    """The load of the panel kernel; fields that are not named here are those of the work.
-
-    Attributes:
-        taken: slices that a warp computes one after the other.
-        gathered: bytes of a row of X, which are read for each column slot.
-        value_bytes: bytes of stored values that are read for each column slot, for all slices.
-        mean, longest: K tiles of the mean and of the longest part of a panel.
-        cut_parts: number of parts of the panels that are cut.
-        rounds: number of warps over the number that the GPU runs at a time.
-        prescale: bytes that a pass over X before the product reads; 0: there is no such pass.
-    """
+    """The load of the panel kernel; fields without a comment are those of the work."""
 
     height: Any
     slots: Any
     slices: Any
-    taken: Any
-    gathered: Any
-    value_bytes: Any
+    taken: Any  # slices that a warp computes one after the other
+    gathered: Any  # bytes of a row of X, which are read for each column slot
+    value_bytes: Any  # of stored values that are read for each column slot, for all slices
     x_rows: Any
     warps: Any
-    mean: Any
+    mean: Any  # K tiles of the mean part of a panel, and of the longest
     longest: Any
-    cut_parts: Any
-    rounds: Any
-    prescale: Any
+    cut_parts: Any  # number of parts of the panels that are cut
+    rounds: Any  # number of warps over the number that the GPU runs at a time
+    prescale: Any  # bytes that a pass over X before the product reads; 0: there is no such pass
 
     @classmethod
     def of(cls, work: PanelWork, slices: int, tile_limit: int, prescale: float = 0.0) -> PanelLoad:
