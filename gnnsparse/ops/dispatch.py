@@ -277,7 +277,8 @@ def _of_rows(x: torch.Tensor, handle: int) -> SparseOperand:
     return operand
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+def keep_operand(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    """Keep what the gradient of an operator (tensor, operand) needs: its operand."""
     ctx.operand = operand_of(inputs[1])
 
 
@@ -285,7 +286,7 @@ register(
     "transpose_values(Tensor values, int operand) -> Tensor",
     lambda values, operand: _of_edges(values, operand).transpose_values(values),
     lambda values, operand: values.new_empty(_of_edges(values, operand).nnz, *values.shape[1:]),
-    _setup,
+    keep_operand,
     lambda ctx, grad: (transpose_values(ctx.operand.T, grad.contiguous()), None),
 )
 
@@ -299,6 +300,6 @@ register(
     "divide_by_counts(Tensor x, int operand) -> Tensor",
     lambda x, operand: _divide(_of_rows(x, operand), x),
     _fake_divide,
-    _setup,
+    keep_operand,
     lambda ctx, grad: (divide_by_counts(ctx.operand, grad.contiguous()), None),
 )

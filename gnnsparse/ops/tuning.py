@@ -66,12 +66,11 @@ def _fastest(kernels: KernelCache, product: Product, plans: tuple[Plan, ...], na
 
 def _report(times: dict[Plan, float], chosen: Plan, name: str) -> str:
     """Return a reason such as "autotuned on NVIDIA H200: panel 16 0.101 ms, csr 0.130 ms"."""
-    others: dict[str, float] = {}
-    for plan, ms in times.items():
-        if plan.label != chosen.label and ms < math.inf:
-            others[plan.label] = min(ms, others.get(plan.label, math.inf))
-    ranked = [(chosen.label, times[chosen]), *sorted(others.items(), key=lambda pair: pair[1])]
-    return f"autotuned on {name}: " + ", ".join(f"{label} {ms:.3f} ms" for label, ms in ranked)
+    best = {chosen.label: times[chosen]}
+    for plan, ms in sorted(times.items(), key=lambda pair: pair[1]):
+        if ms < math.inf:
+            best.setdefault(plan.label, ms)
+    return f"autotuned on {name}: " + ", ".join(f"{label} {ms:.3f} ms" for label, ms in best.items())
 
 
 def milliseconds(run: Callable[[Plan], object], plan: Plan, device: torch.device, repeats: int) -> float:

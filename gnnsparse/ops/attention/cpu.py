@@ -6,6 +6,7 @@ It stands alone as one of the backends, which schema.py chooses among and tests 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -105,24 +106,18 @@ def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
 
     They are float32 where kernels write nothing else, and where those of all heads are added up afterwards.
     """
-    heads, additive = call.heads, call.score == "additive"
-
-    def empty(name: str, in_float32: bool = False) -> torch.Tensor | None:
-        x = getattr(call.arrays, name)
-        if x is None or not needs[name]:
-            return None
-        shape = x.shape[0], heads, *x.shape[2:]
-        in_float32 = in_float32 or x.shape[1] != heads
-        return torch.empty(shape, dtype=torch.float32 if in_float32 else x.dtype, device=x.device)
-
-    att = None
-    if call.arrays.att is not None and needs["att"]:
-        groups = -(-call.operand.shape[0] // _native.ATT_GROUP_ROWS)
-        att = call.arrays.att.new_empty(groups, *call.arrays.att.shape, dtype=torch.float32)
-    return Arrays(
-        empty("q", additive), empty("k", additive), empty("v"), att, empty("bias", True),
-        empty("features", additive), empty("gate"), None, empty("mapped_q"),
-    )  # fmt: skip
+    in_float32 = ("bias", *(("q", "k", "features") if call.score == "additive" else ()))
+    found: dict[str, Any] = dict.fromkeys(Arrays._fields)
+    for name, x in call.arrays._asdict().items():
+        if x is None or not needs[name] or name == "mapped":
+            continue
+        if name == "att":
+            groups = -(-call.operand.shape[0] // _native.ATT_GROUP_ROWS)
+            found[name] = x.new_empty(groups, *x.shape, dtype=torch.float32)
+        else:
+            dtype = torch.float32 if name in in_float32 or x.shape[1] != call.heads else x.dtype
+            found[name] = x.new_empty(x.shape[0], call.heads, *x.shape[2:], dtype=dtype)
+    return Arrays(**found)
 
 
 def _mapped_grad(

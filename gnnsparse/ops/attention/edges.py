@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.ops.dispatch import direct, operand_at, register
+from gnnsparse.ops.dispatch import direct, keep_operand, operand_at, register
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.memo import made_once
 from gnnsparse.sparse.operand import SparseOperand
@@ -81,26 +81,25 @@ def to_coo(x: torch.Tensor, operand: SparseOperand) -> Any:
 
 
 def _register(name: str, reverse: str, to_edges: bool) -> None:
-    def rows(operand: SparseOperand, of_edges: bool) -> int:
-        return operand.num_edges if of_edges else operand.nnz
+    given, found = ("nnz", "num_edges") if to_edges else ("num_edges", "nnz")
 
     def run(x: torch.Tensor, handle: int) -> torch.Tensor:
         operand = operand_at(handle)
-        wanted = rows(operand, not to_edges)
+        wanted = getattr(operand, given)
         if x.dim() < 1 or x.shape[0] != wanted or x.device != operand.device:
             accepted = f"({wanted}, ..) on {operand.device}"
             bad_value("x", f"has shape {tuple(x.shape)} on {x.device}; accepted: {accepted}")
         return to_coo(x, operand) if to_edges else from_coo("x", x, operand)
 
-    def setup(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        ctx.handle = inputs[1]
-
     register(
         f"{name}(Tensor x, int operand) -> Tensor",
         run,
-        lambda x, operand: x.new_empty(rows(operand_at(operand), to_edges), *x.shape[1:]),
-        setup,
-        lambda ctx, grad: (getattr(torch.ops.gnnsparse, reverse)(grad.contiguous(), ctx.handle), None),
+        lambda x, operand: x.new_empty(getattr(operand_at(operand), found), *x.shape[1:]),
+        keep_operand,
+        lambda ctx, grad: (
+            getattr(torch.ops.gnnsparse, reverse)(grad.contiguous(), ctx.operand.handle),
+            None,
+        ),
     )
 
 
