@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gnnsparse import SparseGraph, SparseOperand, attention, graph_attention, prepare, sddmm, spmm
-from gnnsparse.bench.arguments import Several, add_device, add_outputs, seed_option
+from gnnsparse.bench.arguments import add_device, add_names, add_outputs, seed_option
 from gnnsparse.bench.figures import accuracy_panels, form_of, plot
 from gnnsparse.bench.latency_reference import Arithmetic, softmax_by_row
 from gnnsparse.bench.session import Row, new_table, progress
@@ -311,14 +311,11 @@ TERMS = (256, 1024, 4096, 16384, 65536)
 #: Sums of one case, each of other numbers.
 _SUMS = 32
 _BLOCK = 16
-
-
-_ON_CPU: Any = {"dtype": torch.float32, "device": "cpu"}
-#: What makes the terms of sums, [terms, sums], by name.
-SERIES: dict[str, Callable[[int, torch.Generator], torch.Tensor]] = {
-    "ones": lambda terms, _: torch.ones(terms, _SUMS, **_ON_CPU),
-    "uniform": lambda terms, generator: torch.rand(terms, _SUMS, generator=generator, **_ON_CPU),
-    "normal": lambda terms, generator: torch.randn(terms, _SUMS, generator=generator, **_ON_CPU),
+#: What makes the terms of sums, [terms, sums], from a seed, by name.
+SERIES: dict[str, Callable[[int, int], torch.Tensor]] = {
+    "ones": lambda terms, _: torch.ones(terms, _SUMS, dtype=torch.float32, device="cpu"),
+    "uniform": lambda terms, seed: _draws(seed)[1](terms, _SUMS),
+    "normal": lambda terms, seed: _draws(seed)[0](terms, _SUMS),
 }
 
 
@@ -348,8 +345,7 @@ def accumulation_rows(
     2002, section 4.2).
     """
     for name, count in itertools.product(series, terms):
-        generator = torch.Generator("cpu").manual_seed(seed)
-        x = SERIES[name](count, generator).half()
+        x = SERIES[name](count, seed).half()
         exact = x.double().sum(0)
         columns = torch.arange(count, dtype=torch.int64, device="cpu")
         graph = SparseGraph.from_edge_index(torch.stack([columns, torch.zeros_like(columns)]), (count, 1))
@@ -445,10 +441,8 @@ def scaling_rows(
     by INITIAL_SCALE, "dynamic" by the factor that GradScaler arrives at.
     """
     graph = random_graph(_NODES, _NODES, _FILL, seed=seed)
-    generator = torch.Generator("cpu").manual_seed(seed)
-    parameter, unit = (
-        torch.randn(_NODES, _FEATURES, generator=generator, **_ON_CPU).to(device) for _ in range(2)
-    )
+    normal, _ = _draws(seed)
+    parameter, unit = (normal(_NODES, _FEATURES).to(device) for _ in range(2))
     moved = graph.to(device)
     assert moved.values is not None
     for precision in map(Precision, precisions):
@@ -496,27 +490,20 @@ def overflow_rows(
             a = prepare(graph, precision=precision, cache=False)
             for dtype, reduce in itertools.product(outputs_of(precision), ("sum", "mean")):
                 x = torch.full((degree, _OVERFLOW_COLUMNS), TERM, dtype=dtype, device=device)
+                exact = TERM * (degree if reduce == "sum" else 1)
+                result = spmm(a, x, reduce=reduce)
+                infinite = int((~result.isfinite()).sum())
+                if torch.tensor(exact, dtype=torch.float64, device="cpu").to(dtype).isfinite():
+                    off = (result.double() - exact).abs()
+                    ok = bool((off <= 2 * torch.finfo(dtype).eps * exact).all())
+                else:
+                    ok = infinite == result.numel()
                 yield {
                     "precision": precision.value, "output": str(dtype).removeprefix("torch."),
-                    "reduce": reduce, "degree": degree,
-                    **_overflow_row(spmm(a, x, reduce=reduce), TERM * (degree if reduce == "sum" else 1)),
+                    "reduce": reduce, "degree": degree, "exact": exact,
+                    "result": None if infinite else float(result.flatten()[0]),
+                    "elements": result.numel(), "infinite": infinite, "ok": ok,
                 }  # fmt: skip
-
-
-def _overflow_row(result: torch.Tensor, exact: float) -> Row:
-    infinite = int((~result.isfinite()).sum())
-    right = torch.tensor(exact, dtype=torch.float64, device="cpu").to(result.dtype)
-    if right.isfinite():
-        ok = bool(((result.double() - exact).abs() <= 2 * torch.finfo(result.dtype).eps * exact).all())
-    else:
-        ok = infinite == result.numel()
-    return {
-        "exact": exact,
-        "result": None if infinite else float(result.flatten()[0]),
-        "elements": result.numel(),
-        "infinite": infinite,
-        "ok": ok,
-    }
 
 
 #: What the file says of the options.
@@ -534,17 +521,13 @@ sums in float16 (emulated), gradients with and without scaling of the loss, and 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse bench accuracy`."""
     precisions = tuple(p.value for p in ROUNDED_PRECISIONS)
-    several: dict[str, tuple[str, tuple[str, ...], str]] = {
-        "--part": ("parts", tuple(PARTS), "what to measure"),
-        "--op": ("ops", tuple(OPERATIONS), "operations of the part operations"),
-        "--range": ("ranges", tuple(RANGES), "operands of the part operations"),
-        "--precision": ("precisions", precisions, "of all parts but accumulation, which is of fp16"),
-    }
-    for name, (dest, accepted, text) in several.items():
-        parser.add_argument(
-            name, dest=dest, nargs="+", action=Several, choices=accepted, default=accepted, metavar="NAME",
-            help=f"{text}: {', '.join(accepted)}; default: all",
-        )  # fmt: skip
+    for option, dest, accepted, text in (
+        ("--part", "parts", tuple(PARTS), "what to measure"),
+        ("--op", "ops", tuple(OPERATIONS), "operations of the part operations"),
+        ("--range", "ranges", tuple(RANGES), "operands of the part operations"),
+        ("--precision", "precisions", precisions, "of all parts but accumulation, which is of fp16"),
+    ):
+        add_names(parser, option, dest, accepted, accepted, f"{text}: {', '.join(accepted)}; default: all")
     add_device(parser)
     parser.add_argument(
         "--seed", type=seed_option, default=0, metavar="N", help="of all operands; default: 0"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,24 @@ class Several(argparse.Action):
         """Store the values of an option."""
         flat = (value for group in values for value in (group if isinstance(group, list) else [group]))
         setattr(options, self.dest, tuple(dict.fromkeys(flat)))
+
+
+def add_names(
+    parser: argparse.ArgumentParser, option: str, dest: str, accepted: Sequence[str], default: Any, about: str
+) -> None:
+    """Declare an option that takes several of the accepted names, with commas or spaces between them."""
+
+    def parse(text: str) -> list[str]:
+        names = text.split(",")
+        for name in names:
+            if name not in accepted:
+                choices = ", ".join(accepted)
+                raise argparse.ArgumentTypeError(f"invalid choice: {name!r} (choose from {choices})")
+        return names
+
+    parser.add_argument(
+        option, dest=dest, nargs="+", action=Several, type=parse, default=default, metavar="NAME", help=about
+    )
 
 
 def number_option(

@@ -18,6 +18,7 @@ from rich.table import Table
 from gnnsparse.bench.arguments import (
     Several,
     add_device,
+    add_names,
     add_outputs,
     at_least_one,
     devices_here,
@@ -81,34 +82,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     precisions, here = Precision.names(), set(devices_here())
     kernels = tuple(name for name, devices in KERNEL_DEVICES.items() if here & {*devices})
     peers = [name for name, peer in PEERS.items() if here & {*peer.devices}]
-    several: dict[str, tuple[str, tuple[str, ...], tuple[str, ...], str]] = {
-        "--op": ("ops", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm"),
-        "--precision": (
-            "precisions", precisions, ("fp16", "fp32"), f"{', '.join(precisions)}; default: fp16 fp32"
+    several: tuple[tuple[str, str, Sequence[str], tuple[str, ...], str], ...] = (
+        ("--op", "ops", OPS, ("spmm",), f"{', '.join(OPS)}; default: spmm"),
+        (
+            "--precision", "precisions", precisions, ("fp16", "fp32"),
+            f"{', '.join(precisions)}; default: fp16 fp32",
         ),
-        "--values": (
-            "values", VALUES, ("gcn", "random"),
+        (
+            "--values", "values", VALUES, ("gcn", "random"),
             f"weights of spmm: {', '.join(VALUES)}; default: gcn random, which are of rank 1 and stored",
         ),
-        "--kernels": (
-            "kernels", kernels, (),
+        (
+            "--kernels", "kernels", kernels, (),
             f"{', '.join(kernels)}; default: all of the device. auto is what users get, others are forced",
         ),
-        "--peers": (
-            "peers", ("all", "none", *PEERS), ("all",),
+        (
+            "--peers", "peers", ("all", "none", *PEERS), ("all",),
             f"all (default: those for the device), none, or {', '.join(peers)}",
         ),
-        "--format": (
-            "formats", _FORMATS, (),
+        (
+            "--format", "formats", _FORMATS, (),
             f"published formats to measure beside the kernels, by the policies of their papers: "
             f"{', '.join(_FORMATS)}; default: none",
         ),
-    }  # fmt: skip
-    for name, (dest, choices, default, text) in several.items():
-        parser.add_argument(
-            name, dest=dest, nargs="+", action=Several, choices=choices, default=default, metavar="NAME",
-            help=text,
-        )  # fmt: skip
+    )  # fmt: skip
+    for option in several:
+        add_names(parser, *option)
     parser.add_argument(
         "--matrix", nargs="+", action="extend", type=matrices_option, metavar="MATRIX",
         help=f"may be repeated; a generated graph ({', '.join(GENERATED_GRAPHS)}), also as NAME:scale=0.1, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -16,6 +16,7 @@ from rich.table import Table
 from gnnsparse.bench.arguments import (
     Several,
     add_device,
+    add_names,
     add_outputs,
     at_least_one,
     folder_option,
@@ -60,19 +61,6 @@ spaces.
 _CPU_TOKENS = 1024
 
 
-def _names(choices: tuple[str, ...]) -> Callable[[str], list[str]]:
-    """Return a parser of names between commas."""
-
-    def parse(text: str) -> list[str]:
-        names = text.split(",")
-        for name in names:
-            if name not in choices:
-                raise argparse.ArgumentTypeError(f"got {name!r}; accepted: {', '.join(choices)}")
-        return names
-
-    return parse
-
-
 def _counts(text: str) -> list[int]:
     return [at_least_one(part) for part in text.split(",")]
 
@@ -86,37 +74,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse bench latency`."""
     datasets = (CORA_LIKE, *dict.fromkeys((*DATASETS, *GENERATED_GRAPHS)))
     precisions = Precision.names()
-    several: dict[str, tuple[str, Any, Any, str]] = {
-        "--model": ("models", _names(MODELS), ("gcn",), f"{', '.join(MODELS)}; default: gcn"),
-        "--dataset": (
-            "datasets", _names(datasets), (CORA_LIKE,),
+    several: tuple[tuple[str, str, Sequence[str], Any, str], ...] = (
+        ("--model", "models", MODELS, ("gcn",), f"{', '.join(MODELS)}; default: gcn"),
+        (
+            "--dataset", "datasets", datasets, (CORA_LIKE,),
             "cora_like (default), a random graph of Cora's size, or a data set of train.py: cora, pubmed, "
             "reddit_like, arxiv_like, ...; the transformer has none",
         ),
-        "--precision": (
-            "precisions", _names(precisions), ("fp32",), f"{', '.join(precisions)}; default: fp32"
-        ),
-        "--backend": (
-            "backends", _names(BACKENDS), None,
+        ("--precision", "precisions", precisions, ("fp32",), f"{', '.join(precisions)}; default: fp32"),
+        (
+            "--backend", "backends", BACKENDS, None,
             "gnnsparse; pyg: an edge_index; pyg-csr: a torch CSR adjacency; pyg-compile: torch.compile with "
             "CUDA graphs, in a process of its own; dense: a dense matrix, or dense attention by torch's best "
             "kernel. Default: all, on a CPU all but pyg-compile",
         ),
-        "--mode": (
-            "modes", _names(MODES), None,
+        (
+            "--mode", "modes", MODES, None,
             "eager: each call from Python; captured: a CUDA graph. Default: both on a GPU",
         ),
-        "--cache": (
-            "caches", _names(CACHES), CACHES,
+        (
+            "--cache", "caches", CACHES, CACHES,
             "warm, cold: the last-level cache is flushed before each call; default: both",
         ),
-        "--batch": ("batches", _counts, (1,), "sequences of a call; default: 1"),
-    }  # fmt: skip
-    for name, (dest, kind, default, text) in several.items():
-        parser.add_argument(
-            name, dest=dest, nargs="+", action=Several, type=kind, default=default, help=text,
-            metavar="N" if kind is _counts else "NAME",
-        )  # fmt: skip
+    )  # fmt: skip
+    for option in several:
+        add_names(parser, *option)
+    parser.add_argument(
+        "--batch", dest="batches", nargs="+", action=Several, type=_counts, default=(1,), metavar="N",
+        help="sequences of a call; default: 1",
+    )  # fmt: skip
     add_device(parser)
     single: dict[str, tuple[Any, Any, str, str]] = {
         "--layers": (at_least_one, None, "N", "default: 3, of the transformer 4"),

@@ -1,6 +1,6 @@
 """A report as a page and in Markdown, its charts as SVG, and the tables in Markdown that all pages have.
 
-The page is made by templates/page.html.jinja and the charts by templates/charts.jinja, which escape all text.
+The templates of the page and of its charts escape all text as HTML, that of Markdown as Markdown.
 It stands alone because scripts make the tables and figures of README and docs with it.
 """
 
@@ -324,21 +324,31 @@ def _by_file(parts: list[tuple[str, Part]]) -> dict[str, list[Part]]:
 def _environment() -> Any:
     made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).with_name("templates")),
-        autoescape=True,
+        autoescape=jinja2.select_autoescape(disabled_extensions=("md.jinja",), default=True),
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
     made.globals.update(
         by_file=_by_file, can_be_drawn=_can_be_drawn, column_name=column_name, cut=_cut, draw=draw,
-        is_number=is_number, number_columns=_number_columns, shown_cell=shown_cell, shown_number=shown_number,
+        is_number=is_number, markdown_of=_markdown_of, number_columns=_number_columns, plain=_as_text,
+        shown_cell=shown_cell, shown_number=shown_number,
     )  # fmt: skip
     return made
 
 
 def as_html(report: Report) -> str:
     """Return the page, which loads nothing and runs no script."""
-    page: str = _environment().get_template("page.html.jinja").render(
+    return _rendered("page.html.jinja", report)
+
+
+def as_markdown(report: Report) -> str:
+    """Return the report in Markdown: its tables, and the values of its charts; of folded tables the name."""
+    return _rendered("page.md.jinja", report)
+
+
+def _rendered(template: str, report: Report) -> str:
+    page: str = _environment().get_template(template).render(
         report=report, sections=SECTIONS, losses=losses_text(report.comparisons),
         lost=losses_table(report.comparisons), lost_parts=report.sections.get(LOST, []),
         origins=files_table(report),
@@ -385,31 +395,6 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]], right: 
     header = list(header)
     rule = ["---:" if number else "---" for number in right or [False] * len(header)]
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows))
-
-
-def as_markdown(report: Report) -> str:
-    """Return the report in Markdown: its tables, and the values of its charts; of folded tables the name."""
-    losses, lost = _as_text(losses_text(report.comparisons)), losses_table(report.comparisons)
-    blocks = ["# gnnsparse: results", _as_text(report.made), losses]
-    if report.problems:
-        blocks += ["## To be noted", "\n".join(f"- {_as_text(problem)}" for problem in report.problems)]
-    for name, (title, about) in SECTIONS.items():
-        if parts := report.sections.get(name):
-            blocks += [f"## {title}", about, *_markdown_files(parts)]
-    blocks += ["## Where we lose", losses, *([_markdown_of(lost)] if lost else [])]
-    blocks += [*_markdown_files(report.sections.get(LOST, [])), "## Files", _markdown_of(files_table(report))]
-    return "\n\n".join(blocks) + "\n"
-
-
-def _markdown_files(all_parts: list[tuple[str, Part]]) -> Iterator[str]:
-    for file, parts in _by_file(all_parts).items():
-        yield f"### {_as_text(file)}"
-        for part in parts:
-            if isinstance(part, Table) and part.folded:
-                yield f"{_as_text(part.title)}: {len(part.rows)} rows, in the file."
-            else:
-                yield f"{_as_text(part.title)}:"
-                yield _markdown_of(part)
 
 
 def _markdown_of(part: Table | Bars) -> str:
