@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import itertools
 import os
 import time
 import weakref
 from collections.abc import Callable, Iterator
-from importlib import util
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,24 +39,10 @@ _REFUSALS = (3, 4, 10)
 _UNWRITTEN = 30_000.0
 
 
-def _folders() -> Iterator[Path]:
-    """Yield folders that libcusparse may be in: of NVIDIA's wheels, of torch, and of the toolkit."""
-    spec = util.find_spec("nvidia")
-    for root in spec.submodule_search_locations or () if spec else ():
-        yield from sorted(Path(root).glob("*/lib"))
-    yield Path(torch.__file__).parent / "lib"
-    for variable in ("CUDA_HOME", "CUDA_PATH"):
-        if home := os.environ.get(variable):
-            yield Path(home) / "lib64"
-    yield Path("/usr/local/cuda/lib64")
-
-
 @functools.cache
 def load_library() -> ctypes.CDLL:
-    """Return the cuSPARSE that torch has loaded, or one that is installed; else raise UnavailableError."""
-    loaded = [(name, os.RTLD_NOLOAD) for name in _NAMES]  # torch's own, if it has one
-    files = (str(file) for folder in _folders() for file in sorted(folder.glob("libcusparse.so*")))
-    for name, mode in (*loaded, *((name, ctypes.DEFAULT_MODE) for name in (*_NAMES, *files))):
+    """Return the cuSPARSE that torch has loaded, or the system's; else raise UnavailableError."""
+    for mode, name in itertools.product((os.RTLD_NOLOAD, ctypes.DEFAULT_MODE), _NAMES):
         try:
             library = ctypes.CDLL(name, mode=mode)
         except OSError:
@@ -66,7 +51,7 @@ def load_library() -> ctypes.CDLL:
             if not hasattr(library, function):
                 raise UnavailableError(f"libcusparse has no {function}; it is in CUDA 11.7 and newer")
         return library
-    raise UnavailableError("found no libcusparse, neither in torch's CUDA packages nor in a CUDA toolkit")
+    raise UnavailableError("found no libcusparse: torch has loaded none, and the system has none")
 
 
 class _Call:

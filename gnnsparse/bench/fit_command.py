@@ -37,7 +37,7 @@ from gnnsparse.plan import KERNELS, CsrPlan, PanelPlan, Plan, Problem, WindowPla
 from gnnsparse.plan.csr import CSR
 from gnnsparse.plan.gpu_records import GpuRecord, record_for, save_record, user_folder, using
 from gnnsparse.plan.gpu_records.model import CsrLoad, csr_us, panel_us, panel_variant
-from gnnsparse.plan.gpu_records.record import MemoryRates, PanelRow, PanelVariant
+from gnnsparse.plan.gpu_records.record import MemoryRates
 from gnnsparse.plan.panel import PANELS, PanelKernel
 from gnnsparse.precision import Precision, dense_view
 from gnnsparse.runtime.device import GATHER_FLOOR_WORDS, SLICE_BYTES, describe_device, path
@@ -383,18 +383,17 @@ class _Numbers:
     def __init__(self, start: GpuRecord) -> None:
         # A stand-in for a record, because checking a record for each vector would take most of the time.
         self._tree = _tree(start)
-        owners = {path: _owner(self._tree, path) for path in _paths(start)}
-        self._owners = {path: (owner, name) for path, (owner, name) in owners.items() if owner[name] > 0}
-        self._start = np.array([owner[name] for owner, name in self._owners.values()])
+        self._owners = [(owner, name) for owner, name in _fitted(self._tree) if owner[name] > 0]
+        self._start = np.array([owner[name] for owner, name in self._owners])
         self.size = self._start.size
         # Bounds of the logarithms. A nonzero near the diagonal costs at most what another one does.
         reach = np.full(self.size, np.log(_REACH))
-        at_most = [1.0 if path == ("csr", "near") else np.inf for path in self._owners]
+        at_most = [1.0 if name == "near" else np.inf for _, name in self._owners]
         self.least, self.most = -reach, np.minimum(reach, np.log(at_most / self._start))
 
     def quick(self, theta: np.ndarray) -> Any:
         """Return an object with the attributes of a vector's record, valid until the next call."""
-        for (owner, name), value in zip(self._owners.values(), self._start * np.exp(theta), strict=True):
+        for (owner, name), value in zip(self._owners, self._start * np.exp(theta), strict=True):
             owner[name] = float(value)
         return self._tree
 
@@ -418,29 +417,18 @@ def _tree(value: Any) -> Any:
     return value
 
 
-def _owner(tree: Any, path: tuple[str, ...]) -> tuple[Any, str]:
-    """Return the dictionary that holds the number at a path, and the number's key."""
-    for key in path[:-1]:
-        tree = tree[int(key) if key.isdecimal() else key]
-    return tree, path[-1]
-
-
-def _paths(start: GpuRecord) -> list[tuple[str, ...]]:
+def _fitted(tree: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the fitted numbers of a record, each as the dictionary that holds it and its key."""
     csr = ("start_us", "batch_us", "row_us", "slice_us", "group_row_us", "nnz_us", "near", "sddmm")
-    found: list[tuple[str, ...]] = [("csr", name) for name in csr]
-    found += [("csr", of, name) for of in ("row_gather", "group_gather") for name in ("half", "tf32", "fp32")]
-    found += [("panel", name) for name in ("power", "slice_in_use", "add_us", "add_part_us")]
-    costs = [field.name for field in fields(PanelRow) if field.name != "variants"]
-    for height, row in start.panel.heights.items():
-        at = ("panel", "heights", str(height))
-        found += [(*at, name) for name in costs]
-        for variant in row.variants:
-            names = [field.name for field in fields(PanelVariant)]
+    yield from ((tree.csr, name) for name in csr)
+    for gather in (tree.csr.row_gather, tree.csr.group_gather):
+        yield from ((gather, name) for name in ("half", "tf32", "fp32"))
+    yield from ((tree.panel, name) for name in ("power", "slice_in_use", "add_us", "add_part_us"))
+    for row in tree.panel.heights.values():
+        yield from ((row, name) for name in row if name != "variants")
+        for variant, costs in row.variants.items():
             # "busy" of "half" is not fitted: the others are in units of it.
-            found += [
-                (*at, "variants", variant, name) for name in names if (variant, name) != ("half", "busy")
-            ]
-    return found
+            yield from ((costs, name) for name in costs if (variant, name) != ("half", "busy"))
 
 
 def _objective(table: Table, numbers: _Numbers, softness: float | None) -> Callable[[np.ndarray], float]:

@@ -60,6 +60,11 @@ class Arithmetic:
         out = self.operand(x) @ self.operand(linear.weight).T
         return self.stored(out if linear.bias is None else out + linear.bias)
 
+    def norm(self, x: torch.Tensor, norm: Any) -> torch.Tensor:
+        """Compute a layer norm."""
+        weight, bias = norm.weight.to(self.dtype), norm.bias.to(self.dtype)
+        return self.stored(F.layer_norm(x, norm.normalized_shape, weight, bias, norm.eps))
+
 
 class Answers(NamedTuple):
     """The results that a backend's is compared with: in float64, and of plain operations in the precision."""
@@ -168,15 +173,9 @@ def _encoder(task: Task, how: Arithmetic, dense: bool) -> torch.Tensor:
     module: Any = task.module
     x = task.shown(task.x).to(how.dtype)
     for layer in module.layers:
-        norms = [
-            lambda t, n=norm: F.layer_norm(
-                t, n.normalized_shape, n.weight.to(how.dtype), n.bias.to(how.dtype), n.eps
-            )
-            for norm in (layer.norm1, layer.norm2)
-        ]
-        x = how.stored(norms[0](x + _attention(task, how, layer.self_attn, x, dense)))
+        x = how.norm(x + _attention(task, how, layer.self_attn, x, dense), layer.norm1)
         hidden = how.stored(F.gelu(how.linear(x, layer.linear1)))
-        x = how.stored(norms[1](x + how.linear(hidden, layer.linear2)))
+        x = how.norm(x + how.linear(hidden, layer.linear2), layer.norm2)
     return x
 
 

@@ -277,9 +277,8 @@ _WORDS = (
     ("preprocessing", {"preprocess_seconds", "preprocess_ms", "prepare_ms", "prepare_seconds", "cache_hit"}),
     (
         "training",
-        {"first_loss", "loss", "peak_bytes", "backward_ms", "fit_milliseconds", "epochs"},
+        {"first_loss", "loss", "peak_bytes", "backward_ms", "accelerated_ms", "fit_milliseconds", "epochs"},
     ),
-    ("training", {"accelerated_ms"}),
     ("precision", {"error", "relative_error", "mean", "accuracy", "half", "magnitude", "infinite", "p"}),
     ("kernels", {"both_ms", "forward_ms"}),
 )
