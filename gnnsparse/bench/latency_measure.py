@@ -235,7 +235,7 @@ def _fastest(
         try:
             with torch.inference_mode(), who.context():
                 result = who.module(task.x, adjacency)
-                verdict = judge(result, task, _answers(known, who.dense, task), who.ours)
+                verdict = judge(result, task, _answers(known, who.dense, task), who.name)
                 del result
                 call = partial(who.module, task.x, adjacency)
                 p50 = collect(call, task.device, calls=_TRIALS, seconds=1.0)["p50_ms"]
@@ -264,7 +264,7 @@ def _measure_variant(
     about = {
         "model": task.model, "dataset": task.dataset, "nodes": task.csr.rows, "edges": task.csr.nnz,
         "precision": task.precision.value, "batch": task.batch, "layers": settings.layers_of(task.model),
-        "hidden": settings.hidden_of(task.model), "backend": who.name, "ours": who.ours,
+        "hidden": settings.hidden_of(task.model), "backend": who.name, "ours": who.name == "gnnsparse",
         "variant": who.variant, "variants": tried,
     }  # fmt: skip
 
@@ -308,7 +308,7 @@ def _measure_variant(
         result[0].fill_(float("nan"))  # so that a replay that writes nothing shows
         replay()
         wait()
-        add_rows("captured", replay, costs, judge(result[0], task, known[who.dense], who.ours))
+        add_rows("captured", replay, costs, judge(result[0], task, known[who.dense], who.name))
 
     wait()
     begin = time.perf_counter()
@@ -327,7 +327,7 @@ def _measure_variant(
         wait()
         first_ms = 1e3 * (time.perf_counter() - begin)
         costs = {"prepare_ms": prepare_ms, "first_call_ms": first_ms, "capture_ms": 0.0}
-        verdict = judge(result, task, known[who.dense], who.ours)
+        verdict = judge(result, task, known[who.dense], who.name)
         del result  # CUDA graphs of torch.compile could not use its memory again
         compiled = who.name == COMPILED and cuda
         if compiled or "eager" in settings.modes or not cuda:

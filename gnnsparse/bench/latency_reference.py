@@ -84,9 +84,9 @@ def answers_of(task: Task, dense: bool = False) -> Answers:
     return Answers(exact, plain.to(task.precision.storage))
 
 
-def judge(result: torch.Tensor, task: Task, answers: Answers, ours: bool = True) -> Verdict:
+def judge(result: torch.Tensor, task: Task, answers: Answers, backend: str = "gnnsparse") -> Verdict:
     """Compare a backend's result with the right one."""
-    factor = FACTOR if ours else PEER_FACTOR
+    factor = FACTOR if backend == "gnnsparse" else PEER_FACTOR
     return verdict_of(result, task.shown(result), answers.plain, answers.exact, factor, _FLOOR)
 
 

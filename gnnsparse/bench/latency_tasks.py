@@ -143,10 +143,6 @@ class GraphInput:
     x: torch.Tensor
     classes: int
 
-    def to(self, device: torch.device | str) -> GraphInput:
-        """Return the graph on a device."""
-        return GraphInput(self.name, self.csr.to(torch.device(device)), self.x.to(device), self.classes)
-
 
 @dataclass(frozen=True, eq=False)
 class Task:
@@ -190,7 +186,7 @@ def load_graph(name: str, settings: LatencySettings) -> GraphInput:
     """Load a data set to the device of the settings, with the errors of gnnsparse.data.load_dataset."""
     if name == CORA_LIKE:
         features = settings.features or _CORA_FEATURES
-        return _random_graph(name, _CORA_NODES, _CORA_EDGES, features, _CORA_CLASSES).to(settings.device)
+        return _random_graph(name, _CORA_NODES, _CORA_EDGES, features, _CORA_CLASSES, settings.device)
     if name in GENERATED_GRAPHS:
         # Not by load_dataset, which plants labels that can be learned: a GPU makes the graph in a second.
         csr = graph_like(name, settings.scale, device=settings.device).csr
@@ -201,10 +197,13 @@ def load_graph(name: str, settings: LatencySettings) -> GraphInput:
         return GraphInput(name, csr, x, classes)
     root = settings.root
     data = load_dataset(name, root=root / name if root and (root / name).is_dir() else root)
-    return GraphInput(name, data.graph.csr, data.x, data.num_classes).to(settings.device)
+    csr, x = data.graph.csr.to(torch.device(settings.device)), data.x.to(settings.device)
+    return GraphInput(name, csr, x, data.num_classes)
 
 
-def _random_graph(name: str, nodes: int, edges: int, features: int, classes: int) -> GraphInput:
+def _random_graph(
+    name: str, nodes: int, edges: int, features: int, classes: int, device: torch.device | str
+) -> GraphInput:
     """Make a symmetric graph of about `edges` random edges, which counts both directions."""
     generator = torch.Generator("cpu").manual_seed(0)
     ends = torch.randint(nodes, (2, edges // 2), generator=generator, device="cpu")
@@ -212,7 +211,7 @@ def _random_graph(name: str, nodes: int, edges: int, features: int, classes: int
     edge_index = torch.cat([ends, ends.flip(0)], dim=1).unique(dim=1)
     graph = SparseGraph.from_edge_index(edge_index, nodes)
     x = torch.randn(nodes, features, generator=generator, dtype=torch.float32, device="cpu")
-    return GraphInput(name, graph.csr, x, classes)
+    return GraphInput(name, graph.csr.to(torch.device(device)), x.to(device), classes)
 
 
 def graph_task(model: str, graph: GraphInput, precision: Precision, settings: LatencySettings) -> Task:
@@ -252,7 +251,7 @@ def tiny_task(task: Task) -> Task:
     if task.model == "transformer":
         pattern = masks.vector_wise(_TINY_TOKENS, 0.5, 8, seed=0).csr.to(task.device)
         return replace(task, dataset="tiny", csr=pattern, x=task.x[:, :_TINY_TOKENS])
-    graph = _random_graph("tiny", _TINY_NODES, _TINY_EDGES, task.x.shape[1], 2).to(task.device)
+    graph = _random_graph("tiny", _TINY_NODES, _TINY_EDGES, task.x.shape[1], 2, task.device)
     return replace(task, dataset="tiny", csr=graph.csr, x=graph.x.to(task.x.dtype))
 
 
@@ -283,11 +282,6 @@ class Backend:
     variant: str = ""
     dense: bool = False
     context: Callable[[], contextlib.AbstractContextManager[Any]] = contextlib.nullcontext
-
-    @property
-    def ours(self) -> bool:
-        """Whether it is this package."""
-        return self.name == "gnnsparse"
 
 
 def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:

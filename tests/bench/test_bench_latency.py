@@ -47,7 +47,7 @@ needs_pyg = pytest.mark.skipif(
 
 
 def small_graph(features: int = 24) -> tasks.GraphInput:
-    return tasks._random_graph("small", 120, 700, features, 5)
+    return tasks._random_graph("small", 120, 700, features, 5, "cpu")
 
 
 def task_of(model: str, precision: str = "fp32", settings: LatencySettings = QUICK) -> tasks.Task:
