@@ -6,7 +6,6 @@ package can be checked against them.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -293,12 +292,6 @@ def poisoned_call(call: Callable[[], torch.Tensor], work: Workload, fill_all: bo
         blocks = [torch.full(shape, float("nan"), dtype=dtype, device=work.device) for _ in range(3)]
         del blocks
         return call()
-    with _filled_memory():
-        return call()
-
-
-@contextlib.contextmanager
-def _filled_memory() -> Iterator[None]:
     utils: Any = torch.utils.deterministic  # torch's type stubs lack fill_uninitialized_memory
     mode, fill = torch.get_deterministic_debug_mode(), utils.fill_uninitialized_memory
     torch.set_deterministic_debug_mode("warn")
@@ -306,7 +299,7 @@ def _filled_memory() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # of operations without a deterministic form
-            yield
+            return call()
     finally:
         utils.fill_uninitialized_memory = fill
         torch.set_deterministic_debug_mode(mode)
