@@ -224,13 +224,10 @@ def is_out_of_memory(error: BaseException) -> bool:
 def _machine() -> Iterator[MemoryLimit]:
     page = os.sysconf("SC_PAGE_SIZE")
     yield MemoryLimit(os.sysconf("SC_PHYS_PAGES") * page, "this machine")
-    kilobytes = {}
-    for line in _text(Path("/proc/meminfo")).splitlines():
-        name, _, value = line.partition(":")
-        kilobytes[name] = value.split()[:1]
-    if available := kilobytes.get("MemAvailable"):
-        swap = kilobytes.get("SwapFree") or ["0"]
-        yield MemoryLimit(1024 * (int(available[0]) + int(swap[0])), "this machine")
+    kilobytes = _counts(Path("/proc/meminfo"))
+    if "MemAvailable" in kilobytes:
+        free = kilobytes["MemAvailable"] + kilobytes.get("SwapFree", 0)
+        yield MemoryLimit(1024 * free, "this machine")
 
 
 def _process() -> Iterator[MemoryLimit]:
@@ -254,28 +251,25 @@ def _cgroup() -> Iterator[MemoryLimit]:
         controllers, _, path = rest.partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
-        base = _CGROUPS / "memory" if controllers else _CGROUPS
-        names = ("memory.max", "memory.current")
+        base, names = _CGROUPS, ("memory.max", "memory.current")
         if controllers:
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            base, names = _CGROUPS / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
         parts = [part for part in path.split("/") if part and part != ".."]
         # In a container the path may be that of the host, of which only the root is to be seen.
         for depth in range(len(parts), -1, -1):
             folder = base.joinpath(*parts[:depth])
             limit, used = (_number(folder / name) for name in names)
             if limit is not None and used is not None and limit < _NO_LIMIT:
-                used -= min(used, _file_pages(folder))
+                held = _counts(folder / "memory.stat")
+                # Files that are held in memory are dropped when needed.
+                used -= min(used, held.get("active_file", 0) + held.get("inactive_file", 0))
                 yield MemoryLimit(max(0, limit - used), "this process's control group (cgroup)")
 
 
-def _file_pages(folder: Path) -> int:
-    """Return the bytes of files that a control group holds in memory, which the kernel drops when needed."""
-    pages = 0
-    for line in _text(folder / "memory.stat").splitlines():
-        name, _, value = line.partition(" ")
-        if name in ("active_file", "inactive_file") and value.strip().isdecimal():
-            pages += int(value)
-    return pages
+def _counts(path: Path) -> dict[str, int]:
+    """Return the numbers of a file by name, each on a line behind its name."""
+    lines = (line.replace(":", " ").split() for line in _text(path).splitlines())
+    return {words[0]: int(words[1]) for words in lines if len(words) > 1 and words[1].isdecimal()}
 
 
 def _number(path: Path) -> int | None:

@@ -352,9 +352,8 @@ def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
     if kept_out is None or starts is None:
         return  # one of them is missing, which its own rule says
     rows, starts = kept_out.long(), starts.long()
-    times = torch.zeros(
-        csr.rows + 1, dtype=torch.int64, device="cpu"
-    )  # how often a row is in a window, or kept out
+    # How often a row is in a window, or kept out.
+    times = torch.zeros(csr.rows + 1, dtype=torch.int64, device="cpu")
     times.index_add_(0, starts, torch.ones_like(starts))
     times.index_add_(0, (starts + matrix.spec.panel).clamp(max=csr.rows), torch.full_like(starts, -1))
     times = times.cumsum(0)[:-1]
@@ -366,11 +365,9 @@ def _check_residual_cols(name: str, array: torch.Tensor, matrix: BlockedMatrix, 
     width = int(lengths.max()) if rows.numel() else 0
     if array.numel() != rows.numel() * width:
         bad_value(name, f"has {array.numel()} places; accepted: {width} for each of {rows.numel()} rows")
-    place = torch.arange(width, device="cpu").expand(rows.numel(), width)
-    inside = place < lengths[:, None]
-    expected = torch.full_like(place, -1, dtype=torch.int32)
-    expected[inside] = csr.indices[(csr.indptr[:-1][rows][:, None] + place)[inside]]
-    if not torch.equal(array, expected.flatten()):
+    inside = (torch.arange(width, device="cpu") < lengths[:, None]).flatten()
+    expected = torch.full_like(array, -1).masked_scatter(inside, csr.select_rows(rows)[0].indices)
+    if not torch.equal(array, expected):
         bad_value(name, wrong)
 
 

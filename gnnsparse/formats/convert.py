@@ -215,16 +215,12 @@ def _with_values(
         lengths = outside.degrees
         # Every row has room for the nonzeros of the longest one, and so needs no offset.
         width = int(lengths.max()) if outside.rows else 0
-        real = torch.arange(width, device=csr.device) < lengths[:, None]
+        real = (torch.arange(width, device=csr.device) < lengths[:, None]).flatten()
         arrays["residual_rows"] = residual
-        arrays["residual_cols"] = torch.full(real.shape, -1, dtype=torch.int32, device=csr.device)
-        arrays["residual_cols"][real] = outside.indices
+        no_columns = outside.indices.new_full(real.shape, -1)
+        arrays["residual_cols"] = no_columns.masked_scatter(real, outside.indices)
         if values is not None:
-            arrays["residual_values"] = torch.zeros(real.shape, dtype=values.dtype, device=csr.device)
-            arrays["residual_values"][real] = values[picked]
-        for name in ("residual_cols", "residual_values"):
-            if name in arrays:
-                arrays[name] = arrays[name].flatten()
+            arrays["residual_values"] = values.new_zeros(real.shape).masked_scatter(real, values[picked])
     made = {**target.arrays, **arrays}
     if spec.records:  # what each block stores, together
         if values is None:

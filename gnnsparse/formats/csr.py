@@ -99,7 +99,7 @@ class Csr:
         return f"Csr({self.rows} x {self.cols}, nnz={self.nnz}, device={self.device})"
 
     def __reduce__(self) -> Any:
-        return Csr, (self.indptr, self.indices, self.cols)  # without the native handle
+        return type(self), (self.indptr, self.indices, self.cols)  # without the native handle
 
     def equals(self, other: Csr) -> bool:
         """Return whether the offsets and the columns are those of another matrix on the same device."""
@@ -120,7 +120,7 @@ class Csr:
     def count_near(self, reach: int) -> int:
         """Count the nonzeros (i, j) near the diagonal: |j - i * cols // rows| <= reach."""
         # In parts, because the intermediate tensors take many times the bytes of the indices.
-        part = min(_NEAR_PART, _NEAR_PART_CPU) if self.device.type == "cpu" else _NEAR_PART
+        part = _NEAR_PART_CPU if self.device.type == "cpu" else _NEAR_PART
         parts = torch.arange(0, self.nnz, part, device=self.device)
         bounds = [*torch.searchsorted(self.indptr, parts, right=True).sub(1).tolist(), self.rows]
         found = 0
@@ -230,9 +230,6 @@ class PaddedCsr(Csr):
         places = torch.arange(self.nnz, dtype=torch.int64, device=self.device)
         return torch.searchsorted(self.indptr[1:], places, right=True).clamp(max=self.rows - 1)
 
-    def __reduce__(self) -> Any:
-        return PaddedCsr, (self.indptr, self.indices, self.cols)
-
 
 def run_cuda(device: torch.device, call) -> None:  # type: ignore[no-untyped-def]
     """Run `call(scratch, stream)` on a GPU's current stream; for the scratch None it returns its bytes."""
@@ -270,7 +267,8 @@ def coo_to_csr(row: torch.Tensor, col: torch.Tensor, rows: int, cols: int) -> tu
     return Csr(indptr, indices, cols), nnz_index
 
 
-_INDEX_DTYPES = (torch.int32, torch.int64)
+#: The dtypes of indices.
+INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def check_host_array(
@@ -329,7 +327,7 @@ def check_ascending(name: str, indices: torch.Tensor, limit: int, step: int = 1)
 
 def check_permutation(name: str, indices: torch.Tensor, count: int) -> None:
     """Raise ValueError unless an int32 or int64 array holds each number below `count` once."""
-    check_host_array(name, indices, _INDEX_DTYPES, count)
+    check_host_array(name, indices, INDEX_DTYPES, count)
     if not _native.is_permutation(indices, torch.get_num_threads()):
         check_range(name, indices, count)
         bad_value(name, f"repeats an element; accepted: each number below {count} once")
@@ -344,10 +342,6 @@ def check_csr(name: str, csr: Csr) -> None:
     check_range(indices, csr.indices, csr.cols)
     if not csr.is_canonical:
         bad_value(indices, "do not ascend in a row; accepted: ascending columns without repeats")
-
-
-#: Heights of the row groups whose distinct columns are counted.
-_HEIGHTS = (8, 32)
 
 
 @dataclass(frozen=True)
@@ -368,11 +362,6 @@ class Locality:
 
 def measure_locality(csr: Csr, order: torch.Tensor | None) -> Locality:
     """Measure the locality of a matrix on the CPU in a row order; None: in its own order."""
-    of_height = {h: csr.count_columns(h, order) for h in _HEIGHTS}
-    columns_8 = int(of_height[8].sum())
-    return Locality(
-        columns_8=columns_8,
-        columns_32=int(of_height[32].sum()),
-        blocks=int(((of_height[8] + 15) // 16).sum()),
-        density=csr.nnz / max(8 * columns_8, 1),
-    )
+    of_8, of_32 = csr.count_columns(8, order), csr.count_columns(32, order)
+    columns_8, blocks = int(of_8.sum()), int(((of_8 + 15) // 16).sum())
+    return Locality(columns_8, int(of_32.sum()), blocks, density=csr.nnz / max(8 * columns_8, 1))

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_value, check_flag
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.precision import Precision
 
@@ -62,8 +62,7 @@ class WindowPolicy:
 
     def __post_init__(self) -> None:
         for name in ("swapped", "shuffle", "stage_x"):
-            if not isinstance(getattr(self, name), bool):
-                bad_type(name, getattr(self, name), "True or False")
+            check_flag(name, getattr(self, name))
         for name, accepted in (("x_load", X_LOADS), ("stage_a", STAGINGS), ("grid", GRIDS)):
             if getattr(self, name) not in accepted:
                 bad_value(name, f"got {getattr(self, name)!r}; accepted: {', '.join(accepted)}")
@@ -118,8 +117,8 @@ def policy_changes(policy: WindowPolicy, precision: Precision, window: int) -> d
         "stage_a": STAGINGS, "stage_x": (True, False), "coarsening": (1, 2), "grid": GRIDS,
     }  # fmt: skip
     found = {}
-    for name in (field.name for field in fields(policy)):
-        for value in switches[name]:
+    for name, values in switches.items():
+        for value in values:
             now = policy.depth(precision) if name == "k" else getattr(policy, name)
             if value == now:
                 continue

@@ -15,10 +15,6 @@ from gnnsparse.registry import Names, Option, Registry, check_options
 if TYPE_CHECKING:
     from gnnsparse.formats.blocked import BlockedMatrix
 
-#: Changes a preset's parameters for a precision and a density, nnz / (rows * columns).
-Adapt = Callable[[FormatSpec, Precision, float], FormatSpec]
-#: Changes a preset's policy for a precision.
-AdaptPolicy = Callable[[WindowPolicy, Precision], WindowPolicy]
 #: The precisions that Tensor Cores have: those of the window kernel.
 TENSOR_PRECISIONS = (Precision.TF32, Precision.FP16, Precision.BF16)
 
@@ -32,7 +28,8 @@ class Preset:
         source: the paper and the section they are taken from.
         panels: the heights of panels that a caller may choose, each with the rows of a window at that
             height; empty: the height is that of `spec`.
-        adapt: changes the parameters for a precision and a density; None: they depend on neither.
+        adapt: changes the parameters for a precision and a density, nnz / (rows * columns); None: they
+            depend on neither.
         choose_panel: returns the height of panels, a key of `panels`, for a density if the caller chooses
             none; None: the height of `spec`.
         ops: the products that the format has: "spmm", and "sddmm", with which go edge values, the softmax
@@ -55,7 +52,7 @@ class Preset:
     spec: FormatSpec
     source: str
     panels: Mapping[int, int] = field(default_factory=dict)
-    adapt: Adapt | None = None
+    adapt: Callable[[FormatSpec, Precision, float], FormatSpec] | None = None
     choose_panel: Callable[[float], int] | None = None
     ops: tuple[str, ...] = ("spmm",)
     precisions: tuple[Precision, ...] = TENSOR_PRECISIONS
@@ -64,7 +61,7 @@ class Preset:
     paper_bytes: Callable[[BlockedMatrix], int] | None = None
     public: bool = True
     policy: WindowPolicy = field(default_factory=WindowPolicy)
-    adapt_policy: AdaptPolicy | None = None
+    adapt_policy: Callable[[WindowPolicy, Precision], WindowPolicy] | None = None
     options: Mapping[str, Option] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

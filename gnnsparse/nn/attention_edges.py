@@ -15,7 +15,7 @@ from gnnsparse.nn.adjacency import Fingerprint
 from gnnsparse.ops.arguments import FLOATS
 from gnnsparse.ops.attention.api import check_bias
 from gnnsparse.patterns import masks
-from gnnsparse.patterns.operands import Patterns, dense_weights, pair_terms, shared_patterns, total
+from gnnsparse.patterns.operands import Patterns, dense_weights, pair_terms, shared_patterns
 from gnnsparse.patterns.read import Named, read_own_pattern
 from gnnsparse.precision import PRECISIONS, Precision
 from gnnsparse.preprocess.api import prepare
@@ -183,11 +183,13 @@ class LayerPatterns:
         if bias is not None and (mask is not None or given.key_padding_mask is not None):
             check_bias(operand, bias, tuple(heads), FLOATS)  # the sum would hide whose shape is wrong
         if given.key_padding_mask is not None:
-            bias = total(bias, padding_bias(operand, given.key_padding_mask, heads[:-1]))
+            padding = padding_bias(operand, given.key_padding_mask, heads[:-1])
+            bias = padding if bias is None else bias + padding
         if mask is not None:
             if mask.dim() == 3:
                 mask = mask.unflatten(0, heads)
-            bias = total(bias, pair_terms(operand, "attn_mask", mask, blocks=True))
+            terms = pair_terms(operand, "attn_mask", mask, blocks=True)
+            bias = terms if bias is None else bias + terms
         return AttentionEdges(operand, bias, is_causal)
 
 

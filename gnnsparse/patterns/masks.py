@@ -31,13 +31,12 @@ __all__ = [
     "global_tokens", "intersection", "random", "union", "vector_wise", "window",
 ]  # fmt: skip
 
-_MAX_LENGTH = 2**31 - 1
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _NOT_NEGATIVE = "an integer, 0 or more"
 
 
 def _length(name: str, value: Any) -> int:
-    if check_integer(name, value, 0, _NOT_NEGATIVE) > _MAX_LENGTH:
+    if check_integer(name, value, 0, _NOT_NEGATIVE) > 2**31 - 1:
         bad_value(name, f"got {value}; accepted: 0 to 2^31 - 1, for columns are stored as int32")
     return value
 
@@ -48,10 +47,7 @@ def _shape(length: Any, keys: Any) -> tuple[int, int]:
 
 
 def _generator(seed: Any) -> torch.Generator:
-    accepted = "an integer from 0 to 2^63 - 1"
-    if check_integer("seed", seed, 0, accepted) >= 2**63:
-        bad_value("seed", f"got {seed}; accepted: {accepted}")
-    return torch.Generator("cpu").manual_seed(seed)
+    return torch.Generator("cpu").manual_seed(check_integer("seed", seed, 0, "an integer from 0 to 2^63 - 1"))
 
 
 def _runs(start: torch.Tensor, count: torch.Tensor, step: int, cols: int) -> SparseGraph:
@@ -302,35 +298,23 @@ def block(blocks: torch.Tensor, size: int, length: int | None = None, keys: int 
     """
     check_tensor("blocks", blocks, dtypes=(torch.bool,), shape=(None, None))
     size = check_integer("size", size)
-    sides = [_cut(name, value, count, size) for name, value, count in
-             (("length", length, blocks.shape[0]), ("keys", keys, blocks.shape[1]))]  # fmt: skip
+    sides = []
+    for name, value, count in (("length", length, blocks.shape[0]), ("keys", keys, blocks.shape[1])):
+        most = count * size
+        sides.append(_length(name, most if value is None else value))
+        if -(-sides[-1] // size) != count:
+            accepted = f"{max(most - size + 1, 0)} to {most} with {count} blocks of {size}"
+            bad_value(name, f"got {value}; accepted: {accepted}")
     return _expand(from_dense(blocks), size, *sides)
-
-
-def _cut(name: str, value: int | None, count: int, size: int) -> int:
-    most = count * size
-    if value is None:
-        return _length(name, most)
-    if -(-_length(name, value) // size) != count:
-        accepted = f"{max(most - size + 1, 0)} to {most} with {count} blocks of {size}"
-        bad_value(name, f"got {value}; accepted: {accepted}")
-    return value
 
 
 def _expand(blocks: SparseGraph, size: int, rows: int, cols: int) -> SparseGraph:
     """Make the pattern that holds all elements of the blocks, the nonzeros of a matrix of blocks."""
-    csr = blocks.csr
-    # `line` holds the columns of one row of each block row; each of the `size` rows then copies them.
-    begin = csr.indices.long() * size
-    width = (cols - begin).clamp(max=size)
-    line = _runs(begin, width, 1, cols)  # its row b holds the columns of block b
-    ends = line.csr.indptr[csr.indptr]
-    owner = torch.arange(rows, device="cpu") // size
-    count = ends.diff()[owner]
-    indptr = torch.nn.functional.pad(count.cumsum(0), (1, 0))
-    source = torch.arange(int(indptr[-1]), device="cpu")
-    source += torch.repeat_interleave(ends[:-1][owner] - indptr[:-1], count)
-    return SparseGraph(Csr(indptr, line.csr.indices[source], cols))
+    begin = blocks.csr.indices.long() * size
+    line = _runs(begin, (cols - begin).clamp(max=size), 1, cols)  # its row b holds the columns of block b
+    # One row for each block row, which each of the `size` rows then copies.
+    block_rows = Csr(line.csr.indptr[blocks.csr.indptr], line.csr.indices, cols)
+    return SparseGraph(block_rows.select_rows(torch.arange(rows, device="cpu") // size)[0])
 
 
 def bigbird(
@@ -447,17 +431,13 @@ PATTERNS: dict[str, Callable[..., SparseGraph]] = {
 
 
 def _random_columns(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw `count` of the columns for each row, every set of them with equal probability, ascending."""
-    if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
-        return _other_columns(_draw_few(rows, cols, cols - count, generator), cols)
-    return _draw_few(rows, cols, count, generator)
+    """Draw `count` of the columns for each row, every set of them with equal probability, ascending.
 
-
-def _draw_few(rows: int, cols: int, count: int, generator: torch.Generator) -> torch.Tensor:
-    """Draw `count` different columns for each row, in rounds: each row draws as many columns as it lacks.
-
-    No round can draw too many, so the distribution is that of drawing one column at a time.
+    In each round a row draws as many columns as it lacks. No round can draw too many, so the distribution is
+    that of drawing one column at a time.
     """
+    if 2 * count > cols:  # fewer columns are left out than kept, so drawing those takes fewer rounds
+        return _other_columns(_random_columns(rows, cols, cols - count, generator), cols)
     keys = torch.empty(0, dtype=torch.int64, device="cpu")  # row x cols + column: below 2^62
     lacking = torch.full((rows,), count, device="cpu")
     while (total := int(lacking.sum())) > 0:

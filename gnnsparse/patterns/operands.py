@@ -142,17 +142,13 @@ class Patterns:
                     )
                 with outside():
                     operand = self._make(*key)
-                self._drop_oldest()
+                droppable = [old for old in self.operands if old not in self._for_good]
+                droppable.sort(key=self._used.__getitem__)
+                for old in droppable[: max(len(droppable) - MOST_OPERANDS + 1, 0)]:
+                    del self.operands[old], self._used[old]
                 self.operands[key] = operand
             self._used[key] = next(self._clock)
             return operand
-
-    def _drop_oldest(self) -> None:
-        """Make room for one more operand."""
-        droppable = [key for key in self.operands if key not in self._for_good]
-        oldest = sorted(droppable, key=self._used.__getitem__)
-        for key in oldest[: max(len(droppable) - MOST_OPERANDS + 1, 0)]:
-            del self.operands[key], self._used[key]
 
     def _make(
         self, queries: Lengths, keys: Lengths, before: int, is_causal: bool, device: torch.device,
@@ -284,13 +280,6 @@ def pair_terms(operand: SparseOperand, name: str, mask: torch.Tensor, blocks: bo
     if not mask.is_floating_point():
         bad_type(name, mask, "bool or a floating dtype")
     return at_edges.float()
-
-
-def total(first: torch.Tensor | None, second: torch.Tensor | None) -> torch.Tensor | None:
-    """Return the sum of two terms, either of which may be missing."""
-    if first is None or second is None:
-        return second if first is None else first
-    return first + second
 
 
 def dense_weights(operand: SparseOperand, weights: torch.Tensor) -> torch.Tensor:

@@ -156,10 +156,7 @@ def _as_named(pattern: Any) -> Any:
     function = pattern
     if isinstance(pattern, partial) and not pattern.args:
         function, options = pattern.func, tuple(pattern.keywords.items())
-    for name, known in NAMES.items():
-        if known is function:
-            return Named(name, options)
-    return pattern
+    return next((Named(name, options) for name, known in NAMES.items() if known is function), pattern)
 
 
 def rule_of(pattern: Any, max_length: int | None) -> Rule:

@@ -20,7 +20,7 @@ from gnnsparse.errors import (
     check_number,
 )
 from gnnsparse.formats import FORMAT_NAMES, PRESETS, FormatSpec, check_precision, format_spec
-from gnnsparse.formats.csr import Csr, index_dtype
+from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.plan.window import BALANCES
 from gnnsparse.precision import Precision
@@ -128,12 +128,16 @@ def prepare(
         format_spec(format, precision, panel=panel)  # raises if the format has no panels of that height
     check_precision(format, precision)
     kind, weights = _read_values(values, edge_weight)
+    if reorder == "none":
+        order_options = check_options("reorder_options", reorder, {}, reorder_options)
+    else:
+        order_options = METHODS[reorder].check_options(reorder_options, "reorder_options")
     known = PRESETS[format].options if format in PRESETS else {}
     recipe = Recipe(
         normalization=kind,
         self_loop_weight=check_number("self_loop_weight", self_loop_weight),
         reorder=reorder,
-        reorder_options=tuple(sorted(_order_options(reorder, reorder_options).items())),
+        reorder_options=tuple(sorted(order_options.items())),
         format="csr" if format == "auto" else format,
         panel=panel,
         format_options=tuple(sorted(check_options("format_options", format, known, format_options).items())),
@@ -170,12 +174,6 @@ def _check_range(values: torch.Tensor | None, precision: Precision) -> None:
 
 def _device_of(arrays: list[torch.Tensor | None]) -> torch.device:
     return next((a.device for a in arrays if a is not None), torch.device("cpu"))
-
-
-def _order_options(reorder: str, given: Any) -> dict[str, Any]:
-    if reorder == "none":
-        return check_options("reorder_options", reorder, {}, given)
-    return METHODS[reorder].check_options(given, "reorder_options")
 
 
 def _read_values(values: Any, edge_weight: Any) -> tuple[str | None, Any]:
@@ -292,7 +290,6 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
         transposed, from_given = _permuted(given, order)
     index = index if from_given is None else index[from_given.long()]
     index = index if to_own is None else to_own[index.long()]
-    index = index.to(index_dtype(transposed.nnz))
     backward = forward.transposed(transposed, order, index)
     shares = symmetric and (spec is None or not spec.stores_values or _same_values(weights, backward))
     forward = forward.in_format(recipe.precision, spec)
@@ -300,12 +297,8 @@ def prepare_weighted(weights: Weighted, recipe: Recipe, start: float | None = No
         backward = backward.with_blocked(forward.blocked)
     else:
         backward = backward.in_format(recipe.precision, spec)
-    report = {
-        "symmetric": symmetric,
-        "reorder": ordering,
-        "seconds": time.perf_counter() - start,
-        "edges": graph.num_edges,
-    }
+    seconds = time.perf_counter() - start
+    report = {"symmetric": symmetric, "reorder": ordering, "seconds": seconds, "edges": graph.num_edges}
     return Prepared(forward, backward, index, edge_map, report, **recipe.settings)
 
 
@@ -322,18 +315,14 @@ def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:
         prepared = unpack(tensors, metadata, cache_hit=True, **recipe.settings)
         csr = prepared.forward.csr
         spec = recipe.spec(csr.nnz / max(csr.rows * csr.cols, 1))
-        if not _same_format(metadata["format"], plain_format(spec, recipe.precision.storage), spec):
+        found, wanted = metadata["format"], plain_format(spec, recipe.precision.storage)
+        if spec is not None and found is not None and not spec.stores_values:
+            found, wanted = found["spec"], wanted["spec"]  # the dtype plays no part
+        if found != wanted:
             bad_value("metadata.format", f"is not that of {recipe.format} in {recipe.precision.value}")
         return prepared
 
     return cache.load(key, read)
-
-
-def _same_format(found: Any, wanted: Any, spec: FormatSpec | None) -> bool:
-    """Return whether two plain formats are equal; the dtype counts if the format stores values."""
-    if spec is None or found is None:
-        return found is wanted
-    return found["spec"] == wanted["spec"] and (found == wanted or not spec.stores_values)
 
 
 def prepare_arrays(source: Source, recipe: Recipe, cache: GraphCache | None) -> Prepared:

@@ -43,10 +43,8 @@ def _with_self_loops(graph: SparseGraph, weight: float) -> SparseGraph:
         values[kept] = old[source[kept].long()]
     new_index = torch.empty(graph.nnz, dtype=source.dtype, device=graph.device)
     new_index[source[kept].long()] = kept.nonzero().flatten().to(source.dtype)
-    nnz_index_of_edge = (
-        new_index if graph.nnz_index_of_edge is None else new_index[graph.nnz_index_of_edge.long()]
-    )
-    return SparseGraph(csr, values, nnz_index_of_edge)
+    of_edge = graph.nnz_index_of_edge
+    return SparseGraph(csr, values, new_index if of_edge is None else new_index[of_edge.long()])
 
 
 def _apply(graph: SparseGraph, row: torch.Tensor, col: torch.Tensor | None) -> Weighted:
@@ -58,18 +56,13 @@ def _apply(graph: SparseGraph, row: torch.Tensor, col: torch.Tensor | None) -> W
     return Weighted(replace(graph, values=scaled.float()))
 
 
-def _drop_ones(graph: SparseGraph) -> SparseGraph:
-    if graph.values is not None and bool((graph.values == 1).all()):
-        return replace(graph, values=None)
-    return graph
-
-
 def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.0) -> Weighted:
     """Compute normalised weights: "gcn" (Kipf and Welling 2017) is D^-1/2 (A + I) D^-1/2, "mean" is D^-1 A.
 
     D holds the row sums, of A + I for "gcn", which adds self-loops of a weight to nodes without one.
     """
-    graph = _drop_ones(graph)
+    if graph.values is not None and bool((graph.values == 1).all()):
+        graph = replace(graph, values=None)
     if kind is None:
         return Weighted(graph)
     if kind == "mean":
@@ -86,6 +79,6 @@ def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.
 def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
     """Return whether rank-1 weights are symmetric: r equals c, or both are None."""
     row, col = weighted.row_scale, weighted.col_scale
-    if row is None and col is None:
-        return True
-    return row is not None and col is not None and csr.rows == csr.cols and torch.equal(row, col)
+    if row is None or col is None:
+        return row is col
+    return csr.rows == csr.cols and torch.equal(row, col)

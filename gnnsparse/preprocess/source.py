@@ -27,10 +27,8 @@ from gnnsparse.sparse.graph import (
 
 def is_pyg_data(value: Any) -> bool:
     """Return whether a value is a torch_geometric.data.Data, or of a subclass."""
-    return any(
-        (kind.__module__, kind.__name__) == ("torch_geometric.data.data", "Data")
-        for kind in type(value).__mro__
-    )
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(value).__mro__]
+    return "torch_geometric.data.data.Data" in names
 
 
 _ACCEPTED = (
@@ -48,19 +46,13 @@ class Source:
     build: Callable[[], SparseGraph]
 
 
-def _is_index_array(data: Any) -> bool:
-    return isinstance(data, (torch.Tensor, np.ndarray)) and not (
-        isinstance(data, torch.Tensor) and data.layout != torch.strided
-    )
-
-
 def _read_values(values: Any, count: int, device: torch.device) -> torch.Tensor | None:
     return None if values is None else value_tensor("values", values, count, device)
 
 
 def read_source(data: Any, num_nodes: Any, num_cols: Any, values: Any) -> Source:
     """Recognise the form of an input, by the arguments of `gnnsparse.prepare`, and check its arrays."""
-    if _is_index_array(data):
+    if isinstance(data, np.ndarray) or (isinstance(data, torch.Tensor) and data.layout == torch.strided):
         if num_cols is not None:
             bad_value("num_cols", "does not go with an edge_index: use num_nodes=(sources, targets)")
         return _edge_index(data, num_nodes, values)

@@ -82,13 +82,10 @@ def _default_folder() -> Path:
 
 
 def _size_cap() -> int:
-    text = os.environ.get("GNNSPARSE_CACHE_MAX_BYTES", "")
-    try:
-        cap = int(text) if text else _DEFAULT_CAP
-    except ValueError:
-        cap = -1
-    if cap >= 0:
-        return cap
+    text = os.environ.get("GNNSPARSE_CACHE_MAX_BYTES") or str(_DEFAULT_CAP)
+    with contextlib.suppress(ValueError):
+        if (cap := int(text)) >= 0:
+            return cap
     warnings.warn(
         f"GNNSPARSE_CACHE_MAX_BYTES is {text!r}; accepted: a number of bytes; using {_DEFAULT_CAP}",
         CacheWarning,
@@ -108,15 +105,11 @@ def _name(find: Callable[[int], Any], number: int) -> str:
 class GraphCache:
     """A folder of prepared graphs.
 
-    `folder` None is $GNNSPARSE_CACHE_DIR or the user's cache folder; `max_bytes` None is
-    $GNNSPARSE_CACHE_MAX_BYTES or 20 GiB; `what` names in warnings what is stored.
+    `folder` None is $GNNSPARSE_CACHE_DIR or the user's cache folder; `what` names in warnings what is stored.
     """
 
     def __init__(
-        self,
-        folder: str | os.PathLike[str] | None = None,
-        max_bytes: int | None = None,
-        what: str = "the prepared graph",
+        self, folder: str | os.PathLike[str] | None = None, what: str = "the prepared graph"
     ) -> None:
         if folder is None:
             self.folder = _default_folder()
@@ -127,7 +120,7 @@ class GraphCache:
             self.folder = Path(path)
         else:
             bad_type("cache", folder, "True, False or a folder")
-        self.max_bytes = _size_cap() if max_bytes is None else max_bytes
+        self.max_bytes = _size_cap()
         self._what = what
         self._told: set[str] = set()
         self._left_alone: set[Path] = set()
@@ -326,13 +319,11 @@ class GraphCache:
     @staticmethod
     def _remove(path: Path) -> bool:
         """Remove a file if the cache made it, and return whether it did."""
-        if not may_remove(path):
-            return False
-        try:
-            path.unlink()
-        except OSError:
-            return False
-        return True
+        with contextlib.suppress(OSError):
+            if may_remove(path):
+                path.unlink()
+                return True
+        return False
 
     def _evict(self, keep: str) -> None:
         total = 0

@@ -69,15 +69,9 @@ def may_remove(path: Path) -> bool:
         return False
 
 
-_KINDS = {
-    stat.S_IFDIR: "a folder", stat.S_IFLNK: "a symbolic link", stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-}  # fmt: skip
-
-
 def _require_regular(path: Path, mode: int) -> None:
     if not stat.S_ISREG(mode):
-        raise NotOursError(f"{path} is {_KINDS.get(stat.S_IFMT(mode), 'a device')}, not a file")
+        raise NotOursError(f"{path} is a folder, a link, a pipe or a device, not a file")
 
 
 @contextlib.contextmanager

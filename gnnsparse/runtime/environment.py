@@ -34,14 +34,11 @@ def commit_of(folder: Path) -> str | None:
         return copied
     if not (folder / ".git").exists():
         return None
-    git = ["git", "-C", str(folder)]
+    describe = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
-        status = [*git, "status", "--porcelain", "--untracked-files=no"]
-        changed = subprocess.run(status, capture_output=True, text=True, check=True)
+        return subprocess.run(describe, capture_output=True, text=True, check=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit.stdout.strip() + ("-dirty" if changed.stdout.strip() else "")
 
 
 def device_name(device: torch.device | str) -> str:
@@ -57,19 +54,14 @@ def device_name(device: torch.device | str) -> str:
     return next(models, platform.processor() or platform.machine())
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def describe_environment(device: torch.device | str) -> dict[str, Any]:
     """Return the device and its name, threads, versions of packages, commit, and date (UTC, ISO 8601)."""
     import gnnsparse
 
     versions = {"gnnsparse": gnnsparse.__version__, "torch": torch.__version__}
-    versions |= {name: found for name in _PACKAGES if (found := _version(name)) is not None}
+    for name in _PACKAGES:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return {
         "device": torch.device(device).type,
         "device_name": device_name(device),

@@ -132,19 +132,9 @@ class Memo:
                 del self._values[key]
 
     def values_of(self, kind: type[_T]) -> list[_T]:
-        """Return all values of one type."""
+        """Return all values made so far that are of one type, `object` for all."""
         with self.lock:
             return [value for value in self._values.values() if isinstance(value, kind)]
-
-    def holds(self, value: Any) -> bool:
-        """Return whether this very object is one of the values."""
-        with self.lock:
-            return any(known is value for known in self._values.values())
-
-    def all_values(self) -> list[Any]:
-        """Return all values made so far."""
-        with self.lock:
-            return list(self._values.values())
 
     def copy(self) -> Memo:
         """Return a copy that holds the values of now; later ones go into either copy alone."""
@@ -217,7 +207,7 @@ class DispatchCache(dict[Any, Any]):
 
     def __setitem__(self, form: Any, call: Any) -> None:
         with self._memo.lock:
-            if not self._memo.holds(call):
+            if not any(known is call for known in self._memo.values_of(object)):
                 return
             super().__setitem__(form, call)
             if isinstance(call, Launchable) and call.launch is not None and not ranges_are_on():
@@ -275,7 +265,7 @@ def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Memo):
-        yield from tensors_of(value.all_values())
+        yield from tensors_of(value.values_of(object))
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from tensors_of(item)

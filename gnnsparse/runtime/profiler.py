@@ -149,9 +149,11 @@ class Recorder:
                 raise OSError(errno.ENOSPC, "nothing was written", str(trace))
         events = self._profiler.events() or []
         hosted = {event.name for event in events if event.device_type == DeviceType.CPU}
-        kernels = [e for e in events if e.device_type == DeviceType.CUDA and not _is_range(e, hosted)]
+        on_gpu = [event for event in events if event.device_type == DeviceType.CUDA]
+        # The GPU's timeline also has shadows of the ranges on the host, which are no work.
+        kernels = [e for e in on_gpu if not getattr(e, "is_user_annotation", False) and e.name not in hosted]
         busy = _busy_ms((e.time_range.start, e.time_range.end) for e in kernels) / steps
-        shadows = [e for e in events if e.device_type == DeviceType.CUDA and e.name.startswith(PREFIX)]
+        shadows = [e for e in on_gpu if e.name.startswith(PREFIX)]
         ops = _costs(events, kernels, shadows, steps)
         return StepProfile(self.device.type, steps, wall_ms, profiled, busy, ops, trace)
 
@@ -164,11 +166,6 @@ class Recorder:
         """Wait for the device."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
-
-
-def _is_range(event: Any, hosted: set[str]) -> bool:
-    """Return whether an event of the GPU's timeline is the shadow of a range on the host, and no work."""
-    return bool(getattr(event, "is_user_annotation", False)) or event.name in hosted
 
 
 def _in_ranges(shadows: list[Any], kernels: list[Any]) -> Iterator[tuple[str, float]]:

@@ -53,9 +53,8 @@ def reading(path: str | os.PathLike[str]) -> Iterator[None]:
 
 def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
     """Open a regular file to read its bytes; ValueError for a pipe, a device or a socket, else OSError."""
-    descriptor = os.open(
-        path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-    )  # without waiting for a pipe's writer
+    # Without waiting for a pipe's writer.
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISDIR(mode):

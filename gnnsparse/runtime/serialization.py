@@ -67,9 +67,8 @@ def from_plain(kind: Any, content: Any, where: str) -> Any:
         return tuple(from_plain(of, item, f"{where}[{i}]") for i, (of, item) in enumerate(pairs))
     if not isinstance(content, dict):
         _reject(where, content, "an object")
-    return (
-        _dataclass(kind, content, where) if dataclasses.is_dataclass(kind) else _mapping(kind, content, where)
-    )
+    read = _dataclass if dataclasses.is_dataclass(kind) else _mapping
+    return read(kind, content, where)
 
 
 def _reject(where: str, content: Any, accepted: str) -> typing.NoReturn:

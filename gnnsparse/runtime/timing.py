@@ -7,7 +7,7 @@ import gc
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +54,9 @@ def capture(
     The call runs once before the capture, on a stream of its own, unless `stream` is one on which it has run.
     What a capture forbids is a CaptureError, after which the device and torch's random numbers can be used.
     """
-    with _no_collection():
+    enabled = gc.isenabled()
+    gc.disable()  # what is freed on a GPU would end a capture
+    try:
         try:
             return _capture(call, calls, stream)
         except CaptureError as error:
@@ -63,15 +65,6 @@ def capture(
         # torch frees the memory of destroyed graphs only outside of a capture.
         torch.cuda.empty_cache()
         return _capture(call, calls, stream)
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep Python from collecting garbage in a `with` block: what is freed on a GPU would end a capture."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
     finally:
         if enabled:
             gc.enable()

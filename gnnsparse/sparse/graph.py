@@ -18,7 +18,7 @@ from gnnsparse.errors import (
     device_of,
     shown,
 )
-from gnnsparse.formats.csr import Csr, check_offsets, check_range, coo_to_csr, send_by_value
+from gnnsparse.formats.csr import INDEX_DTYPES, Csr, check_offsets, check_range, coo_to_csr, send_by_value
 from gnnsparse.runtime.functorch import runs_outside, unwrapped
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.memo import cached_property
@@ -136,7 +136,6 @@ class Exported:
 
 
 _MAX_NODES = 2**31 - 1
-_INDEX_DTYPES = (torch.int32, torch.int64)
 
 
 def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
@@ -155,7 +154,7 @@ def index_tensor(name: str, value: Any, dim: int = 1) -> torch.Tensor:
         tensor = torch.from_numpy(array)
     else:
         bad_type(name, value, accepted)
-    if tensor.dtype not in _INDEX_DTYPES:
+    if tensor.dtype not in INDEX_DTYPES:
         bad_type(name, tensor, accepted)
     if tensor.dim() != dim:
         bad_value(name, f"has {tensor.dim()} dimensions; accepted: {accepted}")
@@ -435,10 +434,8 @@ class SparseGraph(Exported):
         if form == "coo" or (form == "csc" and made.nnz == made.num_edges):
             return cls(made.csr, made.values)  # edge e is nonzero e
         # SciPy's `tocsr` keeps the order in each row.
-        nnz_index = made.nnz_index_of_edge
-        return cls(
-            made.csr, made.values, None if nnz_index is None else nnz_index[torch.argsort(first, stable=True)]
-        )
+        assert made.nnz_index_of_edge is not None
+        return cls(made.csr, made.values, made.nnz_index_of_edge[torch.argsort(first, stable=True)])
 
     @classmethod
     @runs_outside

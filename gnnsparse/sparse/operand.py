@@ -23,7 +23,7 @@ from gnnsparse.errors import (
     device_of,
 )
 from gnnsparse.formats import PRESETS, operations
-from gnnsparse.formats.csr import Csr, check_range, index_dtype, send_by_value
+from gnnsparse.formats.csr import Csr, check_range, send_by_value
 from gnnsparse.plan import Plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
@@ -70,7 +70,6 @@ _ACCEPTED = (
     "a slice, row numbers (int32 or int64 [k]) or a mask (bool [rows]); one row is A[i : i + 1], and columns "
     "are A.T[columns].T"
 )
-_MOST_ROWS = 2**31 - 1
 
 
 def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
@@ -93,7 +92,7 @@ def row_numbers(rows: Any, count: int, device: torch.device) -> torch.Tensor:
     if rows.dtype not in (torch.int32, torch.int64):
         bad_type("rows", rows, _ACCEPTED)
     numbers = index_tensor("rows", rows).to(device, torch.int64)
-    if numbers.numel() > _MOST_ROWS:
+    if numbers.numel() > 2**31 - 1:
         bad_value("rows", f"has {numbers.numel()} elements; accepted: at most 2^31 - 1")
     wrapped = torch.where(numbers < 0, numbers + count, numbers)
     check_range("rows", wrapped, count, f"A has {count} rows: with negative numbers counted from its end, it")
@@ -227,7 +226,12 @@ class SparseOperand(Exported):
     def T(self) -> SparseOperand:  # noqa: N802
         """The transpose, which shares arrays with this operand."""
         other = self._transpose if self._partner is None else self._partner()
-        return other if other is not None else self._new_transpose()
+        if other is not None:
+            return other
+        with self._prepared.lock:  # the original was freed
+            if self._transpose is None:
+                self._transpose, self._partner = SparseOperand(self._prepared, 1 - self._which, self), None
+            return self._transpose
 
     @property
     def unquantized(self) -> SparseOperand:
@@ -244,13 +248,6 @@ class SparseOperand(Exported):
             if self._unquantized is None:
                 self._unquantized = SparseOperand(self._prepared.unquantized())
             return self._unquantized
-
-    def _new_transpose(self) -> SparseOperand:
-        """Make another A.T for an operand that is a transpose itself and whose original was freed."""
-        with self._prepared.lock:
-            if self._transpose is None:
-                self._transpose, self._partner = SparseOperand(self._prepared, 1 - self._which, self), None
-            return self._transpose
 
     # The orders of edges: the operand's own, that of its transpose, and that in which edges were given.
 
@@ -399,17 +396,15 @@ class SparseOperand(Exported):
             given_col_scale=whole.given_col_scale,
         )
         transposed, index = csr.transpose()
-        index = index.to(index_dtype(csr.nnz))
         backward = forward.transposed(transposed, None, index)
         spec = None if prepared.auto_format or whole.blocked is None else whole.blocked.spec
         forward, backward = (side.in_format(self.precision, spec) for side in (forward, backward))
-        report = {"symmetric": False, "reorder": {"method": "none"}, "edges": csr.nnz}
-        report["seconds"] = time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        report = {"symmetric": False, "reorder": {"method": "none"}, "edges": csr.nnz, "seconds": seconds}
         plans = None if prepared.plans is None else PlanStore("", None)
         chosen = replace(
             prepared, forward=forward, backward=backward, transpose_map=index, edge_map=None, report=report,
-            is_part=True, cache_hit=False, plans=plans,
-            one_stream=False, renewable=False,
+            is_part=True, cache_hit=False, plans=plans, one_stream=False, renewable=False,
         )  # fmt: skip
         return SparseOperand.on(chosen, self.device)
 

@@ -184,8 +184,7 @@ class Prepared:
         if matrix.row_ids is not None:
             rows = matrix.row_ids.long()[rows]
         # A row has each column at most once, so that it has at most one element on the diagonal.
-        found = int((rows == matrix.csr.indices).sum())
-        self.has_self_loops = matrix.csr.rows == matrix.csr.cols == found
+        self.has_self_loops = matrix.csr.rows == matrix.csr.cols == int((rows == matrix.csr.indices).sum())
         return self.has_self_loops
 
     @made_once

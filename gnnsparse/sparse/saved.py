@@ -200,8 +200,7 @@ def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **setting
         bad_value(name, "is no array of a prepared graph")
     backward = forward.transposed(csr, row_ids, index).with_blocked(blocked)
     _check_transpose(forward, backward, index)
-    names = ("symmetric", "reorder", "seconds", "edges")
-    report = {name: getattr(facts, name) for name in names}
+    report = {name: getattr(facts, name) for name in ("symmetric", "reorder", "seconds", "edges")}
     return Prepared(forward, backward, index, shared.get("edge_map"), report, **settings)
 
 
@@ -241,8 +240,8 @@ def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tu
     """Return the arguments of `unpack_operand` that restore A (`which` 0) or its transpose (1)."""
     precision, device = prepared.precision, prepared.device
     if prepared.auto_format:  # the device chooses the format, and may be another one
-        bare = prepared.forward.with_blocked(None), prepared.backward.with_blocked(None)
-        prepared = replace(prepared, forward=bare[0], backward=bare[1])
+        forward, backward = (side.with_blocked(None) for side in prepared.caches)
+        prepared = replace(prepared, forward=forward, backward=backward)
     tensors, facts = pack(prepared, precision.storage)
     state = _State(
         _VERSION,

@@ -197,7 +197,7 @@ def test_a_bound_call_keeps_what_it_reads(kernel: str, weights: str | None) -> N
         elif kernel == "panel":
             arrays = [weakref.ref(t) for t in a.kernels.panel(plan.height).arrays.values()]  # type: ignore
         if weights and kernel in ("window", "panel"):
-            scales = [v for v in a.kernels.memo.all_values() if isinstance(v, torch.Tensor)]
+            scales = a.kernels.memo.values_of(torch.Tensor)
             arrays += [weakref.ref(v) for v in scales if v.dtype == torch.float16]
             del scales
         del a, blocked, graph
@@ -250,7 +250,7 @@ def test_memory_waits_for_every_stream_that_read_it() -> None:
             path._stream = stream
             call(a)
         kernels = a.kernels
-        work = next(v for v in kernels.memo.all_values() if type(v).__name__ == "WorkList")
+        work = next(v for v in kernels.memo.values_of(object) if type(v).__name__ == "WorkList")
         arrays = {t.data_ptr() for t in (kernels.csr.indices, kernels.values, work.items) if t is not None}
         del a, kernels, work
         gc.collect()
