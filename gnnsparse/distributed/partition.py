@@ -72,21 +72,16 @@ def balanced_ranges(work: torch.Tensor, parts: int) -> tuple[int, ...]:
     total = work.cumsum(0)
     all_work = int(total[-1]) if total.numel() else 0
     # A cut comes behind the row with which the work up to it reaches its share, rounded to the nearer side.
-    goals = torch.tensor(
-        [all_work * part / parts for part in range(1, parts)], dtype=torch.float64, device="cpu"
-    )
+    shares = [all_work * part / parts for part in range(1, parts)]
+    goals = torch.tensor(shares, dtype=torch.float64, device="cpu")
     cuts = torch.searchsorted((total.double() - work.double() / 2), goals, right=False)
     return (0, *cuts.tolist(), work.numel())
 
 
-def _row_work(csr: Csr) -> torch.Tensor:
-    """Return the work of each row, int64 [rows]: its nonzeros, and one for what is done for each node."""
-    return csr.degrees + 1
-
-
 def ranges_along(csr: Csr, order: torch.Tensor, parts: int, method: str) -> Partition:
     """Divide nodes into ranges of about equal work along an order, int64 [nodes]."""
-    return Partition(order, balanced_ranges(_row_work(csr)[order], parts), method)
+    # Of a row its nonzeros, and one for what is done for each node.
+    return Partition(order, balanced_ranges(csr.degrees[order] + 1, parts), method)
 
 
 def community_order(csr: Csr) -> torch.Tensor:
@@ -112,7 +107,7 @@ def _metis(csr: Csr, parts: int) -> Partition:
     if parts == 1 or both.nnz == 0:
         return _contiguous(csr, parts)
     adjacency = pymetis.CSRAdjacency(adj_starts=both.indptr.numpy(), adjacent=both.indices.numpy())
-    _, membership = pymetis.part_graph(parts, adjacency, vweights=_row_work(csr).tolist())
+    _, membership = pymetis.part_graph(parts, adjacency, vweights=(csr.degrees + 1).tolist())
     of_node = torch.as_tensor(membership, dtype=torch.int64, device="cpu")
     sizes = torch.bincount(of_node, minlength=parts).cumsum(0)
     return Partition(torch.argsort(of_node, stable=True), (0, *sizes.tolist()), "metis")

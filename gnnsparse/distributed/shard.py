@@ -96,10 +96,8 @@ class Shard:
     @property
     def receive_counts(self) -> tuple[int, ...]:
         """Number of halo columns of each rank."""
-        bounds = torch.searchsorted(
-            self.halo, torch.tensor(self.facts.starts, dtype=torch.int64, device="cpu")
-        )
-        return tuple(bounds.diff().tolist())
+        starts = torch.tensor(self.facts.starts, dtype=torch.int64, device="cpu")
+        return tuple(torch.searchsorted(self.halo, starts).diff().tolist())
 
 
 class _Rows(NamedTuple):

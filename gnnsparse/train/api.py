@@ -139,15 +139,12 @@ class _Caller:
         return data.x.to(self.device, storage), graph if data is of else self.graph(data)
 
     def graph(self, data: Any) -> Any:
+        """Return the graph of data as the model takes it: an edge_index with attributes of edges by name."""
         if self.kind == "none":
             return None
-        if self.kind == "edge_index":
-            return self._edges(data)
-        source = data if is_pyg_data(data) else data.graph
-        return prepare(source, values=self.values, precision=self.precision).to(self.device)
-
-    def _edges(self, data: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-        """Return the edge_index of data, and the attributes of edges that the model takes."""
+        if self.kind == "operand":
+            source = data if is_pyg_data(data) else data.graph
+            return prepare(source, values=self.values, precision=self.precision).to(self.device)
         if is_pyg_data(data):
             if not isinstance(data.edge_index, torch.Tensor):
                 bad_value("data.edge_index", "is missing; accepted: the edges, int64 [2, edges]")
@@ -464,11 +461,10 @@ def _check_outputs(
     with torch.no_grad(), numerics(caller.precision, caller.device):
         outputs: Any = caller(model, x, graph)
     wanted = (x.shape[0], dataset.num_classes)
-    if not isinstance(outputs, torch.Tensor) or tuple(outputs.shape) != wanted:
-        got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-        bad_value(
-            "model", f"returns {got}; accepted: a tensor {wanted}, a row for each node, a column a class"
-        )
+    got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if got != wanted:
+        accepted = f"a tensor {wanted}, a row for each node, a column a class"
+        bad_value("model", f"returns {got}; accepted: {accepted}")
 
 
 def _rows(curves: list[tuple[int, dict[str, float]]], steps_per_epoch: int) -> list[dict[str, float]]:

@@ -94,11 +94,8 @@ def read_trained(path: Path) -> tuple[dict[str, torch.Tensor], Any]:
         content = _typed("the file", _read(path, mmap=False), dict)
         if "loops" in content:
             _check_contents(content)
-            weights = {
-                name.removeprefix("model."): tensor
-                for name, tensor in content["state_dict"].items()
-                if name.startswith("model.")
-            }
+            ours = (item for item in content["state_dict"].items() if item[0].startswith("model."))
+            weights = {name.removeprefix("model."): tensor for name, tensor in ours}
         else:
             weights = _item("the file", content, "state_dict", dict)
             _tensors_by_name("state_dict", weights)
@@ -166,9 +163,8 @@ def contents_of(dataset: Any) -> dict[str, str]:
             csr = value.csr
             size = f"{csr.nnz} edges of {csr.rows} nodes"
             found["edges"] = _with_sum(size, [csr.indptr, csr.indices])
-            found["weights of edges"] = _with_sum(
-                str(csr.nnz if value.values is not None else 0), [value.values]
-            )
+            count = 0 if value.values is None else csr.nnz
+            found["weights of edges"] = _with_sum(str(count), [value.values])
         elif isinstance(value, torch.Tensor):
             found[item.name] = _with_sum(" x ".join(map(str, value.shape)), [value])
         elif dataclasses.is_dataclass(value):

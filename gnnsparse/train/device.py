@@ -30,10 +30,10 @@ def numerics(precision: Precision, device: torch.device) -> Iterator[None]:
     """Make dense layers compute inside a `with` block as they do in training in this precision."""
     # On a GPU fp16, bf16 and, as fp16, int8 and fp8 run under autocast, and tf32 allows TF32.
     half = device.type == "cuda" and precision.rounded in (Precision.FP16, Precision.BF16)
-    with contextlib.ExitStack() as contexts:
-        contexts.enter_context(matmul_precision(precision, device))
-        if half:
-            contexts.enter_context(torch.autocast("cuda", precision.storage, cache_enabled=False))
+    cast = (
+        torch.autocast("cuda", precision.storage, cache_enabled=False) if half else contextlib.nullcontext()
+    )
+    with matmul_precision(precision, device), cast:
         yield
 
 

@@ -72,10 +72,9 @@ class ModelRecipe:
     run: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.registry is not None and not (
-            isinstance(self.registry, str) and _REGISTRY.fullmatch(self.registry)
-        ):
-            bad_value("registry", f"got {_short(self.registry)}; accepted: 'MODULE:NAME', or None")
+        at = self.registry
+        if at is not None and not (isinstance(at, str) and _REGISTRY.fullmatch(at)):
+            bad_value("registry", f"got {_short(at)}; accepted: 'MODULE:NAME', or None")
         if not isinstance(self.inputs, (list, tuple)) or tuple(self.inputs) not in _INPUTS:
             bad_value("inputs", f"got {_short(self.inputs)}; accepted: {', '.join(map(str, _INPUTS))}")
         choices: dict[str, tuple[Any, ...]] = {

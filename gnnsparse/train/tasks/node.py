@@ -326,8 +326,8 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
             return super().make_module(model, data, run)
         steps = run.trainer.max_epochs * data.steps_per_epoch
         return SharedNodeClassifier(
-            model, data.dataset, run.optimizer, steps, run.peers, run.seed, run.trainer.shard_optimizer,
-            draws=run.sampler.draws,
+            model, data.dataset, run.optimizer, steps, peers=run.peers, seed=run.seed,
+            shards_optimizer=run.trainer.shard_optimizer, draws=run.sampler.draws,
         )  # fmt: skip
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
@@ -426,19 +426,9 @@ class SharedNodeClassifier(NodeClassifier):
     that two ranks have reached.
     """
 
-    def __init__(
-        self,
-        model: torch.nn.Module,
-        dataset: NodeDataset,
-        optimizer: OptimizerConfig,
-        max_steps: int,
-        peers: Peers,
-        seed: int,
-        shards_optimizer: bool = False,
-        draws: bool = False,
-    ) -> None:
-        super().__init__(model, dataset, optimizer, max_steps)
-        share_batch_norm(model, peers.group, nodes_vary=draws)
+    def __init__(self, *args: Any, peers: Peers, seed: int, shards_optimizer: bool, draws: bool) -> None:
+        super().__init__(*args)
+        share_batch_norm(self.model, peers.group, nodes_vary=draws)
         self._peers, self._seed, self._draws = peers, seed, draws
         self.shards_optimizer = shards_optimizer
 
