@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -100,6 +101,11 @@ def partial_sums(count: int, rows: int, width: int, device: torch.device) -> tor
     if count == 0:
         return None
     return torch.empty(count * rows * partial_width(width), dtype=torch.float32, device=device)
+
+
+def current(device: torch.device) -> AbstractContextManager[Any]:
+    """Make `device` the current GPU inside a `with` block, if it is a GPU."""
+    return path().current(device) if path().takes(device) else nullcontext()
 
 
 def on_its_device(device: torch.device, run: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:

@@ -178,7 +178,9 @@ def _panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) 
         bad_value("plan", "panels hold no place for edge values; use window or csr")
     height, values, problem = plan.height, kernels.values, kernels.problem(product)
     reads = kernels.panel(height).slots / max(kernels.csr.cols, 1)
-    whole = _whole_rows(problem, reads)
+    whole, rates = _whole_rows(problem, reads), problem.record.panel
+    # Panels of bits read rows of half vectors as they are where each is read few times.
+    few = values is None and reads < rates.half_reads and problem.slices <= rates.half_slices
     # The loader rounds only for panels of bits: kernels of panels with values round X themselves.
     make_load = functools.partial(
         CudaLoader, kernels.precision, product.width, kernels.col_scale if plan.prescale else None,
@@ -189,7 +191,7 @@ def _panel(kernels: KernelCache, plan: PanelPlan, product: Product, mean: bool) 
         "panel", kernels.view(height, not plan.prescale),
         path().native.StoredRows(None, kernels.row_ids, kernels.row_factors(values is None, mean)),
         kernels.panel_work(height, plan.tile_limit, plan.longest_first, plan.concurrent_panels),
-        make_load(halves=values is None and _reads_halves(problem, reads)), height,
+        make_load(halves=few and not problem.slice_is_resident), height,
         # Kernels of panels of bits add to memory, and then read whole vectors.
         after_width=(plan.slices,), load_to_add=make_load() if values is None else None,
     )  # fmt: skip
@@ -200,13 +202,6 @@ def _whole_rows(problem: Problem, reads: float) -> int:
     if reads_lines(problem, reads):
         return SLICE_BYTES
     return SECTOR_BYTES if reads >= problem.record.panel.sector_reads else VECTOR_BYTES
-
-
-def _reads_halves(problem: Problem, reads: float) -> bool:
-    """Return whether panels read rows of half vectors as they are, each `reads` times."""
-    rates = problem.record.panel
-    few = reads < rates.half_reads and problem.slices <= rates.half_slices
-    return few and not problem.slice_is_resident
 
 
 def _window(kernels: KernelCache, plan: WindowPlan, product: Product, mean: bool) -> _Bound:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from gnnsparse import _native
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer
 from gnnsparse.ops import heads, spmm_cuda
 from gnnsparse.ops.arguments import check_features, check_operand, resolve_impl
-from gnnsparse.ops.dense import on_its_device, partial_sums
+from gnnsparse.ops.dense import current, on_its_device, partial_sums
 from gnnsparse.ops.quantization import StoredX, as_numbers, quantize, store
 from gnnsparse.plan import PanelPlan, Plan
 from gnnsparse.plan.choose import kernel_of
@@ -208,10 +207,6 @@ class StoredFeatures:
         raise TypeError("StoredFeatures can't be pickled; store X again where it is loaded")
 
 
-def _current(device: torch.device) -> AbstractContextManager[Any]:
-    return path().current(device) if path().takes(device) else nullcontext()
-
-
 def _require_quantized(operand: SparseOperand) -> Precision:
     """Return the precision of 8 bits in which an operand stores X."""
     if not operand.precision.quantizes:
@@ -253,7 +248,7 @@ def store_features(A: SparseOperand, x: torch.Tensor, *, seed: int | None = None
     if x.requires_grad and torch.is_grad_enabled():
         bad_value("x", "requires a gradient, which stored features do not pass on; accepted: x.detach()")
     weights = A.kernels.given_col_scale
-    with torch.no_grad(), _current(x.device):
+    with torch.no_grad(), current(x.device):
         stored = store(x, precision, weights, seed)
     return StoredFeatures(stored, (x.shape[0], x.shape[1]), x.dtype, precision, weights)
 
@@ -287,5 +282,5 @@ def multiply_stored(
     if not is_eager():
         bad_type("x", stored, "a tensor inside transforms of torch.func and torch.compile")
     multiply = bind_stored(kernels, Product("spmm", stored.shape[1]), stored.dtype, plan, reduce == "mean")
-    with _current(operand.device):
+    with current(operand.device):
         return multiply(stored._stored, None)

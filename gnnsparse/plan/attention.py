@@ -149,7 +149,6 @@ class _AttentionKernel(Kernel):
         return _takes_features(problem, most, f"fused kernels of {precision.value} take at most {most}")
 
     def default(self, problem: AttentionProblem) -> AttentionPlan:  # type: ignore[override]
-        """Return a plan with tall panels if their rows share columns, else with panels of 16 rows."""
         if not (answer := _may_be_tall(problem)):
             return self._short(problem, answer.problem)
         if not shares_rows(problem):
@@ -185,7 +184,6 @@ class _AttentionGradKernel(_AttentionKernel):
     plan_type = AttentionGradPlan  # type: ignore[assignment]
 
     def default(self, problem: AttentionProblem) -> AttentionGradPlan:  # type: ignore[override]
-        """Return a plan of two passes, or of one if rows of the transpose have few columns in common."""
         rows = super().default(problem)
         columns = super().default(_transposed(problem))
         heads, why = self._fused_heads(problem, rows)

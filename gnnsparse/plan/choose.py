@@ -52,14 +52,6 @@ def forced_plan(problem: Problem, name: str) -> Plan | None:
     return named[0].default(problem) if named else None
 
 
-def _record_reason(problem: Problem) -> tuple[str, ...]:
-    """Return a reason which says that the record is another GPU's; empty if the GPU has its own."""
-    record, name = problem.record, problem.device.name
-    if problem.device.type != "cuda" or record.name == name or not name:
-        return ()
-    return (f"no record of {name}: by that of {record.name}, which it resembles most",)
-
-
 def choose_plan(problem: Problem) -> Plan:
     """Return the plan with the least modelled time.
 
@@ -102,7 +94,10 @@ def choose_plan(problem: Problem) -> Plan:
         chosen = plans[rivals[0]]
         reasons = () if asked_for else chosen.reasons
     reasons = (asked_for[rivals[0]], *reasons) if asked_for else (*reasons, *refused)
-    return replace(chosen, reasons=(*reasons, *_record_reason(problem)))
+    name, record = problem.device.name, problem.record.name
+    if problem.device.type == "cuda" and name and record != name:
+        reasons = (*reasons, f"no record of {name}: by that of {record}, which it resembles most")
+    return replace(chosen, reasons=reasons)
 
 
 def _counts(problem: Problem) -> str:

@@ -179,7 +179,11 @@ class PanelKernel(Kernel):
         row = rates.heights[nearest]
         variant = panel_variant(row, self.variant(problem, plan))
         us = float(panel_us(self.load(problem, plan), memory, rates, row, variant))
-        us *= rates.hindered_pair if self._hinders_pairs(problem) else 1.0
+        # Two warps share a panel, and one has no features, or results can't be written by fours.
+        integers = _sums_integers(problem.quantization, problem.stores_values)
+        shared = integers and self.height > min(_native.INTEGER_SUM_ROWS)
+        if shared and (problem.row_bytes <= SLICE_BYTES // 2 or problem.width % 4 != 0):
+            us *= rates.hindered_pair
         return us + problem.odd_rows_us(SECTOR_BYTES)
 
     def load(self, problem: Problem, plan: PanelPlan) -> PanelLoad:
@@ -195,12 +199,6 @@ class PanelKernel(Kernel):
         if _sums_integers(problem.quantization, problem.stores_values):
             return "int8"
         return f"{problem.arithmetic}_stored" if problem.stores_values else problem.arithmetic
-
-    def _hinders_pairs(self, problem: Problem) -> bool:
-        """Whether two warps share a panel and one has no features, or results can't be written by fours."""
-        integers = _sums_integers(problem.quantization, problem.stores_values)
-        shared = integers and self.height > min(_native.INTEGER_SUM_ROWS)
-        return shared and (problem.row_bytes <= SLICE_BYTES // 2 or problem.width % 4 != 0)
 
     def _work(self, problem: Problem) -> PanelWork:
         counts = problem.panel(self.height)

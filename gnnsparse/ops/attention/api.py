@@ -397,7 +397,7 @@ def _suits_attention(call: GraphCall) -> bool:
     if call.score != "dot" or has_terms or not call.normalize or call.clamp != 0.0:
         return False
     if torch.compiler.is_compiling() and call.operand.kernels.quantization is not None:
-        return False  # what `_as_attention` takes of the operand can't be traced
+        return False  # `unquantized` can't be traced
     if not is_plain(*a) or not is_eager() or not path().takes(call.operand.device):
         return True
     extras = a.bias is not None or call.dropout_p > 0 or call.is_causal
@@ -406,17 +406,6 @@ def _suits_attention(call: GraphCall) -> bool:
     if needs_grad(*a):
         plans.append(kernels.plan_of(Product("attention_grad", *sizes), call.operand.T.kernels))
     return not all(isinstance(plan, CsrAttentionPlan) for plan in plans)
-
-
-def _as_attention(call: GraphCall, impl: str) -> torch.Tensor:
-    """Compute a call by `attention`, with nothing rounded to 8 bits, as in the kernels of this operation."""
-    a = call.arrays
-    out: torch.Tensor = attention(
-        call.operand.unquantized, *(x.transpose(0, 1) for x in (a.q, a.k, a.v)), scale=call.scale,
-        bias=None if a.bias is None else a.bias.T, dropout_p=call.dropout_p, is_causal=call.is_causal,
-        impl=impl,
-    )  # fmt: skip
-    return out.transpose(0, 1).to(a.v.dtype)
 
 
 @ranged("graph_attention")
@@ -539,7 +528,12 @@ def graph_attention(
         edge_target != "keys" and score != "additive", float(clamp or 0), normalize, is_causal, p,
     )  # fmt: skip
     if kind != "reference" and not return_weights and _suits_attention(call):
-        return _as_attention(call, impl)
+        # With nothing rounded to 8 bits, as in the kernels of this operation.
+        out = attention(
+            A.unquantized, *(x.transpose(0, 1) for x in (q, k, v)), scale=factor,
+            bias=None if bias is None else bias.T, dropout_p=p, is_causal=is_causal, impl=impl,
+        )  # fmt: skip
+        return out.transpose(0, 1).to(v.dtype)
     if kind != "reference":
         schema.require_rows(A)
     if p > 0:

@@ -48,8 +48,9 @@ def _panel_pass(kernels: KernelCache, plan: AttentionPlan) -> _PanelPass:
 class _DkvPlaces(NamedTuple):
     """Places of the partial sums of dK and dV: those of a column are neighbours, in the order of the panels.
 
-    `places` int32 [K tiles, 8, 4]: at [n, j] that of column slot 8 (n // 2) + 2 j + n % 2 of a K tile; -1 for
-    padded slots. `starts` int32 [columns + 1]: the first place of each column.
+    `places` int32 [K tiles, 8, 4]: at [n, j], written by lane j of a group of four, that of column slot
+    8 (n // 2) + 2 j + n % 2 of a K tile; -1 for padded slots. `starts` int32
+    [columns + 1]: the first place of each column.
     """
 
     places: torch.Tensor
@@ -66,7 +67,6 @@ def _dkv_places(kernels: KernelCache) -> _DkvPlaces:
     counts = torch.bincount(slots[real], minlength=kernels.csr.cols)
     starts = torch.zeros(kernels.csr.cols + 1, dtype=torch.int32, device=slots.device)
     torch.cumsum(counts, 0, out=starts[1:])
-    # Lane j of a group of four writes the sums of slots 8 (n // 2) + 2 j + n % 2, n = 0 .. 7.
     lanes = places.view(-1, 4, 4, 2).transpose(2, 3).reshape(-1, 8, 4)
     return _DkvPlaces(lanes, starts)
 

@@ -6,7 +6,6 @@ their scales, in float16: another form of the same function.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -19,10 +18,11 @@ from gnnsparse.ops.attention.arguments import (
     heads_argument,
     padded,
 )
+from gnnsparse.ops.dense import current
 from gnnsparse.ops.quantization import NUMBER_TYPES, as_numbers, fake_quantized, store, store_heads
 from gnnsparse.plan import AttentionPlan, Plan
 from gnnsparse.precision import Precision
-from gnnsparse.runtime.device import SCORE_ROWS, path
+from gnnsparse.runtime.device import SCORE_ROWS
 
 
 def _own(x: torch.Tensor) -> torch.Tensor:
@@ -60,8 +60,7 @@ def dequantized(call: AttentionCall) -> AttentionCall:
     precision = call.operand.kernels.quantization
     if precision is None:
         return call
-    gpu, device = path(), call.operand.device
-    with torch.no_grad(), gpu.current(device) if gpu.takes(device) else nullcontext():
+    with torch.no_grad(), current(call.operand.device):
         k = _rounded(call.k, precision)
         v = k if call.v is call.k else _rounded(call.v, precision)
     return replace(call, k=k, v=v)
