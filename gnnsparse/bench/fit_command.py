@@ -495,7 +495,7 @@ class Fit:
 
 def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
     """Return the record with the window kernel's measured costs, medians of its ratios to the csr kernel."""
-    ratios: dict[str, list[float]] = {"spmm": [], "sddmm": []}
+    ratios: dict[str, list[float]] = defaultdict(list)
     for case in cases:
         of = case.problem
         windows = [ms for plan, ms in case.times.items() if isinstance(plan, WindowPlan)]
@@ -503,7 +503,7 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
         if windows and csr:
             by_row = max(of.slots, 1) / max(of.nnz, 1) if of.op == "spmm" else 1.0
             ratios[of.op].append(windows[0] / csr[0] / by_row)
-    found = {op: float(np.median(values)) for op, values in ratios.items() if values}
+    found = {op: float(np.median(values)) for op, values in ratios.items()}
     return replace(record, window=replace(record.window, **found))
 
 

@@ -339,8 +339,10 @@ def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:
         if best["ms"] >= LOSS * row["ms"]:
             continue
         keys = ("graph", "op", "values", "precision", "width", "ms")
+        peer = _with_variant(f"{best['kernel']} {best['precision']}", best)
         lost.append({
-            **{key: row[key] for key in keys}, "variant": _variant_of(row), "best": _full_name(best),
+            **{key: row[key] for key in keys}, "variant": _variant_of(row),
+            "best": best["kernel"] if best["ours"] else peer,
             "best_ms": best["ms"], "best_is_ours": best["ours"], "speed": best["ms"] / row["ms"],
             "noisy": is_noise(row, best, drift),
         })  # fmt: skip
@@ -367,10 +369,6 @@ def _competes(rival: Row, row: Row) -> bool:
     wanted = peer_precision(rival["kernel"], Precision(row["precision"]))
     is_baseline = row.get("baseline") == f"{rival['kernel']} {rival['precision']}"
     return rival["precision"] == wanted.value or is_baseline
-
-
-def _full_name(row: Row) -> str:
-    return row["kernel"] if row["ours"] else _with_variant(f"{row['kernel']} {row['precision']}", row)
 
 
 def _with_variant(name: str, row: Row, form: str = " ({})") -> str:

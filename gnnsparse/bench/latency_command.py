@@ -199,15 +199,12 @@ def add_ratios(rows: list[Row]) -> None:
             continue
         peers = [peer for peer in rows if _competes(peer, row)]
         if best := min(peers, key=lambda peer: peer["p50_ms"], default=None):
-            row["baseline"], row["over_baseline"] = _name(best), best["p50_ms"] / row["p50_ms"]
+            row["baseline"] = f"{best['backend']} {best['precision']} {best['mode']}"
+            row["over_baseline"] = best["p50_ms"] / row["p50_ms"]
             row["break_even"] = break_even(row, best) if row["ours"] else None
         plain = [peer for peer in peers if (peer["backend"], peer["mode"]) == ("pyg", "eager")]
         if found := min(plain, key=lambda peer: peer["precision"] != row["precision"], default=None):
             row["over_pyg"] = found["p50_ms"] / row["p50_ms"]
-
-
-def _name(row: Row) -> str:
-    return f"{row['backend']} {row['precision']} {row['mode']}"
 
 
 def lost_cases(rows: list[Row], drift: float = 0.0) -> list[Row]:

@@ -109,11 +109,6 @@ def _are_pairs(rows: list[Row]) -> bool:
     return all(is_number(row.get(key)) and row[key] > 0 for row in rows for key in _PAIR)
 
 
-def is_timed(rows: list[Row]) -> bool:
-    """Return whether rows have times, and name what was timed."""
-    return _are_pairs(rows) or (_label_key(rows) is not None and bool(_time_keys(rows)))
-
-
 def _kind_of(name: str) -> str:
     return PEER if not name.startswith("gnnsparse") and _PEERS.search(name.lower()) else OURS
 
@@ -364,7 +359,7 @@ def _view(file: str, place: str, rows: list[Row], about: str) -> tuple[str, list
         return LOST if last == LOST else "", [table_of(_BESIDE[last], rows, folded=last != LOST)], []
     keys = {key for row in rows for key in row} - set(ENVIRONMENT)
     section = next((name for name, words in _WORDS if keys & words), "other")
-    if is_timed(rows):
+    if _are_pairs(rows) or (_label_key(rows) is not None and _time_keys(rows)):
         section = "kernels" if section == "precision" else section
         return section, *show_times(file, rows, section, about=about)
     return section, [_as_it_is(place, rows)], []
