@@ -89,10 +89,19 @@ def load(
         if file.name == CONFIG:
             recipe, weights, _ = read_exported(file, file.with_name(WEIGHTS))
         else:
-            recipe, weights = _read_checkpoint(file)
+            weights, plain = read_trained(file)
+            if plain is None:
+                raise LoadError(
+                    f"checkpoint: {file} does not say what its model is, as it was written by an earlier "
+                    "version or without the argument `recipe` of fit; accepted: a file with "
+                    f"{MODEL}. Its weights are torch.load(file, weights_only=True)['state_dict']"
+                )
+            recipe = ModelRecipe.read(plain)
         module = make_model(recipe, registry, weights, model)
     except LoadError:
         raise
+    except CheckpointError as error:
+        raise LoadError(str(error)) from None
     except OSError as error:
         raise LoadError(f"checkpoint: {file.parent} can't be read ({error})") from error
     except (ValueError, RuntimeError) as error:
@@ -101,20 +110,6 @@ def load(
     return LoadedModel(
         recipe, module.to(place).eval(), torch.empty(0, dtype=torch.float32, device=place).device
     )
-
-
-def _read_checkpoint(file: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor]]:
-    try:
-        weights, plain = read_trained(file)
-    except CheckpointError as error:
-        raise LoadError(str(error)) from None
-    if plain is None:
-        raise LoadError(
-            f"checkpoint: {file} does not say what its model is, as it was written by an earlier version or "
-            f"without the argument `recipe` of fit; accepted: a file with {MODEL}. Its weights are "
-            "torch.load(file, weights_only=True)['state_dict']"
-        )
-    return ModelRecipe.read(plain), weights
 
 
 def make_model(

@@ -138,14 +138,9 @@ def predict_run(
 def predict_dataset(
     model: LoadedModel, task: Task[Any, Any], run: RunOptions, dataset: Any, name: str
 ) -> Predictions:
-    """Compute the predictions of a model on a data set of its task.
+    """Compute the predictions of a model on a data set of its task, which messages call `name`.
 
-    Args:
-        model: the model.
-        task: its task.
-        run: the options by which the data are prepared.
-        dataset: the data set.
-        name: the name of the data set, for messages.
+    The data are prepared by the options `run`.
 
     Raises:
         ValueError: the data do not fit the model or lack a feature, or the task has no predictions.

@@ -21,6 +21,10 @@ _Value = TypeVar("_Value")
 log = logging.getLogger("gnnsparse.interop")
 
 
+class FallbackError(Exception):
+    """A call is left to the package that the layer is of, before anything is computed; says why."""
+
+
 class IdentityMemo(Generic[_Value]):
     """Values by the identity of objects, which are not kept alive: a value goes with its object.
 

@@ -108,8 +108,10 @@ def to_networkx(
             "matrix", f"has shape {found.shape}; accepted: a square one, of edges among one set of nodes"
         )
     graph = networkx.DiGraph() if check_flag("directed", directed) else networkx.Graph()
-    if not directed and not _is_symmetric(found):
-        bad_value("directed", "got False for a matrix that is not symmetric; accepted: True")
+    if not directed:
+        turned, arrays = found.T.tocsr(), ("indptr", "indices", "data")
+        if not all(np.array_equal(getattr(found, name), getattr(turned, name)) for name in arrays):
+            bad_value("directed", "got False for a matrix that is not symmetric; accepted: True")
     graph.add_nodes_from(range(found.shape[0]))
     coo = found.tocoo()
     target, source = (ends.tolist() for ends in (coo.row, coo.col))
@@ -118,9 +120,3 @@ def to_networkx(
     else:
         graph.add_weighted_edges_from(zip(source, target, coo.data.tolist(), strict=True), weight=weight)
     return graph
-
-
-def _is_symmetric(matrix: Any) -> bool:
-    other = matrix.T.tocsr()
-    arrays = ("indptr", "indices", "data")
-    return all(np.array_equal(getattr(matrix, name), getattr(other, name)) for name in arrays)

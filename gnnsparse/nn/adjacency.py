@@ -128,15 +128,6 @@ class GcnRecipe(Recipe):
         return GcnAdjacency(edge_index, size[0], self, weighted)
 
 
-def _find_loops(edge_index: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return the indices of edges that are no self-loops, nodes with self-loops, and the last one of each."""
-    is_loop = edge_index[0] == edge_index[1]
-    edges = is_loop.nonzero().flatten()
-    nodes, group = edge_index[0][edges].long().unique(return_inverse=True)
-    last = torch.zeros_like(nodes).scatter_reduce(0, group, edges, "amax", include_self=False)
-    return (~is_loop).nonzero().flatten(), nodes, last
-
-
 class GcnAdjacency:
     """The operand that a GcnRecipe makes.
 
@@ -150,7 +141,12 @@ class GcnAdjacency:
         has_loops = recipe.loop_weight is not None
         self._has_scales = recipe.normalize and has_loops and not weighted
         if has_loops:
-            self._others, self._loop_nodes, self._loop_edges = _find_loops(edge_index)
+            is_loop = edge_index[0] == edge_index[1]
+            loops, self._others = is_loop.nonzero().flatten(), (~is_loop).nonzero().flatten()
+            # Nodes with self-loops, and the last one of each.
+            self._loop_nodes, group = edge_index[0][loops].long().unique(return_inverse=True)
+            last = torch.zeros_like(self._loop_nodes)
+            self._loop_edges = last.scatter_reduce(0, group, loops, "amax", include_self=False)
             edge_index = edge_index[:, self._others]
             if not self._has_scales:
                 nodes = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)

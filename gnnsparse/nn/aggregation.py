@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_value
 from gnnsparse.nn.adjacency import AdjacencyMemo, Preparation, Recipe, check_edge_weight, check_precision
 from gnnsparse.nn.linear import linear_in_vectors
 from gnnsparse.ops import spmm
@@ -16,16 +16,6 @@ from gnnsparse.sparse.operand import SparseOperand
 
 #: What the argument `aggr` of a layer names -> the reduction.
 AGGREGATIONS = {"add": "sum", "sum": "sum", "mean": "mean", "max": "max", "min": "min"}
-
-
-def check_aggregation(aggr: Any) -> str:
-    """Return the reduction that `aggr` names: "sum", "mean", "max" or "min". Else raise."""
-    accepted = ", ".join(AGGREGATIONS)
-    if not isinstance(aggr, str):
-        bad_type("aggr", aggr, f"one of {accepted}")
-    if aggr not in AGGREGATIONS:
-        bad_value("aggr", f"got {aggr!r}; accepted: {accepted}")
-    return AGGREGATIONS[aggr]
 
 
 @dataclass(frozen=True)

@@ -148,13 +148,6 @@ class LayerPatterns:
         self._all = shared_patterns(Named("full", ()), precision)
         self._earlier = shared_patterns(Named("causal", ()), precision)
 
-    @classmethod
-    def of(cls, own: Patterns) -> LayerPatterns:
-        """Make those of a layer that has patterns already."""
-        made = cls(None, None, None)
-        made.own = own
-        return made
-
     def get(self, is_causal: bool) -> Patterns:
         """Return the layer's patterns; without any those of all keys, or of all keys up to the query."""
         if self.own is not None:
@@ -200,11 +193,9 @@ def _precision(like: torch.Tensor) -> Precision:
 
 
 def _check_mask(mask: Any, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor) -> None:
-    accepted = "a dense tensor of bool or of a floating dtype"
-    if not isinstance(mask, torch.Tensor) or mask.layout != torch.strided:
-        bad_type("attn_mask", mask, accepted)
-    if mask.dtype != torch.bool and not mask.is_floating_point():
-        bad_type("attn_mask", mask, accepted)
+    is_dense = isinstance(mask, torch.Tensor) and mask.layout == torch.strided
+    if not is_dense or not (mask.dtype == torch.bool or mask.is_floating_point()):
+        bad_type("attn_mask", mask, "a dense tensor of bool or of a floating dtype")
     shapes = lengths, (heads.numel(), *lengths)
     if tuple(mask.shape) != shapes[0] and tuple(mask.shape) != shapes[1]:
         bad_value("attn_mask", f"has shape {tuple(mask.shape)}; accepted: {shapes[0]} or {shapes[1]}")

@@ -166,8 +166,7 @@ class GATConv(_GatLayer):
                 order of the edge_index, or of the edges that the operand was prepared from. An operand then
                 needs add_self_loops=False. Edges with features must not be repeated. None: the scores have
                 no term of the edge.
-            size: the numbers of sources and of targets, for an edge_index without features of targets; None:
-                as x says, and without features of targets as many as sources.
+            size: the argument of SAGEConv.forward.
             return_attention_weights: True: the weights are returned too.
 
         Returns:
@@ -188,8 +187,9 @@ class GATConv(_GatLayer):
         q, k = self._node_scores(sources, targets)
         if q is None:
             q = k.new_zeros((size[1], self.heads))
-        if features is not None:
-            features = self._edge_scores(features)
+        if features is not None and self.lin_edge is not None:  # by one product with a_edge W_e
+            weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
+            features = F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
         out, weights = attend(
             edges,
             q,
@@ -228,12 +228,6 @@ class GATConv(_GatLayer):
         of_targets = None if targets is None else targets.flatten(1) @ _by_heads(self.att_dst)
         return of_targets, sources.flatten(1) @ _by_heads(self.att_src)
 
-    def _edge_scores(self, features: torch.Tensor) -> torch.Tensor:
-        """Return a_edge . W_e e for each edge, [edges, heads], by one product with a_edge W_e."""
-        assert self.lin_edge is not None
-        weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
-        return F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
-
 
 class GATv2Conv(_GatLayer):
     """y_i = sum_j p_ij W_l x_j + b, where p is the softmax over j of the scores of the edges from j to i.
@@ -245,15 +239,12 @@ class GATv2Conv(_GatLayer):
     `res.weight` [y, in]; `bias` [y], where y is heads * out, or out. If there are features of edges, W_e e
     is stored, [edges, heads * out].
 
-    The other arguments are those of GATConv.
+    The other arguments are those of GATConv, and the errors too; share_weights for a pair of different
+    in_channels is a ValueError.
 
     Args:
         bias: whether b and the biases of `lin_l` and `lin_r` are learned; False: there are none.
         share_weights: whether W_r is W_l.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range; share_weights is given for a pair of different in_channels.
     """
 
     def __init__(

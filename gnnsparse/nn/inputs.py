@@ -59,15 +59,14 @@ def check_channels(in_channels: Any) -> tuple[int, int]:
     return sources, targets
 
 
-def check_heads(heads: Any, out_channels: Any) -> int:
-    """Return `heads * out_channels`, the features of all heads of a layer, if each is a positive integer."""
+def check_heads(heads: Any, out_channels: Any) -> None:
+    """Raise unless `heads` and `out_channels` are positive integers, whose product is not too large."""
     check_integer("out_channels", out_channels, most=MOST_FEATURES)
     check_integer("heads", heads, most=MOST_FEATURES)
     if heads * out_channels > MOST_FEATURES:
         bad_value(
             "heads", f"got {heads} of {out_channels} features; accepted: at most {MOST_FEATURES} in all"
         )
-    return heads * out_channels
 
 
 def check_nodes(

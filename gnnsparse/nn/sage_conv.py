@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.errors import check_flag, check_integer
+from gnnsparse.errors import check_choice, check_flag, check_integer
 from gnnsparse.nn.adjacency import GraphLayer
-from gnnsparse.nn.aggregation import check_aggregation, linear_of_neighbours, neighbours_of
+from gnnsparse.nn.aggregation import AGGREGATIONS, linear_of_neighbours, neighbours_of
 from gnnsparse.nn.inputs import MOST_FEATURES, Nodes, check_channels, check_nodes, graph_size
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -24,7 +24,7 @@ class _Aggregating(GraphLayer):
         super().__init__(precision)
         self.in_channels, self._channels = in_channels, check_channels(in_channels)
         self.out_channels = check_integer("out_channels", out_channels, most=MOST_FEATURES)
-        self.aggr, self._reduce = aggr, check_aggregation(aggr)
+        self.aggr, self._reduce = aggr, AGGREGATIONS[check_choice("aggr", aggr, tuple(AGGREGATIONS))]
 
 
 class SAGEConv(_Aggregating):
@@ -158,14 +158,7 @@ class GraphConv(_Aggregating):
                 values="mean".
             edge_weight: with an edge_index: floating-point [edges], which gets a gradient if it needs one;
                 None: 1 each. The weights of repeated edges can't be kept apart for a "max" or "min".
-            size: the argument of SAGEConv.forward.
-
-        Returns:
-            [targets, out_channels], in the dtype of the linear layers' outputs.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+            size: the argument of SAGEConv.forward, whose result and errors are those of this one too.
         """
         nodes = check_nodes(x, self._channels, self.lin_rel.weight)
         size = graph_size(nodes, size, adj)

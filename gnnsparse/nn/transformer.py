@@ -27,12 +27,6 @@ Activation = Callable[[torch.Tensor], torch.Tensor]
 ACTIVATIONS: dict[str, Activation] = {"relu": F.relu, "gelu": F.gelu}
 
 
-def _activation(given: Any) -> Activation:
-    if callable(given):
-        return given
-    return ACTIVATIONS[check_choice("activation", given, tuple(ACTIVATIONS))]
-
-
 class TransformerEncoderLayer(torch.nn.Module):
     """Self-attention over a pattern and a feed-forward network (Vaswani et al. 2017).
 
@@ -87,7 +81,9 @@ class TransformerEncoderLayer(torch.nn.Module):
         options: dict[str, Any] = {"device": device, "dtype": dtype}
         self.dropout = check_share("dropout", dropout)
         self.norm_first = check_flag("norm_first", norm_first)
-        self.activation = _activation(activation)
+        if not callable(activation):
+            activation = ACTIVATIONS[check_choice("activation", activation, tuple(ACTIVATIONS))]
+        self.activation = activation
         self.self_attn = SparseAttention(
             d_model, nhead, dropout, bias, batch_first, num_kv_heads=num_kv_heads, pattern=pattern,
             pattern_options=pattern_options, precision=precision, fused=fused, **options,
@@ -224,12 +220,7 @@ class TransformerEncoder(torch.nn.Module):
             is_causal: whether edges to later tokens are masked; None: no, they are if `mask` does it.
             mask: a mask of all pairs, the argument `attn_mask` of SparseAttention.
 
-        Returns:
-            A tensor of the shape of src.
-
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device.
+        The result and the errors are those of TransformerEncoderLayer.forward.
         """
         is_causal = False if is_causal is None else is_causal
         given = _given(pattern, mask, "mask", src_key_padding_mask, is_causal, bias)

@@ -27,7 +27,7 @@ class TransformerConv(EdgeAttention):
     `lin_edge.weight` [heads * out, edge_dim]; with `beta` `lin_beta.weight` [1, 3 y]. W_e e is never stored
     for the edges: W_e is applied to sums of e instead.
 
-    The other arguments are those of GATConv.
+    The other arguments, and the errors, are those of GATConv.
 
     Args:
         beta: whether a learned gate b weighs both terms, y_i = b W_skip x_i + (1 - b) m_i, where m_i is the
@@ -35,10 +35,6 @@ class TransformerConv(EdgeAttention):
             `root_weight`.
         bias: whether the linear maps have biases.
         root_weight: whether there is the term W_skip x_i; its parameters exist in either case, as in PyG.
-
-    Raises:
-        TypeError: an argument is of another type.
-        ValueError: an argument is out of range.
     """
 
     #: The class of the linear layers.
@@ -82,8 +78,7 @@ class TransformerConv(EdgeAttention):
         """Compute the layer's output.
 
         Args:
-            x: [nodes, in_channels], float32, float16 or bfloat16, on the device of `adj`; or a pair of the
-                features of sources and of targets, [sources, in_channels[0]] and [targets, in_channels[1]].
+            x: the argument of GATConv.forward, but the features of targets are needed.
             adj: the argument of GATConv.forward.
             edge_attr: floating-point [edges, edge_dim], or [edges] if edge_dim is 1, in the order of the
                 edge_index, or of the edges that the operand was prepared from. Edges with features must not
@@ -97,9 +92,7 @@ class TransformerConv(EdgeAttention):
             [2, edges] in the order of the edge_index, of an operand in its own order; and the weights
             [edges, heads], before dropout.
 
-        Raises:
-            TypeError: an argument is of another type or dtype.
-            ValueError: an argument has another shape or device, or does not go with another one.
+        The errors are those of GATConv.forward.
         """
         nodes = check_nodes(x, self._channels, self.lin_key.weight)
         sources, targets = nodes

@@ -14,7 +14,15 @@ from typing import Any
 import torch
 
 from gnnsparse.interop.dgl.graphs import Structure, import_dgl, is_dgl_graph, structure_of
-from gnnsparse.interop.models import Model, ReportRow, Table, check_model, give_class_back, log
+from gnnsparse.interop.models import (
+    FallbackError,
+    Model,
+    ReportRow,
+    Table,
+    check_model,
+    give_class_back,
+    log,
+)
 from gnnsparse.nn.aggregation import Aggregation, Neighbours
 from gnnsparse.nn.edges import EdgeRecipe, Edges, attend
 from gnnsparse.nn.inputs import is_watched
@@ -25,10 +33,6 @@ from gnnsparse.precision import PRECISIONS, Precision
 _CONVS = "dgl.nn.pytorch.conv."
 #: Where a layer on our kernels keeps its options, an attribute of the module that is no part of its state.
 OPTIONS = "gnnsparse_options"
-
-
-class FallbackError(Exception):
-    """A call that DGL's own forward has to compute, and why. Raised before anything is computed."""
 
 
 class Held:
@@ -364,11 +368,8 @@ def accelerate(model: Model, *, precision: Precision | str | None = None) -> Mod
 def restore(model: Model) -> Model:
     """Give the layers of a model their own class back, and drop what they hold.
 
-    Args:
-        model: the model, which is changed.
-
     Returns:
-        The model.
+        The model, which is changed.
 
     Raises:
         TypeError: it is no module.
@@ -382,9 +383,6 @@ def restore(model: Model) -> Model:
 
 def report(model: torch.nn.Module) -> Report:
     """Say for each of DGL's layers in a model what it runs on, and why it runs on DGL's kernels.
-
-    Args:
-        model: a model, accelerated or not.
 
     Raises:
         TypeError: it is no module.

@@ -15,8 +15,8 @@ from torch.nn.modules.module import _has_any_global_hook
 from torch_geometric import EdgeIndex
 from torch_geometric.nn import MessagePassing, aggr
 
-from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import FallbackError, NotYetError, Settings, check_eager, memo, raw
+from gnnsparse.interop.models import FallbackError, precision_of
+from gnnsparse.interop.pyg.graphs import NotYetError, Settings, check_eager, memo, raw
 from gnnsparse.interop.pyg.message import (
     NO_PRODUCT,
     Argument,

@@ -19,7 +19,7 @@ from torch_geometric.nn import conv
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.dense import Linear
 
-from gnnsparse.interop.models import precision_of
+from gnnsparse.interop.models import FallbackError, precision_of
 from gnnsparse.interop.pyg.aggregate import (
     NOTHING,
     LayerState,
@@ -29,7 +29,7 @@ from gnnsparse.interop.pyg.aggregate import (
     unsuitable,
     watched,
 )
-from gnnsparse.interop.pyg.graphs import FallbackError, check_eager, memo
+from gnnsparse.interop.pyg.graphs import check_eager, memo
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, TransformerConv
 from gnnsparse.nn.adjacency import Recipe
 from gnnsparse.nn.edges import EdgeRecipe, joined
@@ -83,25 +83,14 @@ class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
         return ("lin_src", "lin_dst") if self.lin is None else ("lin", "lin")
 
 
-class _Gatv2(_StandIn, GATv2Conv):  # type: ignore[misc, override]
-    pass
-
-
-class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
-    _linear = Linear
-    _maps = ("lin_key", "lin_query")
-
-
-class _Agnn(_StandIn, AGNNConv):  # type: ignore[misc]
-    pass
-
-
 #: PyG's layers and their stand-ins.
 FUSED: dict[type, Any] = {
     conv.GATConv: _Gat,
-    conv.GATv2Conv: _Gatv2,
-    conv.TransformerConv: _Transformer,
-    conv.AGNNConv: _Agnn,
+    conv.GATv2Conv: type("_Gatv2", (_StandIn, GATv2Conv), {}),
+    conv.TransformerConv: type(
+        "_Transformer", (_StandIn, TransformerConv), {"_linear": Linear, "_maps": ("lin_key", "lin_query")}
+    ),
+    conv.AGNNConv: type("_Agnn", (_StandIn, AGNNConv), {}),
 }
 #: The methods that say what a layer computes.
 _METHODS = ("forward", "message", "edge_update", "edge_updater")

@@ -25,8 +25,8 @@ import torch_geometric.utils as utils
 from torch_geometric.nn.aggr import SumAggregation
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
-from gnnsparse.interop.models import precision_of
-from gnnsparse.interop.pyg.graphs import FallbackError, Remembered, check_eager, is_traced, memo, parts_of
+from gnnsparse.interop.models import FallbackError, precision_of
+from gnnsparse.interop.pyg.graphs import Remembered, check_eager, is_traced, memo, parts_of
 from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.nn.aggregation import Aggregation
 from gnnsparse.ops import spmm

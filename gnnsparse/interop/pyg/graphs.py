@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from gnnsparse.interop.models import IdentityMemo
+from gnnsparse.interop.models import FallbackError, IdentityMemo
 from gnnsparse.nn.adjacency import Preparation, Recipe
 from gnnsparse.plan.gpu_records.record import ConversionRates, record_for
 from gnnsparse.runtime.device import describe_device, path
@@ -109,10 +109,6 @@ def decide(
     return Decision(None, f"converting the graph pays after {cost / saved:.0f} products, {so_far}", until)
 
 
-class FallbackError(Exception):
-    """A call is left to PyG; the message says why."""
-
-
 class NotYetError(FallbackError):
     """A call is left to PyG because a conversion of its graph would not pay so far."""
 
@@ -205,19 +201,12 @@ class Graph:
         self.results: OrderedDict[Any, Remembered] = OrderedDict()
         #: The number of nodes, as a result of the weight that gcn_norm made of these edges alone.
         self.gcn: Remembered | None = None
-        self._made: dict[Any, _Made] = {}
+        self.made: dict[Any, _Made] = {}
         self._problems: dict[Any, str] = {}
 
     def is_gcn(self, weight: torch.Tensor, nodes: int) -> bool:
         """Return whether a weight is D^-1/2 (A + I) D^-1/2 of so many nodes."""
         return self.gcn is not None and self.gcn.holds(weight) and self.gcn.result == nodes
-
-    def find(self, recipe: Recipe, size: tuple[int, int], weighted: bool) -> Any:
-        """Return the adjacency that was made by a recipe, whatever the preparation; None: there is none."""
-        for (*key, _), made in list(self._made.items()):
-            if key == [recipe, size, weighted]:
-                return made.adjacency
-        return None
 
     def adjacency(
         self, edges: Any, recipe: Recipe, size: tuple[int, int], weighted: bool, width: int,
@@ -228,7 +217,7 @@ class Graph:
         `size` is (sources, targets), and `width` the number of features that a product gathers for an edge.
         """
         key = recipe, size, weighted, by.reorder
-        made = self._made.get(key)
+        made = self.made.get(key)
         self.products += 1
         if made is not None and made.is_full:
             return made
@@ -253,7 +242,7 @@ class Graph:
             self.fallback_until, self.why = decision.until, decision.why
             raise NotYetError(decision.why)
         with memo.lock:
-            made = self._made.get(key)
+            made = self.made.get(key)
             if made is not None and made.is_full >= is_full:
                 return made  # another thread has made it
             try:
@@ -263,9 +252,9 @@ class Graph:
             except (TypeError, ValueError, ImportError) as problem:
                 self._problems[key] = str(problem)
                 raise FallbackError(str(problem)) from None
-            while len(self._made) >= _MOST_ADJACENCIES:
-                self._made.pop(next(iter(self._made)))
-            made = self._made[key] = _Made(adjacency, is_full)
+            while len(self.made) >= _MOST_ADJACENCIES:
+                self.made.pop(next(iter(self.made)))
+            made = self.made[key] = _Made(adjacency, is_full)
             return made
 
 
@@ -305,8 +294,9 @@ class Memo:
     def adjacency(self, edges: torch.Tensor, recipe: Recipe, size: tuple[int, int], weighted: bool) -> Any:
         """Return what a recipe makes of edges: by their identity if they are known, else by their content."""
         graph = self.known(edges)
-        if graph is not None and (made := graph.find(recipe, size, weighted)) is not None:
-            return made
+        for (*made_by, _), known in list(graph.made.items()) if graph is not None else ():
+            if made_by == [recipe, size, weighted]:  # whatever the preparation
+                return known.adjacency
         on_cpu = edges.device.type == "cpu"
         content = fingerprint([edges]) if on_cpu else None  # on a GPU copies of the edges are compared
         key = recipe, size, weighted, edges.device, edges.shape, edges.dtype, content

@@ -180,7 +180,8 @@ def _class_for(base: Any) -> Any:
         "__reduce_ex__": _reduce,
         "__setstate__": _set_state,
         "__prepare_scriptable__": _scriptable,
-        "_set_jittable_templates": _keep_templates,
+        # PyG would generate other methods in place of those here.
+        "_set_jittable_templates": lambda self, raise_on_error=False: None,
         "_gnnsparse_base": base,
         "_gnnsparse_kind": kind,
     }
@@ -200,10 +201,6 @@ def _scriptable(self: Any) -> Any:
     plain.__dict__.update(self.__dict__)
     del plain.__dict__["_gnnsparse"]
     return plain
-
-
-def _keep_templates(self: Any, raise_on_error: bool = False) -> None:
-    """Do nothing: PyG would generate other methods in place of those here."""
 
 
 def refusal(layer: Any) -> str | None:

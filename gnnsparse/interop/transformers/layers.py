@@ -167,7 +167,8 @@ def sparsify(model: Model, pattern: Any, precision: Precision | str | None = Non
             # Into the dictionary of the layer: it is no parameter, buffer or module.
             layer.module.__dict__["gnnsparse_patterns"] = patterns
             if layer.model is None:
-                layer.module.__dict__["patterns"] = LayerPatterns.of(patterns)
+                layer.module.__dict__["patterns"] = of_layer = LayerPatterns(None, None, None)
+                of_layer.own = patterns
                 layer.module.__class__ = SparsifiedMultiheadAttention
         _keep_padded(model)
         of_transformers = [layer for layer, _ in chosen if layer.model is not None]
@@ -238,11 +239,8 @@ def _keep_padded(model: torch.nn.Module) -> None:
 def restore(model: Model) -> Model:
     """Make all attention layers of a model dense again, as they were before `sparsify`.
 
-    Args:
-        model: the model, which is changed. One without patterns stays as it is.
-
     Returns:
-        The model.
+        The model, which is changed.
 
     Raises:
         TypeError: it is no module.
@@ -264,9 +262,6 @@ def restore(model: Model) -> Model:
 
 def report(model: torch.nn.Module) -> Report:
     """Say for each attention layer of a model which pattern it attends by, or why it attends to all keys.
-
-    Args:
-        model: a model, with patterns or without.
 
     Raises:
         TypeError: it is no module.
