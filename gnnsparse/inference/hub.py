@@ -64,13 +64,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
     ) -> HubModel:
         """Load the model of a run, as `gnnsparse.load` does, with the scores that its card will have.
 
-        Args:
-            source: the folder of a run, or a checkpoint in it.
-            device: "auto", "cpu" or "cuda".
-            registry: the models by name; None: those that the checkpoint names, whose module is imported.
-
-        Raises:
-            LoadError: the model can't be loaded.
+        Arguments and errors are those of `gnnsparse.load`; a result.json that is none is a ValueError.
         """
         model, file = load(source, device=device, registry=registry), Path(source) / "result.json"
         result: Any = None

@@ -133,9 +133,7 @@ def make_model(
 
 def _file(source: Any) -> Path:
     if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(
-            f"source: got {type(source).__name__}; accepted: the folder of a run, or a checkpoint"
-        )
+        bad_type("source", source, "the folder of a run, or a checkpoint")
     path = Path(os.fsdecode(source))
     try:
         found = path / "checkpoints" / "best.ckpt" if path.is_dir() else path

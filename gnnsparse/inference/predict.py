@@ -272,17 +272,18 @@ def _quoted(cell: str) -> str:
 
 
 def _texts(column: Any) -> Any:
-    """Return the cells of a column, of floats with the digits that tell float32 numbers apart."""
+    """Return the cells of a column, of floats with the digits that tell float32 numbers apart.
+
+    No spreadsheet runs a text, from which `removeprefix("'")` makes the given one again.
+    """
     if column.dtype.kind in "OU":
-        return [_harmless(str(text)) for text in column.tolist()]
+        return [
+            f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
+            for text in map(str, column.tolist())
+        ]
     if column.dtype.kind == "f":
         return [f"{value:.9g}" for value in column.tolist()]
     return column.astype(int).tolist() if column.dtype.kind == "b" else column.tolist()
-
-
-def _harmless(text: str) -> str:
-    """Return a text that no spreadsheet runs, from which `removeprefix("'")` makes the text again."""
-    return f"'{text}" if text.startswith(_FORMULA) and not _NUMBER.fullmatch(text) else text
 
 
 def run(options: argparse.Namespace) -> int:

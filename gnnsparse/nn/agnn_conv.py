@@ -68,9 +68,7 @@ class AGNNConv(GraphLayer):
             x: [nodes, features], float32, float16 or bfloat16, on the device of `adj`.
             adj: a SparseOperand [nodes, nodes], whose weights are ignored; values="gcn" prepares one with
                 self-loops. It may have fewer rows, if its targets are the first nodes, as in a sampled block.
-                Or an edge_index [2, edges], sources over targets, which the layer prepares in
-                the first call, and again when the edges differ from those of the last one (see
-                GCNConv.forward); an edge that is repeated counts several times.
+                Or an edge_index [2, edges], see GCNConv.forward, whose repeated edges count several times.
 
         Returns:
             [nodes, features] in the dtype of x; a row for each row of the operand.

@@ -5,7 +5,6 @@ A pattern, a padding mask, a mask of all pairs and a causal one become an operan
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -115,15 +114,6 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
     return mask.float().index_select(-1, pattern.kernels.csr.indices).unsqueeze(-2)
 
 
-def padding_bias(pattern: SparseOperand, mask: torch.Tensor, batch: torch.Size) -> torch.Tensor:
-    """Make the bias of a padding mask, as `edge_bias` does, for a batch of this size, or for no batch."""
-    bias = edge_bias(pattern, mask)
-    if mask.dim() == 2 and mask.shape[:1] not in (batch, (1,) if batch else ()):
-        shapes = " or ".join(str((*sizes, mask.shape[1])) for sizes in dict.fromkeys([(), tuple(batch)]))
-        bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {shapes}, a row a sequence")
-    return bias
-
-
 class AttentionEdges(NamedTuple):
     """The pattern [L, S] of a call, the `bias` of its edges, and whether later keys are left out."""
 
@@ -150,9 +140,7 @@ class LayerPatterns:
 
     def get(self, is_causal: bool) -> Patterns:
         """Return the layer's patterns; without any those of all keys, or of all keys up to the query."""
-        if self.own is not None:
-            return self.own
-        return self._earlier if is_causal else self._all
+        return self.own or (self._earlier if is_causal else self._all)
 
     def edges(
         self, given: Given, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor
@@ -167,17 +155,21 @@ class LayerPatterns:
         if given.pattern is not None:
             operand = given.pattern
         elif self.own is None and mask is not None and not torch.compiler.is_compiling():
-            found = pattern_of_mask(mask, self.precision or _precision(like))
-            operand, mask = found.operand, None if found.is_whole else mask
+            operand, is_whole = pattern_of_mask(mask, self.precision or _precision(like))
+            mask = None if is_whole else mask
         else:
             with_pairs = mask is not None or bool(given.weights)
             operand = self.get(is_causal).operand(*lengths, like, is_causal=is_causal, with_pairs=with_pairs)
             is_causal = False
         if bias is not None and (mask is not None or given.key_padding_mask is not None):
             check_bias(operand, bias, tuple(heads), FLOATS)  # the sum would hide whose shape is wrong
-        if given.key_padding_mask is not None:
-            padding = padding_bias(operand, given.key_padding_mask, heads[:-1])
-            bias = padding if bias is None else bias + padding
+        if (padding := given.key_padding_mask) is not None:
+            of_keys, batch = edge_bias(operand, padding), heads[:-1]
+            if padding.dim() == 2 and padding.shape[:1] not in (batch, (1,) if batch else ()):
+                known = " or ".join(str((*sizes, lengths[1])) for sizes in dict.fromkeys([(), tuple(batch)]))
+                shape = tuple(padding.shape)
+                bad_value("key_padding_mask", f"has shape {shape}; accepted: {known}, a row a sequence")
+            bias = of_keys if bias is None else bias + of_keys
         if mask is not None:
             if mask.dim() == 3:
                 mask = mask.unflatten(0, heads)
@@ -225,20 +217,14 @@ def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> t
 MOST_MASKS = 4
 
 
-@dataclass(frozen=True)
-class MaskPattern:
-    """The pairs [L, S] that some head may attend to; `is_whole`: the mask adds nothing to their scores."""
-
-    operand: SparseOperand
-    is_whole: bool
-
-
+#: The pairs [L, S] that some head may attend to, and whether the mask adds nothing to their scores.
+_MaskPattern = tuple[SparseOperand, bool]
 #: What was made of masks, the one that was used last at the end.
-_cached_masks: list[tuple[Fingerprint, tuple[Precision, bool], MaskPattern]] = []
+_cached_masks: list[tuple[Fingerprint, tuple[Precision, bool], _MaskPattern]] = []
 _lock = ForkLock()
 
 
-def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
+def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> _MaskPattern:
     """Return the pattern of a mask [L, S] or [any, L, S], made once while the mask does not change.
 
     On the CPU a mask is known by its contents, on a GPU by the tensor object. True and -inf block pairs. The
@@ -266,11 +252,11 @@ def pattern_of_mask(mask: torch.Tensor, precision: Precision) -> MaskPattern:
         return made
 
 
-def _made(mask: torch.Tensor, precision: Precision, can_change: bool) -> MaskPattern:
+def _made(mask: torch.Tensor, precision: Precision, can_change: bool) -> _MaskPattern:
     allowed = ~mask if mask.dtype == torch.bool else mask != float("-inf")
     some = allowed.any(0) if mask.dim() == 3 else allowed
     operand = prepare(masks.from_dense(some), precision=precision, cache=False)
     is_whole = not can_change and bool((allowed == some).all())
     if is_whole and mask.is_floating_point():
         is_whole = not bool(mask.masked_fill(~allowed, 0).any())
-    return MaskPattern(operand, is_whole)
+    return operand, is_whole

@@ -9,7 +9,7 @@ from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
 from gnnsparse.ops.segments import segment_sums
 from gnnsparse.runtime.functorch import is_eager
-from gnnsparse.runtime.padding import Padding, current_padding
+from gnnsparse.runtime.padding import current_padding
 
 __all__ = ["POOLS", "dropout", "pool_graphs"]
 
@@ -73,9 +73,12 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     if graph_ptr.device != x.device:
         bad_value("graph_ptr", f"is on {graph_ptr.device}; accepted: {x.device}, where x is")
     padding = current_padding(x.shape[0]) if is_eager() else None
-    if x.device.type == "cpu" and is_eager():
-        _check_offsets(graph_ptr, x.shape[0], padding)
     lengths = graph_ptr.diff()
+    if x.device.type == "cpu" and is_eager():
+        nodes = x.shape[0] if padding is None else int(padding.count)
+        fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
+        if not fits or bool((lengths < 0).any()):
+            bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")
     values = x if x.dtype == torch.float64 else x.float()
     if pool == "max":
         # A segment without nodes has the largest value -inf.
@@ -86,10 +89,3 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
         if pool == "mean":
             pooled = pooled / lengths.clamp(min=1)[:, None]
     return pooled.to(x.dtype)
-
-
-def _check_offsets(graph_ptr: torch.Tensor, rows: int, padding: Padding | None) -> None:
-    nodes = rows if padding is None else int(padding.count)
-    fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
-    if not fits or bool((graph_ptr.diff() < 0).any()):
-        bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")

@@ -109,9 +109,9 @@ class GATConv(_GatLayer):
         ValueError: an argument is out of range.
     """
 
-    lin: torch.nn.Linear | None
-    lin_src: torch.nn.Linear | None
-    lin_dst: torch.nn.Linear | None
+    lin: Any  # or lin_src and lin_dst; None: there is no such layer
+    lin_src: Any
+    lin_dst: Any
     att_edge: torch.Tensor
 
     def __init__(
@@ -208,8 +208,6 @@ class GATConv(_GatLayer):
         """Return W x of sources and of targets, [nodes, heads, out_channels]."""
         sources, targets = nodes
         of_sources, of_targets = self.lin or self.lin_src, self.lin or self.lin_dst
-        assert of_sources is not None
-        assert of_targets is not None
         mapped = of_sources(sources).unflatten(1, (self.heads, -1))
         if targets is None:
             return mapped, None

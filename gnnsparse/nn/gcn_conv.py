@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 
@@ -129,7 +131,13 @@ class GCNConv(GraphLayer):
             self._check_operand(adj)
             return propagated_linear(x, weight, bias, adj)
         check_features("x", x, self.in_channels, weight)
-        operand, values = self._resolve(x.shape[0], adj, edge_weight)
+        operand: Any = adj
+        values = None
+        if isinstance(adj, SparseOperand):
+            self._check_operand(adj)
+        if edge_weight is not None or not isinstance(adj, SparseOperand):
+            recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)
+            operand, values = self._memo.resolve((x.shape[0], x.shape[0]), adj, edge_weight, recipe)
         if product_first(x, weight, values):
             return F.linear(spmm(operand, x, values), weight, bias)
         product = linear_in_vectors(x, weight) if is_plain_linear(lin) else lin(x)
@@ -137,16 +145,6 @@ class GCNConv(GraphLayer):
         if bias is None:
             return out
         return out + (bias if bias.dtype == out.dtype else bias.to(out.dtype))
-
-    def _resolve(
-        self, nodes: int, adj: SparseOperand | torch.Tensor, edge_weight: torch.Tensor | None
-    ) -> tuple[SparseOperand, torch.Tensor | None]:
-        if isinstance(adj, SparseOperand):
-            self._check_operand(adj)
-            if edge_weight is None:
-                return adj, None
-        recipe = GcnRecipe(self.normalize, self._loop_weight, self.precision or Precision.FP32)
-        return self._memo.resolve((nodes, nodes), adj, edge_weight, recipe)
 
     @property
     def _loop_weight(self) -> float | None:

@@ -60,8 +60,8 @@ class KeyValueCache:
 
     def clear(self) -> None:
         """Forget all sequences."""
-        self._keys: torch.Tensor | None = None
-        self._values: torch.Tensor | None = None
+        self._keys: Any = None  # tensors from the first tokens on
+        self._values: Any = None
         # Positions are kept on the CPU, one row for all sequences as long as their lengths are the same.
         self._counts = torch.zeros(1, dtype=torch.int64, device="cpu")
         self._held = torch.full((1, 0), -1, dtype=torch.int64, device="cpu")
@@ -146,7 +146,7 @@ class KeyValueCache:
         """
         index = _integers("sequences", sequences)
         batch = self._batch()
-        if self._keys is None or self._values is None:
+        if self._keys is None:
             bad_value("sequences", "the cache is empty; accepted: indices after the first tokens")
         if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < batch:
             bad_value("sequences", f"got {index.tolist()}; accepted: 0 to {batch - 1}")
@@ -221,8 +221,6 @@ class KeyValueCache:
 
     def _insert(self, k: torch.Tensor, v: torch.Tensor, position: torch.Tensor, real: torch.Tensor) -> None:
         """Put those new tokens that are `real` [1 or batch, n] into free slots."""
-        assert self._keys is not None
-        assert self._values is not None
         wanted = int(((self._held >= 0).sum(1) + real.sum(1)).max()) if real.numel() else 0
         if wanted > self._held.shape[1]:
             more = max(_FEWEST, wanted, 2 * self._held.shape[1]) - self._held.shape[1]
@@ -245,8 +243,6 @@ class KeyValueCache:
     def _dense(self, q: torch.Tensor, allowed: torch.Tensor, scale: float | None) -> torch.Tensor:
         """Compute attention of new queries to the slots that are `allowed`, [1 or batch, n, slots]."""
         keys, values = self._keys, self._values
-        assert keys is not None
-        assert values is not None
         used = allowed.any(1)
         most = int(used.sum(1).max()) if used.numel() else 0
         if not most:

@@ -179,6 +179,8 @@ class TransformerEncoder(torch.nn.Module):
         ValueError: an argument is out of range.
     """
 
+    layers: Any
+
     def __init__(
         self,
         encoder_layer: TransformerEncoderLayer,
@@ -194,8 +196,7 @@ class TransformerEncoder(torch.nn.Module):
 
     def reset_parameters(self) -> None:
         """Draw the parameters of all layers."""
-        modules: list[Any] = [*self.layers, self.norm]
-        for module in modules:
+        for module in (*self.layers, self.norm):
             if hasattr(module, "reset_parameters"):
                 module.reset_parameters()
 
@@ -226,9 +227,8 @@ class TransformerEncoder(torch.nn.Module):
         given = _given(pattern, mask, "mask", src_key_padding_mask, is_causal, bias)
         sequences = Sequences.of("src", src) if is_nested(src) else None
         x = src if sequences is None else sequences.values
-        layers: list[Any] = list(self.layers)
         found: dict[int, AttentionEdges] = {}
-        for layer in layers:
+        for layer in self.layers:
             key = id(layer.self_attn.patterns.get(is_causal))
             if key not in found:
                 found[key] = _edges(layer.self_attn, sequences or x, given)
@@ -239,8 +239,7 @@ class TransformerEncoder(torch.nn.Module):
 
     def make_cache(self, max_length: int | None = None) -> list[KeyValueCache]:
         """Return empty caches for `decode`, one for each layer; see SparseAttention.make_cache."""
-        layers: list[Any] = list(self.layers)
-        return [layer.make_cache(max_length) for layer in layers]
+        return [layer.make_cache(max_length) for layer in self.layers]
 
     def decode(
         self, src: torch.Tensor, caches: Sequence[KeyValueCache], *, lengths: Any = None
@@ -250,10 +249,9 @@ class TransformerEncoder(torch.nn.Module):
         `caches` is what `make_cache` returned, for the same sequences; the rest is as in
         TransformerEncoderLayer.decode.
         """
-        layers: list[Any] = list(self.layers)
-        if len(caches) != len(layers):
-            bad_value("caches", f"are {len(caches)}; accepted: {len(layers)}, as there are layers")
-        for layer, cache in zip(layers, caches, strict=True):
+        if len(caches) != len(self.layers):
+            bad_value("caches", f"are {len(caches)}; accepted: {len(self.layers)}, as there are layers")
+        for layer, cache in zip(self.layers, caches, strict=True):
             src = layer.decode(src, cache, lengths=lengths)
         with torch.no_grad():
             return src if self.norm is None else self.norm(src)

@@ -7,7 +7,6 @@ import importlib.util
 import os
 import sys
 import weakref
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -66,7 +65,9 @@ def import_dgl() -> ModuleType:
     if found is None:
         raise ImportError(f"DGL is not installed: {_INSTALL}")
     os.environ.setdefault("DGLBACKEND", "pytorch")
-    names = [] if _has_library(found) else [f"dgl.graphbolt{part}" for part in _GRAPHBOLT]
+    library = f"graphbolt/*graphbolt_pytorch_{torch.__version__.partition('+')[0]}.*"
+    has_library = any(any(Path(folder).glob(library)) for folder in found.submodule_search_locations or [])
+    names = [] if has_library else [f"dgl.graphbolt{part}" for part in _GRAPHBOLT]
     stubs = {name: _Absent(name, "Stands for a module of DGL's graphbolt.") for name in names}
     sys.modules.update(stubs)
     try:
@@ -76,12 +77,6 @@ def import_dgl() -> ModuleType:
         for name in stubs:
             sys.modules.pop(name, None)
         raise ImportError(f"DGL can't be imported ({error}); it is installed by {_INSTALL}") from error
-
-
-def _has_library(found: ModuleSpec) -> bool:
-    version = torch.__version__.partition("+")[0]
-    folders = found.submodule_search_locations or []
-    return any(any(Path(folder, "graphbolt").glob(f"*graphbolt_pytorch_{version}.*")) for folder in folders)
 
 
 def is_dgl_graph(graph: Any) -> bool:

@@ -7,7 +7,7 @@ operand, its precision, its checked sizes) are properties of the stand-in. Alone
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -83,15 +83,11 @@ class _Gat(_StandIn, GATConv):  # type: ignore[misc, override]
         return ("lin_src", "lin_dst") if self.lin is None else ("lin", "lin")
 
 
-#: PyG's layers and their stand-ins.
-FUSED: dict[type, Any] = {
-    conv.GATConv: _Gat,
-    conv.GATv2Conv: type("_Gatv2", (_StandIn, GATv2Conv), {}),
-    conv.TransformerConv: type(
-        "_Transformer", (_StandIn, TransformerConv), {"_linear": Linear, "_maps": ("lin_key", "lin_query")}
-    ),
-    conv.AGNNConv: type("_Agnn", (_StandIn, AGNNConv), {}),
-}
+class _Transformer(_StandIn, TransformerConv):  # type: ignore[misc, override]
+    _linear = Linear
+    _maps = ("lin_key", "lin_query")
+
+
 #: The methods that say what a layer computes.
 _METHODS = ("forward", "message", "edge_update", "edge_updater")
 
@@ -147,11 +143,12 @@ def attend(
             raise FallbackError(f"features of dtype {getattr(features, 'dtype', None)}")
         precision, _ = precision_of(state.settings.precision, features)
         width = layer.out_channels if kind in (conv.GATConv, conv.GATv2Conv) else features.shape[-1]
-        standing: Any = object.__new__(FUSED[kind])
+        stand_in, _ = FUSED[kind]
+        standing: Any = object.__new__(stand_in)
         object.__setattr__(standing, "__dict__", layer.__dict__)
         standing.precision = precision
         standing._memo = _Memo(state, _GATHERS * width * getattr(layer, "heads", 1))
-        out = FUSED[kind].forward(standing, x, edges, *arguments, **options)
+        out = stand_in.forward(standing, x, edges, *arguments, **options)
     except (FallbackError, TypeError, ValueError) as reason:
         state.why = reason if isinstance(reason, FallbackError) else FallbackError(str(reason))
         return NOTHING
@@ -176,7 +173,7 @@ def attend_compiled(
     if len(pair) != 2 or any(t is None or t.dtype not in PRECISIONS for t in pair):
         return NOTHING
     precision, _ = precision_of(state.settings.precision, pair[0])
-    if (projected := _COMPILED[kind](layer, *pair)) is None:
+    if (projected := FUSED[kind][1](layer, *pair)) is None:
         return NOTHING
     q, k, v, att, score = projected
     how = getattr(layer, "add_self_loops", False), score, getattr(layer, "negative_slope", 0.0)
@@ -223,12 +220,13 @@ def _agnn(layer: Any, x: torch.Tensor, to: torch.Tensor) -> tuple[Any, ...] | No
     return scaled, unit.to(x.dtype), x[:, None], None, "dot"
 
 
-#: What makes q, k, v, att and the score of features of sources and of targets; None: PyG computes the call.
-_COMPILED: dict[type, Any] = {
-    conv.GATConv: _gat,
-    conv.GATv2Conv: _gatv2,
-    conv.TransformerConv: _transformer,
-    conv.AGNNConv: _agnn,
+#: PyG's layers; their stand-ins; and what makes q, k, v, att and the score of features of sources and of
+#: targets in compiled code (None: PyG computes the call).
+FUSED: dict[type, tuple[Any, Callable[..., Any]]] = {
+    conv.GATConv: (_Gat, _gat),
+    conv.GATv2Conv: (type("_Gatv2", (_StandIn, GATv2Conv), {}), _gatv2),
+    conv.TransformerConv: (_Transformer, _transformer),
+    conv.AGNNConv: (type("_Agnn", (_StandIn, AGNNConv), {}), _agnn),
 }
 
 

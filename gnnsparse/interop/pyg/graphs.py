@@ -155,8 +155,6 @@ def stamp_of(edges: Any) -> Any:
 class Remembered:
     """A result that holds while the tensors that it depends on are the same objects, and unchanged."""
 
-    __slots__ = ("_of", "result")
-
     def __init__(self, result: Any, *tensors: torch.Tensor) -> None:
         self.result = result
         self._of = [(weakref.ref(tensor), stamp_of(tensor)) for tensor in tensors]
@@ -169,8 +167,6 @@ class Remembered:
 
 class _Made:
     """An adjacency of a graph, and the edge values that were computed last."""
-
-    __slots__ = ("_values", "adjacency", "is_full")
 
     def __init__(self, adjacency: Any, is_full: bool) -> None:
         self.adjacency, self.is_full = adjacency, is_full
