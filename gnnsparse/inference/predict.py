@@ -104,12 +104,10 @@ def predict_run(
     """Compute the predictions of the model of a run, as `gnnsparse predict` does.
 
     Args:
-        source: the folder of a run, or a checkpoint in it, as `gnnsparse.load` takes it.
+        source: the argument of `gnnsparse.load`, as are device and registry.
         data: the name of a data set, or a file or folder in a form that the data set "custom" reads; None:
             the data that the model was trained on.
         root: the folder with the files of a published data set; None: that of the run, if it had one.
-        device: "auto", "cpu" or "cuda".
-        registry: the models by name; None: those that the checkpoint names, whose module is imported.
 
     Raises:
         LoadError: the model can't be loaded.

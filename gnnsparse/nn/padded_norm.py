@@ -31,13 +31,13 @@ def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Itera
         if isinstance(part, torch.nn.BatchNorm1d) and not getattr(part, "takes_padding", False)
     ]
     own = [vars(norm).get("forward") for norm in norms]
-    statistics = _Statistics()
+    statistics: list[_Found] = []
     try:
         for norm in norms:
             vars(norm)["forward"] = functools.partial(_normalize, norm, norm.forward, statistics)
         with padded(*known):
             yield
-        statistics.move()
+        _move(statistics)
     finally:
         for norm, forward in zip(norms, own, strict=True):
             vars(norm).pop("forward", None)
@@ -45,43 +45,33 @@ def ignoring_padding(model: torch.nn.Module, *paddings: Padding | None) -> Itera
                 vars(norm)["forward"] = forward
 
 
-class _Statistics:
-    """The statistics of a batch, by which all layers move their running ones at once."""
+#: A layer, the mean and the variance of its input over the nodes, and the padding.
+_Found = tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]
 
-    def __init__(self) -> None:
-        self._found: list[tuple[torch.nn.BatchNorm1d, torch.Tensor, torch.Tensor, Padding]] = []
 
-    def add(
-        self, norm: torch.nn.BatchNorm1d, mean: torch.Tensor, variance: torch.Tensor, padding: Padding
-    ) -> None:
-        """Note the mean and the variance of the input of a layer over its nodes."""
-        if any(norm is other for other, *_ in self._found):
-            self.move()  # a layer that is called once more moves them again
-        self._found.append((norm, mean, variance, padding))
-
-    @torch.no_grad()
-    def move(self) -> None:
-        """Move the running statistics towards those that were noted, as torch does, with few launches."""
-        groups: dict[Any, list[Any]] = {}
-        for norm, mean, variance, padding in self._found:
-            groups.setdefault((padding, norm.momentum), []).append((norm, mean, variance))
-        self._found = []
-        for (padding, momentum), found in groups.items():
-            norms, means, variances = zip(*found, strict=True)
-            if counts := [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]:
-                torch._foreach_add_(counts, 1)
-            unbiased = torch._foreach_mul(variances, padding.count / (padding.count - 1).clamp(min=1))
-            old = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
-            if momentum is not None:
-                torch._foreach_lerp_(old, [*means, *unbiased], momentum)
-                continue
-            weights = [1 / norm.num_batches_tracked.float() for norm in norms] * 2
-            for statistic, now, weight in zip(old, [*means, *unbiased], weights, strict=True):
-                statistic.lerp_(now, weight)
+@torch.no_grad()
+def _move(statistics: list[_Found]) -> None:
+    """Move the running statistics of all layers towards those of a batch with few launches."""
+    groups: dict[Any, list[Any]] = {}
+    for norm, mean, variance, padding in statistics:
+        groups.setdefault((padding, norm.momentum), []).append((norm, mean, variance))
+    statistics.clear()
+    for (padding, momentum), found in groups.items():
+        norms, means, variances = zip(*found, strict=True)
+        if counts := [norm.num_batches_tracked for norm in norms if norm.num_batches_tracked is not None]:
+            torch._foreach_add_(counts, 1)
+        unbiased = torch._foreach_mul(variances, padding.count / (padding.count - 1).clamp(min=1))
+        old = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
+        if momentum is not None:
+            torch._foreach_lerp_(old, [*means, *unbiased], momentum)
+            continue
+        weights = [1 / norm.num_batches_tracked.float() for norm in norms] * 2
+        for statistic, now, weight in zip(old, [*means, *unbiased], weights, strict=True):
+            statistic.lerp_(now, weight)
 
 
 def _normalize(
-    norm: torch.nn.BatchNorm1d, forward: Any, statistics: _Statistics, x: torch.Tensor
+    norm: torch.nn.BatchNorm1d, forward: Any, statistics: list[_Found], x: torch.Tensor
 ) -> torch.Tensor:
     """Compute a BatchNorm1d, by `forward` where it takes no statistics of x [rows, features]."""
     padding = current_padding(x.shape[0])
@@ -91,7 +81,9 @@ def _normalize(
     y: torch.Tensor
     y, mean, variance = _BatchNorm.apply(x, norm.weight, norm.bias, padding, norm.eps)
     if norm.training and norm.running_mean is not None:
-        statistics.add(norm, mean, variance, padding)
+        if any(norm is other for other, *_ in statistics):
+            _move(statistics)  # a layer that is called once more moves them again
+        statistics.append((norm, mean, variance, padding))
     return y
 
 
