@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_number
-from gnnsparse.nn.edges import EdgeAttention, Fill, attend, glorot_, joined, wants_weights
+from gnnsparse.nn.edges import EdgeAttention, Edges, Fill, attend, glorot_, joined, wants_weights
 from gnnsparse.nn.inputs import Nodes, check_nodes, graph_size
 from gnnsparse.precision import Precision
 from gnnsparse.sparse.operand import SparseOperand
@@ -69,12 +69,17 @@ class _GatLayer(EdgeAttention):
                 glorot_(parameter)
         self._memo.clear()
 
-    def _finished(self, out: torch.Tensor, targets: torch.Tensor | None) -> torch.Tensor:
-        """Return the layer's output, made of those of the heads [targets, heads, out_channels]."""
+    def _attended(
+        self, edges: Edges, adj: Any, targets: torch.Tensor | None, *given: Any, **options: Any
+    ) -> torch.Tensor | tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
+        """Return what the layer returns; `given` are q, k, v, features and whether weights are wanted."""
+        dropped = self.dropout if self.training else 0.0
+        out, weights = attend(edges, *given, negative_slope=self.negative_slope, dropout_p=dropped, **options)
         y = joined(out, self.concat)
         if self.res is not None and targets is not None:
             y = y + self.res(targets)
-        return y if self.bias is None else y + self.bias.to(y.dtype)
+        y = y if self.bias is None else y + self.bias.to(y.dtype)
+        return y if weights is None else (y, (edges.index(adj), weights))
 
 
 class GATConv(_GatLayer):
@@ -190,19 +195,7 @@ class GATConv(_GatLayer):
         if features is not None and self.lin_edge is not None:  # by one product with a_edge W_e
             weight = self.lin_edge.weight.unflatten(0, (self.heads, -1))  # [heads, out, edge_dim]
             features = F.linear(features, (weight * self.att_edge[0, :, :, None]).sum(dim=1))
-        out, weights = attend(
-            edges,
-            q,
-            k,
-            sources,
-            features,
-            want,
-            score="additive",
-            negative_slope=self.negative_slope,
-            dropout_p=self.dropout if self.training else 0.0,
-        )
-        y = self._finished(out, nodes[1])
-        return y if weights is None else (y, (edges.index(adj), weights))
+        return self._attended(edges, adj, nodes[1], q, k, sources, features, want, score="additive")
 
     def _mapped(self, nodes: Nodes) -> Nodes:
         """Return W x of sources and of targets, [nodes, heads, out_channels]."""
@@ -297,21 +290,10 @@ class GATv2Conv(_GatLayer):
         q = k if shared else self.lin_r(targets).unflatten(1, (self.heads, -1))
         if features is not None and self.lin_edge is not None:
             features = self.lin_edge(features).unflatten(1, (self.heads, -1))
-        out, weights = attend(
-            edges,
-            q,
-            k,
-            k,
-            features,
-            want,
-            score="gatv2",
-            att=self.att[0],
-            negative_slope=self.negative_slope,
-            dropout_p=self.dropout if self.training else 0.0,
-            **({} if features is None else {"edge_target": "keys"}),
-        )
-        y = self._finished(out, targets)
-        return y if weights is None else (y, (edges.index(adj), weights))
+        options: dict[str, Any] = {"score": "gatv2", "att": self.att[0]}
+        if features is not None:
+            options["edge_target"] = "keys"
+        return self._attended(edges, adj, targets, q, k, k, features, want, **options)
 
 
 def _by_heads(att: torch.Tensor) -> torch.Tensor:
