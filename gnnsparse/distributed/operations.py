@@ -61,14 +61,6 @@ def _one_sided(weights: Weighted, recipe: Recipe) -> Prepared:
     return assemble(matrix.in_format(recipe.precision, spec), empty, none, precision=recipe.precision)
 
 
-def _columns_of(shard: Shard, taken: torch.Tensor, columns: slice) -> tuple[Csr, torch.Tensor | None]:
-    """Return a range of the columns of a shard, which the nonzeros `taken` have, and their values."""
-    before = F.pad(taken.cumsum(0), (1, 0))
-    first, last, _ = columns.indices(shard.csr.cols)
-    csr = Csr(before[shard.csr.indptr], shard.csr.indices[taken] - first, last - first)
-    return csr, None if shard.values is None else shard.values[taken]
-
-
 class RowProduct:
     """The own rows of A X, of the own rows of X, for one orientation of a matrix.
 
@@ -94,12 +86,15 @@ class RowProduct:
 
         Its transpose takes as much time and memory as it does.
         """
-        shard, rows, indices = self._shard, self._shard.facts.rows, self._shard.csr.indices
+        shard, rows = self._shard, self._shard.facts.rows
         csr, values, scale = shard.csr, shard.values, shard.col_scale
         if which != "whole":
-            columns = slice(0, rows) if which == "own" else slice(rows, None)
-            csr, values = _columns_of(shard, indices < rows if which == "own" else indices >= rows, columns)
-            scale = None if scale is None else scale[columns]
+            first, last = (0, rows) if which == "own" else (rows, csr.cols)
+            taken = (csr.indices >= first) & (csr.indices < last)
+            before = F.pad(taken.cumsum(0), (1, 0))
+            csr = Csr(before[csr.indptr], csr.indices[taken] - first, last - first)
+            values = None if values is None else values[taken]
+            scale = None if scale is None else scale[first:last]
         if self.exchange.has_own and which != "own":
             place = _gathered_columns(shard)[0 if which == "whole" else rows :]
             count = shard.facts.ranks * shard.facts.most_rows
