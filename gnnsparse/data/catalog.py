@@ -44,13 +44,6 @@ class DatasetEntry:
         """The options of `load` with their defaults, inspect.Parameter.empty for those without one."""
         return {name: option.default for name, option in inspect.signature(self.load).parameters.items()}
 
-    def check_options(self, given: Mapping[str, Any]) -> None:
-        """Raise a TypeError if an option is given that the data set does not have."""
-        for option in given:
-            if option not in self.options:
-                accepted = ", ".join(self.options)
-                raise TypeError(f"{option}: no such option of {self.name}; accepted: {accepted}")
-
 
 #: The data sets by name.
 CATALOG: Registry[DatasetEntry] = Registry("name")
@@ -81,7 +74,9 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
 def load_entry(name: str, options: Mapping[str, Any]) -> Any:
     """Load a data set of the catalog by options of its loader, whose errors are passed on."""
     entry = CATALOG[name]
-    entry.check_options(options)
+    for option in options:
+        if option not in entry.options:
+            raise TypeError(f"{option}: no such option of {name}; accepted: {', '.join(entry.options)}")
     return entry.load(**options)
 
 
@@ -149,7 +144,6 @@ def load_dataset(
         bad_value("scale", f"got {scale:g} for {name}; accepted: 1, as only generated data sets have a scale")
     if root is not None and "root" not in known:
         bad_value("root", f"got {str(root)!r} for {name}; accepted: None, as it needs no files")
-    entry.check_options(options)
     common: dict[str, Any] = {
         "root": root, "split": split, "seed": seed, "scale": scale,
         "normalize_features": normalize_features, "download": download,
@@ -158,7 +152,8 @@ def load_dataset(
         del common["normalize_features"]  # the loader's default
     if by_name and split == 0:
         del common["split"]
-    dataset: NodeDataset = entry.load(**{key: common[key] for key in common if key in known}, **options)
+    common = {option: value for option, value in common.items() if option in known}
+    dataset: NodeDataset = load_entry(name, {**common, **options})
     if normalize_features and "normalize_features" not in known:
         normalize_rows(dataset.x)
     return dataset

@@ -112,23 +112,15 @@ def _read_images() -> Generated:
     source = import_optional("sklearn.datasets", "digits")
     pixels, labels = source.load_digits(return_X_y=True)
     pixels, y = torch.from_numpy(pixels), torch.from_numpy(labels).to(torch.int64)
-    graph = _nearest_neighbours(pixels, _NEIGHBOURS)
-    return Generated(graph, (pixels / _BRIGHTEST).to(torch.float32), y, 10)
-
-
-def _nearest_neighbours(points: torch.Tensor, count: int) -> SparseGraph:
-    """Make the symmetric graph that joins every point, [N, F], with its `count` nearest others.
-
-    Of equal distances smaller indices win, and those of small integers are exact: equal graphs everywhere.
-    """
-    nodes = points.shape[0]
-    square = (points * points).sum(dim=1)
-    distance = square[:, None] + square[None, :] - 2 * points @ points.T
+    nodes, square = y.numel(), (pixels * pixels).sum(dim=1)
+    # Distances of small integers are exact, and of equal ones smaller indices win: equal graphs everywhere.
+    distance = square[:, None] + square[None, :] - 2 * pixels @ pixels.T
     distance.fill_diagonal_(float("inf"))
-    nearest = distance.argsort(dim=1, stable=True)[:, :count].reshape(-1)
-    point = torch.arange(nodes).repeat_interleave(count)
-    both = torch.stack([torch.cat([nearest, point]), torch.cat([point, nearest])])
-    return SparseGraph(SparseGraph.from_edge_index(both, nodes).csr)
+    nearest = distance.argsort(dim=1, stable=True)[:, :_NEIGHBOURS].reshape(-1)
+    image = torch.arange(nodes).repeat_interleave(_NEIGHBOURS)
+    both = torch.stack([torch.cat([nearest, image]), torch.cat([image, nearest])])
+    graph = SparseGraph(SparseGraph.from_edge_index(both, nodes).csr)
+    return Generated(graph, (pixels / _BRIGHTEST).to(torch.float32), y, 10)
 
 
 #: Fraction of the nodes that get a random class instead of their community's, which bounds a model's score.

@@ -64,9 +64,7 @@ class Sampler:
         self._bounds_there = bounds.to(self.device)
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
-        """Yield numbers of pairs inside communities, at most `most` or those of one, and their range of
-        nodes.
-        """
+        """Yield numbers of pairs inside communities, `most` or those of one, and their range of nodes."""
         weight = self.weight_below[self._bounds_there].cpu()
         wanted = (weight / weight[-1] * count).round().long()
         first = 0
@@ -343,10 +341,8 @@ def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) ->
 
 
 def _symmetric_csr(small: torch.Tensor, large: torch.Tensor, nodes: int) -> Csr:
-    """Make the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger.
-
-    Row i holds its smaller neighbours, ordered by a stable sort, then its larger ones, in order already.
-    """
+    """Make the symmetric matrix of distinct pairs, which ascend by the smaller node, then by the larger."""
+    # Row i holds its smaller neighbours, ordered by a stable sort, then its larger ones, in order already.
     upper, lower = (torch.bincount(ends, minlength=nodes) for ends in (small, large))
     indptr = pad((upper + lower).cumsum(0), (1, 0))
     indices = torch.empty(2 * small.numel(), dtype=torch.int32, device=small.device)

@@ -129,10 +129,8 @@ def _draw(generator: random.Random, depth: int, tokens: list[int], max_length: i
             return None
         values.append(value)
     tokens.append(_CLOSE)
-    return _apply(operator, values) if len(tokens) <= max_length else None
-
-
-def _apply(operator: int, values: list[int]) -> int:
+    if len(tokens) > max_length:
+        return None
     ordered, last = sorted(values), len(values) - 1
     median = (ordered[last // 2] + ordered[(last + 1) // 2]) // 2
     return (ordered[0], ordered[-1], median, sum(values) % 10)[operator]
@@ -173,7 +171,12 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
         bad_type("root", root, f"a folder: {_LAYOUT}")
     base = Path(root).expanduser()
     fixed = (base / "train").is_dir() and (base / "test").is_dir()
-    classes = _classes(base / "test" if fixed else base)
+    folder = base / "test" if fixed else base
+    try:
+        classes = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    except OSError as error:
+        problem = f"{folder} can't be read ({error})"
+        raise DatasetUnavailableError(f"root: {problem}; accepted: {_LAYOUT}") from error
     if len(classes) < 2:
         problem = f"{base} has {len(classes)} folders of classes"
         raise DatasetUnavailableError(f"root: {problem}; accepted: {_LAYOUT}")
@@ -183,14 +186,6 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
     if test is None:
         train, test = _divide(train, _TEST_FRACTION / (1 - _VAL_FRACTION), split)
     return SequenceDataset("lra_text_bytes", train, val, test, vocabulary=257, num_classes=len(classes))
-
-
-def _classes(folder: Path) -> list[str]:
-    try:
-        return sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
-    except OSError as error:
-        problem = f"{folder} can't be read ({error})"
-        raise DatasetUnavailableError(f"root: {problem}; accepted: {_LAYOUT}") from error
 
 
 def _read_texts(folder: Path, classes: list[str], max_length: int) -> SequencePart:

@@ -28,15 +28,12 @@ _MAX_SIZE = 2**31 - 1
 
 @dataclass(frozen=True)
 class Coordinates:
-    """The elements of a matrix in any order, repeats not yet summed: row and col int32 [elements], in range.
-
-    Values are float64 or integers; None: the matrix is a pattern.
-    """
+    """The elements of a matrix in any order, repeats included: row and col int32 [elements], in range."""
 
     shape: tuple[int, int]
     row: np.ndarray
     col: np.ndarray
-    values: np.ndarray | None
+    values: np.ndarray | None  # float64 or integers; None: the matrix is a pattern
 
 
 def read_mtx(path: Path) -> Coordinates:

@@ -91,32 +91,21 @@ def _load(file: Path) -> dict[str, torch.Tensor] | None:
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a published data set.
-
-    Attributes:
-        downloader: name of the class in torch_geometric.datasets that downloads the raw files, or "ogb".
-        args: arguments of the class after its root.
-        read: takes the folder of the raw files and their names, and returns what they hold; None: they are
-            not of nodes.
-        place: folder of the raw files, relative to the root.
-        files: the raw files, relative to `place`.
-        site: the site that a download must reach.
-        splits: number of splits; None: there is no end of them, since they are random.
-        directed: whether the files have each edge in one direction only; reverse edges are then added.
-        normalize: whether features are usually divided by the sum of their row.
-    """
+    """The source of a published data set."""
 
     name: str
-    downloader: str
-    args: tuple[str, ...]
+    downloader: str  # the class in torch_geometric.datasets that downloads the raw files, or "ogb"
+    args: tuple[str, ...]  # of the class after its root
+    #: Takes the folder of the raw files and their names, and returns what they hold; None: they are not of
+    #: nodes.
     read: Callable[[Path, tuple[str, ...]], RawNodes] | None
-    place: str
-    files: tuple[str, ...]
-    site: str
-    splits: int | None = 1
+    place: str  # folder of the raw files, relative to the root
+    files: tuple[str, ...]  # the raw files, relative to `place`
+    site: str  # the site that a download must reach
+    splits: int | None = 1  # their number; None: there is no end of them, since they are random
     metric: str = "accuracy"
-    directed: bool = False
-    normalize: bool = False
+    directed: bool = False  # whether the files lack the reverse edges, which are then added
+    normalize: bool = False  # whether features are usually divided by the sum of their row
 
 
 #: The registered sources (gnnsparse.data.published) by name.
@@ -208,7 +197,11 @@ def read_source(source: Source, root: str | os.PathLike[str] | None, download: b
         return {name: array for name, array in vars(nodes).items() if array is not None}
 
     try:
-        file = data_folder() / "processed" / f"{source.name}-{_identity(source, raw)}.safetensors"
+        parts: list[Any] = [_LAYOUT]
+        for path in [(raw / file).resolve() for file in source.files]:
+            parts.append([str(path), path.stat().st_size, path.stat().st_mtime_ns])
+        key = hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
+        file = data_folder() / "processed" / f"{source.name}-{key}.safetensors"
         return RawNodes(**stored_arrays(file, make))
     except (ValueError, OSError) as error:
         # An error of the system, such as a full disk, does not mean that the download is broken.
@@ -246,16 +239,6 @@ def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bo
 
 def _missing(source: Source, folder: Path) -> list[str]:
     return [file for file in source.files if not (folder / file).is_file()]
-
-
-def _identity(source: Source, raw: Path) -> str:
-    """Return a hash of the paths, sizes and times of the raw files and of the layout, 16 hex digits."""
-    parts: list[Any] = [_LAYOUT]
-    for file in source.files:
-        path = (raw / file).resolve()
-        status = path.stat()
-        parts.append([str(path), status.st_size, status.st_mtime_ns])
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
 
 def _downloaded(source: Source, download: bool) -> Path:

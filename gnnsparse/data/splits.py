@@ -23,10 +23,7 @@ def _masks(nodes: int, train: torch.Tensor, val: torch.Tensor) -> Masks:
 
 
 def split_by_class(y: torch.Tensor, split: int, train: int, val: int) -> Masks:
-    """Draw `train` and `val` nodes of each class of y, int64 [N]; all others are test nodes.
-
-    Of a class that is too small a third are test nodes, the others divided in the proportion of both.
-    """
+    """Draw `train` and `val` nodes of each class of y, int64 [N], or fewer; all others are test nodes."""
     generator = split_generator(split)
     chosen_train, chosen_val = [], []
     for label in range(int(y.max()) + 1):
@@ -61,10 +58,7 @@ def stratified_split(y: torch.Tensor, generator: torch.Generator, train: float, 
 
 
 def split_by_time(times: torch.Tensor, train: float, val: float) -> Masks:
-    """Take the earliest nodes, by times real [N], for training, and the last ones for the test.
-
-    Nodes of the same time are in the same part; the fractions are met as nearly as that allows.
-    """
+    """Take the earliest nodes, by times real [N], for training; those of the same time are in one part."""
     moments, counts = times.unique(return_counts=True)
     before = torch.cat([counts.new_zeros(1), counts.cumsum(0)])  # nodes before each moment
     last = max(moments.numel() - 2, 0)

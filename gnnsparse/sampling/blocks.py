@@ -47,10 +47,7 @@ class Layer:
 def draw_in_turn(
     graph: Neighbourhood, numbering: Numbering, seeds: torch.Tensor, draws: Sequence[LayerDraw]
 ) -> list[Layer]:
-    """Draw the layers of a sample. On a GPU the host waits several times for each.
-
-    The seeds are int32 [seeds], of which a repeated one is a ValueError.
-    """
+    """Draw the layers of a sample, on a GPU with several waits for each; a repeated seed is a ValueError."""
     layers, targets = [], seeds
     for layer in draws:
         drawn = draw_edges(graph, targets, layer)
@@ -72,25 +69,30 @@ def draw_at_once(
     nodes = graph.csr.rows
     if seeds.numel() == 0 or nodes == 0 or not _has_room(seeds.numel(), graph.csr.cols, draws):
         return None
-    sizes = torch.zeros(len(draws) + 1, 4, dtype=torch.int32, device=seeds.device)
+    counts = torch.zeros(len(draws) + 1, 4, dtype=torch.int32, device=seeds.device)
     # Seeds that are out of range are noticed after the kernels have run, which are given others.
     targets = seeds.clamp(0, nodes - 1)
-    sizes[-1, 0] = (targets != seeds).any()
+    counts[-1, 0] = (targets != seeds).any()
     targets, used, layers = targets.to(torch.int32), None, []
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            layers.append(_draw_layer(graph, place, targets, used, layer, sizes[number]))
-            targets, used = layers[-1].sources, sizes[number, _SOURCES : _SOURCES + 1]
-        found = path().read(sizes.view(-1))
+            layers.append(_draw_layer(graph, place, targets, used, layer, counts[number]))
+            targets, used = layers[-1].sources, counts[number, _SOURCES : _SOURCES + 1]
+        found = path().read(counts.view(-1))
     if found[-4]:
         check_range("seeds", seeds, nodes, "the number of nodes")
     if graph.is_square and found[_DISTINCT] != seeds.numel():
         refuse_repeat(seeds)
     used_layers, rows = [], seeds.numel()
     for number, made in enumerate(layers):
-        of_layer = found[4 * number : 4 * number + 4]
-        used_layers.append(_used_part(made, rows, of_layer, draws[number].row_edges or 0))
-        rows = of_layer[_SOURCES]
+        sizes, drawn = found[4 * number : 4 * number + 4], made.drawn
+        count = sizes[_EDGES]
+        copies = None if drawn.copies is None else drawn.copies[:count]
+        drawn = Drawn(drawn.indptr[: rows + 1], drawn.nodes[:count], drawn.edges[:count], copies)
+        most = draws[number].row_edges or 0, sizes[_LONGEST]
+        sources, numbers = made.sources[: sizes[_SOURCES]], made.numbers[:count]
+        used_layers.append(Layer(made.targets[:rows], drawn, sources, numbers, most))
+        rows = sizes[_SOURCES]
     return used_layers
 
 
@@ -127,18 +129,6 @@ def _draw_layer(
         uses, sizes,
     )  # fmt: skip
     return Layer(targets, drawn, sources, numbers)
-
-
-def _used_part(layer: Layer, rows: int, sizes: Sequence[int], row_edges: int) -> Layer:
-    count, drawn = sizes[_EDGES], layer.drawn
-    copies = None if drawn.copies is None else drawn.copies[:count]
-    return Layer(
-        layer.targets[:rows],
-        Drawn(drawn.indptr[: rows + 1], drawn.nodes[:count], drawn.edges[:count], copies),
-        layer.sources[: sizes[_SOURCES]],
-        layer.numbers[:count],
-        (row_edges, sizes[_LONGEST]),
-    )
 
 
 #: Rows of blocks with more nonzeros are split into parts, whatever the width of X, so that their parts can be
@@ -251,12 +241,6 @@ def prepare_block(
         added_loops=1.0 if normalization == "gcn" else None, precision=precision, one_stream=True,
         renewable=renewable,
     )  # fmt: skip
-
-
-def make_block(arrays: BlockArrays, normalization: str | None, precision: Precision) -> Block:
-    """Make a block of its arrays, see `prepare_block`."""
-    adj = SparseOperand(prepare_block(arrays, normalization, precision))
-    return Block(adj, arrays.targets.long(), arrays.sources.long(), arrays.edge_ids)
 
 
 def plan_blocks(

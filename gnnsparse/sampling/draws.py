@@ -105,10 +105,7 @@ class Neighbourhood:
 
     @classmethod
     def make_of_edges(cls, graph: SparseGraph, weights: Any, *, replace: bool) -> Neighbourhood:
-        """Make the neighbourhood of a graph with a nonzero for each edge given, repeated ones included.
-
-        The edges of a row are sorted by their sources, and those of a source as they were given.
-        """
+        """Make one with a nonzero for each edge given: those of a row by source, then as they were given."""
         drawn_by = _edge_weights(graph, weights)
         nonzeros, csr, order = graph.nnz_index_of_edge, graph.csr, None
         if nonzeros is not None:
@@ -289,10 +286,7 @@ class Numbering:
 
     @contextmanager
     def using_places(self) -> Iterator[torch.Tensor]:
-        """Give `place` to one thread at a time, in a `with` block.
-
-        The block has to free the places that it takes, and on a GPU to wait for its kernels.
-        """
+        """Give `place` to one thread, whose block frees what it takes, and on a GPU waits for its kernels."""
         with self._lock:
             try:
                 yield self.place

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import warnings
 import weakref
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,7 +123,6 @@ def _read_features(x: Any) -> tuple[torch.Tensor, bool]:
     return x.detach(), in_file
 
 
-@dataclass(frozen=True)
 class _RowFormat:
     """How a row of some features is stored as bytes, by the name of one of FEATURE_DTYPES.
 
@@ -132,26 +130,12 @@ class _RowFormat:
     to whole vectors of a GPU; in the others it is its numbers.
     """
 
-    name: str
-    features: int
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return FEATURE_DTYPES[self.name]
-
-    @property
-    def _scale_at(self) -> int:
-        return -(-self.features // 4) * 4
-
-    @property
-    def row_bytes(self) -> int:
-        if self.name != "fp8":
-            return self.features * self.dtype.itemsize
-        return -(-(self._scale_at + 4) // _VECTOR) * _VECTOR
-
-    @property
-    def rows_at_a_time(self) -> int:
-        return max(1, _PART_BYTES // (4 * self.features))
+    def __init__(self, name: str, features: int) -> None:
+        self.name, self.features, self.dtype = name, features, FEATURE_DTYPES[name]
+        self._scale_at = -(-features // 4) * 4
+        vectors = -(-(self._scale_at + 4) // _VECTOR)
+        self.row_bytes = vectors * _VECTOR if name == "fp8" else features * self.dtype.itemsize
+        self.rows_at_a_time = max(1, _PART_BYTES // (4 * features))
 
     def encode(self, x: torch.Tensor) -> torch.Tensor:
         """Return rows as bytes, uint8 [rows, row_bytes]; those of `x` itself if it has the dtype."""

@@ -25,8 +25,8 @@ from gnnsparse.sampling.blocks import (
     arrange,
     draw_at_once,
     draw_in_turn,
-    make_block,
     plan_blocks,
+    prepare_block,
 )
 from gnnsparse.sampling.draws import LayerDraw, Neighbourhood, Numbering, Rule, draw_edges, draw_negatives
 from gnnsparse.sparse.graph import SparseGraph, index_tensor
@@ -44,10 +44,8 @@ def check_fanouts(name: str, fanouts: Any) -> tuple[int, ...]:
     if len(fanouts) == 0:
         bad_value(name, f"is empty; accepted: {accepted}, one for each layer")
     for fanout in fanouts:
-        if fanout != -1:
-            check_integer(name, fanout, 1, accepted, _MOST_FANOUT)
-        elif isinstance(fanout, bool) or not isinstance(fanout, int):
-            bad_type(name, fanout, accepted)
+        if check_integer(name, fanout, -1, accepted, _MOST_FANOUT) == 0:
+            bad_value(name, f"got 0; accepted: {accepted}")
     return tuple(fanouts)
 
 
@@ -341,7 +339,7 @@ class NeighborSampler:
             pairs: int32 or int64 [k, 2], a source and a target each, which may be repeated.
             negatives: number of pairs without an edge that are drawn for each given pair, uniformly, of two
                 different nodes.
-            step: number of the draw, from 0 to 2^32 - 1: each has random numbers of its own.
+            step: see `sample`.
 
         Returns:
             The pairs, as positions in the seeds, and a block for each layer.
@@ -401,7 +399,10 @@ class NeighborSampler:
         return draws
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:
-        blocks = tuple(make_block(one, self.normalization, self.precision) for one in arrays)
+        blocks = []
+        for one in arrays:
+            adj = SparseOperand(prepare_block(one, self.normalization, self.precision))
+            blocks.append(Block(adj, one.targets.long(), one.sources.long(), one.edge_ids))
         if path().takes(self.device):
             plan_blocks(blocks, self._plans, [one.longest for one in arrays])
-        return blocks
+        return tuple(blocks)

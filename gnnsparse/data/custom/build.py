@@ -51,34 +51,22 @@ Classes = int | tuple[str, ...] | None
 
 @dataclass(frozen=True, eq=False)
 class Content:
-    """A graph of N nodes as its file has it.
-
-    Attributes:
-        edges: int64 [2, edges], sources over targets; they are checked when a graph is made of them.
-        weights: real [edges]; None: the edges have none.
-        x: real [N, F].
-        y: integers, real numbers or texts, [N] or [N, columns].
-        masks: of each of PARTS, bool [N] or, with several splits, [N, splits]; empty: the file has no split.
-        columns: other columns of the nodes by name, [N] each.
-        label_columns: the names of the columns of `y`, if it has several with names.
-        directed: whether an edge stands for one direction, unless the user says otherwise.
-        named: whether each value of `y` is the name of a class; otherwise integers are numbers of classes.
-        uses: for each table that was read a line that says what its columns are used for.
-    """
+    """A graph of N nodes as its file has it."""
 
     nodes: int
-    edges: np.ndarray
-    weights: np.ndarray | None = None
-    x: np.ndarray | None = None
-    y: np.ndarray | None = None
+    edges: np.ndarray  # int64 [2, edges], sources over targets; checked when a graph is made of them
+    weights: np.ndarray | None = None  # real [edges]; None: the edges have none
+    x: np.ndarray | None = None  # real [N, F]
+    y: np.ndarray | None = None  # integers, real numbers or texts, [N] or [N, columns]
+    #: Of each of PARTS, bool [N] or, with several splits, [N, splits]; empty: the file has no split.
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
-    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # others of the nodes by name, [N] each
     ids: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
-    label_columns: tuple[str, ...] | None = None
-    directed: bool = True
-    named: bool = False
-    uses: tuple[str, ...] = ()
+    label_columns: tuple[str, ...] | None = None  # the names of the columns of `y`, if it has several
+    directed: bool = True  # whether an edge stands for one direction, unless the user says otherwise
+    named: bool = False  # whether values of `y` are names of classes; otherwise integers are their numbers
+    uses: tuple[str, ...] = ()  # for each table that was read a line that says what its columns are used for
 
     def __post_init__(self) -> None:
         rows = {"x": self.x, "y": self.y, **{f"{name}_mask": mask for name, mask in self.masks.items()}}
@@ -111,11 +99,6 @@ class _Labels:
     count: int
     kind: str
     names: tuple[str, ...] | None = None
-
-    @property
-    def present(self) -> torch.Tensor:
-        """The nodes that have a label, or some of several, bool [N]."""
-        return self.y >= 0 if self.kind == "class" else ~self.y.isnan().all(dim=1)
 
 
 def sorted_texts(texts: Iterable[str]) -> list[str]:
@@ -161,10 +144,7 @@ def _count_and_names(classes: int | tuple[str, ...], least: int = 1) -> tuple[in
 
 
 def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
-    """Make labels of what a file says of its nodes.
-
-    An empty text is a missing label, and so is -1 unless it is one of the names of `classes`.
-    """
+    """Make labels; an empty text is a missing one, and so is -1 unless `classes` have it as a name."""
     y = content.y
     if y is None:
         if classes is None:
@@ -210,16 +190,16 @@ def _of_names(texts: list[str], classes: Classes) -> _Labels:
         words.discard(_NO_CLASS)
     found = sorted_texts(words)
     present = sum(text in words for text in texts)
-    if classes is None:
-        _check_words(words, texts)
-    elif isinstance(classes, int):
+    if isinstance(classes, int):
         wrong = next((name for name in found if not (_is_integer(name) and 0 <= int(name) < classes)), None)
         if wrong is not None:
             got = f"got {classes}, and a label is {wrong!r}"
             bad_value("classes", f"{got}; accepted: labels below it, or names")
-    elif unknown := [name for name in found if name not in classes]:
+    elif unknown := [name for name in found if name not in (classes or found)]:
         bad_value("classes", f"lacks {unknown[0]!r}, which is a label in the file; accepted: all labels")
-    if classes is not None:
+    if classes is None:
+        _check_words(words, texts)
+    else:
         _count_and_names(classes, least=2)
     if not found:
         bad_value("label", "no node has a label; accepted: at least one that is not empty")
@@ -294,8 +274,24 @@ def _of_numbers(y: np.ndarray, kind: str, classes: Classes, columns: tuple[str, 
         whole = bool((known == np.floor(known)).all())
         several = y.ndim == 2 and bool(np.isin(known, (-1, 0, 1)).all())
         kind = "multilabel" if several else "class" if y.ndim == 1 and whole else "regression"
-    if kind == "class":
-        return _numbered(y, known, classes)
+    if kind == "class":  # of which integers are the numbers
+        if y.ndim != 1:
+            bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
+        count, names = (len(y), None) if classes is None else _count_and_names(classes, least=2)
+        wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= count))
+        if wrong.any():
+            at, option = int(wrong.argmax()), "" if classes is None else " as classes= says,"
+            accepted = f"0 to {count - 1},{option} or -1 or NaN where there is none"
+            bad_value("y", f"node {at} has the class {y[at]:g}; accepted: {accepted}")
+        found = known[known >= 0]
+        if classes is None:
+            if not found.size:
+                bad_value("y", "no node has a label; accepted: at least one that is not NaN or -1")
+            if len(np.unique(found)) < 2:
+                _refuse_one_class("y", int(found[0]), found.size)
+            count = int(found.max()) + 1
+        numbers = np.where(np.isnan(y), -1, y).astype(np.int64)
+        return _Labels(torch.from_numpy(numbers), count, "class", names)
     if kind == "multilabel":
         table = np.where(table == -1, np.nan, table)
         if not (np.isnan(table) | np.isin(table, (0, 1))).all():
@@ -315,27 +311,6 @@ def _of_numbers(y: np.ndarray, kind: str, classes: Classes, columns: tuple[str, 
         bad_value("classes", f"got {given}, and there are {count} columns of labels; accepted: as many")
     names = columns if names is None and not isinstance(classes, tuple) else names
     return _Labels(torch.from_numpy(table), count, kind, names)
-
-
-def _numbered(y: np.ndarray, known: np.ndarray, classes: Classes) -> _Labels:
-    """Make classes of integers, which are the numbers of the classes."""
-    if y.ndim != 1:
-        bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
-    count, names = (len(y), None) if classes is None else _count_and_names(classes, least=2)
-    wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= count))
-    if wrong.any():
-        at, option = int(wrong.argmax()), "" if classes is None else " as classes= says,"
-        accepted = f"0 to {count - 1},{option} or -1 or NaN where there is none"
-        bad_value("y", f"node {at} has the class {y[at]:g}; accepted: {accepted}")
-    found = known[known >= 0]
-    if classes is None:
-        if not found.size:
-            bad_value("y", "no node has a label; accepted: at least one that is not NaN or -1")
-        if len(np.unique(found)) < 2:
-            _refuse_one_class("y", int(found[0]), found.size)
-        count = int(found.max()) + 1
-    numbers = np.where(np.isnan(y), -1, y).astype(np.int64)
-    return _Labels(torch.from_numpy(numbers), count, "class", names)
 
 
 @dataclass(frozen=True)
@@ -491,12 +466,13 @@ def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
 def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     """Make the split of the nodes that have a label; check that no part is empty."""
     kind, rest = options.split_kind()
-    present = labels.present
+    present = labels.y >= 0 if labels.kind == "class" else ~labels.y.isnan().all(dim=1)
     if not present.any():
         return present, present.clone(), present.clone()
     if kind == "auto":
         kind = "given" if content.masks else "stratified" if labels.kind == "class" else "random"
-    parts = _given(content, rest) if kind == "given" else _drawn(kind, rest, content, labels, options)
+    nodes = present.nonzero().flatten()
+    parts = _given(content, rest) if kind == "given" else _drawn(kind, rest, content, labels, nodes, options)
     train, val, test = (part & present for part in parts)
     for name, part in zip(PARTS, (train, val, test), strict=True):
         if not part.any():
@@ -529,9 +505,10 @@ def _given(content: Content, number: str) -> list[torch.Tensor]:
     return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
 
 
-def _drawn(kind: str, column: str, content: Content, labels: _Labels, options: BuildOptions) -> torch.Tensor:
+def _drawn(
+    kind: str, column: str, content: Content, labels: _Labels, present: torch.Tensor, options: BuildOptions
+) -> torch.Tensor:
     """Draw a split of the nodes with a label, or make one of their times; bool [3, N]."""
-    present = labels.present.nonzero().flatten()
     generator = split_generator(0, options.seed)
     fractions = (options.train_fraction, options.val_fraction)
     if kind == "random":

@@ -59,19 +59,13 @@ _PARTS = {
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The columns of a table: arrays [rows] of numbers, or of texts as objects.
+    """The columns of a table: arrays [rows] of numbers, or of texts as objects."""
 
-    Attributes:
-        file: the name of the file, for messages.
-        first_row: whether the names are the first row of a text, which may be values.
-        nameless: whether the columns have no names, but numbers: column 1, column 2 and so on.
-    """
-
-    file: str
+    file: str  # its name, for messages
     names: tuple[str, ...]
     columns: tuple[np.ndarray, ...]
-    first_row: bool = False
-    nameless: bool = False
+    first_row: bool = False  # whether the names are the first row of a text, which may be values
+    nameless: bool = False  # whether the columns have no names, but numbers: column 1, column 2 and so on
 
     def headless(self) -> Table:
         """Return the table whose first row is values and whose columns have no names."""
@@ -103,10 +97,7 @@ class Table:
         return [name for name in self.names if name.casefold() in usual]
 
     def row_numbers(self, option: str, used: Collection[str | None]) -> list[str]:
-        """Return the columns that have no name and number the rows, or are empty, but those that are used.
-
-        Another column without a name is a ValueError about an option.
-        """
+        """Return unused columns without a name that number the rows or are empty; raise at others without."""
         unnamed = [name for name in self.names if _UNNAMED.fullmatch(name) and name not in used]
         for name in unnamed:
             if not self.counts_rows(name):

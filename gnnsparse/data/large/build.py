@@ -72,10 +72,19 @@ class Edges:
     def _named(self) -> Iterator[tuple[str, Any]]:
         """Yield the chunks with their names, none of which is held while the next one is made."""
         number, chunks = 0, iter(self._chunks)
-        while (found := next(chunks, _END)) is not _END:
+        chunk: Any
+        while (chunk := next(chunks, _END)) is not _END:
             name = "edges" if self._whole else f"edges[{number}]"
-            chunk = _checked(name, found)
-            del found
+            if isinstance(chunk, torch.Tensor):
+                if chunk.layout != torch.strided or chunk.dtype not in (torch.int32, torch.int64):
+                    bad_type(name, chunk, _ACCEPTED)
+                chunk = check_device(name, chunk.detach())
+            elif not isinstance(chunk, np.ndarray):
+                bad_type(name, chunk, _ACCEPTED)
+            elif chunk.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
+                raise TypeError(f"{name}: got dtype {chunk.dtype}; accepted: {_ACCEPTED}")
+            if chunk.ndim != 2 or chunk.shape[0] != 2:
+                bad_value(name, f"has shape {tuple(chunk.shape)}; accepted: {_ACCEPTED}")
             yield name, chunk
             del chunk
             number += 1
@@ -94,22 +103,6 @@ class Edges:
                 yield part[0], part[1]
                 del part
             del chunk
-
-
-def _checked(name: str, chunk: Any) -> Any:
-    """Return a chunk if it is a tensor or an array of edges; its indices may be out of range."""
-    if isinstance(chunk, torch.Tensor):
-        if chunk.layout != torch.strided or chunk.dtype not in (torch.int32, torch.int64):
-            bad_type(name, chunk, _ACCEPTED)
-        chunk = check_device(name, chunk.detach())
-    elif isinstance(chunk, np.ndarray):
-        if chunk.dtype not in (np.dtype(np.int32), np.dtype(np.int64)):
-            raise TypeError(f"{name}: got dtype {chunk.dtype}; accepted: {_ACCEPTED}")
-    else:
-        bad_type(name, chunk, _ACCEPTED)
-    if chunk.ndim != 2 or chunk.shape[0] != 2:
-        bad_value(name, f"has shape {tuple(chunk.shape)}; accepted: {_ACCEPTED}")
-    return chunk
 
 
 #: Offsets that are computed at a time.
@@ -390,30 +383,13 @@ def build_graph(
         bad_type("about", about, "a text")
     check_integer("memory", memory, LEAST_MEMORY, f"a number of bytes, at least {LEAST_MEMORY}")
     expected = edges.num_edges if isinstance(edges, EdgeStream) else given.count
-    with _building(path, overwrite=overwrite) as part:
-        needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (expected or 0)
-        check_space(part, needed, f"building a graph of {nodes} nodes")
-        header = _build(given, nodes, symmetric, memory, part, about, expected, progress)
-        if path.is_dir() and os.listdir(path):
-            os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
-        os.rename(part / _MADE, path)
-        _sync(path.parent)
-    return StoredGraph(**vars(header), folder=path)
-
-
-def _build(
-    edges: Edges, nodes: int, symmetric: bool, memory: int, part: Path, about: str, expected: int | None,
-    progress: Progress | None,
-) -> Header:  # fmt: skip
-    """Build a graph in its unfinished folder."""
     tell = progress or (lambda *_: None)
     read, passes = 0, itertools.count()
 
     def keys() -> Iterator[Keys]:
-        """Yield the keys of all edges, a part at a time."""
         nonlocal read
-        read, what = 0, "count" if edges.repeatable and next(passes) == 0 else "distribute"
-        for sources, targets in edges.parts(spiller.part):
+        read, what = 0, "count" if given.repeatable and next(passes) == 0 else "distribute"
+        for sources, targets in given.parts(spiller.part):
             yield targets.astype(np.int64) * nodes + sources
             if symmetric:
                 yield sources.astype(np.int64) * nodes + targets
@@ -421,29 +397,36 @@ def _build(
             del sources, targets  # views of a chunk that the caller may have made, or a part of a file
             tell(what, read, expected)
 
-    made, spilled = part / _MADE, part / _BUCKETS
-    made.mkdir()
-    spilled.mkdir()
-    spiller, buckets = Spiller(spilled, memory), []
-    if nodes:
-        buckets = spiller.distribute(keys, 0, nodes**2, count_first=edges.repeatable, step=nodes)
-    else:
-        read = sum(1 for _ in edges.parts(1))  # there can't be any, which `parts` checks
-    # A bucket is removed when it was written, in half of its bytes or less.
-    largest = max((bucket.count for bucket in buckets), default=0)
-    check_space(made, _OFFSET * (nodes + 1) + _COLUMN * largest, "writing the graph")
-    total, done = sum(bucket.count for bucket in buckets), 0
-    with contextlib.closing(CsrWriter(made, nodes, nodes)) as writer:
-        for found, count in spiller.sorted(buckets):
-            writer.append(found)
-            done += count
-            tell("sort", done, total)
-        files = writer.finish()
-    date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
-    header = Header(nodes, writer.indices.count, read, symmetric, about, date, files)
-    write_header(made, header)
-    _sync(made)
-    return header
+    with _building(path, overwrite=overwrite) as part:
+        needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (expected or 0)
+        check_space(part, needed, f"building a graph of {nodes} nodes")
+        made, spilled = part / _MADE, part / _BUCKETS
+        made.mkdir()
+        spilled.mkdir()
+        spiller, buckets = Spiller(spilled, memory), []
+        if nodes:
+            buckets = spiller.distribute(keys, 0, nodes**2, count_first=given.repeatable, step=nodes)
+        else:
+            read = sum(1 for _ in given.parts(1))  # there can't be any, which `parts` checks
+        # A bucket is removed when it was written, in half of its bytes or less.
+        largest = max((bucket.count for bucket in buckets), default=0)
+        check_space(made, _OFFSET * (nodes + 1) + _COLUMN * largest, "writing the graph")
+        total, done = sum(bucket.count for bucket in buckets), 0
+        with contextlib.closing(CsrWriter(made, nodes, nodes)) as writer:
+            for found, count in spiller.sorted(buckets):
+                writer.append(found)
+                done += count
+                tell("sort", done, total)
+            files = writer.finish()
+        date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        header = Header(nodes, writer.indices.count, read, symmetric, about, date, files)
+        write_header(made, header)
+        _sync(made)
+        if path.is_dir() and os.listdir(path):
+            os.rename(path, part / _REPLACED)  # an interrupt from here on puts it back
+        os.rename(part / _MADE, path)
+        _sync(path.parent)
+    return StoredGraph(**vars(header), folder=path)
 
 
 def _check_target(path: Path, *, overwrite: bool) -> None:
@@ -593,8 +576,7 @@ def edges_like(name: str, scale: float = 1.0, seed: int = 0) -> EdgeStream:
 
     Args:
         name: a name of a block model, such as "papers100m_like" or one of GENERATED_GRAPHS.
-        scale: factor of the numbers of nodes and of edges, above 0 and at most 1. The mean degree and the
-            sizes of communities do not depend on it.
+        scale: see `graph_like`.
         seed: seed of the graph. Equal seeds make equal edges, in the same order and parts, on one release of
             torch.
 
@@ -602,9 +584,7 @@ def edges_like(name: str, scale: float = 1.0, seed: int = 0) -> EdgeStream:
         The edges, an iterable that `build_graph` takes.
 
     Raises:
-        TypeError: an argument is of another type.
-        ValueError: the name is unknown, `scale` is outside (0, 1] or too small for the graph's mean degree,
-            or `seed` is negative.
+        TypeError, ValueError: as `graph_like`.
     """
     return EdgeStream(BLOCK_MODELS.check(name), check_scale_of(name, scale), check_seed(seed))
 
@@ -625,14 +605,11 @@ def generate_graph(
     lower than the model's by the repeats among the edges. `open_graph` opens it.
 
     Args:
-        name: a name of a block model, see `edges_like`.
+        name, scale, seed: see `edges_like`.
         folder: the folder to make. The one above it must exist.
-        scale: factor of the numbers of nodes and of edges, above 0 and at most 1.
-        seed: seed of the graph.
         memory: bytes to sort in at a time, see `build_graph`. Besides, the generator takes up to 24 bytes for
             each node, and 200 MB.
-        overwrite: whether a graph that is in the folder is replaced.
-        progress: is called as `build_graph` calls it.
+        overwrite, progress: see `build_graph`.
 
     Returns:
         What the folder says of the graph.
