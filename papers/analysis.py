@@ -19,6 +19,7 @@ from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, c
 from gnnsparse.formats import BlockedMatrix
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
+from papers.decode import decode
 
 __all__ = [
     "BRICK", "DEFAULT_THRESHOLD", "FOOTPRINTS", "HEIGHTS", "INSTRUCTION_K", "READINGS", "SYNERGY",
@@ -47,7 +48,7 @@ def structure_of(matrix: Matrix) -> Csr:
     if isinstance(matrix, SparseGraph):
         matrix = matrix.csr
     if isinstance(matrix, BlockedMatrix):
-        row, col, _ = matrix.decode()
+        row, col, _ = decode(matrix)
         return coo_to_csr(row.contiguous(), col.contiguous(), matrix.rows, matrix.cols)[0]
     if not isinstance(matrix, Csr):
         bad_type("matrix", matrix, "a SparseGraph, a Csr or a BlockedMatrix")

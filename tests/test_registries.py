@@ -29,6 +29,7 @@ from gnnsparse.train import PreprocessConfig
 from gnnsparse.train.tasks import TASKS
 from gnnsparse_cli import Parser
 from models import MODELS
+from papers.decode import decode
 from tests.configs import composed
 from tests.helpers import dense_matrix
 from tests.tasks import toy_task
@@ -172,7 +173,7 @@ def test_a_preset() -> None:
         stats = a.stats()
         assert stats["format"] == "tall"
         assert stats["format_bytes"]["paper"] == 4 * a.kernels.blocked.vectors
-        row, col, values = a.kernels.blocked.decode()
+        row, col, values = decode(a.kernels.blocked)
         found = torch.zeros(70, 50, dtype=torch.float64)
         found[row, col] = values.double()
         assert torch.equal(found, round_operand(dense.float(), Precision(precision)).double())

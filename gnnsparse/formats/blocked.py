@@ -1,4 +1,4 @@
-"""BlockedMatrix: the arrays of a matrix in the blocked format, how they decode, and what must hold of them.
+"""BlockedMatrix: the arrays of a matrix in the blocked format, and what must hold of them.
 
 Arrays that come from a file are checked before native code reads memory by them.
 """
@@ -11,16 +11,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse import _native
-from gnnsparse.errors import bad_type, bad_value, naming
+from gnnsparse.errors import bad_value, naming
 from gnnsparse.formats.csr import Csr, check_ascending, check_host_array, check_offsets, check_range
-from gnnsparse.formats.packing import entry_parts, read_records
+from gnnsparse.formats.packing import entry_parts
 from gnnsparse.formats.spec import FormatSpec
 from gnnsparse.runtime.memo import cached_property
-
-
-def _bits(values: torch.Tensor) -> torch.Tensor:
-    """Return the bits of floating-point values as integers, by which -0.0 and 0.0 differ."""
-    return values.view(torch.int16 if values.itemsize == 2 else torch.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,107 +148,6 @@ class BlockedMatrix:
         if self.residual_rows is not None and self.residual_cols is not None:
             view.attach_residual(self.residual_rows, self.residual_cols, self.residual_values)
         return view
-
-    def decode(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Read every stored nonzero back from the arrays.
-
-        This is the readable specification of the layout, and slow. In dense formats a zero of the matrix is
-        stored as -0.0, and +0.0 stands for an element that is no nonzero.
-
-        Returns:
-            Rows and columns, int64, and values in the storage dtype, or None if the format stores none.
-        """
-        host, spec = self.to(torch.device("cpu")), self.spec
-        decoders = {"dense": host._dense_elements, "bitmap": host._set_bits}
-        decode = host._records if spec.records else decoders.get(spec.encoding, host._entries)
-        slot, inside, values = decode()
-        panel = torch.searchsorted(host.panel_ptr, slot, right=True) - 1
-        first = panel * spec.panel if host.panel_rows is None else host.panel_rows.long()[panel]
-        row, col = first + inside, host.columns.long()[slot]
-        if host.residual is not None and host.residual_rows is not None:
-            row = torch.cat([row, host.residual_rows.long()[host.residual.row_index()]])
-            col = torch.cat([col, host.residual.indices.long()])
-            if values is not None and host.residual_csr_values is not None:
-                values = torch.cat([values, host.residual_csr_values])
-        return row, col, values
-
-    # Each of these returns the column slots of the elements, their rows in the panel, and the values.
-
-    def _lane_places(self) -> torch.Tensor:
-        """Return the index of each element (row, column) of a brick in lane order, int64 [window * 32]."""
-        height = self.spec.window
-        row, col = torch.meshgrid(
-            torch.arange(height, device="cpu"), torch.arange(32, device="cpu"), indexing="ij"
-        )
-        lane, group, j = 4 * (row % 8) + col // 8, row // 8, col % 8
-        if self.spec.encoding == "bitmap":
-            return (lane * height + 4 * group + j // 2 + j % 2 * (height // 2)).flatten()
-        return ((group * 32 + lane) * 8 + j).flatten()
-
-    def _dense_elements(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if self.values is None:
-            bad_type("values", None, "a dense format with values")
-        spec = self.spec
-        if spec.lane_order:
-            values = self.values.reshape(-1, spec.window * 32)[:, self._lane_places()]
-            values = values.reshape(-1, spec.window, 32)
-            brick, r, c = _bits(values).nonzero(as_tuple=True)
-            return brick * 32 + c, r, values[brick, r, c]
-        counts = self.panel_ptr.diff()
-        panel = torch.repeat_interleave(counts)
-        position = torch.arange(self.slots, device="cpu") - self.panel_ptr[panel]
-        begin = position // spec.block * spec.block
-        width = (counts[panel] - begin).clamp(max=spec.block)
-        at = (self.panel_ptr[panel] + begin) * spec.window + (position - begin)
-        values = self.values[at[:, None] + torch.arange(spec.window, device="cpu") * width[:, None]]
-        slot, r = _bits(values).nonzero(as_tuple=True)
-        return slot, r, values[slot, r]
-
-    def _entries(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        layout = self.spec.entry_layout
-        if self.values is None or self.value_ptr is None or layout is None:
-            bad_type("values", None, "a format of entries with values")
-        size = layout["value_bytes"]
-        values, byte = entry_parts(self.values, size)
-        block = torch.repeat_interleave(self.value_ptr.diff())
-        real = byte < layout["no_place"]
-        values, place, block = values[real], byte[real] // size, block[real]
-        # A chunk is what a lane reads for one mma of a tile of 16 rows; there are `size` mmas. Of its
-        # registers, those with odd numbers are of the lower eight rows.
-        chunk, inside = place // (16 // size), place % (16 // size)
-        mma, lane = chunk // 32, chunk % 32
-        if size == 2:  # a register has two neighbouring slots
-            register, odd = inside // 2, inside % 2
-            in_lane = 4 * (mma % 2) + 2 * (register // 2) + odd
-        else:
-            register, in_lane = inside, 2 * (mma % 4) + inside // 2
-        r = 16 * (mma // size) + 8 * (register % 2) + lane // 4
-        return 32 * block + 8 * (lane % 4) + in_lane, r, values
-
-    def _set_bits(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        spec, windows = self.spec, self.spec.panel // self.spec.window
-        if self.bitmap is None:
-            bad_type("bitmap", None, "a bitmap format")
-        bits = (self.bitmap[:, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
-        if spec.lane_order:
-            bits = bits.reshape(-1, spec.window * 32)[:, self._lane_places()]
-        # Packed values lie in this order of their nonzeros: brick, row, column.
-        brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
-        if self.brick_ptr is None or self.brick_rows is None:
-            column, window = brick // windows, brick % windows
-        else:
-            column = torch.searchsorted(self.brick_ptr, brick, right=True) - 1
-            window = self.brick_rows.long()[brick]
-        return column * spec.brick + c, window * spec.window + r, self.values if spec.packed else None
-
-    def _records(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        if self.size_ptr is None or self.packed_blocks is None:
-            bad_type("packed_blocks", None, "a format of packed blocks")
-        spec, bricks = self.spec, read_records(self.size_ptr, self.packed_blocks)
-        bits = (bricks.bitmap[:, :, None] >> torch.arange(8, dtype=torch.uint8, device="cpu")) & 1
-        brick, r, c = bits.reshape(-1, spec.window, spec.brick).nonzero(as_tuple=True)
-        slot = bricks.block[brick] * spec.block + bricks.column[brick] * spec.brick + c
-        return slot, bricks.row[brick] * spec.window + r, bricks.values
 
 
 #: Checks the content of an array: (name in errors, array, matrix, the matrix in CSR form). The array has its

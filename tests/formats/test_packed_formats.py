@@ -17,6 +17,7 @@ from gnnsparse.formats.convert import convert, short_row_limits
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.api import Recipe
 from gnnsparse.testing import random_graph
+from papers.decode import decode
 
 
 def matrix(rows: int, cols: int, elements: dict[tuple[int, int], float]) -> SparseGraph:
@@ -66,7 +67,7 @@ def test_hrpb_by_hand() -> None:
     assert set(got.arrays) == {"panel_ptr", "columns", "size_ptr", "packed_blocks"}
     paper = 20 + 3 * (4 + 8) + 7 * 4
     assert PRESETS["hrpb"].paper_bytes(got) == 4 * 2 + 4 * 16 + 4 * 2 + paper
-    row, col, values = got.decode()
+    row, col, values = decode(got)
     found = dict(zip(zip(row.tolist(), col.tolist(), strict=True), values.tolist(), strict=True))
     assert found[3, 5] == 0.0
     assert len(found) == 7

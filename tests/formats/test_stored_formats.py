@@ -18,6 +18,7 @@ from gnnsparse.formats.convert import convert, count_slots
 from gnnsparse.formats.packing import entry_parts
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import random_graph
+from papers.decode import decode
 from tests.data_folder import data_file, data_folder, requires_data
 from tests.helpers import precision_for
 
@@ -38,7 +39,7 @@ def check_all_come_back(graph: SparseGraph, spec: FormatSpec, precision: Precisi
     blocked = convert(graph.csr, spec, values if spec.stores_values else None)
     check_blocked("x", blocked, graph.csr, precision.storage)
     assert set(blocked.arrays) == {name for name, rule in ARRAYS.items() if rule.present(spec)}
-    row, col, stored = blocked.decode()
+    row, col, stored = decode(blocked)
     order = torch.argsort(row * graph.num_cols + col)
     assert torch.equal(row[order], graph.csr.row_index())
     assert torch.equal(col[order], graph.csr.indices.long())

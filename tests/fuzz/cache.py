@@ -29,6 +29,7 @@ from gnnsparse.formats import operations
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
+from papers.decode import decode
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file
 from tests.fuzz.common import FailedCallError, Trial
@@ -83,7 +84,7 @@ def _outputs(a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
         results += [gnnsparse.sddmm(a, z, x[:, :2]), gnnsparse.spmm(a, x, own)]
     results += [a.T.transpose_values(own[a.transpose_map]), a.T.indices()]
     blocked = a.kernels.blocked
-    return results if blocked is None else [*results, *blocked.decode()[:2]]
+    return results if blocked is None else [*results, *decode(blocked)[:2]]
 
 
 def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from gnnsparse.formats.packing import read_records
 from gnnsparse.runtime.cache_files import open_file, write_file
+from papers.decode import read_records
 from tests.fuzz.common import Draw
 from tests.fuzz.mutations import mutate
 
