@@ -75,10 +75,7 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
     padding = current_padding(x.shape[0]) if is_eager() else None
     lengths = graph_ptr.diff()
     if x.device.type == "cpu" and is_eager():
-        nodes = x.shape[0] if padding is None else int(padding.count)
-        fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
-        if not fits or bool((lengths < 0).any()):
-            bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")
+        _check_offsets(graph_ptr, x.shape[0] if padding is None else padding.count)
     values = x if x.dtype == torch.float64 else x.float()
     if pool == "max":
         # A segment without nodes has the largest value -inf.
@@ -89,3 +86,10 @@ def pool_graphs(x: torch.Tensor, graph_ptr: torch.Tensor, pool: str = "sum") -> 
         if pool == "mean":
             pooled = pooled / lengths.clamp(min=1)[:, None]
     return pooled.to(x.dtype)
+
+
+def _check_offsets(graph_ptr: torch.Tensor, nodes: int | torch.Tensor) -> None:
+    nodes = int(nodes)
+    fits = graph_ptr.numel() > 0 and int(graph_ptr[0]) == 0 and int(graph_ptr[-1]) == nodes
+    if not fits or bool((graph_ptr.diff() < 0).any()):
+        bad_value("graph_ptr", f"does not ascend from 0 to {nodes}; accepted: graphs + 1 offsets that do")
