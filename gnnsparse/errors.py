@@ -160,10 +160,7 @@ def check_tensor(
     device: torch.device | None = None,
     shape: tuple[int | None, ...] | None = None,
 ) -> torch.Tensor:
-    """Return `value` if it is a dense tensor of an accepted dtype, device and shape, else raise.
-
-    `None` in `shape` accepts any size.
-    """
+    """Return a dense tensor of an accepted dtype, device and shape (None: any size), else raise."""
     is_dense = isinstance(value, torch.Tensor) and value.layout == torch.strided and not value.is_nested
     if not is_dense or value.dtype not in dtypes:
         names = ", ".join(str(d).removeprefix("torch.") for d in dtypes)

@@ -208,10 +208,7 @@ def operation_rows(
     device: torch.device | str,
     operations: dict[str, Operation] | None = None,
 ) -> Iterator[Row]:
-    """Measure operations on operands of each range, in each precision and with results of each dtype.
-
-    `operations` computes them: a test gives one that is wrong.
-    """
+    """Measure operations on operands of each range, in each precision, with results of each dtype."""
     operations = operations or OPERATIONS
     for op, name in itertools.product(ops, ranges):
         operands = RANGES[name](op, seed).to(device)

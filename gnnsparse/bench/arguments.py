@@ -172,11 +172,7 @@ class MatrixSpec:
 
 
 def parse_matrix(text: str) -> list[MatrixSpec]:
-    """Parse `--matrix`: a generated graph, as `NAME:scale=0.1:shuffled:seed=1`, a file or a folder.
-
-    A folder is searched recursively. ValueError: there is no such graph or file, a parameter is wrong, or the
-    folder has no matrix.
-    """
+    """Parse `--matrix`: a generated graph (`NAME:scale=0.1:shuffled:seed=1`), a file or a folder."""
     name, *parameters = text.split(":")
     if name in BLOCK_MODELS:
         return [_generated(text, name, parameters)]

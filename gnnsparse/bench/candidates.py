@@ -73,10 +73,7 @@ def our_variants(work: Workload) -> tuple[str, ...]:
 def our_kernel(
     name: str, plan: Plan | None, a: SparseOperand, work: Workload, variant: str = ""
 ) -> Candidate:
-    """Make the candidate of a kernel of this package, in one of `our_variants`; "": X is a tensor.
-
-    Raises UnavailableError if `plan`, which KERNELS[name] returned for the workload, is None.
-    """
+    """Make the candidate of a kernel in one of `our_variants`; UnavailableError if `plan` is None."""
     kernels = a.kernels
     if plan is None:
         form = kernels.blocked.spec.name if kernels.blocked else "csr"
@@ -176,10 +173,7 @@ def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
 
 
 def check_memory(csr: Csr, row_bytes: int, copies: int = 1) -> None:
-    """Raise UnavailableError if `copies` rows for each nonzero would need more memory than is free.
-
-    Each nonzero needs 16 bytes of indices, and each row of the matrix two rows besides.
-    """
+    """Raise UnavailableError if `copies` rows for each nonzero need more memory than is free."""
     needed = csr.nnz * (copies * row_bytes + 16) + csr.rows * 2 * row_bytes
     free = free_bytes(csr.device)
     if needed > _MEMORY_SHARE * free:
@@ -284,10 +278,7 @@ def peer_precision(name: str, precision: Precision) -> Precision:
 
 
 def peer_candidates(name: str, work: Workload) -> list[Callable[[], Candidate]]:
-    """Return functions that make the candidates of a peer: one for each of its variants, usually one.
-
-    They raise UnavailableError if that variant can't run, as this does if the peer can't.
-    """
+    """Return functions that make a peer's candidates, or raise UnavailableError, as they may too."""
     peer = PEERS[name]
     try:
         bound = peer.bind(work)

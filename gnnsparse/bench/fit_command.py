@@ -104,10 +104,7 @@ def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
 def measure_cases(
     device: torch.device, more: tuple[MatrixSpec, ...], tell: Callable[[str], None]
 ) -> list[Case]:
-    """Measure the kernels on the suite and on `more`, and return the cases that have times of several plans.
-
-    Matrices that can't be measured are reported by `tell` and left out.
-    """
+    """Measure the suite and `more`, and return the cases with several plans; `tell` gets what fails."""
     specs = [*(spec for text in SUITE for spec in parse_matrix(text)), *more]
     cases: list[Case] = []
     for spec in specs:
@@ -260,10 +257,7 @@ _HEAT = 2e-3
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a record's choices are, by ratios of their speed to the best plan's; lost: below 0.97.
-
-    `error` is the mean relative error of modelled times.
-    """
+    """Ratios of the speed of choices to the best plan's (lost: below 0.97), and the `error` of times."""
 
     cases: int
     lost: int
@@ -314,10 +308,7 @@ class Table:
         return modelled
 
     def time_error(self, modelled: np.ndarray) -> float:
-        """Return how far modelled times are off: a mean of squares, of absolute values where they are large.
-
-        Plans far from the best of their case count less.
-        """
+        """Return how far modelled times are off; plans far from the best of their case count less."""
         error = np.abs(modelled - self.log_times)
         huber = np.where(error < 0.3, error**2, 0.6 * error - 0.09)
         fraction = np.exp(-self.regret)

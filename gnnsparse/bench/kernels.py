@@ -146,10 +146,7 @@ _TRIALS = 5
 
 @dataclass(frozen=True)
 class Settings:
-    """What to measure, the options of the command: every combination of ops, precisions, widths, ....
-
-    Only this package's operands are reordered; peers get the matrix in its own order.
-    """
+    """What to measure: every combination of the options; only this package's operands are reordered."""
 
     matrices: tuple[MatrixSpec, ...]
     device: str = "cpu"
@@ -339,10 +336,7 @@ class Bench(Session):
         return {**row, "variants": tried if len(makes) > 1 else []}
 
     def _add(self, name: str, reference: Reference, ours: bool, measured: Callable[[], Row]) -> Row | None:
-        """Add the row that `measured` returns and return it, or add why it was skipped and return None.
-
-        Raises UnsupportedError, which is told as well, if the candidate does not have the precision.
-        """
+        """Add and return the row that `measured` returns, or add why it was skipped and return None."""
         work = reference.work
         case = {
             "graph": work.subject.name, "op": work.op, "values": work.subject.kind,

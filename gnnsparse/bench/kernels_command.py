@@ -310,10 +310,7 @@ def _baseline(row: Row, peers: tuple[str, ...], right: dict[tuple[Any, ...], Row
 
 
 def means_of_auto(rows: list[Row]) -> list[Row]:
-    """Compute the geometric means of the ratios of `auto`, over matrices, widths and values.
-
-    Wrong results and cases without a baseline are left out.
-    """
+    """Compute geometric means of the ratios of `auto` over cases that are right and have a baseline."""
     groups: dict[tuple[str, str, str, str], list[Row]] = defaultdict(list)
     for row in rows:
         if row["kernel"] == "auto" and row["ok"] and row["over_baseline"] is not None:

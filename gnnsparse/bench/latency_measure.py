@@ -84,10 +84,7 @@ def _timed(call: Callable[[], object], wait: Callable[[], object]) -> float:
 
 
 def warm_up(call: Callable[[], object], device: torch.device, seconds: float) -> tuple[int, bool]:
-    """Call a function until the medians of two windows of 10 calls agree within 2 %, or `seconds` are over.
-
-    Returns the number of calls, and whether the time became stable.
-    """
+    """Call until medians of 10 calls agree within 2 %, for `seconds` at most; return calls, and whether."""
     wait, begin, calls, before = wait_for(device), time.perf_counter(), 0, math.inf
     for _ in range(_WINDOWS):
         window: list[float] = []

@@ -81,11 +81,7 @@ _ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {"agnn": lambd
 
 
 class GraphStack(torch.nn.Module):
-    """Graph layers one after the other, with activations between them.
-
-    An AGNN has a linear layer before and after its layers, and no activations between them (Thekumparampil et
-    al. 2018).
-    """
+    """Graph layers with activations between them; an AGNN has linear layers at its ends instead."""
 
     def __init__(
         self, model: str, convs: Sequence[torch.nn.Module], before: torch.nn.Linear | None = None,
@@ -107,10 +103,7 @@ class GraphStack(torch.nn.Module):
 
 
 def make_stack(model: str, features: int, hidden: int, classes: int, layers: int, heads: int) -> GraphStack:
-    """Make a stack of this package's layers with weights drawn from a fixed seed, in evaluation mode.
-
-    The heads of a GAT's layer share `hidden`; its last layer has one.
-    """
+    """Make a stack of this package's layers in evaluation mode, with weights of a fixed seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         if model == "agnn":
@@ -285,10 +278,7 @@ class Backend:
 
 
 def variants_of(name: str, task: Task) -> list[Callable[[], Backend]]:
-    """Return functions that make a backend for a task: one for each of its variants.
-
-    Raises UnavailableError if the backend does not have the model, or its package is not installed.
-    """
+    """Return functions that make the variants of a backend, or raise UnavailableError."""
     check_choice("backend", name, BACKENDS)
     if name == "gnnsparse":
         return [lambda: _ours(task)]

@@ -29,10 +29,7 @@ _UNFOLDED = 40, 16
 
 @dataclass(frozen=True)
 class Table:
-    """A table. Columns are named by keys of results (`peak_bytes`), from which units are read.
-
-    A page shows a folded one only when it is asked for.
-    """
+    """A table, whose columns are keys of results (`peak_bytes`); a folded one is shown on request."""
 
     title: str
     header: tuple[str, ...]
@@ -72,10 +69,7 @@ Comparison = dict[str, Any]
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file of results, named without the folders above it, and what they were obtained with.
-
-    A file has one environment, or one for each of its parts.
-    """
+    """A file of results, named without the folders above it, and the environments of its parts."""
 
     name: str
     content: dict[str, Any]
@@ -152,10 +146,7 @@ def _environments(content: Any) -> tuple[dict[str, Any], ...]:
 
 
 def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Yield every list of objects in a result with its place, such as ("rows", [...]).
-
-    An object of results, as that of fuzz.json, is such a list, with its keys as the column "name".
-    """
+    """Yield every list of objects in a result with its place, such as ("rows", [...])."""
     if not isinstance(content, dict) or depth == 0:
         return
     inner = {key: value for key, value in content.items() if key not in ENVIRONMENT}

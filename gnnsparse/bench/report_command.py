@@ -75,10 +75,7 @@ _CASES_DRAWN, _BARS, _NAMED = 40, 14, 12
 
 
 def benchmark_of(rows: list[Row]) -> tuple[str, str] | None:
-    """Return the section and the key of the times of rows of `gnnsparse bench`; None if they are others.
-
-    Errors are raised if only some rows have the keys of a benchmark, or a time is no number above 0.
-    """
+    """Return the section and the key of times of rows of `gnnsparse bench`, or None; errors if mixed."""
     for section, keys, time in _BENCHMARKS:
         if not any({*keys, time} <= row.keys() for row in rows):
             continue

@@ -136,11 +136,7 @@ def _stack(model: str, features: int, width: int, layers: int) -> GraphStack:
 
 
 def make_step(options: argparse.Namespace) -> Callable[[], object]:
-    """Prepare the graph, and return a function that does a training step, of random features and labels.
-
-    A step is forward pass, cross entropy of all nodes, backward pass and Adam. On a GPU dense layers use the
-    operand's precision too, as in training.
-    """
+    """Prepare the graph; return a function of a training step on random features and labels."""
     graph, precision = options.matrix.load(options.device), Precision(options.precision)
     if graph.num_rows != graph.num_cols:
         bad_value(

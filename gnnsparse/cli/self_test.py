@@ -68,10 +68,7 @@ class CaseResult:
 
 @dataclass(frozen=True)
 class Case:
-    """An operation on a small matrix in the precision to test (`operand`) and in fp32 (`exact`).
-
-    `plan` forces the kernel; None: the operand's own.
-    """
+    """An operation in the precision to test (`operand`) and in fp32 (`exact`); `plan` None: its own."""
 
     op: str
     kernel: str

@@ -331,10 +331,7 @@ def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) 
 
 
 def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
-    """Return quantiles of the Pareto distribution in random order, float64 [nodes].
-
-    Draws in their place would make the expected degrees depend on the seed.
-    """
+    """Return Pareto quantiles in random order, float64 [nodes]; draws would make degrees vary by seed."""
     weights = torch.arange(nodes, dtype=torch.float64).add_(0.5).div_(nodes)
     weights.pow_(-1 / model.tail).clamp_(max=model.cap)
     return weights[torch.randperm(nodes, generator=generator)]

@@ -37,10 +37,7 @@ class Coordinates:
 
 
 def read_mtx(path: Path) -> Coordinates:
-    """Read a Matrix Market file of real numbers, integers or a pattern, `.mtx` or `.mtx.gz`, in any storage.
-
-    Symmetric storage is expanded. The zeros of an array are left out, and those of coordinates are kept.
-    """
+    """Read a Matrix Market file, `.mtx` or `.mtx.gz`; zeros of an array are left out, others are kept."""
     with open_text(path) as (file, size), reading(path):
         layout, field, storage, shape, count = _read_head(file, size)
         number, lines, sign = _FIELDS[field], read_lines(file, count), _SIGNS[storage]

@@ -106,10 +106,7 @@ def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Read an npz file of Shchur et al. (2018): adjacency and features as CSR, and labels, without a split.
-
-    Features above 0 become 1, and self-loops are left out, as in PyG.
-    """
+    """Read an npz file of Shchur et al. (2018); as in PyG features above 0 are 1, self-loops go."""
     raw = _raw_nodes(folder / files[0], read_archive(folder / files[0]))
     raw.x[raw.x > 0] = 1
     return replace(raw, edges=_without_loops(raw.edges))

@@ -92,10 +92,7 @@ def load_tu(
 
 
 def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
-    """Return the fold of each item of classes y, int64 [n], by scikit-learn's StratifiedKFold, shuffled.
-
-    What the seed is modulo 2^32 counts.
-    """
+    """Return the fold of each item, int64 [n], by StratifiedKFold, shuffled; seeds count modulo 2^32."""
     selection = import_optional("sklearn.model_selection", "a data set of graphs without folds of its own")
     if y.numel() < folds:
         bad_value("fold", f"{y.numel()} graphs can't be divided into {folds} folds")

@@ -191,11 +191,7 @@ _PANELS = 1 << 14
 
 
 class StreamedCounts:
-    """Counts of a square matrix with self-loops, from one without them or with some.
-
-    Beside parts of its arrays, memory is used for a byte of each node, and for 4 bytes of each self-loop that
-    the matrix has.
-    """
+    """Counts of a square matrix to which the self-loops that it lacks are added."""
 
     def __init__(self, csr: Csr) -> None:
         self._csr = csr
@@ -214,10 +210,7 @@ class StreamedCounts:
         return int(self._offsets[row]) + row - int(np.searchsorted(self._loops, row))
 
     def facts(self, parts: int) -> ShardFacts:
-        """Count what travels if ranks own ranges of consecutive nodes of about equal work.
-
-        The ranges are those of `balanced_ranges`; the work of a row is its nonzeros and one.
-        """
+        """Count what travels if ranks own ranges of about equal work (`balanced_ranges`)."""
         rows = self._csr.rows
 
         def work_around(row: int) -> float:

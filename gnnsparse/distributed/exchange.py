@@ -52,10 +52,7 @@ def exchange_rows(
     group: dist.ProcessGroup | None,
     found: torch.Tensor | None = None,
 ) -> Pending:
-    """Begin to send rows of x to all ranks, `send[r]` to rank r, and to receive `receive[r]` from it.
-
-    What is received goes to `found`, if that is given: contiguous, of the dtype of x.
-    """
+    """Begin to send `send[r]` rows of x to rank r and to receive `receive[r]`, into `found` if given."""
     x = x.contiguous()
     if found is None:
         found = x.new_empty((sum(receive), *x.shape[1:]))
@@ -68,10 +65,7 @@ def exchange_rows(
 
 
 def _in_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return matrices as int64 if the rows of each are whole words of 8 bytes, else as they are.
-
-    Copies of some columns go element by element, and those of 16 bits several times as slowly.
-    """
+    """Return matrices as int64 if rows are whole words of 8 bytes, which are copied much faster."""
     for x in tensors:
         size = x.element_size()
         offsets = (x.storage_offset(), x.shape[1], x.stride(0)) if x.dim() == 2 else (1,)
@@ -133,11 +127,7 @@ class HaloExchange:
 
 
 class GatherExchange:
-    """Every rank gets the features of all nodes: for matrices whose halo is nearly everything.
-
-    The layout has `most_rows` columns for each rank, of which the last ones may be unused. Its methods are
-    those of HaloExchange.
-    """
+    """Every rank gets all nodes' features, `most_rows` columns each: for halos of nearly everything."""
 
     has_own = True
 
@@ -282,10 +272,7 @@ class _Sum(torch.autograd.Function):
 
 
 def shared_sum(x: torch.Tensor, group: dist.ProcessGroup | None) -> torch.Tensor:
-    """Add the tensors of all ranks, for a result that all of them go on computing with.
-
-    Its gradient is the sum of the gradients of all ranks.
-    """
+    """Add the tensors of all ranks; the gradient is the sum of those of all ranks."""
     found: torch.Tensor = _Sum.apply(x, group, True)
     return found
 

@@ -82,10 +82,7 @@ class RowProduct:
         self.wire = precision.storage if precision.storage.itemsize < 4 else None
 
     def operand(self, which: str, *, transposes: bool) -> SparseOperand:
-        """Make an operand of the "own" columns, of those of "others", or of the "whole" of them.
-
-        Its transpose takes as much time and memory as it does.
-        """
+        """Make an operand of the "own" columns, of those of "others", or of the "whole" of them."""
         shard, rows = self._shard, self._shard.facts.rows
         csr, values, scale = shard.csr, shard.values, shard.col_scale
         if which != "whole":
@@ -148,10 +145,7 @@ def _refuse_plan(plan: Any) -> None:
 
 
 class _Product(torch.autograd.Function):
-    """The product of a matrix; the gradient is that of the own rows of its transpose.
-
-    Nothing that was computed has to travel back and be added up.
-    """
+    """The product of a matrix, whose gradient is that of the transpose's own rows: nothing travels back."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, matrix: RowProduct, transposed: RowProduct) -> torch.Tensor:

@@ -88,10 +88,7 @@ class RowGather:
 
 
 def step_seed(seed: int, step: int, rank: int) -> int:
-    """Return the seed of a rank's random numbers in a step.
-
-    Each step has its own, so that a run that is resumed draws what it would have drawn without an end.
-    """
+    """Return the seed of a rank's random numbers in a step, the same when a run is resumed."""
     mixed = seed
     for part in (step, rank):  # the constants of Knuth's linear congruential generator (MMIX)
         mixed = (mixed * 6364136223846793005 + 1442695040888963407 + part) % 2**64

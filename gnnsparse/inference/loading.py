@@ -34,10 +34,7 @@ def write_exported(
 
 
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
-    """Read what `write_exported` has written: the recipe, the state dict, and the result, which may be empty.
-
-    A file that is missing is an OSError, and one that is of something else or damaged a ValueError.
-    """
+    """Write a run's card to README.md, or README-1.md if another's is there, and return the file."""
     try:
         content = json.loads(config.read_text())
         recipe, state = ModelRecipe.read(content["gnnsparse"]), load_file(weights)

@@ -66,10 +66,7 @@ class IdentityMemo(Generic[_Value]):
 
 
 def precision_of(given: Precision | str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
-    """Return the precision of a product with features x, and the dtype that x is cast to, or None.
-
-    Without a given precision autocast says it, or without autocast the dtype of x.
-    """
+    """At most `most` values by the identity of objects; `gone` gets one whose object has gone."""
     cast, kind = None, x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)

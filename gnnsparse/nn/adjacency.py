@@ -113,10 +113,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class GcnRecipe(Recipe):
-    """How a layer makes a matrix of a square graph's edges; `normalize` scales by D^-1/2 on both sides.
-
-    Nodes without a self-loop get one of `loop_weight`, unless that is None.
-    """
+    """Scales a square graph's matrix by D^-1/2 if `normalize`; missing self-loops get `loop_weight`."""
 
     normalize: bool
     loop_weight: float | None

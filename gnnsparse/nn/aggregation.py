@@ -32,10 +32,7 @@ class Aggregation(Recipe):
 
 
 class Neighbours:
-    """The operand that an Aggregation makes, in which an edge that is repeated counts several times.
-
-    Without edge weights a mean has rank-1 weights and a sum none, so that no edge has a stored value.
-    """
+    """The operand of an Aggregation, which counts repeated edges; without weights it stores no values."""
 
     def __init__(
         self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Aggregation, weighted: bool
@@ -50,10 +47,7 @@ class Neighbours:
             self._fraction = counts[target].float().reciprocal()
 
     def values(self, edge_weight: torch.Tensor | None) -> torch.Tensor | None:
-        """Compute the edge values float32 [nnz] or [nnz, heads] of weights [edges] or [edges, heads].
-
-        None: the operand's own are right. The weights of repeated edges are refused for a maximum.
-        """
+        """Compute edge values [nnz] or [nnz, heads] of weights; None: the operand's own are right."""
         operand = self.operand
         merged = self._reduce in ("max", "min") and operand.num_edges != operand.nnz
         if edge_weight is None:
@@ -136,10 +130,7 @@ def linear_of_neighbours(
     linear: torch.nn.Linear,
     reduce: str,
 ) -> torch.Tensor:
-    """Apply a linear layer to the reduced features of neighbours, in the order that costs less.
-
-    Extrema do not commute with the linear layer.
-    """
+    """Apply a linear layer to reduced neighbours, in the cheaper order; extrema have one order only."""
     if reduce in ("max", "min"):
         return linear(spmm(operand, x, values, reduce=reduce))
     if product_first(x, linear.weight, values):

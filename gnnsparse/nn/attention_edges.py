@@ -123,10 +123,7 @@ class AttentionEdges(NamedTuple):
 
 
 class LayerPatterns:
-    """The pattern of a layer, which follows the length of its input.
-
-    `own` None: all keys, unless a call says otherwise. `precision` None: that of the dtype of the queries.
-    """
+    """The pattern of a layer by the length of its input (None: all keys), in the dtype of the queries."""
 
     def __init__(self, pattern: Any, options: Any, precision: Precision | None) -> None:
         self.precision = precision
@@ -145,10 +142,7 @@ class LayerPatterns:
     def edges(
         self, given: Given, lengths: tuple[int, int], heads: torch.Size, like: torch.Tensor
     ) -> AttentionEdges:
-        """Return the edges of a call with `lengths` (queries, keys) and `heads` ([batch and] heads).
-
-        `like` has the device and the dtype of the queries.
-        """
+        """Return the edges of a call with `lengths` (queries, keys); `like` are the queries."""
         mask, is_causal, bias = given.attn_mask, given.is_causal, given.bias
         if mask is not None:
             _check_mask(mask, lengths, heads, like)
@@ -196,10 +190,7 @@ def _check_mask(mask: Any, lengths: tuple[int, int], heads: torch.Size, like: to
 
 
 def weights_of(operand: SparseOperand, weights: torch.Tensor, given: Given) -> torch.Tensor:
-    """Return the weights [..., heads, nnz] as the caller wants them, dense or sparse COO. Differentiable.
-
-    They are [..., L, S], or [..., heads, L, S] unless they are averaged over the heads.
-    """
+    """Return the weights as the caller wants them, [..., heads, nnz] or dense or COO. Differentiable."""
     if given.average_attn_weights:
         weights = weights.mean(-2)
     if given.weights != "sparse":

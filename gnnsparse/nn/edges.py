@@ -147,10 +147,7 @@ class Edges:
 
 @made_once
 def log_counts(operand: SparseOperand) -> torch.Tensor | None:
-    """Return a bias, float32 [nnz], by which softmax counts repeated edges several times, or None.
-
-    The operand has no self-loops that `prepare` added.
-    """
+    """Return a bias, float32 [nnz], by which softmax counts repeated edges of `prepare`, or None."""
     if operand.num_edges == operand.nnz:
         return None
     ones = torch.ones(operand.num_edges, dtype=torch.float32, device=operand.device)

@@ -76,10 +76,7 @@ def check_nodes(
     *,
     device: torch.device | None = None,
 ) -> Nodes:
-    """Return the features of sources and of targets that a layer's input holds, one tensor or a pair.
-
-    Those of targets may be None. The other arguments are those of check_features.
-    """
+    """Return features of sources and of targets (maybe None), given as one tensor or a pair."""
     if not isinstance(x, (tuple, list)):
         x = check_features("x", x, channels[0], parameter, device=device)
         return x, check_features("x", x, channels[1])
@@ -92,10 +89,7 @@ def check_nodes(
 
 
 def graph_size(nodes: Nodes, size: Any, adj: Any) -> tuple[int, int]:
-    """Return the numbers of sources and of targets of a graph; `size` is what the caller gave, or None.
-
-    Without features of targets they are as many as the operand has rows, or else as there are sources.
-    """
+    """Return (sources, targets): `size` if given, else by the features, or by the operand's rows."""
     sources, targets = nodes[0].shape[0], None if nodes[1] is None else nodes[1].shape[0]
     if size is not None:
         if not isinstance(size, (tuple, list)) or len(size) != 2:

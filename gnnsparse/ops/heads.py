@@ -140,10 +140,7 @@ def spmm_max(
     kernels: KernelCache, x: torch.Tensor, values: torch.Tensor | None, largest: bool,
     plan: Plan | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Compute the largest or smallest product of each row and feature; values None are A's weights.
-
-    Returns the results [m, ...] and the columns that gave them, int32; 0 and -1 for rows without nonzeros.
-    """
+    """Return each row's largest or smallest products, and their columns, int32; of no nonzeros 0, -1."""
     argmax = x.new_empty(kernels.csr.rows, *x.shape[1:], dtype=torch.int32)
     if kernels.csr.nnz == 0:
         argmax.fill_(-1)

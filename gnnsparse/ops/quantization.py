@@ -99,10 +99,7 @@ def _parts(rows: int, padded: int, device: torch.device) -> int:
 def quantize(
     x: torch.Tensor, precision: Precision, weights: torch.Tensor | None = None, seed: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute in torch, on any device, what `store` stores of x [k, n]: numbers [k, n] and scales [n].
-
-    The scale is NaN for a feature that is not finite everywhere.
-    """
+    """Compute in torch what `store` stores: numbers [k, n], and scales [n], NaN if not finite."""
     scaled = x.float() if weights is None else x.float() * weights[:, None]
     peak = torch.cat([scaled.abs(), scaled.new_zeros(1, x.shape[1])]).amax(0)
     used, largest = peak.clamp(min=LEAST_PEAK), _LARGEST[precision]

@@ -18,10 +18,7 @@ from gnnsparse.sparse.kernel_cache import BoundCall, KernelCache, Product, Sddmm
 
 
 def bind_sddmm(kernels: KernelCache, q: torch.Tensor, plan: Plan | None = None) -> SddmmCall:
-    """Return a function that runs SDDMM for Q and K of the form of `q`: (q, k) -> scores.
-
-    `plan` is for a GPU; None: the operand's own. On a CPU the operand's format says which kernel runs.
-    """
+    """Return a function (q, k) -> scores for Q and K of the form of `q`; `plan` is for a GPU."""
     on_gpu = path().takes(q.device)
     kernels.require("A", "sddmm", "sddmm")
     if q.dim() == 3:

@@ -38,10 +38,7 @@ def inverse_lengths(x: torch.Tensor) -> torch.Tensor:
 
 
 def segment_sums(x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Sum consecutive rows of x [rows, features] in a fixed order. Differentiable.
-
-    Segment i has the rows from starts[i], int64 [segments + 1] and not checked, to starts[i + 1].
-    """
+    """Sum rows starts[i] to starts[i + 1] of x [rows, features] in a fixed order. Differentiable."""
     if x.device.type == "cpu" and x.dtype == torch.float32 and is_eager() and is_plain(x, starts):
         return _segment_sums(x, starts)
     return torch.segment_reduce(x, "sum", offsets=starts, initial=0.0, unsafe=True)

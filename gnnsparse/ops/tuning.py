@@ -29,10 +29,7 @@ _SECONDS = 0.5
 
 
 def tune(kernels: KernelCache, product: Product, store: PlanStore, direction: str) -> Plan:
-    """Return the fastest candidate plan for a product, measured unless the store has it.
-
-    The reasons of the plan report the measured times. `direction` names the orientation, "A" or "T".
-    """
+    """Return the fastest candidate plan, from the store or measured, with the times as its reasons."""
     device = kernels.csr.device
     require_kernels(device.type)
     problem = kernels.problem(product)

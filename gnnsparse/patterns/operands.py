@@ -72,10 +72,7 @@ def _make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
 
 
 class Patterns:
-    """A pattern, and its operands by lengths, device and precision. Layers of one pattern share an instance.
-
-    Copies of a model share the operands; pickles do not contain them. It can be used from several threads.
-    """
+    """A pattern, and its operands by lengths, device and precision; copies share them, pickles do not."""
 
     def __init__(self, pattern: Any, precision: Precision | None) -> None:
         self.pattern, self._precision = pattern, precision
@@ -194,10 +191,7 @@ def graph_of_lengths(
 
 
 class SharedPatterns(Patterns):
-    """Patterns that all layers of one description share: those of copies, and those that were unpickled.
-
-    Made by `shared_patterns`.
-    """
+    """Patterns that layers of one description share, copies and unpickled ones too."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> SharedPatterns:
         return self
@@ -211,10 +205,7 @@ _shared_lock = ForkLock()
 
 
 def shared_patterns(pattern: Any, precision: Precision | None) -> SharedPatterns:
-    """Return the patterns of a description, one object for all that ask for the same while it is alive.
-
-    Names and options are compared by their values, functions, graphs and operands by identity.
-    """
+    """Return the one object of a description: options by their values, functions by identity."""
     key = _identity(pattern), precision
     with _shared_lock:
         found = _shared.get(key)
@@ -297,10 +288,7 @@ def attend(
     operand: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, need_weights: bool, *,
     bias: torch.Tensor | None, **options: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:  # fmt: skip
-    """Compute attention over a pattern, where several heads of queries may share a head of keys and values.
-
-    With `need_weights` also returns the weights after dropout, [..., heads, nnz].
-    """
+    """Compute attention over a pattern, where heads may share keys, and weights [..., heads, nnz]."""
     heads, groups = q.shape[-3], q.shape[-3] // k.shape[-3]
     if groups > 1:  # leading sizes are broadcast
         q, k, v = q.unflatten(-3, (-1, groups)), k.unsqueeze(-3), v.unsqueeze(-3)

@@ -32,10 +32,7 @@ class Rule:
         return torch.ones_like(query - key, dtype=torch.bool)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
-        """Return the last query that attends to each key, `ENDLESS` if there is no last one.
-
-        It is at most the key itself where no later query attends to it.
-        """
+        """Return the last query of each key, at most the key if no later one attends; `ENDLESS`: none."""
         return torch.full_like(key, ENDLESS)
 
 
@@ -108,10 +105,7 @@ class _Union(Rule):
 
 
 class Rows(Rule):
-    """The rows of a pattern that depends on the length, for sequences up to that length.
-
-    `graph` is the pattern without keys behind their query, on the CPU.
-    """
+    """The rows of a pattern up to a length; `graph`, on the CPU, is without keys behind their query."""
 
     def __init__(self, graph: SparseGraph) -> None:
         self.graph = cut(graph, graph.num_rows, True)

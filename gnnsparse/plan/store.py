@@ -29,10 +29,7 @@ def _plain_plan(plan: Plan) -> dict[str, Any]:
 
 
 class PlanStore:
-    """The plans that were measured on a prepared graph, in `cache`, or in this process alone if it is None.
-
-    `graph` is the key of the prepared graph in the cache, or another string that identifies it.
-    """
+    """The plans that were measured on a graph of key `graph`, in `cache` or in this process (None)."""
 
     def __init__(self, graph: str, cache: GraphCache | None) -> None:
         self.graph = graph

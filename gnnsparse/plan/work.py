@@ -121,10 +121,7 @@ def cut_windows(
     blocked: BlockedMatrix, csr: Csr, limit: int, for_scores: bool = False, *, balance: str = "auto",
     concurrent: int = 1,
 ) -> WorkList:  # fmt: skip
-    """Make the work list of all windows, with the balance of a WindowPlan.
-
-    `csr` has the windows' row order; `for_scores` asks for row offsets though the format stores values.
-    """
+    """Make the work list of all windows in `csr`'s row order; `for_scores`: with row offsets always."""
     tiles = window_tiles(blocked)
     parts = {
         "auto": lambda: limited_parts(tiles, limit),

@@ -239,10 +239,7 @@ def _permuted(csr: Csr, order: torch.Tensor | None) -> tuple[Csr, torch.Tensor |
 
 
 def check_size(num_nodes: Any, recipe: Recipe) -> None:
-    """Raise MemoryError if a matrix with so many rows can't be prepared, before minutes are spent on it.
-
-    Wrong values of `num_nodes` are left to the checks of SparseGraph.
-    """
+    """Raise MemoryError if a matrix of so many rows can't be prepared, before minutes are spent."""
     rows = num_nodes[-1] if isinstance(num_nodes, (tuple, list)) and num_nodes else num_nodes
     if isinstance(rows, bool) or not isinstance(rows, int) or not 0 <= rows < 2**31:
         return

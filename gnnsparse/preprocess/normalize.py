@@ -13,10 +13,7 @@ from gnnsparse.sparse.graph import SparseGraph
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """A graph whose nonzero (i, j) has the value row_scale[i] * value * col_scale[j]; None stands for ones.
-
-    `graph.values` is None, or both scales (float32 [rows] and [cols]) are.
-    """
+    """A graph of nonzeros row_scale[i] * value * col_scale[j], None for ones; values or scales."""
 
     graph: SparseGraph
     row_scale: torch.Tensor | None = None

@@ -103,10 +103,7 @@ def _name(find: Callable[[int], Any], number: int) -> str:
 
 
 class GraphCache:
-    """A folder of prepared graphs.
-
-    `folder` None is $GNNSPARSE_CACHE_DIR or the user's cache folder; `what` names in warnings what is stored.
-    """
+    """A folder of prepared graphs (None: $GNNSPARSE_CACHE_DIR or the user's); `what` is for warnings."""
 
     def __init__(
         self, folder: str | os.PathLike[str] | None = None, what: str = "the prepared graph"
@@ -157,10 +154,7 @@ class GraphCache:
 
     @contextlib.contextmanager
     def lock(self, key: str, seconds: float | None = None) -> Iterator[bool]:
-        """Hold a key's file lock against other processes that write the file, and yield whether it is held.
-
-        It waits `seconds`; None: ten minutes, and then a CacheWarning, as for a folder that can't be written.
-        """
+        """Hold a key's file lock for `seconds` at most (None: ten minutes), and yield whether it is held."""
         held = None
         try:
             # Not for other users to write, whatever the umask is.

@@ -154,10 +154,7 @@ def describe_device(device: torch.device) -> Device:
 
 @contextmanager
 def use(other: CudaPath) -> Iterator[None]:
-    """Replace the object that `path()` returns, inside a `with` block; for tests.
-
-    Operands and plans that were made outside the block must not be used inside it, nor the reverse.
-    """
+    """Replace what `path()` returns in a `with` block, for tests; operands must not cross its border."""
     global _path
     before, _path = _path, other
     try:

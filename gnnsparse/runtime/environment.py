@@ -26,10 +26,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def commit_of(folder: Path) -> str | None:
-    """Return the commit of a checkout's root, "-dirty" appended if tracked files differ; None: no checkout.
-
-    GNNSPARSE_COMMIT, if set, is returned instead: the commit that the sources were copied from.
-    """
+    """Return $GNNSPARSE_COMMIT or a checkout's commit, with "-dirty" if files differ, or None."""
     if copied := os.environ.get("GNNSPARSE_COMMIT"):
         return copied
     if not (folder / ".git").exists():

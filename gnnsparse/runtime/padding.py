@@ -42,10 +42,7 @@ class Padding:
         return self.mask / self.count
 
     def sums(self, x: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-        """Sum the rows between `starts`, int64 [segments + 1], ascending from 0 to `count`.
-
-        The order is the same in every run. Differentiable; 0 for segments without rows.
-        """
+        """Sum rows between `starts`, int64 [segments + 1], in a fixed order. Differentiable."""
         if id(starts) not in self._segments:
             self._segments[id(starts)] = starts, _Segments.of(starts, self.rows)
         sums: torch.Tensor = _Sums.apply(x, self._segments[id(starts)][1])

@@ -88,10 +88,7 @@ class Neighbourhood:
     def make(
         cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
     ) -> Neighbourhood:
-        """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] in the order given.
-
-        There are no weights with "gcn".
-        """
+        """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] as given, or None."""
         whole = cls(graph.csr, normalization, graph.values)
         made = _without_loops(graph) if normalization == "gcn" else whole
         nonzeros, first, drawn_by = graph.nnz_index_of_edge, None, _edge_weights(graph, weights)

@@ -275,10 +275,7 @@ class KernelCache:
     def window_work(
         self, limit: int, for_scores: bool = False, *, balance: str = "auto", concurrent: int = 0
     ) -> WorkList:
-        """Return all windows, those that are long cut into parts, by the limit and the fields of a plan.
-
-        `for_scores`: whether results in row order need the row offsets though the format stores values.
-        """
+        """Return all windows, long ones cut by the plan; `for_scores`: with row offsets always."""
         for_scores = for_scores and self.require_blocked().spec.stores_values
         if balance in ("auto", "none"):
             return self._window_work(limit if balance == "auto" else 0, for_scores, balance, 0)
@@ -349,10 +346,7 @@ class KernelCache:
     def score_panels(
         self, limit: int, longest_first: bool, height: int, kernel: str
     ) -> tuple[BlockedMatrix, Any, WorkList]:
-        """Return panels of bits for SDDMM or attention, their native handle, and work that has row offsets.
-
-        The kernels, "panel" and "attention", prefetch at different distances.
-        """
+        """Return panels of bits, their native handle, and work with row offsets for a kernel."""
         panel = self.panel(height, bits=True)
         work = cut_panels(panel, limit, self.csr, longest_first, 0, self._prefetch(kernel))
         return panel, panel.view(), work

@@ -149,11 +149,7 @@ class Prepared:
             memo.renew()
 
     def on(self, device: torch.device) -> Prepared:
-        """Return the matrix on a device, in the format that the device chooses if `auto_format`.
-
-        The window format is for GPUs whose Tensor Cores have the precision. Index maps are moved when a call
-        first needs them.
-        """
+        """Return the matrix on a device, in its format if `auto_format`; maps follow when needed."""
         forward, backward, shared = self.forward, self.backward, self.is_shared
         if device != self.device:
             forward = forward.to(device)

@@ -180,10 +180,7 @@ def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.T
 
 
 def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
-    """Restore the prepared graph of `pack`, with further attributes of Prepared.
-
-    Everything is checked, by ValueErrors: native code stays inside the arrays whatever the values hold.
-    """
+    """Restore the prepared graph of `pack`, and check all of it, since native code trusts arrays."""
     tensors = dict(tensors)
     facts, form = _read_facts(metadata)
     shared = {name: tensors.pop(name) for name in _SHARED if name in tensors}
@@ -218,10 +215,7 @@ _VERSION = 1
 
 @dataclass(frozen=True)
 class _State:
-    """The plain values of a saved operand, beside those of its prepared graph, whose names they have.
-
-    `added_loops` is text, which may be negative; "" for None. `handles` are of the operand and its transpose.
-    """
+    """The plain values of a saved operand beside its graph's; `added_loops` is text, "" for None."""
 
     version: int
     precision: str
@@ -260,10 +254,7 @@ def pack_operand(prepared: Prepared, which: int, handles: tuple[int, int]) -> tu
 
 
 def unpack_operand(tensors: Any, facts: Any, state: Any, where: Any) -> tuple[Prepared, _State]:
-    """Restore what `pack_operand` saved, and check it; a TypeError or ValueError says what is wrong.
-
-    `where` is a tensor on the operand's device, where `map_location` of torch.load may have put it.
-    """
+    """Restore and check what `pack_operand` saved; `where` is a tensor on the operand's device."""
     if not isinstance(tensors, dict) or not all(isinstance(t, torch.Tensor) for t in tensors.values()):
         bad_type("tensors", tensors, "the arrays of a saved operand by name")
     if not isinstance(where, torch.Tensor):

@@ -425,10 +425,7 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
-    """Make the graph A[target, source]; in an undirected one each edge leads both ways.
-
-    Without weights its repeated edges count once: its file may have each edge once or in both directions.
-    """
+    """Make A[target, source]; undirected edges lead both ways, and repeats without weights count once."""
     directed = content.directed if directed is None else directed
     edges, weights = torch.from_numpy(content.edges).contiguous(), content.weights
     for ends in edges:

@@ -208,10 +208,7 @@ class Graph:
         self, edges: Any, recipe: Recipe, size: tuple[int, int], weighted: bool, width: int,
         by: Settings, overhead: float = 0.0,
     ) -> _Made:  # fmt: skip
-        """Return what a recipe makes of the edges, or raise FallbackError to leave a call to PyG.
-
-        `size` is (sources, targets), and `width` the number of features that a product gathers for an edge.
-        """
+        """What is cached of an edge_index after `products` uses; `fallback_until` says until when, `why`."""
         key = recipe, size, weighted, by.reorder
         made = self.made.get(key)
         self.products += 1
@@ -255,10 +252,7 @@ class Graph:
 
 
 class Memo:
-    """What was made of the graphs of the process, by the identity of their edge_index.
-
-    Compiled code may make its edges anew in each call: there they are known by their content too.
-    """
+    """Return what a recipe makes of edges of `size` (sources, targets), or raise FallbackError."""
 
     def __init__(self) -> None:
         self.lock = ForkLock()  # held while something is made

@@ -195,10 +195,7 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
 
 
 def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
-    """Return a constant, a module or one of `_KNOWN` that a layer's `message` reads, else raise _NotShown.
-
-    It is read from the "layer", the "default" of a parameter, the "closure", a "global", or a module.
-    """
+    """Read what a layer's `message` computes for arguments of a form; `training` None: as it is now."""
     code = function.__code__
     found: Any = _NotShown
     if where == "layer":

@@ -35,10 +35,7 @@ def _problem_of(layer: torch.nn.MultiheadAttention) -> str:
 
 
 class SparsifiedMultiheadAttention(SparseAttention, torch.nn.MultiheadAttention):  # type: ignore[misc]
-    """A torch.nn.MultiheadAttention that attends by a pattern: what `sparsify` makes of one.
-
-    The class of the layer is exchanged and nothing else, so that it has the same parameters and hooks.
-    """
+    """A torch.nn.MultiheadAttention that attends by a pattern: `sparsify` exchanges its class alone."""
 
     fused = None
     extra_repr = torch.nn.MultiheadAttention.extra_repr

@@ -388,10 +388,7 @@ def _scaled(
 
 
 def _suits_attention(call: GraphCall) -> bool:
-    """Return whether a call is scaled dot-product attention and `attention` has more kernels for it.
-
-    Where its plans are the kernels over rows, these run here, without conversions of its layouts.
-    """
+    """Return whether `attention` has better kernels for a call than those over rows, which run here."""
     a = call.arrays
     has_terms = any(x is not None for x in (a.features, a.gate, a.mapped))
     if call.score != "dot" or has_terms or not call.normalize or call.clamp != 0.0:

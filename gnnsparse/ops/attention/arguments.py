@@ -178,10 +178,7 @@ class GraphCall(NamedTuple):
 
 
 def of_all_heads(grads: Arrays, given: Arrays) -> Arrays:
-    """Return gradients of every head in the shapes and dtypes of the tensors, which heads may share.
-
-    Kernels write that of `att` as a sum for each group of rows.
-    """
+    """Return gradients of every head in the shapes and dtypes of the tensors, which heads may share."""
 
     def one(grad: torch.Tensor | None, x: torch.Tensor | None) -> torch.Tensor | None:
         if grad is None or x is None:

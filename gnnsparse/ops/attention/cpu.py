@@ -102,10 +102,7 @@ def graph_weights(call: GraphCall, result: Result) -> torch.Tensor:
 
 
 def _new_grads(call: GraphCall, needs: dict[str, bool]) -> Arrays:
-    """Allocate the gradients that the kernels write, in the dtypes of the arguments.
-
-    They are float32 where kernels write nothing else, and where those of all heads are added up afterwards.
-    """
+    """Allocate gradients, float32 where kernels write that or heads are summed, else as the arguments."""
     in_float32 = ("bias", *(("q", "k", "features") if call.score == "additive" else ()))
     found: dict[str, Any] = dict.fromkeys(Arrays._fields)
     for name, x in call.arrays._asdict().items():

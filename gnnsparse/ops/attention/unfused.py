@@ -77,10 +77,7 @@ def _heads(call: AttentionCall, impl: str = "auto") -> Iterator[_Head]:
 
 
 def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor, torch.Tensor]:
-    """Compute the output and the weights after dropout [B, H, nnz] by three operations, in the dtype of q.
-
-    Autograd differentiates them, and `impl` is passed to them.
-    """
+    """Compute the output and the weights [B, H, nnz] by three operations, which autograd follows."""
     call = differentiable(call)
     a, q = call.operand.unquantized, call.q
     outs, weights = [], []
@@ -96,10 +93,7 @@ def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor
 
 
 def _stats(kernels: KernelCache, scores: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    """Return the statistics of each row's softmax as the device's kernels have them, float32 [rows, 2].
-
-    They are the largest score and its weight, which take no sum whose order could vary.
-    """
+    """Return each row's largest score and its weight, float32 [rows, 2]: no sum whose order varies."""
 
     def largest(x: torch.Tensor) -> torch.Tensor:
         low = _MASKED  # the value of rows without edges

@@ -54,10 +54,7 @@ class CsrLoad:
 def csr_us(
     load: CsrLoad, memory: MemoryRates, rates: CsrRates, arithmetic: str, grouped: bool, op: str
 ) -> Any:
-    """Return the microseconds of the csr kernel in an arithmetic: "half", "tf32" or "fp32".
-
-    They are the largest of three bounds: throughput, a pass over the dense operands, and the longest warp.
-    """
+    """Return the csr kernel's microseconds: the largest of throughput, dense reads and longest warp."""
     gather_factor = (rates.group_gather if grouped else rates.row_gather)[arithmetic]
     row = (rates.group_row_us if grouped else rates.row_us) + load.slices * rates.slice_us
     # Shifting takes as long as the row's slices and one more again (notes/log.md).

@@ -20,10 +20,7 @@ from gnnsparse.sparse.graph import SparseGraph
 
 
 def undirected(csr: Csr) -> Csr:
-    """Return the structure of A + A^T without its diagonal, for a square A on the CPU.
-
-    Columns ascend without repeats: libraries that partition graphs take that for granted.
-    """
+    """Return the structure of A + A^T without its diagonal, columns ascending; A is on the CPU."""
     row, col = csr.row_index().to(torch.int32), csr.indices
     off_diagonal = row != col
     row, col = row[off_diagonal], col[off_diagonal]
