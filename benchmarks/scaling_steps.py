@@ -19,7 +19,7 @@ from benchmarks.scaling_ranks import Place
 from gnnsparse.data import NodeDataset, graph_like
 from gnnsparse.distributed import DistributedOperand, ShardFacts, exchange
 from gnnsparse.distributed.estimate import Workload, default_machines, estimate
-from gnnsparse.distributed.shard import ShardRecipe, load_shard
+from gnnsparse.distributed.shard import ShardRecipe, content_of, load_shard
 from gnnsparse.formats.csr import Csr
 from gnnsparse.plan.gpu_records import GpuRecord, records
 from gnnsparse.precision import Precision
@@ -28,7 +28,6 @@ from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.environment import describe_environment
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.train import FitResult, PreprocessConfig, SamplerConfig, TrainerConfig, fit
-from gnnsparse.train.plots import Curves
 from gnnsparse.train.steps import obstacle
 from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import FullGraphData, NodeTask
@@ -358,7 +357,8 @@ class Runs:
 
     def train(self, capture: str, waits: Waits | KernelSums | None = None) -> dict[str, Any]:
         """Train from the same weights as every run, and return what was measured."""
-        module, curves, device = self._module(), Curves(), self._place.device
+        module, device = self._module(), self._place.device
+        curves: list[tuple[int, dict[str, float]]] = []
         found: dict[str, Any] = {}
         step, validate = module.training_step, module.validation_step
 
@@ -378,8 +378,9 @@ class Runs:
         module.validation_step = validation_step
         with contextlib.nullcontext() if waits is None else waits.watching():
             result = fit(module, self.data, replace(self._run.trainer, capture=capture), curves=curves)
+        losses = [values["train/loss"] for _, values in curves if "train/loss" in values]
         found |= {
-            "ms": step_milliseconds(result, self.data), "losses": curves.loss[1], "capture": result.capture,
+            "ms": step_milliseconds(result, self.data), "losses": losses, "capture": result.capture,
             "run_peak_bytes": peak(device), "used_bytes": used(device),
         }  # fmt: skip
         return found
@@ -457,7 +458,9 @@ def facts_of(adj: Any, dataset: NodeDataset, place: Place, case: Case, folder: P
     if adj.choice.way != "features":
         return adj.facts
     recipe = ShardRecipe(adj.facts.normalization, 1.0, place.ranks, case.parts)
-    return load_shard(dataset.graph, recipe, place.rank, GraphCache(str(folder)))[0].facts
+    return load_shard(
+        dataset.graph, recipe, place.rank, GraphCache(str(folder)), content_of(dataset.graph, recipe)
+    )[0].facts
 
 
 def record_of(device: torch.device) -> GpuRecord | None:

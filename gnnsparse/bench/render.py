@@ -348,10 +348,7 @@ def _rendered(template: str, report: Report) -> str:
 
 
 def draw(chart: Bars, width: int | None = None, style: str = "") -> str:
-    """Return a chart as an SVG element, or "" if it has nothing to draw.
-
-    `width` in pixels and `style` are of a file of its own; None: the element stands in a page.
-    """
+    """Return a chart as SVG, or "" if it is empty; `width` and `style` are of a file, None in a page."""
     if not any(_can_be_drawn(bar.value) for bar in chart.bars):
         return ""
     ends = [x for bar in chart.bars for x in (bar.value, bar.low, bar.high) if _can_be_drawn(x)]

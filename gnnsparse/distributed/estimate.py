@@ -235,10 +235,7 @@ class StreamedCounts:
         return ShardFacts(0, starts, tuple(nnz), tuple(outside), tuple(halo), self.nonzeros, "contiguous")
 
     def gathers(self, height: int) -> tuple[int, int, int]:
-        """Estimate how many rows of features a product reads: the distinct columns of panels of a height.
-
-        Also returns of how many panels it was counted, evenly spaced, and how many there are.
-        """
+        """Estimate the rows that a product reads; also how many panels were counted, and how many exist."""
         rows = self._csr.rows
         panels = -(-rows // height)
         looked = min(panels, _PANELS)

@@ -66,14 +66,13 @@ class Operation(torch.autograd.Function):
     has `setup_context` and `backward`, which its operator of torch.library uses too.
     """
 
-    #: The operation's name, in messages and among the operators, and the number of its tensors.
+    #: The operation's name, in messages and among the operators.
     name: str
-    tensors = 2
 
-    @classmethod
-    def forward(cls, *arguments: Any) -> Any:
-        """Call what was bound to the operand."""
-        return arguments[-1](*arguments[: cls.tensors])
+    @staticmethod
+    def forward(x: Any, other: Any, *rest: Any) -> Any:  # torch.compile looks into it
+        """Call what was bound to the operand; operations of one tensor have a `forward` of their own."""
+        return rest[-1](x, other)
 
     @classmethod
     def vmap(cls, info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> Any:
@@ -153,7 +152,11 @@ def gradient(operation: str, grad: torch.Tensor) -> torch.Tensor:
 
 
 class _StraightThrough(Operation):
-    name, tensors = "rounding", 1
+    name = "rounding"
+
+    @staticmethod
+    def forward(x: torch.Tensor, rounded: Any) -> Any:
+        return rounded(x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:

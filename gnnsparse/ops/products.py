@@ -322,6 +322,8 @@ def sddmm(
         kernel_of("sddmm", plan)
     q = check_features("q", q, A, A.shape[0], kind)
     k = check_features("k", k, A, A.shape[1], kind)
+    if q.dim() == k.dim() == 2 and q.shape[1] != k.shape[1]:
+        bad_value("k", f"has {k.shape[1]} columns; accepted: {q.shape[1]}, as q")
     if q.shape[1:] != k.shape[1:]:
         bad_value("k", f"has shape {tuple(k.shape)}; accepted: {(A.shape[1], *q.shape[1:])}, as q")
     if kind == "reference":

@@ -103,7 +103,11 @@ def _times_jacobian(operand: SparseOperand, weights: torch.Tensor, d: torch.Tens
 
 
 class _EdgeSoftmax(dispatch.Operation):
-    name, tensors = "edge_softmax", 1
+    name = "edge_softmax"
+
+    @staticmethod
+    def forward(scores: torch.Tensor, operand: SparseOperand, run: Any) -> Any:
+        return run(scores)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:

@@ -83,10 +83,7 @@ def innermost(name: str, t: torch.Tensor) -> torch.Tensor:
 
 
 def unwrapped(name: str, t: torch.Tensor) -> torch.Tensor:
-    """Return what torch.func.grad or jvp wrap (see `innermost`) as a detached Tensor with numbers in memory.
-
-    A subclass of Tensor, such as PyG's EdgeIndex, becomes a Tensor.
-    """
+    """Return what grad or jvp wrap as a detached Tensor with numbers in memory; see `innermost`."""
     return materialised(innermost(name, t).as_subclass(torch.Tensor).detach())
 
 

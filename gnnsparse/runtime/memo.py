@@ -169,10 +169,7 @@ _NONE: tuple[Multiplier, Multiplier] = (_no_launch, _no_launch)
 
 
 class Launchable:
-    """A bound product `run` with its device as the current GPU, and its native launch without edge values.
-
-    `adds`: whether `run` takes, after a result's memory, whether the product is added to what that has.
-    """
+    """A bound product `run` on its device, and its native launch; `adds`: whether `run` can add."""
 
     __slots__ = ("_device", "_run", "adds", "launch", "mean")
 

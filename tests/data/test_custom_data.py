@@ -112,7 +112,7 @@ def test_arrays_in_every_form_are_the_same_graph(write: Write, tmp_path: Path) -
 
 def test_classes_that_are_not_pygs_are_refused(tmp_path: Path) -> None:
     torch.save(Mine(Data(**tensors())), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match=r"path: .*mine.pt: names .*\.Mine, whose code is not run; accep"):
+    with pytest.raises(ValueError, match=r"path: .*mine.pt: names .*\.Mine, whose code is not run; accepted"):
         load_custom(tmp_path / "mine.pt")
     Mine.save([Data(**tensors())] * 2, str(tmp_path / "two.pt"))
     with pytest.raises(ValueError, match=r"two.pt: holds a data set of 2 graphs; accepted: a torch"):

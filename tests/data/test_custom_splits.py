@@ -126,5 +126,5 @@ def test_a_mask_for_all_goes_with_each_of_several_splits(turned: bool, tmp_path:
     with pytest.raises(ValueError, match=r"^split: got 'given:4', and the file has 4; accepted: smaller"):
         load_custom(path, split="given:4")
     path = plain(tmp_path, **masks | {"val_mask": masks["val_mask"][:, :3]})
-    with pytest.raises(ValueError, match=r"^split: the masks have several .*train_mask 4, val_mask 3, te"):
+    with pytest.raises(ValueError, match=r"^split: the masks have several .*train_mask 4, val_mask 3, test"):
         load_custom(path, split="given:1")

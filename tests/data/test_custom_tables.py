@@ -233,7 +233,9 @@ def test_classes_may_be_called_as_missing_values_are(names: tuple[str, ...], tmp
         got = load_custom(tmp_path, **options)  # type: ignore[arg-type]
         assert set(got.class_names or ()) == set(names)
         assert [(got.class_names or ())[y] if y >= 0 else "" for y in got.y.tolist()] == labels
-    with pytest.warns(UserWarning, match=r"^label: got '.*' \(3 times\), which is taken as a class; accep"):
+    with pytest.warns(
+        UserWarning, match=r"^label: got '.*' \(3 times\), which is taken as a class; accepted"
+    ):
         load_custom(tmp_path)
 
 
@@ -246,7 +248,11 @@ def test_classes_may_be_called_as_missing_values_are(names: tuple[str, ...], tmp
             r"label: got 'NA' \(1 times\) and beside it numbers or nothing, which may",
         ),
         (["1", "1", "-1", "-1"], {}, r"label: got '-1' \(2 times\), which may be a class or a missing lab"),
-        (["0.5", "1", "old", ""], {}, "label: some labels are numbers, and others are not, as 'old'; accep"),
+        (
+            ["0.5", "1", "old", ""],
+            {},
+            "label: some labels are numbers, and others are not, as 'old'; accepted",
+        ),
         (["0.5", "1", "NA", ""], {"label_kind": "regression"}, "label: node 2 has 'NA'; accepted: numbers,"),
         (["x", "x", "", ""], {}, "label: all nodes with a label, 2, have 'x'; accepted: two classes or more"),
         (["x", "NA", "x", "NA"], {"classes": ["x", "y"]}, "classes: lacks 'NA', which is a label in the fi"),
