@@ -271,11 +271,10 @@ def sample_graph(
     """Draw a graph from a model.
 
     The number of nonzeros is within a few thousandths of the model's. It is lower if communities are too
-    small for their fraction of the edges.
+    small for their fraction of the edges. The other arguments are those of `graph_like`.
 
     Args:
         model: the parameters.
-        scale, seed, device, shuffled: see `graph_like`.
 
     Returns:
         The graph on `device`, and the community of each node, int64 [nodes] on the CPU.

@@ -298,10 +298,7 @@ class NeighborSampler:
 
         Edges are drawn for the nodes that a hop reaches first, as PyG's NeighborLoader does. Repeated edges
         are not merged: each repeat counts for the fan-out and is drawn by its own weight. `values` play no
-        part.
-
-        Args:
-            seeds, step: see `sample`.
+        part. The arguments are those of `sample`.
 
         Raises:
             TypeError, ValueError: as `sample`; or the graph is not square, or drawn with self-loops

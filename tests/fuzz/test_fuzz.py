@@ -40,7 +40,7 @@ def _eat(trial: Trial) -> None:
     def eat() -> None:
         while True:
             parts.append(bytearray(os.urandom(1 << 10) * (16 << 10)))
-            time.sleep(0.05)
+            time.sleep(0.2)  # the parent process looks now and then, before the system refuses memory
 
     trial.call("eat", eat)
 

@@ -602,14 +602,13 @@ def generate_graph(
     """Generate a graph that need not fit into memory, and writes it to a folder.
 
     It is the symmetric graph of the edges of `edges_like`, without self-loops. The number of nonzeros is
-    lower than the model's by the repeats among the edges. `open_graph` opens it.
+    lower than the model's by the repeats among the edges. `open_graph` opens it. The arguments that are not
+    named here are those of `edges_like` and of `build_graph`.
 
     Args:
-        name, scale, seed: see `edges_like`.
         folder: the folder to make. The one above it must exist.
         memory: bytes to sort in at a time, see `build_graph`. Besides, the generator takes up to 24 bytes for
             each node, and 200 MB.
-        overwrite, progress: see `build_graph`.
 
     Returns:
         What the folder says of the graph.
