@@ -257,7 +257,7 @@ _HEAT = 2e-3
 
 @dataclass(frozen=True)
 class Quality:
-    """Ratios of the speed of choices to the best plan's (lost: below 0.97), and the `error` of times."""
+    """Speeds of a record's choices over the best plan's (lost: below 0.97), and mean `error` of times."""
 
     cases: int
     lost: int

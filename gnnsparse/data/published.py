@@ -106,7 +106,7 @@ def read_heterophilous(folder: Path, files: tuple[str, ...]) -> RawNodes:
 
 
 def read_benchmark(folder: Path, files: tuple[str, ...]) -> RawNodes:
-    """Read an npz file of Shchur et al. (2018); as in PyG features above 0 are 1, self-loops go."""
+    """Read an npz file of Shchur et al. (2018); as in PyG, features are 0 or 1, self-loops left out."""
     raw = _raw_nodes(folder / files[0], read_archive(folder / files[0]))
     raw.x[raw.x > 0] = 1
     return replace(raw, edges=_without_loops(raw.edges))

@@ -65,7 +65,7 @@ def exchange_rows(
 
 
 def _in_words(*tensors: torch.Tensor) -> list[torch.Tensor]:
-    """Return matrices as int64 if rows are whole words of 8 bytes, which are copied much faster."""
+    """Return matrices as int64 (copied faster) if rows are whole words of 8 bytes, else as they are."""
     for x in tensors:
         size = x.element_size()
         offsets = (x.storage_offset(), x.shape[1], x.stride(0)) if x.dim() == 2 else (1,)

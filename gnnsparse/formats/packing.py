@@ -52,10 +52,7 @@ def pack_records(
     bitmap: torch.Tensor, brick_ptr: torch.Tensor, brick_rows: torch.Tensor, value_ptr: torch.Tensor,
     values: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
-    """Put what a block of 4 brick columns stores together, in the dtype of `values`.
-
-    The first result has the bytes in front of each record, int64 [blocks + 1].
-    """
+    """Put what each block of 4 brick columns stores together; also the bytes before each, [blocks + 1]."""
     device, size = values.device, values.itemsize
     begin, end = brick_ptr[:-1].reshape(-1, COL_PTR - 1), brick_ptr[COL_PTR - 1 :: COL_PTR - 1]
     col_ptr = torch.cat([begin, end[:, None]], dim=1) - begin[:, :1]

@@ -107,7 +107,11 @@ class WindowPolicy:
 
 
 def policy_changes(policy: WindowPolicy, precision: Precision, window: int) -> dict[str, WindowPolicy]:
-    """Put what each block of 4 brick columns stores together; also the bytes before each, [blocks + 1]."""
+    """Return the policies that differ from one in a single switch, by the change, such as "grid=3d".
+
+    What a change makes impossible is changed along with it: loads other than "vector" have no `shuffle`,
+    "vector" loads without `stage_x` have it, and `stage_x` has "single" staging of A at least.
+    """
     switches: dict[str, tuple[Any, ...]] = {
         "swapped": (True, False), "k": _DEPTHS[precision], "x_load": X_LOADS, "shuffle": (True, False),
         "stage_a": STAGINGS, "stage_x": (True, False), "coarsening": (1, 2), "grid": GRIDS,

@@ -51,10 +51,7 @@ def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[s
 def write_card(
     folder: Path, recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Path:
-    """Write the card of a run, see `card_text`, into its folder, and return the file.
-
-    The file is README.md; if the folder has one of somebody else, README-1.md or with the next free number.
-    """
+    """Write a run's card to README.md, or README-1.md if another's is there, and return the file."""
     file, number = folder / CARD, 0
     while os.path.lexists(file) and not _is_ours(file):
         number += 1

@@ -34,7 +34,7 @@ def write_exported(
 
 
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
-    """Write a run's card to README.md, or README-1.md if another's is there, and return the file."""
+    """Read what `write_exported` wrote; OSError if a file is missing, ValueError if it is damaged."""
     try:
         content = json.loads(config.read_text())
         recipe, state = ModelRecipe.read(content["gnnsparse"]), load_file(weights)

@@ -26,10 +26,7 @@ class FallbackError(Exception):
 
 
 class IdentityMemo(Generic[_Value]):
-    """Values by the identity of objects, which are not kept alive: a value goes with its object.
-
-    `gone` is called with it then. Beyond `most` values the oldest ones are dropped.
-    """
+    """At most `most` values by the identity of objects; `gone` is called with one whose object is freed."""
 
     def __init__(self, most: int = 4096, gone: Callable[[_Value], None] | None = None) -> None:
         self._lock, self._most, self._gone = ForkLock(), most, gone
@@ -66,7 +63,7 @@ class IdentityMemo(Generic[_Value]):
 
 
 def precision_of(given: Precision | str | None, x: torch.Tensor) -> tuple[Precision, torch.dtype | None]:
-    """At most `most` values by the identity of objects; `gone` gets one whose object has gone."""
+    """Return the precision of a product (given, autocast's, or by x), and what x is cast to, or None."""
     cast, kind = None, x.device.type
     if torch.is_autocast_enabled(kind):
         dtype = torch.get_autocast_dtype(kind)

@@ -13,7 +13,7 @@ from gnnsparse.sparse.graph import SparseGraph
 
 @dataclass(frozen=True, eq=False)
 class Weighted:
-    """A graph of nonzeros row_scale[i] * value * col_scale[j], None for ones; values or scales."""
+    """A graph of nonzeros row_scale[i] * value * col_scale[j] (None: 1), with either values or scales."""
 
     graph: SparseGraph
     row_scale: torch.Tensor | None = None

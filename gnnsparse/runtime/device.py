@@ -154,7 +154,7 @@ def describe_device(device: torch.device) -> Device:
 
 @contextmanager
 def use(other: CudaPath) -> Iterator[None]:
-    """Replace what `path()` returns in a `with` block, for tests; operands must not cross its border."""
+    """Replace what `path()` returns in a `with` block, for tests; operands of it must not leave it."""
     global _path
     before, _path = _path, other
     try:

@@ -182,7 +182,7 @@ def _infer_nodes(edges: torch.Tensor) -> int:
 
 
 def check_edge_index(edge_index: Any, num_nodes: Any) -> tuple[torch.Tensor, tuple[int, int] | None]:
-    """Check an edge_index but its range; return it contiguous, and (sources, targets) or None."""
+    """Check an edge_index but for its range; return it contiguous, and (sources, targets) or None."""
     edges = index_tensor("edge_index", edge_index, dim=2)
     if edges.shape[0] != 2:
         bad_value("edge_index", f"has shape {tuple(edges.shape)}; accepted: (2, edges)")

@@ -156,7 +156,10 @@ def edges_of_relation(graph: Any, relation: Any) -> tuple[torch.Tensor, tuple[in
 
 
 class Structure:
-    """Read what `write_exported` wrote; OSError if a file is missing, ValueError if it is damaged."""
+    """The edges of a graph with one relation, and what layers have made of them.
+
+    `edge_index` is [2, edges], sources over targets by the edges' numbers, and `size` (sources, targets).
+    """
 
     def __init__(self, edge_index: torch.Tensor, size: tuple[int, int]) -> None:
         self.edge_index, self.size = edge_index, size

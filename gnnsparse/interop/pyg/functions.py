@@ -199,7 +199,11 @@ _INSTEAD = {**_MEMOISED, utils.spmm: product}
 
 
 def rebound(base: type) -> dict[str, Callable[..., Any]]:
-    """Return the precision of a product (given, autocast's, or by x), and what x is cast to, or None."""
+    """Return the methods of a class that normalise or multiply edges, made to call the functions here.
+
+    PyG's modules stay as they are. While torch.jit or torch.compile traces, the methods themselves are
+    called, but in compiled sums of weighted features gcn_norm is one whose results have fixed sizes.
+    """
     found: dict[str, types.FunctionType] = {}
     for owner in base.__mro__:
         if not owner.__module__.startswith("torch.") and owner is not object:

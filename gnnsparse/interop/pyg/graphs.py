@@ -208,7 +208,7 @@ class Graph:
         self, edges: Any, recipe: Recipe, size: tuple[int, int], weighted: bool, width: int,
         by: Settings, overhead: float = 0.0,
     ) -> _Made:  # fmt: skip
-        """What is cached of an edge_index after `products` uses; `fallback_until` says until when, `why`."""
+        """Return what a recipe makes of edges of `size` (sources, targets), or raise FallbackError."""
         key = recipe, size, weighted, by.reorder
         made = self.made.get(key)
         self.products += 1
@@ -252,7 +252,10 @@ class Graph:
 
 
 class Memo:
-    """Return what a recipe makes of edges of `size` (sources, targets), or raise FallbackError."""
+    """What was made of the graphs of the process, by the identity of their edge_index.
+
+    Compiled code may make its edges anew in each call: there they are known by their content too.
+    """
 
     def __init__(self) -> None:
         self.lock = ForkLock()  # held while something is made

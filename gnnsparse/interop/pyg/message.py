@@ -150,10 +150,7 @@ class Reading:
 def read_message(
     layer: Any, arguments: tuple[Argument, ...], form: Form, training: bool | None = None
 ) -> Reading:
-    """Read from a layer's code what its `message` computes for arguments of a form.
-
-    Attributes of the layer are read as they are now, but for `training`, unless that is None.
-    """
+    """Read what a layer's `message` computes for arguments of a form; `training` None: as it is now."""
     function = inspect.getattr_static(type(layer), "message", None)
     if type(function) is not types.FunctionType or "message" in layer.__dict__:
         return Reading(form, None, getattr(type(layer), "message", None), getattr(function, "__code__", None))
@@ -195,7 +192,7 @@ def _symbols(arguments: tuple[Argument, ...], form: Form) -> dict[str, Any]:
 
 
 def _looked_up(where: Any, layer: Any, function: Any, name: str) -> Any:
-    """Read what a layer's `message` computes for arguments of a form; `training` None: as it is now."""
+    """Return a constant, a module or a known function that `message` reads, else raise _NotShown."""
     code = function.__code__
     found: Any = _NotShown
     if where == "layer":

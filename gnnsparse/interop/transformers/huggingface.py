@@ -110,7 +110,11 @@ def _mask(
     attention_mask: torch.Tensor | None = None,
     **options: Any,
 ) -> torch.Tensor | None:
-    """Return a constant, a module or a known function that `message` reads, else raise _NotShown."""
+    """Make the mask of a call: no matrix of all pairs where the pattern and the padding say everything.
+
+    It is None: no token is padding; bool [batch, keys]: True for tokens that are none, in a mask that else is
+    causal or has all pairs, as the layer says; or, for any other mask, bool [batch, 1, queries, keys].
+    """
     from transformers import masking_utils
 
     known = masking_utils.causal_mask_function, masking_utils.bidirectional_mask_function
