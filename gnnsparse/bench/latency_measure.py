@@ -84,7 +84,7 @@ def _timed(call: Callable[[], object], wait: Callable[[], object]) -> float:
 
 
 def warm_up(call: Callable[[], object], device: torch.device, seconds: float) -> tuple[int, bool]:
-    """Call until medians of 10 calls agree within 2 %, `seconds` at most; return calls, whether so."""
+    """Call until medians of 10 calls agree within 2 %, `seconds` at most; return calls, and if stable."""
     wait, begin, calls, before = wait_for(device), time.perf_counter(), 0, math.inf
     for _ in range(_WINDOWS):
         window: list[float] = []
