@@ -40,27 +40,21 @@ pytestmark = pytest.mark.usefixtures("registrations")
 # The registry itself.
 
 
-def test_names_are_taken_once() -> None:
-    registry: Registry[int] = Registry("thing")
-    registry.register("one", 1)
-    with pytest.raises(ValueError, match="thing: got 'one' to register; accepted: a name that is not taken"):
-        registry.register("one", 2)
-    with pytest.raises(ValueError, match="thing: got '' to register"):
-        registry.register("", 2)
-    with pytest.raises(TypeError, match="thing: got int; accepted: a name"):
-        registry.register(1, 2)  # type: ignore[arg-type]
-    assert dict(registry) == {"one": 1}
-
-
-def test_errors_list_the_names() -> None:
+def test_names_are_taken_once_and_listed_in_errors() -> None:
     registry: Registry[int] = Registry("thing")
     for name in ("b", "a"):
         registry.register(name, 0)
+    for method, name, error, message in (
+        ("register", "b", ValueError, "got 'b' to register; accepted: a name that is not taken"),
+        ("register", "", ValueError, "got '' to register"),
+        ("register", 1, TypeError, "got int; accepted: a name"),
+        ("check", "c", ValueError, "got 'c'; accepted: b, a"),
+        ("check", 3, TypeError, "got int; accepted: one of b, a"),
+    ):
+        with pytest.raises(error, match=f"thing: {message}"):
+            getattr(registry, method)(*((name, 2) if method == "register" else (name,)))
+    assert dict(registry) == {"b": 0, "a": 0}
     assert registry.check("a") == "a"
-    with pytest.raises(ValueError, match="thing: got 'c'; accepted: b, a"):
-        registry.check("c")
-    with pytest.raises(TypeError, match="thing: got int; accepted: one of b, a"):
-        registry.check(3)
 
 
 def test_names_are_live() -> None:
@@ -288,20 +282,6 @@ def test_a_reordering_of_empty_matrices() -> None:
     register_reordering("backwards", empty=True)(lambda csr: torch.arange(csr.rows - 1, -1, -1))
     assert reorder(empty, "plain").order is None
     assert reorder(empty, "backwards").order.tolist() == [3, 2, 1, 0]
-
-
-@pytest.mark.parametrize("method", [name for name in METHODS if METHODS[name].square])
-@pytest.mark.parametrize("shape", [(5, 7), (7, 5), (300, 40), (40, 300)], ids=str)
-@pytest.mark.parametrize("density", [0.0, 0.3])
-def test_rectangular_matrices_are_refused(method: str, shape: tuple[int, int], density: float) -> None:
-    """Before the method runs; METIS ended the process where the transpose took its order over."""
-    graph = random_graph(*shape, density, weighted=False)
-    message = f"reorder: '{method}' needs a square matrix, got {shape[0]} x {shape[1]}"
-    with pytest.raises(ValueError, match=message):
-        reorder(graph, method)
-    for options in ({}, {"values": "mean"}, {"format": "window"}, {"cache": False}):
-        with pytest.raises(ValueError, match=message):
-            gnnsparse.prepare(graph, reorder=method, **options)
 
 
 # A data set and a graph.

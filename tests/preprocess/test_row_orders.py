@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import time
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
+import networkx
 import pytest
 import torch
 from hypothesis import given
@@ -228,26 +231,12 @@ def test_each_stage_by_itself_shortens_the_path() -> None:
 def plain_tree_order(distance: torch.Tensor) -> list[int]:
     """Depth-first order of the spanning forest of least distance over the pairs with a common column."""
     n = distance.shape[0]
-    pairs = sorted((float(distance[u, v]), u, v) for u in range(n) for v in range(u + 1, n))
-    group, tree = list(range(n)), [[] for _ in range(n)]
-    for d, u, v in pairs:
-        if d < 1 and group[u] != group[v]:
-            tree[u].append(v)
-            tree[v].append(u)
-            old, new = group[v], group[u]
-            group = [new if g == old else g for g in group]
-    order: list[int] = []
-
-    def visit(u: int) -> None:
-        order.append(u)
-        for v in tree[u]:  # in the order of the sorted pairs: the most similar first
-            if v not in order:
-                visit(v)
-
-    for root in range(n):
-        if root not in order:
-            visit(root)
-    return order
+    graph = networkx.empty_graph(n)
+    pairs = [(u, v, float(distance[u, v])) for u in range(n) for v in range(u + 1, n)]
+    graph.add_weighted_edges_from(pair for pair in pairs if pair[2] < 1)
+    forest = networkx.empty_graph(n)  # whose neighbours are in the order of their distances
+    forest.add_edges_from(networkx.minimum_spanning_edges(graph, data=False))
+    return list(networkx.dfs_preorder_nodes(forest))
 
 
 @given(seed=st.integers(0, 2**20), rows=st.integers(2, 30), cols=st.integers(2, 40))
@@ -518,31 +507,30 @@ def find_order(graph: SparseGraph, **options: Any) -> torch.Tensor:
     return result.order
 
 
-def from_edges(edges: list[tuple[int, int]], n: int) -> SparseGraph:
-    return SparseGraph.from_edge_index(torch.tensor(edges).T.reshape(2, -1), n)
-
-
-@pytest.mark.parametrize(("name", "scale"), [("reddit_like", 0.01), ("products_like", 0.01)])
-def test_gives_back_what_shuffling_took(name: str, scale: float) -> None:
-    natural = reorder(graph_like(name, scale), "none").before
-    found = reorder(graph_like(name, scale, shuffled=True), "community")
-    for count in ("columns_8", "columns_32"):
-        lost = getattr(found.before, count) - getattr(natural, count)
-        back = getattr(found.before, count) - getattr(found.after, count)
-        assert back >= 0.95 * lost
-
-
-def columns_given_back(model: BlockModel, **options: Any) -> float:
-    """The share of what shuffling took: 1 is as good as the planted order."""
-    natural = reorder(sample_graph(model)[0], "none").before.columns_32
-    found = reorder(sample_graph(model, shuffled=True)[0], "community", **options)
-    return (found.before.columns_32 - found.after.columns_32) / (found.before.columns_32 - natural)
-
-
-@pytest.mark.parametrize("resolution", [0.03, 1.0, 30.0])
-def test_groups_are_found_at_every_resolution(resolution: float) -> None:
+def planted(shuffled: bool = False) -> SparseGraph:
     model = BlockModel(8000, 320_000, inside=0.7, community=64, spread=0.2, tail=3.0, cap=10)
-    assert columns_given_back(model, resolution=resolution) > 0.85
+    return sample_graph(model, shuffled=shuffled)[0]
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "least"),
+    [
+        (functools.partial(graph_like, "reddit_like", 0.01), {}, 0.95),
+        (functools.partial(graph_like, "products_like", 0.01), {}, 0.95),
+        *((planted, {"resolution": resolution}, 0.85) for resolution in (0.03, 1.0, 30.0)),
+    ],
+    ids=["reddit_like", "products_like", "many groups", "groups", "few groups"],
+)
+def test_gives_back_what_shuffling_took(
+    make: Callable[..., SparseGraph], options: dict[str, Any], least: float
+) -> None:
+    """At every resolution; a share of 1 is as good as the planted order."""
+    natural = reorder(make(), "none").before
+    found = reorder(make(shuffled=True), "community", **options)
+    for count in ("columns_8", "columns_32"):
+        shuffled = getattr(found.before, count)
+        back = shuffled - getattr(found.after, count)
+        assert back >= least * (shuffled - getattr(natural, count))
 
 
 def test_large_communities_are_ordered_inside() -> None:
@@ -557,7 +545,7 @@ def test_large_communities_are_ordered_inside() -> None:
 
 
 def test_isolated_rows_come_last() -> None:
-    order = find_order(from_edges([(1, 90), (90, 1), (40, 90), (90, 40)], 100))
+    order = find_order(SparseGraph.from_edge_index(torch.tensor([[1, 90, 40, 90], [90, 1, 90, 40]]), 100))
     assert set(order[:3].tolist()) == {1, 40, 90}
 
 
@@ -575,7 +563,7 @@ def test_isolated_rows_come_last() -> None:
     ids=["one loop", "loops", "one edge", "star out", "star in", "directed path with loops", "band"],
 )
 def test_odd_graphs(edges: list[tuple[int, int]], n: int) -> None:
-    find_order(from_edges(edges, n))
+    find_order(SparseGraph.from_edge_index(torch.tensor(edges).T, n))
 
 
 def test_self_loops_do_not_count() -> None:
@@ -661,9 +649,14 @@ def test_functions_of_reorderings_are_checked_when_called_directly(method: str) 
             call(falling)
         with pytest.raises(ValueError, match="unknown options"):
             call(good, no_such_option=1)
-        if entry.square:
-            with pytest.raises(ValueError, match=f"reorder: '{method}' needs a square matrix, got 300 x 500"):
-                call(random_graph(300, 500, 0.02).csr)
+        for rows, cols, density in ((300, 500, 0.02), (7, 5, 0.0)) if entry.square else ():
+            wide = random_graph(rows, cols, density, weighted=False)
+            message = f"reorder: '{method}' needs a square matrix, got {rows} x {cols}"
+            with pytest.raises(ValueError, match=message):
+                call(wide.csr)
+            for options in ({}, {"values": "mean"}, {"cache": False}):
+                with pytest.raises(ValueError, match=message):
+                    gnnsparse.prepare(wide, reorder=method, **options)
 
 
 def test_limits_and_undirected_matrices() -> None:
