@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse import SparseGraph, _native
+from gnnsparse import SparseGraph
 from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, check_blocked, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.formats.csr import Csr, check_csr, check_permutation
@@ -91,29 +91,6 @@ def test_entries_have_their_places(precision: Precision, other: torch.dtype, fir
     moved[1:] += 2
     with pytest.raises(ValueError, match=r"x\.value_ptr: has lists that are not padded to a multiple of"):
         check_blocked("x", replace(blocked, value_ptr=moved), graph.csr, precision.storage)
-
-
-def test_columns_that_fall_are_found() -> None:
-    """A work list looks columns up by bisection."""
-    graph = random_graph(40, 60, 0.2, seed=3)
-    for name in ("window", "me-bcrs", "cvse"):
-        blocked = made(graph, (name, None), Precision.FP16)
-        columns = blocked.columns.clone()
-        columns[:2] = columns[:2].flip(0)
-        with pytest.raises(ValueError, match="panel 0 does not have the structure"):
-            check_blocked("x", replace(blocked, columns=columns), graph.csr, torch.float16)
-
-
-def test_the_native_check_refuses_what_it_cannot_read() -> None:
-    graph = random_graph(20, 30, 0.3, seed=1)
-    blocked = made(graph, ("window", None), Precision.FP16)
-    other = random_graph(21, 30, 0.3, seed=1)
-    with pytest.raises(ValueError, match="format: is of another matrix"):
-        _native.first_unlike(other.csr.view, blocked.view(), 1)
-    with pytest.raises(ValueError, match="bitmap: is None"):
-        _native.first_unlike(graph.csr.view, replace(blocked, bitmap=None).view(), 1)
-    with pytest.raises(ValueError, match="threads"):
-        _native.first_unlike(graph.csr.view, blocked.view(), 0)
 
 
 @pytest.mark.usefixtures("any_threads")

@@ -17,6 +17,7 @@ from gnnsparse.formats.convert import convert, short_row_limits
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.preprocess.api import Recipe
 from gnnsparse.testing import random_graph
+from papers.analysis import partition_rows
 from papers.decode import decode
 
 
@@ -117,24 +118,6 @@ def test_kept_out_rows_have_equal_room_and_no_row_pointer() -> None:
     assert got.residual_csr_values.tolist() == [1, 2, 3, 4, 5, 0]
 
 
-def algorithm_1(mask: np.ndarray, short: int, new_columns: int) -> tuple[list[int], list[int]]:
-    """RSH-SpMM's algorithm 1, line by line: first rows of windows, and residual rows."""
-    windows, residual, r = [], [], 0
-    while r < mask.shape[0]:
-        nnz = int(mask[r].sum())
-        if nnz == 0:
-            r += 1
-            continue
-        increment = int(mask[r : r + 8].any(0).sum()) - int(mask[r + 1 : r + 8].any(0).sum())
-        if increment < new_columns and nnz <= short:
-            residual.append(r)
-            r += 1
-        else:
-            windows.append(r)
-            r += 8
-    return windows, residual
-
-
 @pytest.mark.parametrize("shape", [(200, 70, 0.05), (90, 300, 0.02), (64, 64, 0.3)])
 @pytest.mark.parametrize(
     "options",
@@ -149,9 +132,9 @@ def test_windows_are_those_of_algorithm_1(shape: tuple[int, int, float], options
     limits = short_row_limits(graph.num_rows, graph.nnz, got.spec)
     if options:
         assert limits[0] == options["threshold"]
-    windows, residual = algorithm_1(graph.to_scipy().toarray() != 0, *limits)
-    assert got.panel_rows.tolist() == windows
-    assert got.residual_rows.tolist() == residual
+    wanted = partition_rows(graph, *limits)
+    assert torch.equal(got.panel_rows.long(), wanted.window_rows.long())
+    assert torch.equal(got.residual_rows.long(), wanted.residual_rows.long())
 
 
 @pytest.mark.parametrize(

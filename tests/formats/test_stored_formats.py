@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse import SparseGraph, _native
+from gnnsparse import SparseGraph
 from gnnsparse.data import load_custom, load_dataset, load_matrix
 from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, FormatSpec, check_blocked, format_spec
 from gnnsparse.formats.convert import convert, count_slots
@@ -99,27 +99,14 @@ def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float, p
     assert stored < share * sum(accesses(stage[torch.randperm(stage.numel())]) for stage in stages)
 
 
-def test_formats_that_do_not_exist_are_refused() -> None:
+def test_formats_of_values_need_them_in_their_dtype() -> None:
     graph = random_graph(20, 20, 0.2)
-    with pytest.raises(ValueError, match="lane_order"):
-        _native.Blocked(8, 8, 16, 16, True, 1, 20, 20, 3)
-    with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
-        _native.Blocked(16, 16, 32, 32, True, 2, 20, 20, 3)
-    with pytest.raises(ValueError, match="encoding: entries go with panels of 32 rows"):
-        _native.Blocked(16, 16, 32, 32, True, 3, 20, 20, 3)
-    with pytest.raises(ValueError, match="encoding: must be 0"):
-        _native.Blocked(8, 8, 16, 16, False, 4, 20, 20, 3)
-    with pytest.raises(TypeError, match="values"):
-        convert(graph.csr, format_spec("panel-values", "fp16", panel=32), None)
     with pytest.raises(TypeError, match="values: got NoneType; accepted: the values of the nonzeros"):
         convert(graph.csr, format_spec("hrpb", "tf32"), None)
-    for precision, dtype in (("fp16", torch.float32), ("fp32", torch.float16)):
-        wrong = torch.ones(graph.nnz).to(dtype)
+    ones = torch.ones(graph.nnz)
+    for precision, wrong in (("fp16", ones), ("fp32", ones.half()), ("fp16", None)):
         with pytest.raises(TypeError, match=r"values of the nonzeros in (16|32) bits"):
             convert(graph.csr, format_spec("panel-values", precision, panel=32), wrong)
-    dense = convert(graph.csr, format_spec("panel-values", "fp32", panel=16), torch.ones(graph.nnz))
-    with pytest.raises(ValueError, match="stores no entries"):
-        _native.fill_entries(graph.csr.view, dense.view(), None, None, None, 1)
 
 
 # Published matrices: a few, or with GNNSPARSE_TEST_ALL_DATA all of the data folder (notes/testing.md).

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from gnnsparse import _native
-from gnnsparse.formats import format_spec
+from gnnsparse.formats import FormatSpec, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
@@ -17,6 +19,7 @@ GRAPH = random_graph(6, 5, 0.5, seed=1)
 CSR, SQUARE = GRAPH.csr, random_graph(6, 6, 0.5, seed=1).csr
 NNZ = CSR.nnz
 HUGE = 2**62
+ROWS = torch.arange(6, dtype=torch.int32)
 
 
 def ints(count: int, value: int = 0) -> torch.Tensor:
@@ -98,9 +101,24 @@ def attached_bricks(brick_ptr: torch.Tensor, brick_rows: torch.Tensor) -> _nativ
     return attached(brick_ptr=brick_ptr, brick_rows=brick_rows, bitmap=bitmap)
 
 
-def rows(*names: str) -> dict[str, Any]:
+#: Values in active bricks, with an array for each of their parts.
+IN_BRICKS = convert(
+    GRAPH.csr,
+    FormatSpec("bricks", 16, 16, 16, 4, "bitmap", packed=True, pad=16, active_bricks=True),
+    GRAPH.values.half(),
+)
+
+
+def with_zeros(zero_ptr: torch.Tensor, zero_cols: torch.Tensor) -> _native.Blocked:
+    """The format "tiled-csr" with a Zero Index."""
+    handle = attached("tiled-csr")
+    handle.attach_zero_index(zero_ptr, zero_cols)
+    return handle
+
+
+def rows(**arrays: torch.Tensor) -> dict[str, Any]:
     """Arguments of StoredRows, which a call takes in place of `rows`."""
-    return {"rows": (_native.StoredRows, dict.fromkeys(names))}
+    return {"rows": (_native.StoredRows, arrays)}
 
 
 def grads(make: Callable[..., Any], **given: Any) -> dict[str, Any]:
@@ -129,32 +147,32 @@ class Call:
         return self.native(*arguments, **{**given, **changed})
 
     @property
-    def names(self) -> list[str]:
-        """The names of all arguments, those of handles among them."""
+    def arguments(self) -> dict[str, Any]:
+        """All arguments by name, those of handles among them."""
         given = self.given()
-        inner = [key for x in given.values() if isinstance(x, tuple) for key in x[1]]
-        return [*given, *inner]
+        inner = [x[1] for x in given.values() if isinstance(x, tuple)]
+        return functools.reduce(operator.or_, inner, given)
 
 
 spmm = Call(_native.cpu_spmm, lambda: {
-    "a": CSR.view, **rows("row_ids", "values", "col_scale", "row_scale"), "x": torch.zeros(5, 4),
-    "y": torch.zeros(6, 4), "threads": 1,
+    "a": CSR.view, "x": torch.zeros(5, 4), "y": torch.zeros(6, 4), "threads": 1,
+    **rows(row_ids=ROWS, values=torch.zeros(NNZ), col_scale=torch.zeros(5), row_scale=torch.zeros(6)),
 })  # fmt: skip
 sddmm = Call(_native.cpu_sddmm, lambda: {
-    "a": CSR.view, "row_ids": None, "q": torch.zeros(6, 4), "k": torch.zeros(5, 4),
+    "a": CSR.view, "row_ids": ROWS, "q": torch.zeros(6, 4), "k": torch.zeros(5, 4),
     "out": torch.zeros(NNZ), "threads": 1,
 })  # fmt: skip
 spmm_heads = Call(_native.cpu_spmm_heads, lambda: {
-    "a": CSR.view, **rows("row_ids", "row_scale", "values"), "x": torch.zeros(5, 6), "y": torch.zeros(6, 6),
-    "heads": 2, "width": 3, "winners": None, "threads": 1,
+    "a": CSR.view, **rows(row_ids=ROWS, row_scale=torch.zeros(6), values=torch.zeros(NNZ, 2)),
+    "x": torch.zeros(5, 6), "y": torch.zeros(6, 6), "heads": 2, "width": 3, "winners": ints(30), "threads": 1,
 })  # fmt: skip
 spmm_extreme = Call(_native.cpu_spmm_extreme, lambda: {
-    "a": CSR.view, **rows("values"), "x": torch.zeros(5, 6), "y": torch.zeros(6, 6), "heads": 2, "width": 3,
-    "largest": True, "winners": ints(36), "threads": 1,
+    "a": CSR.view, **rows(values=torch.zeros(NNZ, 2)), "x": torch.zeros(5, 6), "y": torch.zeros(6, 6),
+    "heads": 2, "width": 3, "largest": True, "winners": ints(36), "threads": 1,
 })  # fmt: skip
 sddmm_heads = Call(_native.cpu_sddmm_heads, lambda: {
-    "a": CSR.view, "row_ids": None, "q": torch.zeros(6, 6), "k": torch.zeros(5, 6), "heads": 2, "width": 3,
-    "winners": None, "out": torch.zeros(NNZ, 2), "threads": 1,
+    "a": CSR.view, "row_ids": ROWS, "q": torch.zeros(6, 6), "k": torch.zeros(5, 6), "heads": 2, "width": 3,
+    "winners": ints(36), "out": torch.zeros(NNZ, 2), "threads": 1,
 })  # fmt: skip
 softmax_heads = Call(_native.cpu_softmax_heads, lambda: {
     "a": CSR.view, "scores": torch.zeros(NNZ, 2), "heads": 2, "out": torch.zeros(NNZ, 2), "threads": 1,
@@ -165,14 +183,14 @@ softmax_heads_grad = Call(_native.cpu_softmax_heads_grad, lambda: {
 })  # fmt: skip
 problem = Call(_native.Attention, lambda: {
     "q": heads(6), "k": heads(5), "v": heads(5, 3), "bias": _native.EdgeValues(), "scale": 1.0,
-    "is_causal": False, "dropout_p": 0.0, "seed": None, "precision": 0,
+    "is_causal": False, "dropout_p": 0.5, "seed": longs(1), "precision": 0,
 })  # fmt: skip
 attention = Call(_native.cpu_attention, lambda: {
-    "problem": problem(), "a": CSR.view, "row_ids": None, "one_head": False, "out": heads(6, 3),
+    "problem": problem(), "a": CSR.view, "row_ids": ROWS, "one_head": False, "out": heads(6, 3),
     "stats": torch.zeros(1, 2, 6, 2), "threads": 1,
 })  # fmt: skip
 row_grads = Call(_native.cpu_attention_row_grads, lambda: {
-    "problem": problem(), "a": CSR.view, "row_ids": None, "one_batch": False, "one_head": False,
+    "problem": problem(), "a": CSR.view, "row_ids": ROWS, "one_batch": False, "one_head": False,
     "stats": torch.zeros(24), "delta": torch.zeros(12), "threads": 1,
     **grads(
         lambda grad, dq, dbias: _native.AttentionGrads(grad, dq, _native.Heads(), _native.Heads(), dbias),
@@ -180,7 +198,7 @@ row_grads = Call(_native.cpu_attention_row_grads, lambda: {
     ),
 })  # fmt: skip
 column_grads = Call(_native.cpu_attention_column_grads, lambda: {
-    "problem": problem(), "a": CSR.transpose()[0].view, "row_ids": None, "one_head": False,
+    "problem": problem(), "a": CSR.transpose()[0].view, "row_ids": ROWS[:5], "one_head": False,
     "nnz_index_map": CSR.transpose()[1], "stats": torch.zeros(24), "delta": torch.zeros(12), "threads": 1,
     **grads(
         lambda dk, dv: _native.AttentionGrads(heads(6, 3), _native.Heads(), dk, dv, _native.EdgeValues()),
@@ -191,16 +209,16 @@ graph_problem = Call(_native.GraphAttention, lambda: {
     "q": heads(6), "k": heads(5), "v": heads(5), "att": _native.Heads(), "bias": _native.Heads(),
     "features": heads(NNZ), "to_keys": True, "to_values": True, "gate": heads(NNZ),
     "mapped": _native.Heads(), "mapped_q": _native.Heads(), "score": 0, "scale": 1.0, "negative_slope": 0.2,
-    "clamp": 0.0, "normalize": True, "is_causal": False, "dropout_p": 0.0, "seed": None, "precision": 0,
+    "clamp": 0.0, "normalize": True, "is_causal": False, "dropout_p": 0.5, "seed": longs(1), "precision": 0,
 })  # fmt: skip
 graph_result = Call(_native.GraphAttentionResult, lambda: {
     "out": heads(6), "mapped": _native.Heads(), "stats": heads(6, 2)
 })  # fmt: skip
 graph_attention = Call(_native.cpu_graph_attention, lambda: {
-    "problem": graph_problem(), "a": CSR.view, "row_ids": None, "result": graph_result(), "threads": 1
+    "problem": graph_problem(), "a": CSR.view, "row_ids": ROWS, "result": graph_result(), "threads": 1
 })  # fmt: skip
 graph_rows = Call(_native.cpu_graph_attention_rows, lambda: {
-    "problem": graph_problem(), "a": CSR.view, "row_ids": None, "result": graph_result(), "threads": 1,
+    "problem": graph_problem(), "a": CSR.view, "row_ids": ROWS, "result": graph_result(), "threads": 1,
     **grads(
         _graph_grads, out=heads(6), mapped=_native.Heads(), weights=heads(NNZ, 1), inner=_native.Heads(),
         edges=heads(NNZ, 2), bias=heads(NNZ, 1), q=heads(6), mapped_q=_native.Heads(), features=heads(NNZ),
@@ -208,7 +226,7 @@ graph_rows = Call(_native.cpu_graph_attention_rows, lambda: {
     ),
 })  # fmt: skip
 graph_columns = Call(_native.cpu_graph_attention_columns, lambda: {
-    "problem": graph_problem(), "a_transposed": CSR.transpose()[0].view, "row_ids": None,
+    "problem": graph_problem(), "a_transposed": CSR.transpose()[0].view, "row_ids": ROWS[:5],
     "nnz_index_map": CSR.transpose()[1], "threads": 1,
     **grads(_graph_grads, out=heads(6), edges=heads(NNZ, 2), k=heads(5), v=heads(5)),
 })  # fmt: skip
@@ -216,6 +234,15 @@ blocked_handle = Call(_native.Blocked, lambda: {
     "window": 8, "panel": 8, "block": 16, "brick": 16, "lane_order": False, "encoding": 1, "rows": 6,
     "cols": 5, "nnz": NNZ,
 })  # fmt: skip
+spmm_blocked = Call(_native.cpu_spmm_blocked, lambda: {
+    "a": attached("me-bcrs"), **rows(row_ids=ROWS, row_scale=torch.zeros(6)), "x": torch.ones(5, 3).half(),
+    "y": torch.zeros(6, 3), "threads": 1,
+})  # fmt: skip
+sddmm_blocked = Call(_native.cpu_sddmm_blocked, lambda: {
+    "a": attached("me-bcrs"), "row_ids": ROWS, "q": torch.ones(6, 3).half(), "k": torch.ones(5, 3).half(),
+    "out": torch.zeros(8 * blocked("me-bcrs").slots), "threads": 1,
+})  # fmt: skip
+zero_index = Call(with_zeros, lambda: {"zero_ptr": longs(7), "zero_cols": ints(3)})
 first_unlike = Call(_native.first_unlike, lambda: {"a": CSR.view, "format": attached(), "threads": 1})
 coo_to_csr = Call(_native.coo_to_csr, lambda: {
     "edges": _native.Edges(longs(4), longs(4)), "rows": 6, "indptr": longs(7), "indices": ints(4),
@@ -229,7 +256,7 @@ transposed = Call(_native.transpose, lambda: {
     "a": CSR.view, "indptr": longs(6), "indices": ints(NNZ), "source": ints(NNZ), "threads": 1
 })  # fmt: skip
 permuted = Call(_native.permute_rows, lambda: {
-    "a": CSR.view, "order": torch.arange(6, dtype=torch.int32), "indptr": longs(7), "indices": ints(NNZ),
+    "a": CSR.view, "order": ROWS, "indptr": longs(7), "indices": ints(NNZ),
     "source": ints(NNZ), "threads": 1,
 })  # fmt: skip
 count_panels = Call(_native.count_panels, lambda: {
