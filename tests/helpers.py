@@ -19,6 +19,7 @@ from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.plan.gpu_records.model import TileCounts
 from gnnsparse.precision import round_operand
 from gnnsparse.testing import random_graph
+from papers.decode import decode
 
 #: For tests of the installed module, or of memory that a sanitizer holds back (tests/native_build.py).
 needs_installed_module = pytest.mark.skipif(
@@ -27,8 +28,7 @@ needs_installed_module = pytest.mark.skipif(
 
 PRECISIONS = ("fp32", "tf32", "fp16", "bf16")
 FORMATS = tuple(name for name in FORMAT_NAMES if name != "auto")
-#: The formats that have edge values and SDDMM, and those among them whose operands run maxima as well.
-EDGE_FORMATS = tuple(name for name in FORMATS if "sddmm" in operations(name))
+#: The formats whose operands run every operation.
 FREE_FORMATS = tuple(name for name in FORMATS if exclusive_preset(name) is None)
 
 
@@ -145,6 +145,24 @@ def cut_at(plan: Plan, tile_limit: int, row_limit: int) -> Plan:
 def make(graph: SparseGraph, device: str, **options: Any) -> SparseOperand:
     """The graph prepared without the cache, on a device."""
     return gnnsparse.prepare(graph.to(device), cache=False, **options)
+
+
+def results(a: SparseOperand) -> list[torch.Tensor]:
+    """Products, their gradient, all that is in the order of edges, and the structure of its format."""
+    torch.manual_seed(0)
+    x, y = torch.randn(a.shape[1], 8, requires_grad=True), torch.randn(a.shape[0], 8)
+    own = a.from_coo_order(torch.randn(a.num_edges))
+    products = [a @ x]
+    found = [a.T @ y, own, a.to_coo_order(torch.randn(a.nnz)), a.to_dense(), a.indices(), a.T.indices()]
+    found.append(a.T.transpose_values(own[a.transpose_map]))
+    if "sddmm" in operations(a.kernels.format_name):
+        scores = gnnsparse.sddmm(a, y, x)
+        products += [gnnsparse.spmm(a, x, own), gnnsparse.attention(a, y, x, x)]
+        found += [scores, gnnsparse.edge_softmax(a, scores)]
+    if a.kernels.blocked is not None:
+        found += decode(a.kernels.blocked)[:2]
+    loss = torch.stack([product.square().sum() for product in products]).sum()
+    return [*found, *products, *torch.autograd.grad(loss, [x])]
 
 
 def at_nonzeros(a: SparseOperand, dense: torch.Tensor) -> torch.Tensor:

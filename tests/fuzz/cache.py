@@ -25,14 +25,13 @@ import torch
 
 import gnnsparse
 from gnnsparse.cli.main import main
-from gnnsparse.formats import operations
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.sparse.saved import check_file
 from gnnsparse.testing import random_graph
-from papers.decode import decode
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file
 from tests.fuzz.common import FailedCallError, Trial
+from tests.helpers import results
 
 _FORK = multiprocessing.get_context("fork")
 _SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
@@ -47,7 +46,7 @@ class _Config:
             self.prepare(Path(folder))
             (file,) = Path(folder).glob("*.safetensors")
             self.content, self.file_name = file.read_bytes(), file.name
-        self.expected = _outputs(self.prepare(False))
+        self.expected = results(self.prepare(False))
 
     def prepare(self, folder: Path | bool) -> gnnsparse.SparseOperand:
         return gnnsparse.prepare(self._graph, cache=folder, **self._options)
@@ -73,25 +72,11 @@ def _configs() -> list[_Config]:
     return found
 
 
-def _outputs(a: gnnsparse.SparseOperand) -> list[torch.Tensor]:
-    """What an operand computes, from all of its arrays."""
-    rows, cols = a.shape
-    x, z = torch.arange(3.0 * cols).reshape(cols, 3) % 7, torch.arange(2.0 * rows).reshape(rows, 2) % 5
-    edges = torch.arange(float(a.num_edges)) + 1
-    own = a.from_coo_order(edges)
-    results = [a @ x, a.T @ z, own, a.to_coo_order(own), a.indices()]
-    if "sddmm" in operations(a.kernels.format_name):  # and edge values, which have it as their gradient
-        results += [gnnsparse.sddmm(a, z, x[:, :2]), gnnsparse.spmm(a, x, own)]
-    results += [a.T.transpose_values(own[a.transpose_map]), a.T.indices()]
-    blocked = a.kernels.blocked
-    return results if blocked is None else [*results, *decode(blocked)[:2]]
-
-
 def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
     return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
-class _Folder:
+class Folder:
     """A cache folder with files in it that are somebody else's."""
 
     def __init__(self, path: Path) -> None:
@@ -102,15 +87,19 @@ class _Folder:
         hexadecimal = "0123456789abcdef" * 2
         for name in (
             "model.safetensors", "x.part", "y.lock", f"{hexadecimal}.lock", f"{hexadecimal}.safetensors",
-            f"{hexadecimal}-{hexadecimal}.part", f"{hexadecimal}-{hexadecimal}.damaged",
+            f"{hexadecimal}-{hexadecimal}.part", f"{hexadecimal}-{hexadecimal}.damaged", "x.damaged",
         ):  # fmt: skip
             (self.path / name).write_bytes(b"precious " + name.encode())
+            os.utime(self.path / name, (0, 0))  # what is used least
         (self.path / "folder.safetensors").mkdir()
-        (self.path / ("a" * 32 + ".safetensors")).mkdir()
+        full = self.path / ("a" * 32 + ".safetensors")
+        full.mkdir()
+        (full / "inside").write_text("inside")
         os.mkfifo(self.path / ("b" * 32 + ".safetensors"))
         (self.path / ("c" * 32 + ".safetensors")).symlink_to(self._outside)
         (self.path / ("d" * 32 + ".lock")).symlink_to(self._outside)
-        self.others = [*self.path.iterdir(), self._outside]
+        (self.path / f"{'d' * 32}-{hexadecimal}.part").symlink_to("nowhere")
+        self.others = [*self.path.iterdir(), full / "inside", self._outside]
         self._before = self._state()
 
     def keep(self, path: Path) -> None:
@@ -146,9 +135,9 @@ def _only_cache_warnings() -> Iterator[list[str]]:
 
 
 @contextlib.contextmanager
-def _folder() -> Iterator[_Folder]:
+def _folder() -> Iterator[Folder]:
     with tempfile.TemporaryDirectory(prefix="fuzz-cache-", ignore_cleanup_errors=True) as path:
-        yield _Folder(Path(path))
+        yield Folder(Path(path))
 
 
 def _look(folder: Path, action: str) -> None:
@@ -156,14 +145,14 @@ def _look(folder: Path, action: str) -> None:
         main(["cache", action, "--dir", str(folder)])
 
 
-def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, done: Damaged) -> None:
+def _after_damage(trial: Trial, config: _Config, folder: Folder, path: Path, done: Damaged) -> None:
     """Prepares a graph whose cache file was damaged, and checks everything that can be seen afterwards."""
     for action in ("ls", "verify"):
         if trial.draw.chance(0.1):
             _look(folder.path, action)
     with _only_cache_warnings() as texts:
         operand = trial.call(f"prepare after {done.what}", lambda: config.prepare(folder.path))
-    right = _equal(_outputs(operand), config.expected)
+    right = _equal(results(operand), config.expected)
     trial.check(right or (done.unseen and not texts), f"wrong results after {done.what}: {texts}")
     trial.check(
         done.gone or bool(texts) != operand.cache_hit,
@@ -174,7 +163,7 @@ def _after_damage(trial: Trial, config: _Config, folder: _Folder, path: Path, do
         with _only_cache_warnings() as more:
             again = config.prepare(folder.path)
         trial.check(again.cache_hit and not more, f"not rebuilt after {done.what}: {more}")
-        trial.check(_equal(_outputs(again), config.expected), f"wrong results when rebuilt after {done.what}")
+        trial.check(_equal(results(again), config.expected), f"wrong results when rebuilt after {done.what}")
         cache = GraphCache(folder.path)
         problem = {entry.path: cache.problem_of(entry, check_file) for entry in cache.entries()}[path]
         trial.check(problem is None, f"`verify` finds fault with the new file: {problem}")
@@ -235,7 +224,7 @@ def kill(trial: Trial) -> None:
             )
         trial.check(not texts, f"warned after a kill: {texts}")
         for config, operand in zip(configs, operands, strict=True):
-            trial.check(_equal(_outputs(operand), config.expected), "wrong results after a kill")
+            trial.check(_equal(results(operand), config.expected), "wrong results after a kill")
             trial.check(config.prepare(folder.path).cache_hit, "not in the cache after a kill")
         GraphCache(folder.path).clear()
         left = set(folder.path.iterdir()) - set(folder.others)

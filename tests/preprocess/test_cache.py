@@ -23,6 +23,7 @@ from gnnsparse.cli.main import main
 from gnnsparse.runtime import cache as cache_module
 from gnnsparse.runtime.cache import CacheWarning, GraphCache
 from gnnsparse.testing import random_graph
+from tests.fuzz.cache import Folder
 from tests.helpers import needs_installed_module, precision_for
 
 GRAPH = random_graph(150, 150, 0.05, weighted=False, seed=3)
@@ -243,37 +244,12 @@ def the_file(folder: Path) -> Path:
     return path
 
 
-HEX = "0123456789abcdef" * 2
-#: Names that another program may give to its files, some of them by bad luck as the cache does.
-NAMES = (
-    "model.safetensors", "download.part", "server.lock", f"{HEX}.lock", f"{HEX}.safetensors",
-    f"{HEX}-{HEX}.part", f"{HEX}-{HEX}.damaged", "x.damaged",
-)  # fmt: skip
-
-
 @pytest.fixture
 def shared(tmp_path: Path) -> Iterator[Path]:
     """A folder with files of others, which must be as they were at the end of the test."""
-    folder, outside = tmp_path / "shared", tmp_path / "outside"
-    folder.mkdir()
-    outside.write_text("outside")
-    for name in NAMES:
-        (folder / name).write_text(f"precious {name}")
-        os.utime(folder / name, (0, 0))
-    (folder / "folder.safetensors").mkdir()
-    (folder / f"{'a' * 32}.safetensors").mkdir()
-    (folder / f"{'a' * 32}.safetensors" / "inside").write_text("inside")
-    os.mkfifo(folder / f"{'b' * 32}.safetensors")
-    (folder / f"{'c' * 32}.safetensors").symlink_to(outside)
-    (folder / f"{'c' * 32}.lock").symlink_to(outside)
-    (folder / f"{'c' * 32}-{HEX}.part").symlink_to("nowhere")
-    before = sorted(folder.iterdir())
-    yield folder
-    assert sorted(path for path in before if os.path.lexists(path)) == before
-    for name in NAMES:
-        assert (folder / name).read_text() == f"precious {name}"
-    assert outside.read_text() == "outside"
-    assert (folder / f"{'a' * 32}.safetensors" / "inside").read_text() == "inside"
+    folder = Folder(tmp_path)
+    yield folder.path
+    assert not folder.changed()
 
 
 def test_commands_and_the_size_cap_leave_what_the_cache_did_not_make(

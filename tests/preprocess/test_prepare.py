@@ -41,11 +41,6 @@ def normalized(dense: torch.Tensor) -> torch.Tensor:
     return scale[:, None] * dense * scale
 
 
-def test_an_edge_index_is_source_over_target() -> None:
-    want = torch.zeros(4, 4).index_put((EDGES[1], EDGES[0]), torch.ones(5), accumulate=True)
-    assert torch.equal(matrix_of(gnnsparse.prepare(EDGES, num_nodes=4)), want)
-
-
 @pytest.mark.parametrize("form", [tuple, list, lambda ends: tuple(e.tolist() for e in ends)])
 @pytest.mark.parametrize("num_nodes", [4, (4, 6)])
 def test_a_pair_of_sources_and_targets_is_an_edge_index(form: Any, num_nodes: Any) -> None:
@@ -78,14 +73,6 @@ def test_gcn_weights(weight: torch.Tensor | None, loop: float) -> None:
     dense = loop * torch.diag(torch.tensor([1.0, 1, 0, 1]))
     dense.index_put_((EDGES[1], EDGES[0]), torch.ones(5) if weight is None else weight, accumulate=True)
     assert_accurate(matrix_of(a), normalized(dense), normalized(dense.double()))
-
-
-def test_mean_weights_and_isolated_rows() -> None:
-    a = gnnsparse.prepare(EDGES, num_nodes=6, values="mean")
-    dense = torch.zeros(6, 6).index_put((EDGES[1], EDGES[0]), torch.ones(5), accumulate=True)
-    plain, exact = (d / d.sum(1, keepdim=True).clamp(min=1) for d in (dense, dense.double()))
-    assert_accurate(matrix_of(a), plain, exact)
-    assert exact.sum(1).tolist() == [1, 1, 1, 1, 0, 0]
 
 
 @pytest.mark.parametrize("weights", ["gcn", "mean"])
@@ -237,8 +224,6 @@ BAD: list[tuple[Any, dict[str, Any], type[Exception], str]] = [
     (torch.eye(3), {}, TypeError, "edge_index"),
     (EDGES, {"precision": "fp7"}, ValueError, "precision.*fp7.*fp32"),
     (EDGES, {"precision": 16}, TypeError, "precision"),
-    (EDGES, {"reorder": "random"}, ValueError, "reorder.*random.*metis"),
-    (EDGES, {"format": "ell"}, ValueError, "format.*ell.*window"),
     (EDGES, {"format": 3}, TypeError, "format"),
     (EDGES, {"format": "window", "panel": 32}, ValueError, "panel"),
     (EDGES, {"format": "hrpb", "panel": 64}, ValueError, "panel.*64"),
@@ -273,7 +258,6 @@ BAD_CALLS: list[tuple[Any, type[Exception], str]] = [
     (lambda: gnnsparse.spmm(A, torch.randn(12, 4), "gcn"), TypeError, "values"),
     (lambda: gnnsparse.spmm(A, torch.randn(12, 4), impl="fast"), ValueError, "impl.*fast.*reference"),
     (lambda: gnnsparse.spmm(A, torch.randn(12, 4), impl="cuda"), ValueError, "impl.*cpu"),
-    (lambda: gnnsparse.spmm(A, torch.randn(12, 4), plan="csr"), TypeError, "plan"),
     (lambda: gnnsparse.sddmm(R, torch.randn(5, 4), torch.randn(5, 4)), ValueError, "k.*7"),
     (lambda: gnnsparse.sddmm(R, torch.randn(5, 4), torch.randn(7, 3)), ValueError, "k.*3.*4"),
     (lambda: gnnsparse.edge_softmax(A, torch.randn(A.nnz + 1)), ValueError, "scores"),
@@ -286,7 +270,6 @@ BAD_CALLS: list[tuple[Any, type[Exception], str]] = [
     (lambda: A.from_coo_order([1, 2]), TypeError, "values"),
     (lambda: format_spec("ell"), ValueError, "format.*ell"),
     (lambda: Precision.parse(None), TypeError, "precision"),
-    (lambda: gnnsparse.reorder(G, "best"), ValueError, "reorder"),
 ]
 
 

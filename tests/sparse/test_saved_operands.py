@@ -16,13 +16,12 @@ import torch
 
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
-from gnnsparse.formats import operations
 from gnnsparse.nn import GATConv, GCNConv
 from gnnsparse.plan import CsrPlan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.sparse import operand as operands
 from gnnsparse.testing import random_graph
-from tests.helpers import FORMAT_PRECISIONS, PRECISIONS
+from tests.helpers import FORMAT_PRECISIONS, PRECISIONS, results
 from tests.together import in_two_processes
 
 WAYS = ("file", "safe file", "pickle", "copy")
@@ -51,22 +50,6 @@ def test_a_graph_comes_back(tmp_path: Path, size: tuple[int, int], kind: str, wa
     assert (found.nnz_index_of_edge is None) == (graph.nnz_index_of_edge is None)
     if graph.nnz_index_of_edge is not None:
         assert torch.equal(found.nnz_index_of_edge, graph.nnz_index_of_edge)
-
-
-def results(a: SparseOperand) -> list[torch.Tensor]:
-    """Products, their gradients, and everything that is in the order of edges."""
-    torch.manual_seed(0)
-    x, y = torch.randn(a.shape[1], 8, requires_grad=True), torch.randn(a.shape[0], 8)
-    edges = torch.randn(a.num_edges)
-    found = [a @ x, a.T @ y, a.to_coo_order(torch.randn(a.nnz)), a.from_coo_order(edges), a.to_dense()]
-    if "sddmm" not in operations(a.kernels.format_name):
-        (gradient,) = torch.autograd.grad(found[0].square().sum(), [x])
-        return [*found, gradient, a.indices()]
-    found.insert(2, gnnsparse.spmm(a, x, a.from_coo_order(edges)))
-    scores = gnnsparse.sddmm(a, y, x)
-    found += [scores, gnnsparse.edge_softmax(a, scores), gnnsparse.attention(a, y, x, x)]
-    (gradient,) = torch.autograd.grad(found[0].sum() + found[2].square().sum() + found[-1].sum(), [x])
-    return [*found, gradient, a.indices()]
 
 
 def assert_comes_back(way: str, a: SparseOperand, path: Path) -> SparseOperand:

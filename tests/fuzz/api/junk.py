@@ -155,47 +155,28 @@ def _graph(draw: Draw) -> Call:
 def _operation(draw: Draw) -> Call:
     a: Any = draw.choice(OPERANDS)
     a = a.T if draw.chance(0.3) else a
-    m, n = a.shape
-    operand: Any = anything(draw) if draw.chance(0.03) else a
-    how: dict[str, Any] = {}
     if draw.chance(0.2):
-        how["impl"] = _or_junk(draw, "cpu", "cuda", "reference", "AUTO")
-    kind = draw.choice(("spmm", "sddmm", "edge_softmax", "attention", "method", "matmul"))
-    if kind in ("spmm", "sddmm") and draw.chance(0.1):
-        how["plan"] = _or_junk(draw, a.plan(4, "sddmm"), a.plan(2), None)
-    if kind == "spmm":
-        x, values = _fitting(draw, n, 3), draw.choice((None, _fitting(draw, a.nnz)))
-        return "spmm", lambda: gnnsparse.spmm(operand, x, values, **how)
-    if kind == "sddmm":
-        q, k = _fitting(draw, m, 3), _fitting(draw, n, 3)
-        return "sddmm", lambda: gnnsparse.sddmm(operand, q, k, **how)
-    if kind == "edge_softmax":
-        scores = _fitting(draw, a.nnz)
-        return "edge_softmax", lambda: gnnsparse.edge_softmax(operand, scores, **how)
-    if kind == "attention":
-        lead = draw.choice(((), (2,), (2, 3), (1, 1, 2)))
-        usual = {name: (_fitting(draw, *lead, rows, width),) for name, rows, width in
-                 (("q", m, 4), ("k", n, 4), ("v", n, 3))}  # fmt: skip
-        usual |= dict.fromkeys(("is_causal", "return_weights", "fused"), (True, False))
-        usual |= {"A": (operand,), "bias": (_fitting(draw, a.nnz),), "plan": (None,), "impl": ("auto", "cpu")}
-        options = _given(draw, gnnsparse.attention, usual) | how
-        return "attention", lambda: gnnsparse.attention(**options)
-    if kind == "matmul":
         x, dense = anything(draw), tensor(draw)
         return "matmul", draw.choice((lambda: a @ x, lambda: x @ a, lambda: torch.matmul(a, dense)))
-    value = _fitting(draw, draw.choice((a.nnz, a.num_edges, 3)))
-    name = draw.choice(("to_coo_order", "from_coo_order", "transpose_values", "to", "plan", "tune", "stats"))
-    if name in ("plan", "tune"):
-        op = _or_junk(draw, "spmm", "sddmm", "attention", "x")
-        arguments = number(draw), op, _or_junk(draw, True, False)
-        return name, lambda: getattr(a, name)(*arguments)
-    if name == "stats":
-        width = number(draw)
-        return name, lambda: a.stats(width)
-    if name == "to":
-        device = draw.choice(("cpu", "x", "meta", "cuda", 3, None, -1, object(), "cpu:1"))
-        return f"to {device}", lambda: a.to(device)
-    return name, lambda: getattr(a, name)(value)
+    m, n = a.shape
+    methods = ("to_coo_order", "from_coo_order", "transpose_values", "to", "plan", "tune", "stats")
+    name = draw.choice((*("spmm", "sddmm", "edge_softmax", "attention") * 2, *methods))
+    # Queries and keys of several heads, or of batches, where attention takes them.
+    lead = draw.choice(((), (2,), (2, 3), (1, 1, 2))) if name == "attention" else ()
+    sizes = {
+        "x": (n, 3), "q": (*lead, m, 4), "k": (*lead, n, 4), "v": (*lead, n, 3), "scores": (a.nnz,),
+        "bias": (a.nnz,), "values": (draw.choice((a.nnz, a.num_edges, 3)),),
+    }  # fmt: skip
+    usual = {argument: (_fitting(draw, *size),) for argument, size in sizes.items()}
+    usual |= dict.fromkeys(("is_causal", "return_weights", "fused", "edge_values"), (True, False))
+    usual |= {
+        "A": (a,) * 9, "plan": (a.plan(4, "sddmm"), a.plan(2), None), "reduce": ("sum", "mean", "max"),
+        "impl": ("auto", "cpu", "cuda", "reference", "AUTO"), "op": ("spmm", "sddmm", "attention", "x"),
+        "device": ("cpu", "x", "meta", "cuda", 3, None, -1, object(), "cpu:1"),
+    }  # fmt: skip
+    function = getattr(a if name in methods else gnnsparse, name)
+    options = _given(draw, function, usual)
+    return f"{name} {', '.join(options)}", lambda: function(**options)
 
 
 def _mask(draw: Draw) -> Call:
