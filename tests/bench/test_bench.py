@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import types
 from collections.abc import Callable
@@ -128,18 +127,6 @@ def test_files_of_a_folder_square_or_not_and_a_damaged_one(
     assert {r["values"] for r in rows} == {"none"}
     assert "'gcn' needs a square matrix" in printed
     assert "failed: bad.mtx: " in printed
-
-
-@pytest.mark.slow
-def test_help_imports_no_peer() -> None:
-    code = (
-        "import sys\nfrom gnnsparse.cli.main import main\n"
-        "try: main(['bench', 'kernels', '--help'])\nexcept SystemExit as e: assert e.code == 0\n"
-        "assert not {'torch_geometric', 'dgl', 'matplotlib', 'scipy'} & set(sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "--peers" in done.stdout
 
 
 # The check

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import subprocess
 import sys
@@ -28,7 +29,7 @@ from gnnsparse.cli.doctor import (
     fit_of_architectures,
 )
 from gnnsparse.cli.main import main
-from gnnsparse.cli.self_test import CaseResult, cases_of
+from gnnsparse.cli.self_test import cases_of
 from gnnsparse.data import load_dataset
 from gnnsparse.ops import sddmm_kernels
 from gnnsparse.plan import KERNELS
@@ -50,7 +51,7 @@ def run_json(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, di
 
 
 @pytest.mark.slow
-def test_a_healthy_machine_has_nothing_broken(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_kernel_of_a_healthy_machine_is_right(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = run_json(capsys, "--seconds", "120")
     broken = [f for s in found["sections"].values() for f in s["findings"] if f["level"] == BROKEN]
     assert (status, found["broken"], broken) == (0, 0, [])
@@ -58,6 +59,16 @@ def test_a_healthy_machine_has_nothing_broken(capsys: pytest.CaptureFixture[str]
     facts = found["sections"]["Self-test"]["facts"]
     assert facts["left_out"] == 0
     assert facts["cases"] == len(facts["results"]) > 100
+    for op, precision in itertools.product(("spmm", "sddmm", "attention"), Precision):
+        case = device, op, precision.value
+        tested = {r["kernel"] for r in facts["results"] if (r["device"], r["op"], r["precision"]) == case}
+        runnable = {k.name for k in KERNELS[op] if device in k.devices}
+        assert tested <= runnable
+        assert tested == runnable or precision not in (Precision.FP16, Precision.BF16)
+    if device == "cuda":
+        (gpu, *_) = found["sections"]["GPU"]["facts"]["gpus"]
+        assert gpu["fit"] in ("built", "ptx")
+        assert found["sections"]["GPU"]["facts"]["driver_cuda"] is not None
 
 
 def test_the_text_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
@@ -105,25 +116,33 @@ def test_missing_packages_are_named_with_what_they_are_for(monkeypatch: pytest.M
     assert section.facts["required"]["numpy"] == version("numpy")
 
 
+@pytest.mark.slow
 def test_no_optional_package_is_imported() -> None:
-    """With every optional package out of reach the command works and says which are missing."""
+    """Help imports no peer; with the packages out of reach the doctor says which are missing."""
     blocked = [*(name.replace("-", "_") for name in OPTIONAL_PACKAGES), "torch_geometric", "hydra", "sklearn"]
-    code = (
-        "import sys\n"
-        f"sys.modules.update(dict.fromkeys({blocked}))\n"
-        "from importlib import metadata\n"
-        "version = metadata.version\n"
-        "def without(name):\n"
-        f"    if name in {list(OPTIONAL_PACKAGES)}: raise metadata.PackageNotFoundError(name)\n"
-        "    return version(name)\n"
-        "metadata.version = without\n"
-        "from gnnsparse.cli.main import main\n"
-        "sys.exit(main(['doctor', '--seconds', '1']))"
-    )
+    code = f"""
+import sys
+from importlib import metadata
+from gnnsparse.cli.main import main
+try: main(["bench", "kernels", "--help"])
+except SystemExit as end: assert end.code == 0
+assert not {{"torch_geometric", "dgl", "matplotlib", "scipy"}} & set(sys.modules)
+sys.modules.update(dict.fromkeys({blocked}))
+version = metadata.version
+def without(name):
+    if name in {list(OPTIONAL_PACKAGES)}: raise metadata.PackageNotFoundError(name)
+    return version(name)
+metadata.version = without
+sys.exit(main(["doctor", "--seconds", "0.2"]))
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "none of the optional packages is installed" in done.stdout
-    assert "lightning is not installed: gnnsparse.train and train.py need it" in done.stdout
+    for text in (
+        "--peers",
+        "none of the optional packages is installed",
+        "lightning is not installed: gnnsparse.train and train.py need it",
+    ):
+        assert text in done.stdout
 
 
 # The cache
@@ -285,30 +304,6 @@ def test_the_instruction_set_in_use_stays_and_too_many_threads_are_a_note(
 # The self-test
 
 
-def outcomes(device: str, precision: Precision) -> list[CaseResult]:
-    sets = (_native.cpu_isa(),) if device == "cpu" else ("",)
-    found = [
-        result
-        for case in cases_of(precision, device)
-        for result in self_test.run_case(case, precision, device, sets, torch.get_num_threads())
-    ]
-    _native.set_cpu_isa("auto")
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("precision", list(Precision))
-def test_every_kernel_is_right(device: str, precision: Precision) -> None:
-    results = outcomes(device, precision)
-    assert [f"{result}: {result.problem}" for result in results if not result.ok] == []
-    for op in ("spmm", "sddmm", "attention"):
-        tested = {result.kernel for result in results if result.op == op}
-        runnable = {k.name for k in KERNELS[op] if device in k.devices}
-        if precision in (Precision.FP16, Precision.BF16):
-            assert tested == runnable
-        assert tested <= runnable
-
-
 @pytest.mark.parametrize("wrong", ["a factor", "a row", "nan", "an error"])
 def test_a_wrong_kernel_is_found(
     wrong: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -361,12 +356,3 @@ def test_cases_beyond_the_time_are_counted(capsys: pytest.CaptureFixture[str]) -
     assert (status, facts["cases"]) == (0, 0)
     assert facts["left_out"] > 40
     assert torch.get_num_threads() == threads
-
-
-@pytest.mark.gpu
-def test_the_gpu_of_this_machine_is_well(capsys: pytest.CaptureFixture[str]) -> None:
-    status, found = run_json(capsys, "--seconds", "120")
-    assert status == 0, [f for s in found["sections"].values() for f in s["findings"]]
-    (gpu, *_) = found["sections"]["GPU"]["facts"]["gpus"]
-    assert gpu["fit"] in ("built", "ptx")
-    assert found["sections"]["GPU"]["facts"]["driver_cuda"] is not None

@@ -6,11 +6,13 @@ import gzip
 import io
 import json
 import os
+import runpy
 import subprocess
 import sys
 import types
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -59,11 +61,6 @@ print(sum(e.count for e in profiler.key_averages() if e.key == "gnnsparse.spmm")
 """
 
 
-def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    given = {**os.environ, **environment}
-    return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True)
-
-
 # Ranges
 
 
@@ -80,44 +77,32 @@ def test_without_ranges_functions_are_what_they_were(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.slow
-def test_every_operation_has_a_range(device: str) -> None:
-    done = python(EVERY_RANGE.replace("DEVICE", device), GNNSPARSE_NVTX="1")
+def test_every_operation_has_a_range_and_compiled_functions_have_equal_results(device: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EVERY_RANGE.replace("DEVICE", device) + COMPILED],
+        env={**os.environ, "GNNSPARSE_NVTX": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    found, compiled = done.stdout.splitlines()
     backward = ("spmm_backward", "sddmm_backward", "edge_softmax_backward", "attention_backward")
     names = {*OPERATIONS, *backward, "graph_attention_backward"}
-    assert {f"gnnsparse.{name}" for name in names} <= set(done.stdout.split())
+    assert {f"gnnsparse.{name}" for name in names} <= set(found.split())
+    assert compiled == "2"
 
 
-@pytest.mark.slow
-def test_compiled_functions_have_ranges_and_equal_results() -> None:
-    done = python(COMPILED, GNNSPARSE_NVTX="1")
-    assert (done.returncode, done.stdout.strip()) == (0, "2"), done.stderr
-
-
-def test_a_senseless_setting_is_refused() -> None:
-    done = python("import gnnsparse", GNNSPARSE_NVTX="yes")
-    assert done.returncode == 1
-    assert "GNNSPARSE_NVTX: got 'yes'; accepted: 0 or 1" in done.stderr
+def test_a_senseless_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GNNSPARSE_NVTX", "yes")
+    with pytest.raises(ValueError, match="GNNSPARSE_NVTX: got 'yes'; accepted: 0 or 1"):
+        runpy.run_path(nvtx.__file__)  # as it is imported
 
 
 def test_a_range_ends_where_its_function_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
-
-    class Nvtx:
-        def range_push(self, name: str) -> None:
-            calls.append(name)
-
-        def range_pop(self) -> None:
-            calls.append("pop")
-
-    def fail() -> None:
-        raise ValueError("no")
-
+    ranges = mock.Mock()
     monkeypatch.setattr(nvtx, "_on", True)
-    monkeypatch.setattr(nvtx, "_nvtx", Nvtx)
+    monkeypatch.setattr(nvtx, "_nvtx", lambda: ranges)
     with pytest.raises(ValueError, match="no"):
-        nvtx.ranged("op")(fail)()
-    assert calls == ["gnnsparse.op", "pop"]
+        nvtx.ranged("op")(mock.Mock(side_effect=ValueError("no"), __name__="op"))()
+    assert ranges.mock_calls == [mock.call.range_push("gnnsparse.op"), mock.call.range_pop()]
 
 
 def test_registered_operators_get_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,24 +132,17 @@ def test_a_range_on_a_gpu_has_the_time_of_the_kernels_inside(monkeypatch: pytest
     assert list(_in_ranges(shadows, kernels)) == [("gnnsparse.spmm", 4), ("gnnsparse.sddmm", 0)]
 
 
-@pytest.mark.parametrize("ending", [".json", ".json.gz"])
-def test_a_profile_counts_operations_and_writes_a_trace(tmp_path: Path, ending: str) -> None:
-    x, calls = torch.ones(64, 64), []
-
-    def step() -> None:
-        calls.append(None)
-        (x @ x).relu().relu()
-
-    trace = tmp_path / "deep" / f"trace{ending}"
+def test_a_profile_counts_operations_and_writes_a_trace(tmp_path: Path) -> None:
+    x = torch.ones(64, 64)
+    step, trace = mock.Mock(side_effect=lambda: (x @ x).relu().relu()), tmp_path / "deep" / "trace.json.gz"
     profile = profile_steps(step, "cpu", steps=4, warmup=2, trace=trace)
-    assert len(calls) == 2 + 4 + 4
+    assert step.call_count == 2 + 4 + 4
     counts = {op.name: op.calls for op in profile.ops}
     assert (counts["aten::mm"], counts["aten::relu"]) == (1, 2)
     assert sum(op.host_ms for op in profile.ops) <= profile.profiled_ms
     assert profile.wall_ms is not None
     assert profile.gpu_busy_ms == 0
-    raw = trace.read_bytes()
-    events = json.loads(gzip.decompress(raw) if ending.endswith("gz") else raw)["traceEvents"]
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
     assert sum(event.get("name") == "aten::mm" for event in events) == 4
 
 
@@ -209,19 +187,7 @@ def test_the_tables_have_host_and_gpu_times(tmp_path: Path) -> None:
 # The command
 
 
-def profiled(model: str, trace: Path, capfd: pytest.CaptureFixture[str]) -> set[str]:
-    """The names of the events of a profiled model."""
-    options = ["--matrix", "arxiv_like:scale=0.01", "--width", "8", "--features", "8", "--layers", "2"]
-    words = ["profile", "--model", model, *options, "--device", "cpu", "--steps", "2", "--out", str(trace)]
-    assert main(words) == 0
-    assert "ms a step" in capfd.readouterr().out
-    return {event.get("name", "") for event in json.loads(trace.read_text())["traceEvents"]}
-
-
-@pytest.mark.slow
-def test_a_profile_has_ranges(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    names = profiled("gcn", tmp_path / "trace.json", capfd)
-    assert any(name.startswith("gnnsparse.") for name in names)
+# That it runs again in a process with ranges shows the story of docs/stories.md on it.
 
 
 @pytest.fixture
@@ -233,7 +199,13 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("ranges")
 @pytest.mark.parametrize("model", list(MODELS))
 def test_every_model_is_profiled(model: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    assert any(name.startswith("aten::") for name in profiled(model, tmp_path / "trace.json", capfd))
+    trace = tmp_path / "trace.json"
+    options = ["--matrix", "arxiv_like:scale=0.01", "--width", "8", "--features", "8", "--layers", "2"]
+    words = ["profile", "--model", model, *options, "--device", "cpu", "--steps", "2", "--out", str(trace)]
+    assert main(words) == 0
+    assert "ms a step" in capfd.readouterr().out
+    events = json.loads(trace.read_text())["traceEvents"]
+    assert any(event.get("name", "").startswith("aten::") for event in events)
 
 
 CALLABLE = """
@@ -242,8 +214,6 @@ x = torch.ones(8, 8)
 number = 3
 def step():
     return x @ x
-def fail():
-    raise KeyError("mine")
 """
 
 
