@@ -21,6 +21,7 @@ def row(kernel: str, ms: float, **fields: Any) -> dict[str, Any]:
     base = {
         "graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True,
         "ours": kernel in KERNELS, "lower_quartile_ms": 0.99 * ms, "upper_quartile_ms": 1.01 * ms,
+        "error": 1e-4, "plan": "csr: why",
     }  # fmt: skip
     return {**base, "kernel": kernel, "ms": ms, **fields}
 
@@ -28,7 +29,8 @@ def row(kernel: str, ms: float, **fields: Any) -> dict[str, Any]:
 def latency_row(backend: str, ms: float, **fields: Any) -> dict[str, Any]:
     base = {
         "model": "gcn", "dataset": "d", "batch": 1, "cache": "warm", "precision": "fp32", "mode": "eager",
-        "ok": True, "ours": backend == "gnnsparse", "preprocess_ms": 0.0, "spread": 0.0,
+        "ok": True, "ours": backend == "gnnsparse", "preprocess_ms": 0.0, "spread": 0.0, "p99_ms": 2 * ms,
+        "break_even": 7,
     }  # fmt: skip
     return {**base, "backend": backend, "p50_ms": ms, **fields}
 

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from statistics import geometric_mean
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -248,20 +249,14 @@ def test_a_wrong_kernel_of_ours_ends_with_1(
     assert "nothing was compared: no right results stand side by side" in printed
 
 
-def test_a_peer_that_fails_or_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(work: Workload) -> Any:
-        raise RuntimeError("no kernel image\nand a long trace")
-
-    def lack(work: Workload) -> Any:
-        raise ModuleNotFoundError("No module named 'other'")
-
-    (skipped,) = (s for s in run_with(monkeypatch, "failing", fail).skipped if s["name"] == "failing")
-    assert (skipped["reason"], skipped["failed"]) == ("RuntimeError: no kernel image", True)
-    (skipped,) = (s for s in run_with(monkeypatch, "lacking", lack).skipped if s["name"] == "lacking")
-    assert (skipped["reason"], skipped["failed"]) == ("not installed: No module named 'other'", False)
-
-
-def test_a_peer_without_room_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_fails_or_lacks_something_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error, reason, failed in (
+        (RuntimeError("no kernel image\nand a long trace"), "RuntimeError: no kernel image", True),
+        (ModuleNotFoundError("No module named 'other'"), "not installed: No module named 'other'", False),
+    ):
+        skipped = run_with(monkeypatch, "bad", mock.Mock(side_effect=error)).skipped
+        found = [(s["reason"], s["failed"]) for s in skipped if s["name"] == "bad"]
+        assert found == [(reason, failed)]
     monkeypatch.setattr(candidates, "free_bytes", lambda device: 1000)
     with pytest.raises(UnavailableError, match="would need"):
         peer_candidates("pyg", workload())
@@ -393,13 +388,11 @@ def test_a_run_measures_what_the_file_lacks(
     assert measured == [SECOND]
     assert json.loads(out.read_text()) == both  # nothing was measured, nothing written
     assert FIRST in capsys.readouterr().out  # the report is of all
-
-
-def test_a_matrix_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:
-    out, matrix = tmp_path / "result.json", tmp_path / "a.mtx"
+    # A matrix that could not be read is tried again.
+    matrix = tmp_path / "a.mtx"
     matrix.write_text("nothing")
     assert bench(out, "--matrix", str(matrix), "--values", "none") == 1
-    matrix.write_text("%%MatrixMarket matrix coordinate real general\n2 2 1\n1 2 1.5\n")
+    matrix.write_text(MTX)
     assert bench(out, "--matrix", str(matrix), "--values", "none", "--resume") == 0
     found = json.loads(out.read_text())
     assert times(found, "a.mtx")

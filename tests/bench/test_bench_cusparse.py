@@ -9,6 +9,7 @@ import time
 import types
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -99,20 +100,15 @@ def test_what_a_precision_lacks_is_measured_in_fp32(monkeypatch: pytest.MonkeyPa
 
 
 def test_without_cusparse_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[tuple[str, int]] = []
-
-    def missing(name: str, mode: int) -> Any:
-        tried.append((name, mode))
-        raise OSError(name)
-
+    missing = mock.Mock(side_effect=OSError)
     monkeypatch.setattr(ctypes, "CDLL", missing)
     cusparse.load_library.cache_clear()
     with pytest.raises(UnavailableError, match="found no libcusparse"):
         cusparse.load_library()
     # The library that torch has loaded comes first.
-    first = [mode for name, mode in tried[: len(cusparse._NAMES)]]
-    assert first == [os.RTLD_NOLOAD] * len(cusparse._NAMES)
-    assert os.RTLD_NOLOAD not in [mode for _, mode in tried[len(first) :]]
+    modes, count = [call.kwargs["mode"] for call in missing.call_args_list], len(cusparse._NAMES)
+    assert modes[:count] == [os.RTLD_NOLOAD] * count
+    assert os.RTLD_NOLOAD not in modes[count:]
     monkeypatch.setattr(ctypes, "CDLL", lambda name, mode: object())
     with pytest.raises(UnavailableError, match="no cusparseSpMM_preprocess"):
         cusparse.load_library()
@@ -185,8 +181,11 @@ def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: Fak
     assert library.names[-1] == "Destroy"
 
 
-def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
-    _, make = next(cusparse.cusparse_variants(small_work("spmm")))
+def test_what_cusparse_refuses_and_how_it_fails(
+    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = small_work("spmm")
+    _, make = next(cusparse.cusparse_variants(work))
     call, _ = make()
     library.status = {"cusparseSpMM": 6}
     with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
@@ -194,11 +193,7 @@ def test_what_cusparse_refuses_and_how_it_fails(library: FakeLibrary) -> None:
     library.status = {"cusparseSpMM_bufferSize": 10}
     with pytest.raises(UnsupportedError, match="cusparseSpMM_bufferSize: CUSPARSE_STATUS_10"):
         make()
-
-
-def test_offsets_beyond_32_bits_are_refused(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = small_work("spmm")
-    monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)
+    monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)  # offsets beyond 32 bits
     with pytest.raises(UnavailableError, match="int32"):
         next(cusparse.cusparse_variants(work))[1]()
 

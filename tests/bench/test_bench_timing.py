@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import types
-from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -141,19 +141,12 @@ def test_memory_of_graphs_that_are_gone_is_given_back(monkeypatch: pytest.Monkey
     assert emptied == [1]  # after the first capture was given up
 
 
-def test_an_error_of_the_call_itself_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake(monkeypatch, kernel_ms=0.01, python_ms=0.0)
-
-    def broken() -> None:
-        raise ValueError("broken")
-
-    with pytest.raises(ValueError, match="broken"):
-        measure(broken, "cuda", repeats=2, graph=True)
-
-
-def test_graphs_are_refused_on_a_cpu() -> None:
+def test_what_is_no_matter_of_a_capture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no CUDA graphs on cpu"):
         measure(lambda: None, "cpu", graph=True)
+    fake(monkeypatch, kernel_ms=0.01, python_ms=0.0)
+    with pytest.raises(ValueError, match="broken"):
+        measure(mock.Mock(side_effect=ValueError("broken")), "cuda", repeats=2, graph=True)
 
 
 def test_rows_and_report_say_how_they_were_timed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -168,19 +161,15 @@ def test_rows_and_report_say_how_they_were_timed(capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.count("timed without a CUDA graph: sparse_mm: it waits") == 1
 
 
-def _busy(x: torch.Tensor) -> Callable[[], torch.Tensor]:
-    return lambda: x @ x
-
-
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     x = torch.randn(256, 256, device="cuda")
-    assert measure(_busy(x), "cuda", graph=True).method == "graph"
+    assert measure(lambda: x @ x, "cuda", graph=True).method == "graph"
     waits = measure(lambda: float((x @ x)[0, 0]), "cuda", graph=True)
     assert waits.method == "events"
     assert waits.problem
     # The device, its allocator and later captures are as before.
     torch.cuda.empty_cache()
-    assert_accurate(_busy(x)(), x @ x, x.double() @ x.double())
-    again = measure(_busy(x), "cuda", graph=True)
+    assert_accurate(x @ x, x @ x, x.double() @ x.double())
+    again = measure(lambda: x @ x, "cuda", graph=True)
     assert (again.method, again.problem) == ("graph", None)

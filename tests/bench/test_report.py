@@ -12,24 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gnnsparse.bench.render import (
-    OURS,
-    PEER,
-    Bar,
-    Bars,
-    Report,
-    ResultFile,
-    as_html,
-    as_markdown,
-    column_name,
-    draw,
-    read_results,
-    row_lists,
-    shown_cell,
-    shown_number,
-)
+from gnnsparse.bench import render
+from gnnsparse.bench.render import OURS, PEER, Bar, Bars, Report, as_html, as_markdown, draw, read_results
 from gnnsparse.bench.report_command import assemble
 from gnnsparse.cli.main import main
+from tests.bench.runs import latency_row as latency
+from tests.bench.runs import row as kernel
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results"
 WHERE = {
@@ -37,18 +25,6 @@ WHERE = {
     "versions": {"torch": "2.11.0", "cuda": "13.0", "python": "3.12.3"}, "date": "2026-11-22T15:54:19+00:00",
 }  # fmt: skip
 EVIL = "<script>alert('x')</script>|`*_[a](http://b)&amp;"
-
-
-def kernel(name: str, ms: float, **fields: Any) -> dict[str, Any]:
-    about = {"graph": "g", "op": "spmm", "values": "gcn", "width": 64, "precision": "fp16", "ok": True}
-    ours = name in ("auto", "csr")
-    return {**about, "kernel": name, "ours": ours, "ms": ms, "error": 1e-4, "plan": "csr: why", **fields}
-
-
-def latency(backend: str, p50: float, **fields: Any) -> dict[str, Any]:
-    about = {"model": "gcn", "dataset": "cora", "batch": 1, "precision": "fp32", "mode": "eager", "ok": True}
-    times = {"p50_ms": p50, "p99_ms": 2 * p50, "preprocess_ms": 5.0, "break_even": 7}
-    return {**about, "cache": "warm", "backend": backend, "ours": backend == "gnnsparse", **times, **fields}
 
 
 AUTO_AND_PEER = [kernel("auto", 1.0), kernel("cusparse", 2.0)]
@@ -72,13 +48,13 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.values: list[tuple[str, str | None]] = []
         self.texts: list[str] = []
+        self.handle_data = self.texts.append  # type: ignore[method-assign]
         self.feed(text)
         self.close()
         assert self.open == []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append(tag)
-        self.values += attrs
+        self.handle_startendtag(tag, attrs)
         if tag not in self.VOID:
             self.open.append(tag)
 
@@ -88,9 +64,6 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        self.texts.append(data)
 
 
 # Files
@@ -155,7 +128,9 @@ def test_what_is_no_result_is_named(
     assert any(text.startswith("bad.json: ") for text in Page(out.read_text()).texts)
 
 
-def test_a_folder_without_results_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_result_or_a_place_for_the_page_nothing_is_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "empty").mkdir()
     out = tmp_path / "page.html"
     assert main(["report", str(tmp_path / "empty"), "--out", str(out)]) == 1
@@ -163,17 +138,11 @@ def test_a_folder_without_results_writes_nothing(tmp_path: Path, capsys: pytest.
     assert "empty: the folder has no file .json" in printed
     assert "there is no result; nothing is written" in printed
     assert not out.exists()
-
-
-def test_a_page_that_can_not_be_written_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "a.json").write_text(json.dumps({**WHERE, "rows": [kernel("auto", 1.0)]}))
-    (tmp_path / "file").write_text("in the way")
+    report_of(tmp_path, rows=AUTO_AND_PEER)
     with pytest.raises(SystemExit) as ended:
-        main(["report", str(tmp_path / "a.json"), "--out", str(tmp_path / "file" / "page.html")])
+        main(["report", str(tmp_path / "a.json"), "--out", str(tmp_path / "a.json" / "page.html")])
     assert ended.value.code == 2
-    assert "file" in capsys.readouterr().err
+    assert "a.json" in capsys.readouterr().err
 
 
 def test_a_file_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
@@ -184,7 +153,7 @@ def test_a_file_that_is_named_twice_is_shown_once(tmp_path: Path) -> None:
 
 def test_files_with_a_result_for_each_part_are_lists() -> None:
     parts = {"one": {**WHERE, "calls": 3}, "two": {**WHERE, "calls": 4}}
-    ((place, rows),) = row_lists(parts)
+    ((place, rows),) = render.row_lists(parts)
     assert (place, [(row["name"], row["calls"]) for row in rows]) == ("", [("one", 3), ("two", 4)])
 
 
@@ -214,20 +183,12 @@ def test_markup_in_files_is_text(unknown: bool, tmp_path: Path) -> None:
 def test_every_name_and_value_makes_a_well_formed_page(key: str, value: Any) -> None:
     content = {**WHERE, "rows": [{key: value, "name": str(value), "ms": value}], "device_name": key}
     found = json.loads(json.dumps(content))
-    report = assemble([ResultFile(key, found, (WHERE,))], [], "")
+    report = assemble([render.ResultFile(key, found, (WHERE,))], [], "")
     Page(as_html(report))
     assert as_markdown(report)
 
 
 # What is said
-
-
-def dense_and_sparse(name: str, pattern: str, sparsity: float, precision: str, ms: float) -> dict[str, Any]:
-    return {"name": name, "pattern": pattern, "sparsity": sparsity, "precision": precision, "ms": ms}
-
-
-def step(name: str, ms: float) -> dict[str, Any]:
-    return {"layer": "GCN", "name": name, "ms": ms, "loss": 1.0}
 
 
 WRONG: dict[str, Any] = {"ok": False, "problem": "relative error 3.0"}
@@ -243,11 +204,12 @@ COMPARED: dict[str, tuple[list[dict[str, Any]], list[tuple[str, float, str, floa
     ),
     "a dense peer joins the cases of ours": (
         [
-            dense_and_sparse("gnnsparse", "window", 0.9, "fp16", 2.0),
-            dense_and_sparse("gnnsparse", "random", 0.9, "fp16", 1.0),
-            dense_and_sparse("cudnn", "dense", 0, "fp32", 4.0),
-            dense_and_sparse("flex", "random", 0.9, "fp16", 3.0),
-            dense_and_sparse("flex", "window", 0.9, "bf16", 0.1),
+            {"name": name, "pattern": pattern, "sparsity": sparsity, "precision": precision, "ms": ms}
+            for name, pattern, sparsity, precision, ms in (
+                ("gnnsparse", "window", 0.9, "fp16", 2.0), ("gnnsparse", "random", 0.9, "fp16", 1.0),
+                ("cudnn", "dense", 0, "fp32", 4.0), ("flex", "random", 0.9, "fp16", 3.0),
+                ("flex", "window", 0.9, "bf16", 0.1),
+            )
         ],
         [("gnnsparse fp16", 2.0, "cudnn fp32", 4.0), ("gnnsparse fp16", 1.0, "flex fp16", 3.0)],
     ),
@@ -263,7 +225,10 @@ COMPARED: dict[str, tuple[list[dict[str, Any]], list[tuple[str, float, str, floa
         ],
     ),
     "neither are steps of training": (
-        [step("pyg", 3.0), step("pyg captured", 0.5), step("fp32", 2.0), step("fp32 captured", 0.25)],
+        [
+            {"layer": "GCN", "name": name, "ms": ms, "loss": 1.0}
+            for name, ms in (("pyg", 3.0), ("pyg captured", 0.5), ("fp32", 2.0), ("fp32 captured", 0.25))
+        ],
         [("fp32", 2.0, "pyg", 3.0), ("fp32 captured", 0.25, "pyg captured", 0.5)],
     ),
     "both times in a row": (
@@ -280,14 +245,8 @@ def test_what_is_compared_with_what(name: str, tmp_path: Path) -> None:
     found = report_of(tmp_path, rows=rows).comparisons
     assert [tuple(c[key] for key in ("ours", "ours_ms", "best other", "other_ms")) for c in found] == wanted
     assert [c["speed"] for c in found] == [theirs / ours for _, ours, _, theirs in wanted]
-
-
-def test_kernels_that_are_forced_are_named_as_the_fastest_alone(tmp_path: Path) -> None:
-    rows = [kernel("auto", 2.0), kernel("csr", 0.5), kernel("cusparse", 1.0)]
-    (found,) = report_of(tmp_path, rows=rows).comparisons
-    shown = ("ours", "ours_ms", "other_ms", "fastest of ours_ms", "case")
-    case = "g, spmm, gcn, fp16, width 64"
-    assert [found[key] for key in shown] == ["auto fp16", 2.0, 1.0, 0.5, case]
+    if name == "the best right peer, in the same precision or in fp32":  # one that is forced is named alone
+        assert (found[0]["fastest of ours_ms"], found[0]["case"]) == (1.0, "g, spmm, gcn, fp16, width 64")
 
 
 def test_losses_are_listed_worst_first(tmp_path: Path) -> None:
@@ -318,24 +277,15 @@ def test_a_comparison_of_nothing_shows_no_losses(tmp_path: Path) -> None:
             assert "owhere" not in lost
 
 
-def test_wrong_results_and_latencies_are_shown(tmp_path: Path) -> None:
+def test_wrong_results_latencies_reasons_and_scores_are_shown(tmp_path: Path) -> None:
     wrong = report_of(tmp_path, rows=[kernel("auto", 1.0, **WRONG), kernel("cusparse", 2.0)])
     assert "WRONG: relative error 3.0" in as_markdown(wrong)
     report = report_of(tmp_path, rows=[latency("gnnsparse", 2.0), latency("pyg", 3.0)])
     assert set(report.sections) == {"latency"}
     assert "break even" in as_html(report)
-
-
-def test_times_without_a_value_say_why(tmp_path: Path) -> None:
-    rows = [
-        {"name": "pyg", "ms": None, "error": "out of memory"},
-        {"name": "gnnsparse", "ms": 1.0, "loss": 2.0},
-    ]
-    text = as_markdown(report_of(tmp_path, rows=rows, model="gcn"))
-    assert "| pyg | out of memory |" in text
-
-
-def test_scores_have_their_deviation_and_the_other_library(tmp_path: Path) -> None:
+    failed = {"name": "pyg", "ms": None, "error": "out of memory"}
+    report = report_of(tmp_path, rows=[failed, {"name": "gnnsparse", "ms": 1.0, "loss": 2.0}], model="gcn")
+    assert "| pyg | out of memory |" in as_markdown(report)
     row = {"model": "gcn", "dataset": "cora", "precision": "fp16", "mean": 81.92, "standard_deviation": 0.57}
     report = report_of(tmp_path, rows=[{**row, "baseline": 81.64, "baseline_standard_deviation": 0.9}])
     assert set(report.sections) == {"precision"}
@@ -356,13 +306,6 @@ def test_a_run_of_train_py_is_shown(tmp_path: Path) -> None:
     assert report.problems == []
 
 
-def test_a_noisy_machine_is_noted(tmp_path: Path) -> None:
-    rows = [kernel("auto", 1.0)]
-    assert report_of(tmp_path, rows=rows, noise={"noisy": False}).problems == []
-    (problem,) = report_of(tmp_path, rows=rows, noise={"noisy": True}).problems
-    assert problem.startswith("a.json: the machine was noisy")
-
-
 def test_unknown_rows_and_values_beside_them_are_shown(tmp_path: Path) -> None:
     rows = [{"temperature": 3, "deep": {"inner": "word"}, "list": [1, 2]}, {"other": True}]
     study = {"found": rows, "note": "beside", "deep": {"x": 7.5}}
@@ -372,7 +315,11 @@ def test_unknown_rows_and_values_beside_them_are_shown(tmp_path: Path) -> None:
         assert text in page
 
 
-def test_a_file_without_rows_is_named_and_shown(tmp_path: Path) -> None:
+def test_a_noisy_machine_and_a_file_without_rows_are_named(tmp_path: Path) -> None:
+    rows = [kernel("auto", 1.0)]
+    assert report_of(tmp_path, rows=rows, noise={"noisy": False}).problems == []
+    (problem,) = report_of(tmp_path, rows=rows, noise={"noisy": True}).problems
+    assert problem.startswith("a.json: the machine was noisy")
     report = report_of(tmp_path, answer=42)
     (problem,) = report.problems
     assert problem.startswith("a.json: ")
@@ -387,7 +334,7 @@ def test_damaged_rows_are_named_and_shown(tmp_path: Path) -> None:
         assert f"row 1 lacks {key}" in report.problems[0]
         assert "1.500" in as_html(report)
     for ms in (None, "fast", [1], -1, 0):
-        rows = [kernel("auto", ms), kernel("cusparse", 2.0)]  # type: ignore[arg-type]
+        rows = [{**kernel("auto", 1.0), "ms": ms}, kernel("cusparse", 2.0)]
         report = report_of(tmp_path, rows=rows)
         assert [problem.partition(":")[0] for problem in report.problems] == ["a.json"]
         Page(as_html(report))
@@ -408,14 +355,14 @@ def test_numbers_have_four_digits_and_cells_units() -> None:
         (0.00123456, "0.001235"), (0.5, "0.5000"), (12.3456, "12.35"), (1234.56, "1,235"), (1e-7, "1e-07"),
         (3.2e9, "3.2e+09"), (1234567, "1,234,567"), (0.0, "0"), (-2.5, "-2.500"), (float("inf"), "inf"),
     ):  # fmt: skip
-        assert shown_number(value) == text
-    assert shown_cell("peak_bytes", 3 * 2**30) == "3.00 GiB"
-    assert shown_cell("peak_bytes", 5 * 2**20) == "5.0 MiB"
-    assert shown_cell("flag", True) == "yes"
-    assert shown_cell("x", None) == ""
-    assert shown_cell("losses", [0.5] * 1000).startswith("1000 values: 0.5000, 0.5000")
-    assert column_name("forward_ms") == "forward, ms"
-    assert column_name("peak_bytes") == "peak"
+        assert render.shown_number(value) == text
+    assert render.shown_cell("peak_bytes", 3 * 2**30) == "3.00 GiB"
+    assert render.shown_cell("peak_bytes", 5 * 2**20) == "5.0 MiB"
+    assert render.shown_cell("flag", True) == "yes"
+    assert render.shown_cell("x", None) == ""
+    assert render.shown_cell("losses", [0.5] * 1000).startswith("1000 values: 0.5000, 0.5000")
+    assert render.column_name("forward_ms") == "forward, ms"
+    assert render.column_name("peak_bytes") == "peak"
 
 
 def test_bars_are_as_long_as_their_values() -> None:

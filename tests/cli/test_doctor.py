@@ -9,6 +9,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -16,18 +17,7 @@ import torch
 import gnnsparse
 from gnnsparse import _native
 from gnnsparse.cli import doctor, self_test
-from gnnsparse.cli.doctor import (
-    BROKEN,
-    NOTE,
-    OK,
-    OPTIONAL_PACKAGES,
-    Section,
-    check_cache,
-    check_cpu,
-    check_gpu,
-    check_packages,
-    fit_of_architectures,
-)
+from gnnsparse.cli.doctor import BROKEN, NOTE, OK, OPTIONAL_PACKAGES, Section
 from gnnsparse.cli.main import main
 from gnnsparse.cli.self_test import cases_of
 from gnnsparse.data import load_dataset
@@ -71,21 +61,15 @@ def test_every_kernel_of_a_healthy_machine_is_right(device: str, capsys: pytest.
         assert found["sections"]["GPU"]["facts"]["driver_cuda"] is not None
 
 
-def test_the_text_names_every_section(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_names_every_section_and_a_check_that_fails_is_a_finding(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert main(["doctor", "--seconds", "0"]) == 0
     printed = capsys.readouterr().out
     versions = f"gnnsparse {gnnsparse.__version__}", f"torch {torch.__version__}"
     for text in (*versions, "no kernel was tested", "Cache", "0 broken"):
         assert text in printed
-
-
-def test_a_check_that_fails_is_a_finding(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail() -> Section:
-        raise OSError("no such disk")
-
-    monkeypatch.setattr(doctor, "check_cache", fail)
+    monkeypatch.setattr(doctor, "check_cache", mock.Mock(side_effect=OSError("no such disk")))
     status, found = run_json(capsys, "--seconds", "0")
     assert status == 1
     (finding,) = found["sections"]["Cache"]["findings"]
@@ -105,7 +89,7 @@ def test_missing_packages_are_named_with_what_they_are_for(monkeypatch: pytest.M
         return version(name)
 
     monkeypatch.setattr(metadata, "version", without)
-    section = check_packages()
+    section = doctor.check_packages()
     notes = [finding for finding in section.findings if finding.level == NOTE]
     assert len(notes) == len(OPTIONAL_PACKAGES)
     assert all("pip install" in finding.advice for finding in notes)
@@ -151,14 +135,14 @@ sys.exit(main(["doctor", "--seconds", "0.2"]))
 def test_the_cache_is_described(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
     (file,) = own_cache.glob("*.safetensors")
-    facts = check_cache().facts
+    facts = doctor.check_cache().facts
     assert (facts["folder"], facts["entries"], facts["bytes"]) == (str(own_cache), 1, file.stat().st_size)
     assert (facts["writable"], facts["damaged"], facts["unchecked"]) == (True, {}, 0)
     load_dataset("digits")  # a computed data set is no fault
-    facts = check_cache().facts
+    facts = doctor.check_cache().facts
     assert (facts["entries"], facts["damaged"]) == (2, {})
     monkeypatch.setattr(doctor, "_VERIFIED", 10)  # files beyond a size are not read
-    section = check_cache()
+    section = doctor.check_cache()
     assert section.facts["unchecked"] == 2
     assert "the checksums of 2 files were not compared" in texts(section, NOTE)
 
@@ -170,37 +154,32 @@ def test_a_damaged_file_of_the_cache_is_named(own_cache: Path, at: int) -> None:
     content = bytearray(file.read_bytes())
     content[at] ^= 0xFF
     file.write_bytes(content)
-    section = check_cache()
+    section = doctor.check_cache()
     assert list(section.facts["damaged"]) == [file.name]
     assert any(file.name in text for text in texts(section, NOTE))
     assert file.exists()
 
 
-def test_a_cache_that_can_not_be_written_is_a_note(
+def test_a_cache_that_can_not_be_written_and_a_size_that_is_no_number_are_notes(
     tmp_path: Path, own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("in the way")
     own_cache.mkdir()
 
-    def refuse(**_: Any) -> None:
-        raise OSError(30, "Read-only file system")
-
+    refuse = mock.Mock(side_effect=OSError(30, "Read-only file system"))
     monkeypatch.setattr(doctor.tempfile, "TemporaryFile", refuse)
     for folder, said in (
         (str(tmp_path / "file" / "graphs"), "is no folder"),
         (None, "Read-only file system"),
     ):
-        section = check_cache(folder)
+        section = doctor.check_cache(folder)
         assert section.facts["writable"] is False
         (text,) = texts(section, NOTE)
         assert "can't be written" in text
         assert said in text
         assert texts(section, BROKEN) == []
-
-
-def test_a_size_cap_that_is_no_number_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GNNSPARSE_CACHE_MAX_BYTES", "much")
-    assert any("GNNSPARSE_CACHE_MAX_BYTES is 'much'" in text for text in texts(check_cache(), NOTE))
+    assert any("GNNSPARSE_CACHE_MAX_BYTES is 'much'" in text for text in texts(doctor.check_cache(), NOTE))
 
 
 # GPU and CPU
@@ -225,7 +204,7 @@ def test_a_size_cap_that_is_no_number_is_a_note(monkeypatch: pytest.MonkeyPatch)
     ],
 )
 def test_architectures_fit_a_gpu_or_not(architectures: str, capability: tuple[int, int], fit: str) -> None:
-    assert fit_of_architectures(architectures, capability) == fit
+    assert doctor.fit_of_architectures(architectures, capability) == fit
 
 
 def gpu_section(
@@ -238,7 +217,7 @@ def gpu_section(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(_native, "has_cuda", kernels)
     monkeypatch.setattr(_native, "cuda_architectures", architectures)
-    return check_gpu()
+    return doctor.check_gpu()
 
 
 @pytest.mark.parametrize(
@@ -266,7 +245,7 @@ def test_what_is_said_of_a_gpu(
 def test_a_damaged_record_is_broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text("{")
     monkeypatch.setenv("GNNSPARSE_GPU_RECORDS", str(tmp_path))
-    for section in (gpu_section(monkeypatch), check_cpu()):
+    for section in (gpu_section(monkeypatch), doctor.check_cpu()):
         (text,) = texts(section, BROKEN)
         assert "mine.json" in text
 
@@ -285,7 +264,7 @@ def test_no_gpu_is_no_problem_but_one_that_torch_can_not_use_is(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.version, "cuda", cuda)
     monkeypatch.setattr(doctor, "driver_versions", lambda: (driver, driver and "13.0"))
-    section = check_gpu()
+    section = doctor.check_gpu()
     assert {finding.level for finding in section.findings} == {OK, level}
     assert any(text.startswith(said) for text in texts(section, level))
 
@@ -295,7 +274,7 @@ def test_the_instruction_set_in_use_stays_and_too_many_threads_are_a_note(
 ) -> None:
     before = _native.cpu_isa()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 1000)
-    section = check_cpu()
+    section = doctor.check_cpu()
     assert any("1000 threads on" in text for text in texts(section, NOTE))
     assert section.facts["instruction_set"] == _native.cpu_isa() == before
     assert section.facts["instruction_set"] == section.facts["instruction_sets"][-1]

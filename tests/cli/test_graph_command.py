@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from gnnsparse.data import graph_info, open_graph
 from gnnsparse.errors import MemoryLimit
 from tests.large import assert_same, expected, random_edges
 
+Refused = Callable[..., str]
 EDGES = random_edges(300, 4000)
 
 
@@ -64,12 +66,12 @@ def test_degrees_are_counted_over_parts(
     assert tables[0]["symmetric"] == "not known"
 
 
-def test_a_graph_is_generated(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_graph_is_generated(edges: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["graph", "generate", "papers100m_like", "g", "--scale", "0.0002", "--seed", "4"]
     assert main(words) == 0
     assert rows_of(capsys.readouterr().out)["about"] == "papers100m_like, scale 0.0002, seed 4"
     assert graph_info("g").num_nodes == 22_212
-    assert refused(" ".join(words[1:]), capsys) == (
+    assert refused(" ".join(words)) == (
         "gnnsparse graph generate: error: folder: g has a graph; accepted: a new folder, or to replace it "
         "(overwrite=True, on the command line --overwrite)\n"
     )
@@ -77,7 +79,9 @@ def test_a_graph_is_generated(edges: Path, capsys: pytest.CaptureFixture[str]) -
     assert graph_info("g").about.endswith("seed 5")
 
 
-def test_what_is_damaged_has_an_exit_status(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_damaged_has_an_exit_status(
+    edges: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
     main(["graph", "build", "edges.npy", "g", "--nodes", "300"])
     content = bytearray(Path("g/indices.npy").read_bytes())
     content[-1] ^= 64
@@ -88,7 +92,7 @@ def test_what_is_damaged_has_an_exit_status(edges: Path, capsys: pytest.CaptureF
     assert "g/indices.npy: is damaged" in capsys.readouterr().out
     Path("g/indices.npy").write_bytes(content[:-1])
     assert main(["graph", "info", "g", "--verify"]) == 1
-    assert "g/indices.npy: is damaged (it has" in refused("info g", capsys)
+    assert "g/indices.npy: is damaged (it has" in refused("graph info g")
 
 
 #: Words of the command, and what the line says of them.
@@ -98,48 +102,34 @@ REFUSED = [
     ("build edges.npy g --nodes 2147483648", "accepted: an integer from 0 to 2^31 - 1"),
     ("build edges.npy g --nodes 10", "edges: element [0, "),
     ("build no.npy g --nodes 10", "No such file or directory: 'no.npy'"),
-    ("build edges.npy above/g --nodes 300", "folder: there is no folder above for g"),
-    ("build edges.npy edges.npy --nodes 300", "folder: edges.npy is there and is no"),
     ("build edges.npy g --nodes 3 --memory 0", "got '0'; accepted: GB, a number"),
     ("build edges.npy g --nodes 3 --memory nan", "got 'nan'; accepted: GB"),
     ("generate papers g", "argument NAME: invalid choice: 'papers'"),
     ("generate papers100m_like g --scale 2", "got '2'; accepted: a number above 0 and at"),
     ("generate papers100m_like g --scale x", "got 'x'; accepted: a number above 0"),
-    ("generate papers100m_like g --scale 1e-9", "scale: got 1e-09; accepted for papers100m"),
     ("generate papers100m_like g --seed -1", "got '-1'; accepted: an integer from 0 to 2^63"),
     ("info nothing", "folder: nothing is no folder of a graph; accepted: one that"),
     ("remove g", "argument subject: invalid choice: 'remove'"),
 ]
 
 
-def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """What is said where the command ends with status 2."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["graph", *words.split()])
-    assert stopped.value.code == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("words", "message"), REFUSED)
-def test_wrong_options_are_refused(
-    words: str, message: str, edges: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = refused(words, capsys)
+def test_wrong_options_are_refused(words: str, message: str, edges: Path, refused: Refused) -> None:
+    printed = refused(f"graph {words}")
     assert printed.startswith("gnnsparse graph")
     assert message in printed
-    assert printed.count("\n") == 1
     assert [path.name for path in edges.parent.iterdir() if path.suffix != ".npy"] in ([], ["cache"])
 
 
 def test_a_full_disk_and_too_little_memory_are_one_line(
-    edges: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    edges: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = "gnnsparse.data.large.folder.shutil.disk_usage"
     monkeypatch.setattr(folder, lambda _: types.SimpleNamespace(free=1))
     # A graph of some GB on a disk without room for it.
     error = "folder: g.part has 0.0 MB free, and building a graph of 111059956 nodes takes 26.7 GB; accepted"
-    assert error in refused("generate papers100m_like g", capsys)
+    assert error in refused("graph generate papers100m_like g")
     monkeypatch.setattr("gnnsparse.errors.available_memory", lambda: MemoryLimit(10**9, "this machine"))
     monkeypatch.setattr("gnnsparse.data.large.build.check_space", lambda *_: None)
     error = "scale: generating edges of 111059956 nodes needs 2.7 GB, and this machine leaves 1.0 GB\n"
-    assert refused("generate papers100m_like g", capsys).endswith(error)
+    assert refused("graph generate papers100m_like g").endswith(error)

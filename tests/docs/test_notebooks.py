@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.docs.blocks import ROOT, blocks_of
-from tests.scripts import FOLDER, load_script
+from tests.scripts import load_script
 
 make_notebooks = load_script("make_notebooks")
 
@@ -24,25 +23,31 @@ def sources(name: str, kind: str) -> list[str]:
     return ["".join(cell["source"]) for cell in read(name)["cells"] if cell["cell_type"] == kind]
 
 
-def test_the_notebooks_are_up_to_date() -> None:
-    command = [sys.executable, FOLDER / "make_notebooks.py", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_notebooks_are_up_to_date_and_stale_ones_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def run(*options: str) -> int:
+        monkeypatch.setattr("sys.argv", ["make_notebooks.py", *options])
+        return make_notebooks.main()
+
+    assert run("--check") == 0
     assert {path.name for path in (ROOT / "examples").glob("*.ipynb")} == {
         make_notebooks.file_of(name).name for name in make_notebooks.NAMES
     }
+    monkeypatch.setattr(make_notebooks, "EXAMPLES", tmp_path)
+    monkeypatch.setattr(make_notebooks, "ROOT", tmp_path)
+    assert run("--check") == 1
+    assert "my_graph.ipynb is out of date; run make notebooks" in capsys.readouterr().err
+    assert run() == 0
+    assert run("--check") == 0
 
 
 @pytest.mark.parametrize("name", make_notebooks.NAMES)
-def test_the_code_is_what_the_tests_of_the_pages_execute(name: str) -> None:
+def test_a_notebook_is_whole_and_has_the_code_that_the_tests_of_the_pages_execute(name: str) -> None:
     page = ROOT / "docs" / "tutorials" / f"{name}.md"
     blocks = [block for block in blocks_of(page) if block.language == "python"]
     assert all(not block.mark for block in blocks)
     assert sources(name, "code") == [make_notebooks.SETUP, *(block.text.strip() for block in blocks)]
-
-
-@pytest.mark.parametrize("name", make_notebooks.NAMES)
-def test_a_notebook_is_whole(name: str) -> None:
     content = read(name)
     assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
     ids = [cell["id"] for cell in content["cells"]]
@@ -56,23 +61,10 @@ def test_a_notebook_is_whole(name: str) -> None:
             assert (ROOT / "examples" / target).exists(), target
 
 
-def test_the_first_cell_leaves_the_folder_of_the_notebook(tmp_path: Any, monkeypatch: Any) -> None:
+def test_the_first_cell_leaves_the_folder_of_the_notebook(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    code = (
-        f"import tempfile\ntempfile.tempdir = {str(tmp_path)!r}\n{make_notebooks.SETUP}\nprint(os.getcwd())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().startswith(f"{tmp_path}/")
-
-
-def test_a_stale_notebook_is_noticed(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
-    monkeypatch.setattr(make_notebooks, "EXAMPLES", tmp_path)
-    monkeypatch.setattr(make_notebooks, "ROOT", tmp_path)
-    monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
-    assert make_notebooks.main() == 1
-    assert "my_graph.ipynb is out of date; run make notebooks" in capsys.readouterr().err
-    monkeypatch.setattr("sys.argv", ["make_notebooks.py"])
-    assert make_notebooks.main() == 0
-    monkeypatch.setattr("sys.argv", ["make_notebooks.py", "--check"])
-    assert make_notebooks.main() == 0
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    exec(make_notebooks.SETUP, {})
+    assert Path.cwd().parent == tmp_path

@@ -11,6 +11,7 @@ from gnnsparse.precision import Precision
 from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr
 from papers.figures import PAPERS
 from papers.speed import PAPER_FORMATS
+from tests.bench.runs import row as kernel_row
 from tests.scripts import load_script
 
 paper_tables = load_script("readme_tables").paper_tables
@@ -21,16 +22,12 @@ ORIGIN = {"device_name": "GPU", "versions": {"torch": "2", "cuda": "13"}, "date"
 
 
 def row(graph: str, kernel: str, ms: float, **more: Any) -> dict[str, Any]:
-    about = {"op": "spmm", "precision": "fp16", "ok": True, "ours": kernel not in ("cusparse-best", "cublas")}
-    return {
-        **about,
-        "graph": graph,
-        "kernel": kernel,
-        "ms": ms,
+    about = {
+        "ours": kernel not in ("cusparse-best", "cublas"),
         "over_baseline": 8 / ms,
         "over_torch": 16 / ms,
-        **more,
     }
+    return kernel_row(kernel, ms, graph=graph, **{**about, **more})
 
 
 def loader(**files: list[dict[str, Any]]) -> Any:

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from tests.docs.tour import WAYS, Stop, current, defined, sections, stops
+from tests.docs.tour import WAYS, Stop, current, sections, stops
 
 
 def test_the_page_has_a_section_for_each_way() -> None:
     assert list(sections()) == list(WAYS)
 
 
-@pytest.mark.parametrize("heading", WAYS)
-def test_the_functions_are_defined_there(heading: str) -> None:
-    listed = stops(sections()[heading])
-    assert 5 <= len(listed) <= 15
-    for stop in listed:
-        assert stop in defined(stop.file).values(), f"{stop}: run python -m tests.docs.tour"
-
-
 @pytest.mark.parametrize(
     "heading", [pytest.param(way, marks=pytest.mark.slow if "train.py" in way else ()) for way in WAYS]
 )
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-def test_the_functions_are_entered_in_this_order(heading: str) -> None:
-    found = iter(WAYS[heading]())
-    for stop in stops(sections()[heading]):
-        assert stop in found, f"{stop.name} is not entered after those before it"
+def test_the_functions_are_defined_there_and_entered_in_this_order(heading: str) -> None:
+    listed, found = stops(sections()[heading]), iter(WAYS[heading]())
+    assert 5 <= len(listed) <= 15
+    for stop in listed:
+        assert stop in found, f"{stop} is not entered after those before it: run python -m tests.docs.tour"
 
 
 def test_a_function_that_moved_is_found_by_its_name() -> None:

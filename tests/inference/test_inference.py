@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import torch
 import gnnsparse
 from gnnsparse import masks
 from gnnsparse.data import NodeDataset
-from gnnsparse.inference import LoadedModel, LoadError, Prediction, Predictor
+from gnnsparse.inference import LoadedModel, LoadError, Predictor
 from gnnsparse.registry import Registry
 from gnnsparse.train import (
     FullGraphData,
@@ -223,14 +222,13 @@ def test_code_in_a_file_is_not_run(
     assert not Path("ran").exists()
 
 
-def test_with_a_registry_nothing_is_imported(run: Run, tmp_path: Path) -> None:
+def test_with_a_registry_nothing_is_imported(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "harmful.py").write_text("raise AssertionError('imported')")
     file = written(tmp_path, run, **{MODEL: other(registry="harmful:MODELS")})
-    sys.path.insert(0, str(tmp_path))
-    try:
-        loaded = gnnsparse.load(file, device="cpu", registry=MODELS)
-    finally:
-        sys.path.remove(str(tmp_path))
+    monkeypatch.syspath_prepend(tmp_path)
+    loaded = gnnsparse.load(file, device="cpu", registry=MODELS)
     assert isinstance(loaded.module, GCN)
     with pytest.raises(LoadError, match="name: got 'gcn'"):
         gnnsparse.load(file, registry=Registry("model"))
@@ -314,7 +312,7 @@ class _Asks(torch.nn.Module):
 
 
 @pytest.mark.gpu
-def test_a_predictor_that_can_not_be_captured(tmp_path: Path) -> None:
+def test_a_predictor_that_can_not_be_captured() -> None:
     data = prepared(toy_task(), device="cuda")
     x, adj = data.batch.x.abs(), data.batch.adj
     message = "capture: got 'on', but the model can't be captured in a CUDA graph"
@@ -323,9 +321,3 @@ def test_a_predictor_that_can_not_be_captured(tmp_path: Path) -> None:
     predictor = Predictor(_Asks().eval(), x, adj)
     assert str(predictor.problem).startswith("the model can't be captured in a CUDA graph: ")
     assert torch.equal(predictor(2 * x), adj @ (2 * x))
-
-
-def test_predictions_of_labels() -> None:
-    logits = torch.tensor([[2.0, -1.0], [-3.0, -0.5]])
-    assert Prediction(logits).classes.tolist() == [0, 1]
-    assert Prediction(logits, several_labels=True).classes.tolist() == [[True, False], [False, False]]

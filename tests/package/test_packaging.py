@@ -17,12 +17,9 @@ pytest.importorskip("elftools", reason="pyelftools is not installed")
 check_wheel = load_script("check_wheel")
 
 
-def test_the_version_comes_from_one_place() -> None:
+def test_the_version_comes_from_one_place_and_the_package_is_typed() -> None:
     assert metadata.version("gnnsparse") == gnnsparse.__version__
     assert f'"{gnnsparse.__version__}"' not in (ROOT / "pyproject.toml").read_text()
-
-
-def test_the_package_is_typed() -> None:
     assert (Path(gnnsparse.__file__).parent / "py.typed").exists()
     assert "Typing :: Typed" in (metadata.metadata("gnnsparse").get_all("Classifier") or [])
 
