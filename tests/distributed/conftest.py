@@ -1,6 +1,21 @@
+import multiprocessing
+from types import SimpleNamespace
+from unittest import mock
+
 import pytest
 
 from tests.distributed.ranks import Ranks
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked():
+    """Processes of ranks, here and in the benchmark, are forked from one that has imported what they need."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(
+        ["benchmarks.scaling", "tests.distributed.checks", "tests.distributed.trainings"]
+    )
+    with mock.patch("benchmarks.scaling_ranks.mp", SimpleNamespace(get_context=lambda _: context)):
+        yield
 
 
 @pytest.fixture(scope="session")

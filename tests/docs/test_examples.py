@@ -31,6 +31,7 @@ from launch.study.settings import read_options
 from launch.words import check_words
 from models import MODELS
 from papers import __main__ as papers
+from tests import warm
 from tests.configs import CONFIGS, composed
 from tests.docs.blocks import PAGES, ROOT, Block, blocks_of, page_name, unfenced, without_blocks
 
@@ -83,10 +84,10 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in CHECKOUT:
         (folder / name).symlink_to(ROOT / name)
     monkeypatch.chdir(folder)
-    scripts = Path(sys.executable).parent
+    commands = f"{warm.folder()}{os.pathsep}{Path(sys.executable).parent}"
     variables = {
         "GNNSPARSE_DATA_DIR": str(tmp_path / "data"), "GNNSPARSE_GPU_RECORDS": str(tmp_path / "gpus"),
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100",
+        "PATH": f"{commands}{os.pathsep}{os.environ['PATH']}", "COLUMNS": "100",
     }  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(name, value)

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.launch import Run, Started, run_forked, run_fresh
-
-ROOT = Path(__file__).resolve().parents[2]
+from tests.e2e.launch import Run, Started
+from tests.warm import ROOT
 
 
 def environment_with(cache: Path, **more: str) -> dict[str, str]:
@@ -38,20 +37,20 @@ def train(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             options = (*options, "trainer.plots=false")  # they take half a second
         own_folder |= "--help" in options or "-m" in options
         where = [] if own_folder else [f"hydra.run.dir={folder}"]
-        if fresh:
-            return run_fresh([*options, *where], folder, environment)
-        return run_forked([*options, *where], folder, environment, tmp_path_factory.mktemp("streams"))
+        return Started([*options, *where], folder, environment, fresh).wait()
 
     return run
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Started]:
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Started]]:
     """Starts train.py with options in a folder, and returns without waiting for its end."""
-    cache = tmp_path_factory.mktemp("cache")
+    environment, begun = environment_with(tmp_path_factory.mktemp("cache")), []
 
-    def begin(*options: str, folder: Path) -> Started:
-        streams = tmp_path_factory.mktemp("streams")
-        return Started(list(options), folder, environment_with(cache), streams)
+    def begin(*options: str, folder: Path, change: str = "") -> Started:
+        begun.append(Started(list(options), folder, environment, change=change))
+        return begun[-1]
 
-    return begin
+    yield begin
+    for process in begun:  # of a test that has failed
+        process.kill()

@@ -7,15 +7,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from tests.e2e.conftest import environment_with
-from tests.e2e.launch import TRAIN, Run, Started
+from tests.e2e.launch import Run, Started, wait_for
 
 OPTIONS = (
     "dataset=digits", "model=gcn", "device=cpu", "model.norm=batch", "model.dropout=0",
@@ -30,11 +27,6 @@ def losses(folder: Path) -> torch.Tensor:
         found = csv.DictReader(log.read_text().splitlines())
         rows |= {int(row["step"]): float(row["train/loss"]) for row in found}
     return torch.tensor([rows[step] for step in sorted(rows)])
-
-
-def children(pid: int) -> list[int]:
-    found = subprocess.run(["pgrep", "-P", str(pid)], capture_output=True, text=True, check=False)
-    return [int(line) for line in found.stdout.split()]
 
 
 def test_two_and_three_processes_train_as_one_and_go_on_from_each_others_checkpoints(
@@ -73,7 +65,7 @@ def test_two_processes_share_the_samples_of_one(train: Callable[..., Run], tmp_p
     for folder in (one, two):
         folder.mkdir()
     assert train(*options, folder=one).status == 0
-    done = train(*options, "trainer.devices=2", folder=two)
+    done = train(*options, "trainer.devices=2", folder=two, fresh=True)
     assert done.errors == ""
     assert done.result["devices"] == 2
     assert losses(one).numel() > 6
@@ -86,13 +78,11 @@ def test_two_processes_share_the_samples_of_one(train: Callable[..., Run], tmp_p
 def test_a_killed_process_ends_the_run_with_one_line(start: Callable[..., Started], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = (*OPTIONS, "trainer.devices=2", "trainer.max_epochs=100000", f"hydra.run.dir={folder}")
-    run = start(*options, folder=tmp_path)
-    end = time.monotonic() + 120
-    while not list(folder.glob("logs/csv/*/metrics.csv")):
-        assert run.runs
-        assert time.monotonic() < end
-        time.sleep(0.1)
-    (other,) = children(run.pid)
+    noted = "import os; open('leader', 'w').write(str(os.getpid()))"
+    run = start(*options, folder=tmp_path, change=noted)
+    wait_for(lambda: list(folder.glob("logs/csv/*/metrics.csv")), run)
+    found = subprocess.run(["pgrep", "-P", (tmp_path / "leader").read_text()], capture_output=True, text=True)
+    other = int(found.stdout)
     os.kill(other, signal.SIGKILL)
     done = run.wait()
     assert done.status == 2
@@ -100,14 +90,13 @@ def test_a_killed_process_ends_the_run_with_one_line(start: Callable[..., Starte
     assert not Path(f"/proc/{other}").exists()
 
 
-def test_a_disk_that_is_full_for_checkpoints_does_not_stop_the_ranks(tmp_path: Path) -> None:
-    words = " ".join([*OPTIONS, "trainer.devices=2", "trainer.max_epochs=3", f"hydra.run.dir={tmp_path}/run"])
-    command = f"ulimit -f 12; exec {sys.executable} {TRAIN} {words} model.hidden_channels=64"
-    environment = environment_with(tmp_path / "cache")
-    done = subprocess.run(
-        ["bash", "-c", command], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"the checkpoints in {tmp_path}/run/checkpoints can't be written" in done.stderr
+def test_a_disk_that_is_full_for_checkpoints_does_not_stop_the_ranks(
+    start: Callable[..., Started], tmp_path: Path
+) -> None:
+    words = [*OPTIONS, "trainer.devices=2", "trainer.max_epochs=3", "model.hidden_channels=64"]
+    full = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (12_288, 12_288))"
+    done = start(*words, f"hydra.run.dir={tmp_path}/run", folder=tmp_path, change=full).wait()
+    assert done.status == 0, done.errors
+    assert f"the checkpoints in {tmp_path}/run/checkpoints can't be written" in done.errors
     assert json.loads((tmp_path / "run/result.json").read_text())["epochs"] == 3
     assert not (tmp_path / "run/checkpoints/last.ckpt").exists()

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.launch import TRAIN, Run
+from tests.e2e.launch import Run, Started, wait_for
 
 RUN = ("dataset=digits", "model=gcn", "device=cpu", "trainer.max_epochs=8")
 SMALL = ("experiment=precision", "seeds=2", *RUN)
@@ -117,56 +113,16 @@ def test_failing_runs_are_reported_tried_again_and_do_not_end_the_study(
     assert run.status == 1
 
 
-DIGITS = ("experiment=precision", "dataset=digits")
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ([*DIGITS, "model=transformer"], "model: got transformer for digits"),
-        (["experiment=precision", "dataset=nowhere"], "gcn on nowhere: "),
-        ([*DIGITS, "trainer.max_epochs=0"], "trainer.max_epochs: got 0"),
-        ([*DIGITS, "model.depth=3"], "gcn on digits: Could not override 'model.depth'"),
-        ([*DIGITS, "peers=dgl", "model=gin"], "peers: got 'dgl' for the model"),
-        ([*DIGITS, "precision=fp16"], "precision: got fp16; accepted: a list"),
-        (["-m", *DIGITS], "-m: a study takes no flags; accepted: options as dataset=cora,pubmed, without -m"),
-        (["experiment=nothing"], "experiment: got 'nothing'; accepted: flashsparse_table8, precision"),
-    ],
-)  # fmt: skip
-def test_bad_options_are_refused_in_one_line(
-    options: list[str], says: str, train: Callable[..., Run]
-) -> None:
-    run = train(*options)
-    assert run.status == 2
-    assert says in run.errors
-    assert run.errors.startswith("train.py: ")
-    assert run.errors.count("\n") == 1
-    assert not any(run.folder.iterdir())
-
-
-def test_an_interrupted_study_reports_what_it_has(tmp_path: Path) -> None:
+def test_an_interrupted_study_reports_what_it_has(start: Callable[..., Started], tmp_path: Path) -> None:
     folder = tmp_path / "study"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GNNSPARSE_CACHE_DIR": str(tmp_path / "cache")}
-    options = [SMALL[0], "seeds=500", *RUN, f"hydra.run.dir={folder}"]
-    process = subprocess.Popen(
-        [sys.executable, str(TRAIN), *options], env=environment, cwd=tmp_path,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )  # fmt: skip
-    try:
-        deadline = time.monotonic() + 120
-        while len(list(folder.glob("runs/*.json"))) < 3:
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        process.send_signal(signal.SIGINT)
-        output, errors = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    assert process.returncode == 130
-    assert "the same command goes on" in errors
+    process = start(SMALL[0], "seeds=500", *RUN, f"hydra.run.dir={folder}", folder=tmp_path)
+    wait_for(lambda: len(list(folder.glob("runs/*.json"))) >= 3, process)
+    process.send(signal.SIGINT)
+    run = process.wait()
+    assert run.status == 130
+    assert "the same command goes on" in run.errors
     found = json.loads((folder / "study.json").read_text())
     finished = len(list(folder.glob("runs/*.json")))
     assert found["unfinished"] == 4 * 500 - finished
-    assert f"Unfinished: {found['unfinished']} runs." in output
+    assert f"Unfinished: {found['unfinished']} runs." in run.output
     assert len(found["rows"][0]["seeds"]) == finished

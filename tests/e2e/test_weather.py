@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
+import runpy
 from typing import Any
 
 import pytest
@@ -12,7 +10,6 @@ import torch
 
 from examples import weather
 
-ROOT = Path(__file__).resolve().parents[2]
 #: Large bumps in a fast wind, which a small model learns in a second.
 SMALL = [
     "--grid=300", "--mesh=60", "--hidden=32", "--batch=4", "--steps=100", "--lr=0.005", "--lead=3",
@@ -43,12 +40,12 @@ def test_a_run_can_be_repeated() -> None:
     assert weather.main(options) != weather.main([*options, "--seed=1"])
 
 
-@pytest.mark.slow
-def test_as_a_command(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "examples" / "weather.py"), *SMALL, "--steps=8"]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert "encoder    300 to 60 nodes, 900 edges" in run.stdout
-    assert "1 ahead: root mean square error" in run.stdout
+def test_as_a_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("sys.argv", ["weather.py", *SMALL, "--steps=8"])
+    runpy.run_path(weather.__file__, run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "encoder    300 to 60 nodes, 900 edges" in printed
+    assert "1 ahead: root mean square error" in printed
 
 
 def test_a_new_model_is_persistence() -> None:

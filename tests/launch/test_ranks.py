@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.warm import ROOT, python
 
 #: A program as train.py: what rank 1 does comes from a file, and what rank 0 does from another one.
 PROGRAM = """
@@ -21,8 +20,8 @@ from launch import ranks
 ranks._GRACE = 1.0
 here = Path(__file__).parent
 if ranks.is_follower():
-    (here / "pid").write_text(str(os.getpid()))
     def train(options, resume, peers):
+        (here / "pid").write_text(str(os.getpid()))
         assert (options, str(resume)) == ("model: gcn", "last.ckpt")
 {follower}
     ranks._train = train
@@ -48,7 +47,7 @@ def run(folder: Path, follower: str, leader: str) -> tuple[subprocess.CompletedP
     lines = {"follower": f"        {follower}", "leader": f"    {leader}"}
     file.write_text(PROGRAM.format(root=str(ROOT), **lines))
     start = time.monotonic()
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([python(), str(file)], capture_output=True, text=True, timeout=100)
     return done, time.monotonic() - start
 
 
@@ -73,7 +72,8 @@ def test_a_full_disk_of_one_rank_ends_all_with_one_line(tmp_path: Path, leader: 
 
 @pytest.mark.slow
 def test_ranks_end_with_rank_0(tmp_path: Path) -> None:
-    done, _ = run(tmp_path, "time.sleep(90)", "time.sleep(3); os.kill(os.getpid(), signal.SIGKILL)")
+    waits = "while not (here / 'pid').exists(): time.sleep(0.01)"
+    done, _ = run(tmp_path, "time.sleep(90)", f"{waits}\n    os.kill(os.getpid(), signal.SIGKILL)")
     assert done.returncode == -9
     assert follower_is_gone(tmp_path)
 
@@ -89,5 +89,5 @@ print("a line")
 print("a problem", file=sys.stderr, end="")
 ranks.leave({status})
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=100)
+    done = subprocess.run([python(), "-c", program], capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout, done.stderr) == (status, "a line\n", "a problem")

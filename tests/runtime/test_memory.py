@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,6 +16,7 @@ import gnnsparse
 from gnnsparse import SparseGraph, errors
 from gnnsparse.data import BlockModel, graph_like, load_dataset, load_matrix, load_sequences, sample_graph
 from gnnsparse.errors import MemoryLimit, available_memory, check_memory
+from tests import warm
 
 EDGES = torch.tensor([[0, 1], [1, 0]])
 NODES = 2**29
@@ -119,7 +119,7 @@ def test_what_fits_is_not_refused() -> None:
         "gnnsparse.prepare(EDGES, cache=False) @ torch.ones(2, 4); limited(2 * 56 * 2**22 + 10**8);"
         "gnnsparse.prepare(EDGES, num_nodes=2**22, values='gcn', cache=False)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(__file__).parents[2])
+    subprocess.run([warm.python(), "-c", code], check=True, cwd=warm.ROOT)
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-import multiprocessing
 import os
-import runpy
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -14,16 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from tests import warm
 from tests.docs.blocks import ROOT, Block
 
 TIMEOUT = 200
 #: What a checkout has in the folder of the commands.
 _CHECKOUT = ("train.py", "configs", "models", "docs")
-
-_FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.e2e.preload"])
+#: Runs story.py. Of 60 nodes a model learns too little from one in a hundred initial weights.
+_STORY = "import runpy, torch; torch.manual_seed(0); runpy.run_path('story.py', run_name='__main__')"
 
 
 @dataclass(frozen=True)
@@ -58,11 +55,11 @@ class Outcome:
 
 
 def environment_of(folder: Path) -> dict[str, str]:
-    """Returns the environment of a story: the installed commands, and caches of its own."""
-    scripts = Path(sys.executable).parent
+    """Returns the environment of a story: warm commands, the installed ones, and caches of its own."""
+    path = [str(warm.folder()), str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         **os.environ,
-        "PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join(path),
         "OMP_NUM_THREADS": "1",  # what else the machine does then costs least
         "GNNSPARSE_CACHE_DIR": str(folder.parent / "cache"),
         "GNNSPARSE_DATA_DIR": str(folder.parent / "data"),
@@ -76,34 +73,11 @@ def run_block(block: Block, folder: Path) -> Outcome:
     for name in _CHECKOUT:
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(ROOT / name)
-    if block.language == "sh":
-        done = subprocess.run(
-            ["bash", "-e", "-o", "pipefail", "-c", block.text],
-            cwd=folder, env=environment_of(folder), capture_output=True, text=True, timeout=TIMEOUT,
-        )  # fmt: skip
-        return Outcome(done.returncode, done.stdout, done.stderr, folder)
-    assert block.language == "python", block.language
-    (folder / "story.py").write_text(block.text)
-    process = _FORKED.Process(target=_run_python, args=(folder, environment_of(folder)))
-    process.start()
-    process.join(TIMEOUT)
-    if process.exitcode is None:
-        process.kill()
-        raise TimeoutError(f"{block.text} runs for more than {TIMEOUT} s")
-    output, errors = ((folder.parent / name).read_text() for name in ("stdout", "stderr"))
-    return Outcome(process.exitcode, output, errors, folder)
-
-
-def _run_python(folder: Path, environment: dict[str, str]) -> None:
-    """Runs story.py in the present process, which was forked from one that has the imports."""
-    for number, name in ((1, "stdout"), (2, "stderr")):
-        file = os.open(folder.parent / name, os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
-        os.dup2(file, number)
-        setattr(sys, name, os.fdopen(number, "w", buffering=1))
-    os.environ.clear()
-    os.environ.update(environment)
-    os.chdir(folder)
-    sys.argv = ["story.py"]
-    # Of 60 nodes a model learns too little from one in a hundred initial weights.
-    torch.manual_seed(0)
-    runpy.run_path("story.py", run_name="__main__")
+    command = ["bash", "-e", "-o", "pipefail", "-c", block.text]
+    if block.language == "python":
+        (folder / "story.py").write_text(block.text)
+        command = [warm.python(), "-c", _STORY]
+    done = subprocess.run(
+        command, cwd=folder, env=environment_of(folder), capture_output=True, text=True, timeout=TIMEOUT
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr, folder)
