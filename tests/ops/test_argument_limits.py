@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from gnnsparse import SparseOperand
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from gnnsparse.testing import random_graph
 from tests.helpers import make
+from tests.ops.quantized import EIGHT_BITS
 
 EDGES = torch.tensor([[0, 1, 2], [1, 2, 0]])
 HUGE = {
@@ -25,6 +28,57 @@ HUGE = {
 @pytest.fixture
 def a() -> SparseOperand:
     return make(random_graph(30, 20, 0.2, seed=1), "cpu")
+
+
+def test_what_products_refuse(a: SparseOperand) -> None:
+    """Also after calls with arguments that fit."""
+    x, q, many, queries = (torch.randn(shape) for shape in ((20, 4), (30, 4), (20, 3, 4), (30, 3, 4)))
+    nnz, values, by_head = a.nnz, torch.randn(a.nnz), torch.randn(a.nnz, 3)
+    spmm, sddmm, softmax = (partial(f, a) for f in (gnnsparse.spmm, gnnsparse.sddmm, gnnsparse.edge_softmax))
+    graph, of_heads = random_graph(30, 20, 0.2), "; features of heads [k, heads, d] go to"
+    int8, fp8 = (partial(gnnsparse.spmm, make(graph, "cpu", precision=p)) for p in EIGHT_BITS)
+    for _ in range(2):
+        _ = a @ x, spmm(x, values), sddmm(q, x), spmm(many, by_head), sddmm(queries, many), softmax(by_head)
+    refused: dict[type[Exception], list[tuple[str, Callable[[], Any]]]] = {
+        ValueError: [
+            ("x: has shape (19, 4); accepted: (", lambda: a @ x[1:]),
+            ("x: has shape (20, 4, 1, 1)", lambda: a @ x[..., None, None]),
+            ("x: has shape (2, 11, 4); accepted: (..., 20, any)", lambda: a @ torch.randn(2, 11, 4)),
+            (f"x: has shape (20, 3, 4); accepted: (..., 20, any){of_heads}", lambda: a @ many),
+            (f"x: has shape (20, 1, 3, 4); accepted: (..., 20, any){of_heads}", lambda: a @ many[:, None]),
+            ("x: is on meta", lambda: a @ x.to("meta")),
+            ("x: has shape (19, 3, 4); accepted: (20, any, any)", lambda: spmm(many[1:], by_head)),
+            ("values: has shape", lambda: spmm(x, values[1:])),
+            (f"values: has shape ({nnz}, 2); accepted: ({nnz}, 3)", lambda: spmm(many, by_head[:, 1:])),
+            (f"values: has shape ({nnz}, 3); accepted: ({nnz})", lambda: spmm(x, by_head)),
+            ("k: has 3 columns", lambda: sddmm(q, x[:, :3])),
+            ("k: has shape (20, 2, 4); accepted: (20, 3, 4), as q", lambda: sddmm(queries, many[:, :2])),
+            ("k: has shape (20, 4); accepted: (20, 3, 4), as q", lambda: sddmm(queries, x)),
+            (f"scores: has shape ({nnz}, 3, 1)", lambda: softmax(by_head[..., None])),
+            (f"scores: has shape ({nnz - 1}, 3)", lambda: softmax(by_head[1:])),
+            ("impl: got", lambda: spmm(x, impl="magic")),
+            ("reduce: got 'add'; accepted: sum, mean, max, min", lambda: spmm(x, reduce="add")),
+            ("seed: got -1", lambda: int8(x, seed=-1)),
+            ("seed: got 9223372036854775808", lambda: int8(x, seed=2**63)),
+            ("seed: got 1, and an operand in fp32; accepted: None, or", lambda: spmm(x, seed=1)),
+            ("seed: got 1 with reduce='max'", lambda: fp8(x, seed=1, reduce="max")),
+        ],
+        TypeError: [
+            *(("x: got", partial(spmm, wrong)) for wrong in (x.double(), x.to_sparse(), [[1.0]], None)),
+            ("x: got a tensor of dtype", lambda: a @ torch.ones(2, 20, 3, dtype=torch.int64)),
+            ("x @ A is not defined", lambda: torch.randn(2, 20, 30) @ a),
+            ("values: got a tensor of dtype torch.float64", lambda: spmm(x, values.double())),
+            ("values: got a tensor of dtype torch.float64", lambda: spmm(many, by_head.double())),
+            ("values: got", lambda: spmm(x, False)),
+            ("A: got", lambda: gnnsparse.spmm(a.kernels, x)),
+            ("reduce: got list; accepted: one of sum, mean, max, min", lambda: spmm(x, reduce=["sum"])),
+            ("seed: got float", lambda: int8(x, seed=1.5)),
+        ],
+    }
+    for error, calls in refused.items():
+        for message, call in calls:
+            with pytest.raises(error, match=f"^{re.escape(message)}"):
+                call()
 
 
 @pytest.mark.parametrize("name", HUGE)

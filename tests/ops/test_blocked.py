@@ -54,56 +54,26 @@ def with_blocked(a: SparseOperand, blocked: BlockedMatrix) -> SparseOperand:
     return SparseOperand(replace(a.prepared, forward=forward))
 
 
-def moved_offset(step: Callable[[BlockedMatrix], int]) -> Callable[[torch.Tensor, BlockedMatrix], None]:
-    """Hands a part of what belongs to one panel, row or block to the one before it."""
-
-    def change(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-        size = step(blocked)
-        array[int((array.diff() > size).nonzero()[1])] += size
-
-    return change
-
-
-def other_column(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[0] = 79 if int(array[0]) == 0 else 0
-
-
-def one_less(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[-1] -= 1
-
-
-def other_record(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[1] = 0
+def change(part: str, array: torch.Tensor, blocked: BlockedMatrix) -> None:
+    """Changes one array of a format in place."""
+    match part:
+        case "panel_rows" | "residual_rows":
+            array[-1] -= 1
+        case "columns" | "zero_cols" | "residual_cols":
+            array[0] = 79 if int(array[0]) == 0 else 0
+        case "size_ptr":
+            array[1] = 0
+        case "bitmap":
+            array[0] ^= 3
+        case "values" | "residual_values":
+            array[int(array.nonzero()[0])] = 99
+        case "packed_blocks":  # of the last record, which zeros fill up
+            array[int(array.nonzero()[-1])] = 99
+        case _:  # offsets: a part of what belongs to one panel, row or block goes to the one before it
+            size = blocked.spec.block if part == "panel_ptr" else 1
+            array[int((array.diff() > size).nonzero()[1])] += size
 
 
-def last_value(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    """Of the last record, which zeros fill up."""
-    array[int(array.nonzero()[-1])] = 99
-
-
-def other_bit(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[0] ^= 3
-
-
-def other_value(array: torch.Tensor, blocked: BlockedMatrix) -> None:
-    array[int(array.nonzero()[0])] = 99
-
-
-CHANGES: dict[str, Callable[[torch.Tensor, BlockedMatrix], None]] = {
-    "panel_rows": one_less,
-    "panel_ptr": moved_offset(lambda blocked: blocked.spec.block),
-    "columns": other_column,
-    "bitmap": other_bit,
-    "value_ptr": moved_offset(lambda blocked: 1),
-    "values": other_value,
-    "zero_ptr": moved_offset(lambda blocked: 1),
-    "zero_cols": other_column,
-    "size_ptr": other_record,
-    "packed_blocks": last_value,
-    "residual_rows": one_less,
-    "residual_cols": other_column,
-    "residual_values": other_value,
-}
 ARRAYS = [
     (name, panel, part)
     for name, panel in ((n, 32 if n == "hrpb" else None) for n in EXCLUSIVE)
@@ -118,7 +88,7 @@ def test_every_stored_array_changes_the_product(name: str, panel: int | None, pa
         x.fill_(torch.inf)
     blocked = a.kernels.require_blocked()
     array = blocked.arrays[part].clone()
-    CHANGES[part](array, blocked)
+    change(part, array, blocked)
     assert not torch.equal(array, blocked.arrays[part])
     changed = with_blocked(a, replace(blocked, **{part: array}))
     assert torch.equal(with_blocked(a, blocked) @ x, a @ x)

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph, _native
-from gnnsparse.formats import BlockedMatrix, WindowPolicy, format_spec
-from gnnsparse.formats.convert import convert
+from gnnsparse.formats import BlockedMatrix, WindowPolicy
 from gnnsparse.formats.policy import STAGINGS, X_LOADS, policy_changes
 from gnnsparse.nn import AGNNConv
 from gnnsparse.plan import Plan
@@ -240,35 +239,3 @@ def _padded_elements(blocked: BlockedMatrix) -> torch.Tensor:
     again[blocked.panel_ptr[:-1][blocked.panel_ptr[:-1] < blocked.slots]] = False
     spec = blocked.spec
     return again.view(-1, 1, spec.block).expand(-1, spec.window, -1).flatten()
-
-
-def test_policies_that_can_not_exist_are_refused(built: ModuleType, native: RunningPath) -> None:
-    graph = random_graph(20, 20, 0.2)
-    x = torch.randn(20, 8)
-
-    def spmm(name: str, precision: str, **switches: Any) -> None:
-        a = make(graph, "cpu", precision=precision, format=name)
-        gnnsparse.spmm(a, x, plan=Plan("window", policy=WindowPolicy(**switches)))
-
-    spmm("me-bcrs", "fp16", stage_a="double")
-    with pytest.raises(ValueError, match="windows have 8 rows; as the left operand"):
-        spmm("me-bcrs", "fp16", swapped=False)
-    with pytest.raises(ValueError, match="encoding bitmap has the default policy alone"):
-        spmm("window", "fp16", stage_a="double")
-    with pytest.raises(ValueError, match="bf16 has the default policy alone"):
-        spmm("me-bcrs", "bf16", stage_a="double")
-    blocked = convert(graph.csr, format_spec("me-bcrs", "fp16"), graph.values.half())
-    half, y = x.half(), torch.zeros(20, 8)
-    for switches, message in (
-        ((False, True, 0, True, 0, False, 1, False), "swapped: is off with windows of 8 rows"),
-        ((True, True, 1, True, 0, False, 1, False), "shuffle: needs vector loads"),
-        ((True, True, 0, False, 0, False, 1, False), "shuffle: is off without stage_x"),
-        ((True, True, 0, True, 0, True, 1, False), "stage_x: needs stage_a"),
-        ((True, True, 0, True, 0, False, 0, False), "coarsening"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            built.cuda_spmm_policy(
-                blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
-                _native.WindowPolicy(*switches), dense_view(half), dense_view(y), 8, None,
-                Precision.FP16.code, 0,
-            )  # fmt: skip

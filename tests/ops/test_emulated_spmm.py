@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse import SparseGraph, _native
-from gnnsparse.formats import BlockedMatrix, format_spec
-from gnnsparse.formats.convert import convert
 from gnnsparse.ops import spmm_cuda
 from gnnsparse.plan import Plan, Problem
 from gnnsparse.plan.gpu_records import record_for
-from gnnsparse.precision import Precision, dense_view, round_operand
+from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import HALF_VECTOR_BYTES, NARROW_WIDTH, SECTOR_BYTES, SLICE_BYTES, VECTOR_BYTES
 from gnnsparse.testing import assert_accurate, random_graph
 from tests import emulated
@@ -150,38 +148,6 @@ def test_any_panels(
     x = emulated.padded(torch.randn(graph.num_cols, width), precision)
     plan = Plan("panel", height=height, tile_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
     check(make(graph, "cpu", precision=precision), dense_matrix(graph, None), x, plan=plan)
-
-
-def test_what_the_panel_kernel_does_not_take_is_refused(built: ModuleType) -> None:
-    graph = random_graph(20, 20, 0.2)
-    x, y = torch.zeros(20, 8), torch.zeros(20, 8)
-
-    def spmm(blocked: BlockedMatrix, precision: str, slices: int = 1) -> None:
-        storage = Precision.parse(precision).storage
-        built.cuda_spmm_panel(
-            blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
-            dense_view(x.to(storage)), dense_view(y), 8, slices, None, Precision.parse(precision).code, 0,
-        )  # fmt: skip
-
-    def converted(name: str, precision: str, panel: int | None = None) -> BlockedMatrix:
-        spec = format_spec(name, precision, panel=panel)
-        values = round_operand(graph.values, Precision.parse(precision)) if spec.stores_values else None
-        return convert(graph.csr, spec, values)
-
-    spmm(converted("panel", "fp16", 32), "fp16")
-    with pytest.raises(ValueError, match="takes panels in lane order"):
-        spmm(converted("window", "fp16"), "fp16")
-    with pytest.raises(ValueError, match="entries hold values of 16 bits"):
-        spmm(converted("panel-values", "fp16", 32), "fp32")
-    with pytest.raises(ValueError, match="entries hold values of 32 bits"):
-        spmm(converted("panel-values", "fp32", 32), "fp16")
-    for precision in ("fp16", "fp32"):
-        dense = replace(format_spec("panel-values", precision, panel=32), encoding="dense")
-        values = round_operand(graph.values, Precision.parse(precision))
-        with pytest.raises(ValueError, match="values of panels of 32 rows are entries"):
-            spmm(convert(graph.csr, dense, values), precision)
-    with pytest.raises(ValueError, match="slices: must be at least 1"):
-        spmm(converted("panel", "fp16", 32), "fp16", slices=0)
 
 
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
@@ -337,6 +303,13 @@ def test_features_are_read_where_they_are(native: RunningPath, precision: str) -
         assert "cuda_pack" not in native.called
 
 
+def test_what_narrow_plans_do_not_take_is_refused(native: RunningPath) -> None:
+    a, wide = make(random_graph(20, 20, 0.2), "cpu"), NARROW_WIDTH + 1
+    for group, width in ((10, wide), (0, 1)):
+        with pytest.raises(ValueError, match="plan: narrow takes group > 0 and at most 32 columns"):
+            gnnsparse.spmm(a, torch.zeros(20, width), plan=Plan("csr", group=group, narrow=True))
+
+
 @given(
     graph=graphs(90, 300, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
     width=st.integers(1, NARROW_WIDTH), group=st.sampled_from([1, 30, 200, 3000]),
@@ -347,27 +320,6 @@ def test_any_rows(
 ) -> None:
     a, x = make(graph, "cpu", precision=precision), torch.randn(graph.num_cols, width)
     check(a, dense_matrix(graph, None), x, plan=Plan("csr", row_limit=limit, group=group, narrow=True))
-
-
-def test_what_narrow_plans_do_not_take_is_refused(native: RunningPath, built: ModuleType) -> None:
-    graph = random_graph(20, 20, 0.2)
-    a, wide = make(graph, "cpu"), NARROW_WIDTH + 1
-    for group, width in ((10, wide), (0, 1)):
-        with pytest.raises(ValueError, match="plan: narrow takes group > 0 and at most 32 columns"):
-            gnnsparse.spmm(a, torch.zeros(20, width), plan=Plan("csr", group=group, narrow=True))
-
-    def spmm(width: int, groups: torch.Tensor | None) -> None:
-        x = torch.zeros(20, width)
-        built.cuda_spmm_csr(
-            graph.csr.view, _native.StoredRows(), _native.WorkList(None, None, 0),
-            _native.CsrLanes(1, 1, 1000, groups, narrow=True), dense_view(x), dense_view(x), width, None,
-            Precision.FP32.code, 0,
-        )  # fmt: skip
-
-    with pytest.raises(ValueError, match="n: is 33; with narrow lanes at most 32 is accepted"):
-        spmm(wide, torch.tensor([0, 20], dtype=torch.int32))
-    with pytest.raises(ValueError, match="groups: are needed by narrow lanes"):
-        spmm(1, None)
 
 
 # Panels of 32 rows whose stored values are entries.

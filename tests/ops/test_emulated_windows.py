@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import ModuleType
 
 import pytest
 import torch
@@ -11,13 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, _native
-from gnnsparse.formats import PRESETS, FormatSpec, format_spec, register_preset
-from gnnsparse.formats.convert import convert
+from gnnsparse import SparseGraph
+from gnnsparse.formats import PRESETS, FormatSpec, register_preset
 from gnnsparse.formats.policy import RECORD_POLICY, TILE_POLICY, WindowPolicy
 from gnnsparse.plan import Plan
 from gnnsparse.plan.work import WorkList
-from gnnsparse.precision import Precision, dense_view
+from gnnsparse.precision import Precision
 from gnnsparse.registry import temporary_registrations
 from gnnsparse.testing import random_graph
 from tests import emulated
@@ -145,21 +143,3 @@ def test_property(
     policy = {"hrpb": RECORD_POLICY, "rs-tile": TILE_POLICY}.get(name, WindowPolicy())
     x, plan = torch.randn(graph.num_cols, width), Plan("window", tile_limit=limit, policy=policy)
     check(a, dense_matrix(graph, None), emulated.padded(x, precision), plan=plan)
-
-
-def test_what_the_kernel_does_not_take_is_refused(built: ModuleType) -> None:
-    graph = random_graph(20, 20, 0.2)
-    x, y = torch.zeros(20, 8, dtype=torch.float16), torch.zeros(20, 8)
-
-    def spmm(name: str, precision: Precision, panel: int | None = None) -> None:
-        blocked = convert(graph.csr, format_spec(name, precision, panel=panel), None)
-        built.cuda_spmm_window(
-            blocked.view(), _native.StoredRows(), _native.WorkList(None, None, 0),
-            dense_view(x.to(precision.storage)), dense_view(y), 8, None, precision.code, 0,
-        )  # fmt: skip
-
-    spmm("window", Precision.FP16)
-    with pytest.raises(ValueError, match="takes 8 or 16 rows, row-major"):
-        spmm("panel", Precision.FP16, 16)
-    with pytest.raises(ValueError, match="has no fp32"):
-        spmm("window", Precision.FP32)

@@ -48,16 +48,6 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_an_exported_program_gives_the_same_bits(operand: SparseOperand, name: str, strict: bool) -> None:
-    function = partial(FUNCTIONS[name], operand)
-    arguments = torch.randn(20, 8), torch.randn(operand.nnz), torch.randn(20, 2, 4)
-    with torch.no_grad():
-        program = torch.export.export(Calls(function), arguments, strict=strict)
-        assert torch.equal(program.module()(*arguments), function(*arguments))
-
-
 class Model(torch.nn.Module):
     """Two layers that hold their graph."""
 
@@ -71,92 +61,76 @@ class Model(torch.nn.Module):
 
 
 @pytest.mark.parametrize("strict", [False, True])
-def test_a_model_is_exported(operand: SparseOperand, strict: bool) -> None:
-    model, x = Model(operand), torch.randn(20, 8)
-    program = torch.export.export(model, (x,), strict=strict)
-    assert torch.equal(program.module()(x), model(x))
+@pytest.mark.parametrize("name", [*FUNCTIONS, "model"])
+def test_an_exported_program_gives_the_same_bits(operand: SparseOperand, name: str, strict: bool) -> None:
+    arguments = torch.randn(20, 8), torch.randn(operand.nnz), torch.randn(20, 2, 4)
+    model: torch.nn.Module = Model(operand)
+    if name == "model":
+        arguments = arguments[:1]
+    else:
+        model = Calls(partial(FUNCTIONS[name], operand))
+    program = torch.export.export(model, arguments, strict=strict)
+    assert torch.equal(program.module()(*arguments), model(*arguments))
     assert program.state_dict.keys() == model.state_dict().keys()
 
 
-def test_a_compiled_package_gives_the_same_bits(operand: SparseOperand, tmp_path: Path) -> None:
-    model, x = Calls(lambda x: gnnsparse.attention(operand, operand @ x, x, x)), torch.randn(20, 8)
-    with torch.no_grad():
-        program = torch.export.export(model, (x,))
-        package = torch._inductor.aoti_compile_and_package(program, package_path=str(tmp_path / "model.pt2"))
-        assert torch.equal(torch._inductor.aoti_load_package(package)(x), model(x))
-        torch.save((operand, x, model(x)), tmp_path / "operand.pt")
-    run_elsewhere(
-        f"""
-found = torch._inductor.aoti_load_package({package!r})(x)
-assert torch.equal(found, right)
-""",
-        tmp_path / "operand.pt",
-    )
-
-
-def test_a_program_runs_elsewhere_with_the_pickled_operand(operand: SparseOperand, tmp_path: Path) -> None:
-    x = torch.randn(20, 8)
-    program = torch.export.export(Calls(lambda x: operand @ (operand.T @ x)), (x,))
-    torch.export.save(program, tmp_path / "program.pt2")
-    torch.save((operand, x, operand @ (operand.T @ x)), tmp_path / "operand.pt")
-    run_elsewhere(
-        f"""
-program = torch.export.load({str(tmp_path / "program.pt2")!r}).module()
-assert torch.equal(program(x), right)
-again = torch.load({str(tmp_path / "operand.pt")!r}, weights_only=False)[0]
-assert again is operand
-del operand, again
-try:
-    program(x)
-except RuntimeError as error:
-    assert "no longer exists" in str(error)
-else:
-    assert False
-""",
-        tmp_path / "operand.pt",
-    )
-
-
-def test_a_pickled_transpose_keeps_its_handle(operand: SparseOperand, tmp_path: Path) -> None:
-    x = torch.randn(20, 8)
-    torch.export.save(torch.export.export(Calls(lambda x: operand.T @ x), (x,)), tmp_path / "program.pt2")
-    torch.save((operand.T, x, operand.T @ x), tmp_path / "operand.pt")
-    code = f"assert torch.equal(torch.export.load({str(tmp_path / 'program.pt2')!r}).module()(x), right)"
-    run_elsewhere(code, tmp_path / "operand.pt")
-
-
-def run_elsewhere(code: str, saved: Path) -> None:
-    """Runs code in another process, after `operand, x, right` have been loaded."""
-    start = f"""
-import torch, gnnsparse
-operand, x, right = torch.load({str(saved)!r}, weights_only=False)
-"""
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", start + code], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_handle_means_nothing_in_another_process(operand: SparseOperand, tmp_path: Path) -> None:
-    handle, path = operand.handle, tmp_path / "program.pt2"
-    by_operator = Calls(lambda x: torch.ops.gnnsparse.spmm(x, None, handle))
-    torch.export.save(torch.export.export(by_operator, (torch.randn(20, 8),)), path)
-    assert torch.equal(
-        torch.export.load(path).module()(x := torch.randn(20, 8)), operand @ x
-    )  # as long as the operand lives
-    code = f"""
+ELSEWHERE = """
 import torch, gnnsparse
 from gnnsparse.testing import random_graph
+
+def refused(program, x):
+    try:
+        program(x)
+    except RuntimeError as error:
+        print(error)
+
+by_handle = torch.export.load("by_handle.pt2").module()
 made = [gnnsparse.prepare(random_graph(20, 20, 0.2, seed=s), cache=False) for s in range(8)]
-try:
-    torch.export.load({str(path)!r}).module()(torch.randn(20, 8))
-except RuntimeError as error:
-    print(error)
+refused(by_handle, torch.zeros(20, 8))
+transpose, x, right = torch.load("transpose.pt", weights_only=False)
+assert torch.equal(torch.export.load("transpose.pt2").module()(x), right)
+operand, x, right, compiled = torch.load("operand.pt", weights_only=False)
+assert torch.equal(by_handle(x), operand @ x)
+assert torch.equal(torch._inductor.aoti_load_package("compiled.pt2")(x), compiled)
+program = torch.export.load("both.pt2").module()
+assert torch.equal(program(x), right)
+again = torch.load("operand.pt", weights_only=False)[0]
+assert again is operand
+del operand, again, transpose
+refused(program, x)
 """
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True
-    )
-    assert f"operand {handle} no longer exists, or was made in another process" in done.stdout
+
+
+def test_programs_run_elsewhere_with_the_pickled_operand_alone(
+    operand: SparseOperand, tmp_path: Path
+) -> None:
+    """Also a compiled package and a pickled transpose; a handle alone means nothing in another process."""
+    x, handle, other = torch.randn(20, 8), operand.handle, make(random_graph(20, 20, 0.2, seed=2), "cpu")
+    functions: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+        "by_handle": lambda x: torch.ops.gnnsparse.spmm(x, None, handle),
+        "both": lambda x: operand @ (operand.T @ x),
+        "transpose": lambda x: other.T @ x,
+        "compiled": lambda x: gnnsparse.attention(operand, operand @ x, x, x),
+    }
+    with torch.no_grad():
+        for name, function in functions.items():
+            program, path = torch.export.export(Calls(function), (x,)), tmp_path / f"{name}.pt2"
+            if name == "compiled":
+                torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+                run = torch._inductor.aoti_load_package(str(path))
+            else:
+                torch.export.save(program, path)
+                run = torch.export.load(path).module()
+            assert torch.equal(run(x), function(x))
+        torch.save((other.T, x, other.T @ x), tmp_path / "transpose.pt")
+        both, compiled = functions["both"](x), functions["compiled"](x)
+        torch.save((operand, x, both, compiled), tmp_path / "operand.pt")
+    command = [sys.executable, "-W", "ignore", "-c", ELSEWHERE]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = done.stdout.splitlines()
+    assert f"operand {handle} no longer exists, or was made in another process" in first
+    assert "no longer exists" in second
 
 
 def test_handles_are_not_counted() -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
 import gnnsparse
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.helpers import dense_matrix, make
+from tests.helpers import at_nonzeros, dense_matrix, make
 
 FORMATS = ("csr", "window")
 
@@ -35,36 +37,25 @@ def test_spmm_of_x(
 
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize("width", [5, 64, 136])
-def test_spmm_of_values(device: str, precision: str, name: str, width: int) -> None:
-    graph = random_graph(70, 110, 0.1, weighted=False, hubs=2, empty_rows=0.1)
-    a = make(graph, device, precision=precision, format=name)
-    x, v, g = torch.randn(110, width), torch.randn(a.nnz), torch.randn(70, width)
-
-    def grads(impl: str) -> tuple[torch.Tensor, ...]:
-        leaves = [t.to(device).requires_grad_() for t in (x, v)]
-        return torch.autograd.grad(gnnsparse.spmm(a, *leaves, impl=impl), leaves, g.to(device))
-
-    exact_x, exact_v = (t.double().requires_grad_() for t in (x, v))
-    exact = torch.autograd.grad(dense_with(a, exact_v) @ exact_x, (exact_x, exact_v), g.double())
-    # A plain backward rounds what it multiplies: A^T with rounded values, dY and X rounded.
-    plain_x = gnnsparse.spmm(a.T, g.to(device), a.transpose_values(v.to(device)), impl="reference")
-    plain_v = gnnsparse.sddmm(a, g.to(device), x.to(device), impl="reference")
-    assert_all_accurate(grads("auto"), (plain_x, plain_v), exact)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("d", [5, 64, 136])
-def test_sddmm(device: str, precision: str, name: str, d: int) -> None:
-    graph = random_graph(70, 110, 0.1, hubs=2, empty_rows=0.1)
-    a = make(graph, device, precision=precision, format=name)
-    q, k, g = torch.randn(70, d), torch.randn(110, d), torch.randn(a.nnz)
-    leaves = [t.to(device).requires_grad_() for t in (q, k)]
-    got = torch.autograd.grad(gnnsparse.sddmm(a, *leaves), leaves, g.to(device))
-    dense = dense_with(a, g.double())
-    plain_q = gnnsparse.spmm(a, k.to(device), g.to(device), impl="reference")
-    plain_k = gnnsparse.spmm(a.T, q.to(device), a.transpose_values(g.to(device)), impl="reference")
-    assert_accurate(got[0], plain_q, dense @ k.double())
-    assert_accurate(got[1], plain_k, dense.T @ q.double())
+def test_edge_values_and_scores(device: str, precision: str, name: str, width: int) -> None:
+    """A plain backward rounds what it multiplies: A^T with rounded values, dY and X rounded."""
+    a = make(random_graph(70, 110, 0.1, hubs=2, empty_rows=0.1), device, precision=precision, format=name)
+    x, q, g = (torch.randn(rows, width, device=device) for rows in (110, 70, 70))
+    v, e = torch.randn(2, a.nnz, device=device)
+    leaves = x_leaf, q_leaf, v_leaf = [t.clone().requires_grad_() for t in (x, q, v)]
+    got = (
+        *torch.autograd.grad(gnnsparse.spmm(a, x_leaf, v_leaf), leaves[::2], g),
+        *torch.autograd.grad(gnnsparse.sddmm(a, q_leaf, x_leaf), leaves[1::-1], e),
+    )
+    product = partial(gnnsparse.spmm, impl="reference")
+    plain = (
+        product(a.T, g, a.transpose_values(v)), gnnsparse.sddmm(a, g, x, impl="reference"),
+        product(a, x, e), product(a.T, q, a.transpose_values(e)),
+    )  # fmt: skip
+    x, q, g, v, e = (t.cpu().double() for t in (x, q, g, v, e))
+    values, grads = dense_with(a, v), dense_with(a, e)
+    exact = values.T @ g, at_nonzeros(a, g @ x.T), grads @ x, grads.T @ q
+    assert_all_accurate(got, plain, exact)
 
 
 def test_expanded_gradients(device: str) -> None:

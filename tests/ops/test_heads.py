@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from functools import partial
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -13,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph, _native
+from gnnsparse import SparseGraph
 from gnnsparse.plan import Plan
-from gnnsparse.precision import Precision, dense_view
 from gnnsparse.testing import assert_all_accurate, random_graph
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS, ROUNDING, make, plain_product, product_scale
@@ -168,95 +166,6 @@ def test_plans_of_other_kernels_are_refused(recorded: RecordingPath) -> None:
     ):
         with pytest.raises(ValueError, match=r"plan: got panel 16 with heads, .*; accepted: csr"):
             call()
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize(
-    ("shape", "graph"),
-    [
-        ((6,), random_graph(30, 30, 0.2, weighted=False)),
-        ((6,), random_graph(30, 30, 0.2, weighted=False, symmetric=True)),
-        ((3, 4), random_graph(20, 30, 0.2, weighted=False, hubs=1, empty_rows=0.2)),
-    ],
-    ids=["rows", "symmetric", "heads"],
-)
-def test_gradients_of_gradients_and_transforms(
-    device: str, shape: tuple[int, ...], graph: SparseGraph
-) -> None:
-    """An attention layer's second derivatives and its vmap, beside the reference implementation's."""
-    a = make(graph, device)
-    tensors = [torch.randn(rows, *shape, device=device) for rows in (a.shape[0], 30, 30)]
-
-    def results(impl: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-        def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-            weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, k, impl=impl), impl=impl)
-            return gnnsparse.spmm(a, v, weights, impl=impl)
-
-        leaves = [t.to(dtype, copy=True).requires_grad_() for t in tensors]
-        first = torch.autograd.grad(run(*leaves).square().sum(), leaves, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-        q, k, v = (t.to(dtype) for t in tensors)
-        many = torch.func.vmap(run, in_dims=(None, 1, -1))(q, torch.stack([k, v], 1), torch.stack([v, k], -1))
-        return [*second, many]
-
-    assert_all_accurate(results("auto"), results("reference"), results("reference", torch.float64))
-
-
-def test_what_is_refused() -> None:
-    a = make(random_graph(20, 30, 0.2), "cpu", precision="fp16")
-    x, values, q = torch.randn(30, 3, 4), torch.randn(a.nnz, 3), torch.randn(20, 3, 4)
-    with pytest.raises(ValueError, match=r"x: has shape \(29, 3, 4\); accepted: \(30, any, any\)"):
-        gnnsparse.spmm(a, x[1:], values)
-    with pytest.raises(ValueError, match=rf"values: has shape \({a.nnz}, 2\); accepted: \({a.nnz}, 3\)"):
-        gnnsparse.spmm(a, x, values[:, :2])
-    with pytest.raises(ValueError, match=rf"values: has shape \({a.nnz}, 3\); accepted: \({a.nnz}\)"):
-        gnnsparse.spmm(a, x[:, 0], values)
-    with pytest.raises(ValueError, match=r"k: has shape \(30, 2, 4\); accepted: \(30, 3, 4\), as q"):
-        gnnsparse.sddmm(a, q, x[:, :2])
-    with pytest.raises(ValueError, match=r"k: has shape \(30, 4\); accepted: \(30, 3, 4\), as q"):
-        gnnsparse.sddmm(a, q, x[:, 0])
-    with pytest.raises(ValueError, match=rf"scores: has shape \({a.nnz}, 3, 1\)"):
-        gnnsparse.edge_softmax(a, values[..., None])
-    with pytest.raises(ValueError, match=rf"scores: has shape \({a.nnz - 1}, 3\)"):
-        gnnsparse.edge_softmax(a, values[1:])
-    with pytest.raises(TypeError, match=r"values: got a tensor of dtype torch\.float64"):
-        gnnsparse.spmm(a, x, values.double())
-
-
-def test_what_the_kernels_of_a_gpu_do_not_take_is_refused(built: ModuleType) -> None:
-    csr = random_graph(6, 5, 0.5).csr
-    x, y, few = (dense_view(torch.zeros(shape)) for shape in ((5, 8), (6, 6), (6, 5)))
-    common = {
-        "a": csr.view, "rows": _native.StoredRows(), "work": _native.WorkList(None, None, 0),
-        "lanes": _native.CsrLanes(1, 32, 1000), "heads": 2, "width": 3, "precision": Precision.FP32.code,
-        "stream": 0,
-    }  # fmt: skip
-    values = _native.StoredRows(values=torch.zeros(csr.nnz, 2))
-    spmm = partial(built.cuda_spmm_heads, **{**common, "rows": values}, x=x, y=y, winners=None, partial=None)
-    extreme = partial(
-        built.cuda_spmm_extreme, **common, x=x, y=y, largest=True, partial=None, partial_winners=None,
-        winners=torch.zeros(6, 6, dtype=torch.int32),
-    )  # fmt: skip
-    sddmm = partial(
-        built.cuda_sddmm_heads, **common, q=dense_view(torch.zeros(6, 8)), k=x, winners=None,
-        out=torch.zeros(csr.nnz, 2),
-    )  # fmt: skip
-    of_all = (
-        ("heads: must be at least 1", {"heads": 0}), ("width: must be at least 1", {"width": 0}),
-        (r"heads: and width have a product of 2\^31 or more", {"heads": 2**16, "width": 2**16}),
-        (r"winners: has .* bytes", {"winners": torch.zeros(29, dtype=torch.int32)}),
-    )  # fmt: skip
-    one_head = _native.StoredRows(values=torch.zeros(csr.nnz))
-    for call, message, changed in (
-        *((call, *case) for call in (spmm, extreme, sddmm) for case in of_all),
-        (spmm, r"values: has .* bytes", {"rows": one_head}),
-        (spmm, r"x: has shape \(5, 6\); accepted: at least \(5, 7\)", {"x": dense_view(torch.zeros(5, 6))}),
-        (extreme, "y: has shape", {"y": few}),
-        (sddmm, r"out: has .* bytes", {"out": torch.zeros(csr.nnz)}),
-    ):
-        call()
-        with pytest.raises(ValueError, match=message):
-            call(**changed)
 
 
 @given(

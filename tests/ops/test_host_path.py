@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import pytest
@@ -144,34 +142,6 @@ def test_edge_values_take_the_place_of_the_weights(recorded: RecordingPath) -> N
 
 
 # The checks, on the CPU
-
-
-def test_arguments_that_no_longer_fit_are_refused_after_a_good_call() -> None:
-    a = gnnsparse.prepare(random_graph(30, 40, 0.2), cache=False)
-    x, values = torch.randn(40, 8), torch.randn(a.nnz)
-    for _ in range(2):
-        _ = a @ x
-        _ = gnnsparse.spmm(a, x, values)
-        _ = gnnsparse.sddmm(a, torch.randn(30, 8), x)
-    q = torch.randn(30, 8)
-    calls: list[tuple[type[Exception], str, Callable[[], Any]]] = [
-        (ValueError, "x: has shape", lambda: a @ torch.randn(39, 8)),
-        (ValueError, "x: has shape", lambda: a @ torch.randn(40, 8, 1, 1)),
-        (ValueError, "x: is on meta", lambda: a @ x.to("meta")),
-        *(
-            (TypeError, r"^x: got", partial(gnnsparse.spmm, a, wrong))
-            for wrong in (x.double(), x.to_sparse(), [[1.0]], None)
-        ),
-        (ValueError, "values: has shape", lambda: gnnsparse.spmm(a, x, values[1:])),
-        (TypeError, "values: got", lambda: gnnsparse.spmm(a, x, values.double())),
-        (TypeError, "values: got", lambda: gnnsparse.spmm(a, x, False)),
-        (ValueError, "k: has 7 columns", lambda: gnnsparse.sddmm(a, q, x[:, :7])),
-        (TypeError, "A: got", lambda: gnnsparse.spmm(a.kernels, x)),
-        (ValueError, "impl: got", lambda: gnnsparse.spmm(a, x, impl="magic")),
-    ]
-    for error, message, call in calls:
-        with pytest.raises(error, match=message):
-            call()
 
 
 def test_gradients_are_asked_for_call_by_call() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import threading
 import weakref
@@ -15,7 +16,6 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch.autograd import forward_ad
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import gnnsparse
 from benchmarks import host_path
@@ -40,6 +40,7 @@ PLANS: dict[str, Callable[[], Plan]] = {
     "panel, cut, prescaled": lambda: Plan("panel", prescale=True, tile_limit=1),
     "window": lambda: Plan("window"),
     "window, cut": lambda: Plan("window", tile_limit=1),
+    "policy": lambda: Plan("window", policy=WindowPolicy(swapped=True, stage_a="single", stage_x=False)),
 }
 
 FORMS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -62,7 +63,7 @@ def path(late: ModuleType) -> Any:
 def operand(precision: str = "fp16", weights: Any = "gcn", **options: Any) -> SparseOperand:
     graph = random_graph(60, 60, 0.15, weighted=weights == "random", hubs=2, empty_rows=0.1)
     values = None if weights == "random" else weights
-    return make(graph, "cpu", precision=precision, values=values, format="window", **options)
+    return make(graph, "cpu", **{"precision": precision, "values": values, "format": "window", **options})
 
 
 def launch_of(a: SparseOperand, mean: bool = False) -> Callable[[Any], Any]:
@@ -79,14 +80,20 @@ def ready(a: SparseOperand, width: int = 16, dtype: torch.dtype | None = None) -
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize(
     ("plan", "precision"),
-    # There is no window kernel of full float32.
-    [(plan, p) for plan in PLANS for p in PRECISIONS if not (p == "fp32" and plan.startswith("window"))],
+    # There is no window kernel of full float32, and a policy takes the precisions of its format's paper.
+    [
+        (plan, p)
+        for plan in PLANS
+        for p in (("tf32", "fp16") if plan == "policy" else PRECISIONS)
+        if not (p == "fp32" and plan.startswith("window"))
+    ],
 )
 @pytest.mark.parametrize("weights", ["gcn", None, "random"])
 def test_equal_to_the_calls_of_python(
     path: RunningPath, plan: str, precision: str, weights: str | None
 ) -> None:
-    a, chosen = operand(precision, weights), PLANS[plan]()
+    format = "me-bcrs" if plan == "policy" else "window"
+    a, chosen = operand(precision, weights, format=format), PLANS[plan]()
     for width in (7, 16, 72):
         a.kernels.use_plan(Product("spmm", width), chosen)
         for dtype in dict.fromkeys((a.dtype, torch.float32)):
@@ -125,24 +132,6 @@ def test_a_converted_x_and_partial_sums_share_memory(path: RunningPath, plan: st
         assert torch.equal(launch_of(a)(x), want)
 
 
-def test_a_policy_is_launched_too(path: RunningPath) -> None:
-    a = make(random_graph(60, 60, 0.2), "cpu", precision="fp16", format="me-bcrs")
-    policy = WindowPolicy(swapped=True, stage_a="single", stage_x=False)
-    plan = Plan("window", policy=policy)
-    a.kernels.use_plan(Product("spmm", 16), plan)
-    x = ready(a)
-    assert torch.equal(launch_of(a)(x), gnnsparse.spmm(a, x, plan=plan))
-
-
-class Doing(TorchDispatchMode):
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return func(*args, **kwargs or {})
-
-
-class Sub(torch.Tensor):
-    pass
-
-
 @pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 def test_what_is_not_plain_goes_the_long_way(path: RunningPath) -> None:
     a = operand("fp32")
@@ -150,12 +139,16 @@ def test_what_is_not_plain_goes_the_long_way(path: RunningPath) -> None:
     right = launch_of(a)(x)
     negative = torch.complex(torch.zeros_like(x), -x).conj().imag
     assert negative.is_neg()
-    for odd in (negative, x.as_subclass(Sub), torch._efficientzerotensor(60, 16)):
+    for odd in (
+        negative,
+        x.as_subclass(type("Sub", (torch.Tensor,), {})),
+        torch._efficientzerotensor(60, 16),
+    ):
         assert launch_of(a)(odd) is None
         assert torch.equal(a @ odd, right if odd.count_nonzero() else torch.zeros_like(right))
     for wrong in (x.double(), x[:, :15], x[:-1], x[None], x.to("meta"), x.to_sparse(), [[1.0]], None, 3):
         assert launch_of(a)(wrong) is None
-    with Doing():
+    with emulated.NotingWaits():  # a mode that sees each operation
         assert launch_of(a)(x) is None
         assert torch.equal(a @ x, right)
     with forward_ad.dual_level():
@@ -252,7 +245,7 @@ class Streams(RunningPath):
         return super().current(device)
 
 
-def test_streams_and_gpus_are_those_of_the_call(late: ModuleType) -> None:
+def test_streams_and_gpus_are_those_of_the_call_and_its_thread(late: ModuleType) -> None:
     running = Streams(late)
     running.own.stream = 5
     with gnnsparse.runtime.device.use(running):
@@ -268,6 +261,17 @@ def test_streams_and_gpus_are_those_of_the_call(late: ModuleType) -> None:
         assert launch_of(a)(x) is None
         assert torch.equal(a @ x, y)
         assert running.switched == 1
+        running.current_index = 0
+
+        def call(number: int, turns: threading.Barrier) -> None:
+            """In two threads by turns, so that the stream changes between any two calls of the launch."""
+            running.own.stream = (7, 11)[number]
+            for _ in range(20):
+                turns.wait(timeout=60)
+                assert torch.equal(a @ x, y)
+
+        run_together(2, call)
+        assert a.kernels.streams._used == {5, 9, 0, 7, 11}
 
 
 def calls_of(function: Callable[[], object]) -> int:
@@ -342,7 +346,9 @@ def test_a_layer_in_training_is_one_launch_each_way(path: RunningPath, precision
 
 
 @pytest.mark.slow
-def test_the_benchmark_runs_without_a_gpu() -> None:
+def test_the_benchmark_runs_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: run([*command, "-O0"], **options))
     with gnnsparse.runtime.device.use(host_path.IdlePath(host_path.idle_native())):
         for call in host_path.product_calls("fp16", 16, "cpu").values():
             times = host_path.host_times(call, lambda: None, 2)
@@ -355,30 +361,19 @@ def test_the_benchmark_runs_without_a_gpu() -> None:
 
 
 @contextmanager
-def _deterministic() -> Any:
-    """Lets torch fill new memory with NaN, so that what a launch does not write shows."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.utils.deterministic, "fill_uninitialized_memory", True)
-        torch.use_deterministic_algorithms(True)
-        try:
-            yield
-        finally:
-            torch.use_deterministic_algorithms(False)
-
-
-@contextmanager
-def _float64() -> Any:
-    torch.set_default_dtype(torch.float64)
+def setting(function: Callable[[Any], object], value: object, before: object) -> Any:
+    function(value)
     try:
         yield
     finally:
-        torch.set_default_dtype(torch.float32)
+        function(before)
 
 
 STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
     "autocast": lambda: torch.autocast("cpu", dtype=torch.bfloat16),
-    "deterministic": _deterministic,
-    "default dtype": _float64,
+    # Torch fills new memory with NaN then, so that what a launch does not write shows.
+    "deterministic": lambda: setting(torch.use_deterministic_algorithms, True, False),
+    "default dtype": lambda: setting(torch.set_default_dtype, torch.float64, torch.float32),
     "default device": lambda: torch.device("meta"),
     "no grad": torch.no_grad,
     "inference": torch.inference_mode,
@@ -491,25 +486,6 @@ def test_an_operand_that_was_used_is_freed_without_the_collector(path: RunningPa
         assert freed() is None
     finally:
         gc.enable()
-
-
-def test_each_thread_launches_on_its_own_stream(late: ModuleType) -> None:
-    """Two threads call by turns, so that the stream changes between any two calls of the launch."""
-    running = Streams(late)
-    with gnnsparse.runtime.device.use(running):
-        running.own.stream = 3
-        a = operand("fp32")
-        x = ready(a)
-        right = a @ x
-
-        def call(number: int, turns: threading.Barrier) -> None:
-            running.own.stream = (7, 11)[number]
-            for _ in range(20):
-                turns.wait(timeout=60)
-                assert torch.equal(a @ x, right)
-
-        run_together(2, call)
-        assert a.kernels.streams._used == {3, 7, 11}
 
 
 def test_the_backward_pass_runs_on_the_thread_of_autograd(path: RunningPath) -> None:

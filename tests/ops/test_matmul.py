@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import ROUNDING, dense_matrix, make, plain_product, product_scale
 
 
@@ -55,16 +54,6 @@ def test_any_shape_and_strides(
         assert torch.equal(mine, a @ one)
 
 
-def test_gradients(device: str) -> None:
-    graph = random_graph(40, 30, 0.15, weighted=True)
-    a, matrix = make(graph, device), dense_matrix(graph, None)
-    x = torch.randn(2, 3, 30, 5)
-    got = with_gradients(lambda x: a @ x, [x.to(device)])
-    plain = with_gradients(lambda x: matrix.float() @ x, [x])
-    exact = with_gradients(lambda x: matrix @ x, [x.double()])
-    assert_all_accurate([t.cpu() for t in got], plain, exact)
-
-
 @pytest.mark.parametrize(
     ("write", "shape"),
     [(lambda a, x: a @ x, (20, 30)), (torch.matmul, (20, 30)), (torch.matmul, (6, 6))],
@@ -78,31 +67,3 @@ def test_compiled(device: str, write: Any, shape: tuple[int, int]) -> None:
     assert torch.equal(run(x), a @ x)
     (gradient,) = torch.autograd.grad(run(x).square().sum(), x)
     torch.testing.assert_close(gradient, 2 * (a.T @ (a @ x.detach())))
-
-
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-def test_transforms(device: str) -> None:
-    """Entries of a batch are products of their own, whose kernel may add in another order."""
-    graph = random_graph(20, 30, 0.3)
-    a, matrix = make(graph, device), dense_matrix(graph, None)
-    x = torch.randn(5, 2, 30, 4, device=device)
-    exact, scale = matrix @ x.cpu().double(), product_scale(matrix, x.cpu())
-    for mapped in (torch.vmap(lambda x: a @ x)(x), torch.vmap(lambda x: a @ x, in_dims=1, out_dims=1)(x)):
-        assert_accurate(mapped, plain_product(matrix, x.cpu(), "fp32"), exact, floor=1e-6, scale=scale)
-    gradient = torch.func.grad(lambda x: (a @ x).square().sum())(x)
-    torch.testing.assert_close(gradient, 2 * (a.T @ (a @ x)))
-
-
-@pytest.mark.parametrize(("shape", "message"), [
-    ((2, 11, 4), "x: has shape (2, 11, 4); accepted: (..., 12, any)"),
-    ((12, 3, 4), "x: has shape (12, 3, 4); accepted: (..., 12, any); features of heads [k, heads, d] go to"),
-    ((12, 2, 3, 4), "x: has shape (12, 2, 3, 4); accepted: (..., 12, any); features of heads"),
-])  # fmt: skip
-def test_what_is_refused(shape: tuple[int, ...], message: str) -> None:
-    a = gnnsparse.prepare(random_graph(12, 12, 0.3), cache=False)
-    with pytest.raises(ValueError, match=re.escape(message)):
-        a @ torch.randn(shape)
-    with pytest.raises(TypeError, match="x: got a tensor of dtype"):
-        a @ torch.ones(2, 12, 3, dtype=torch.int64)
-    with pytest.raises(TypeError, match="x @ A is not defined"):
-        torch.randn(2, 12, 12) @ a

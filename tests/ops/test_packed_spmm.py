@@ -139,6 +139,9 @@ def test_the_format_brings_its_kernel_and_its_policy(native: RunningPath, name: 
         ("hrpb", "tf32", replace(RECORD_POLICY, coarsening=2, stage_a="double"), "coarsening 1 and 2"),
         ("rs-tile", "tf32", RECORD_POLICY, "swapped operands, k=8"),
         ("rs-tile", "fp16", replace(TILE_POLICY, coarsening=8), "coarsening 1, 2, 4"),
+        ("me-bcrs", "fp16", WindowPolicy(swapped=False), "windows have 8 rows; as the left operand"),
+        ("window", "fp16", WindowPolicy(stage_a="double"), "encoding bitmap has the default policy alone"),
+        ("me-bcrs", "bf16", WindowPolicy(stage_a="double"), "bf16 has the default policy alone"),
     ],
 )  # fmt: skip
 def test_policies_that_a_kernel_does_not_have_are_refused(

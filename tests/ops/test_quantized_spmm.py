@@ -258,21 +258,7 @@ def test_stochastic_rounding_is_unbiased_and_repeats(device: str, precision: str
     right = gnnsparse.spmm(make(graph, device, values="gcn"), x).double()
     one, many = float((once - right).norm()), float((mean - right).norm())
     assert many < one / 8  # by 14 if errors are independent
-    assert torch.equal(once, gnnsparse.spmm(a, x, seed=1, impl="reference")) or float(
-        (once - gnnsparse.spmm(a, x, seed=1, impl="reference")).norm()
-    ) < 1e-5 * float(once.norm())
-
-
-def test_transforms(device: str, precision: str) -> None:
-    """vmap and grad; a batch of X is scaled entry by entry, as it would be in a loop."""
-    graph = random_graph(30, 20, 0.2)
-    a, half = (make(graph, device, precision=p) for p in (precision, "fp16"))
-    sizes = torch.tensor([1e-3, 1.0, 50.0, 1e4], device=device)
-    batch = torch.randn(4, 20, 6, device=device) * sizes[:, None, None]
-    looped = torch.stack([a @ x for x in batch])
-    assert torch.equal(torch.vmap(lambda x: gnnsparse.spmm(a, x))(batch), looped)
-    gradient = torch.func.grad(lambda x: gnnsparse.spmm(a, x).square().sum())(batch[1])
-    assert torch.equal(gradient, 2 * (half.T @ looped[1]))
+    assert (once - gnnsparse.spmm(a, x, seed=1, impl="reference")).norm() < 1e-5 * once.norm()
 
 
 def test_compiles_and_passes_opcheck(precision: str) -> None:
@@ -311,24 +297,6 @@ def test_further_operations_have_operands_of_sixteen_bits(device: str, precision
     assert a.T.unquantized is a.unquantized.T
     assert half.unquantized is half
     assert a.precision.value == precision
-
-
-@pytest.mark.parametrize(
-    ("precision", "options", "error", "message"),
-    [
-        ("int8", {"seed": 1.5}, TypeError, "seed: got float"),
-        ("int8", {"seed": -1}, ValueError, "seed: got -1"),
-        ("int8", {"seed": 2**63}, ValueError, "seed: got 9223372036854775808"),
-        ("fp16", {"seed": 1}, ValueError, "seed: got 1, and an operand in fp16; accepted: None, or"),
-        ("fp8", {"seed": 1, "reduce": "max"}, ValueError, "seed: got 1 with reduce='max'"),
-    ],
-)  # fmt: skip
-def test_seeds_that_make_no_sense(
-    precision: str, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    a = make(random_graph(5, 5, 0.5), "cpu", precision=precision)
-    with pytest.raises(error, match=message):
-        gnnsparse.spmm(a, torch.randn(5, 3), **options)
 
 
 @pytest.mark.parametrize("name", ["window", "me-bcrs", "hrpb"])

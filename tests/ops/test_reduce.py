@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +11,7 @@ import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats.policy import TILE_POLICY
 from gnnsparse.plan import Plan
-from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph, with_gradients
+from gnnsparse.testing import assert_accurate, random_graph
 from tests.helpers import FREE_FORMATS, PRECISIONS, has_precision, make
 from tests.ops.conftest import Place, graphs
 from tests.ops.reductions import compare, on_grid
@@ -147,62 +145,6 @@ def test_matrices_without_nonzeros(device: str, reduce: str, shape: tuple[int, i
         assert torch.equal(y, torch.zeros(shape[0], *size, device=device))
         y.sum().backward()
         assert torch.equal(x.grad, torch.zeros_like(x))
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("values_of_heads", [False, True])
-def test_gradients_of_gradients_and_transforms(device: str, reduce: str, values_of_heads: bool) -> None:
-    """Second derivatives, torch.func and vmap, beside the reference implementation's."""
-    a = make(random_graph(20, 30, 0.2, weighted=False, hubs=1, empty_rows=0.2), device)
-    shape = (30, 3, 4) if values_of_heads else (30, 6)
-    x = on_grid(*shape).to(device)
-    v = on_grid(a.nnz, *shape[1:-1], seed=1, step=0.5).to(device)
-
-    def results(impl: str, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-        run = partial(gnnsparse.spmm, a, reduce=reduce, impl=impl)
-        leaves = [t.to(dtype, copy=True).requires_grad_() for t in (x, v)]
-        first = torch.autograd.grad(run(*leaves).square().sum(), leaves, create_graph=True)
-        second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves)
-        plain = x.to(dtype), v.to(dtype)
-        reverse = torch.func.grad(lambda *t: run(*t).square().sum(), argnums=(0, 1))(*plain)
-        batch = torch.stack([plain[0], 2 * plain[0]], 1)
-        many = torch.func.vmap(run, in_dims=(1, None))(batch, plain[1])
-        both = torch.func.vmap(run, in_dims=(1, -1))(batch, torch.stack([plain[1], -plain[1]], -1))
-        return [*second, *reverse, many, both]
-
-    assert_all_accurate(results("auto"), results("reference"), results("reference", torch.float64))
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-def test_compiles_without_graph_breaks(device: str, reduce: str) -> None:
-    a = make(random_graph(40, 50, 0.15, weighted=False, hubs=1, empty_rows=0.1), device, precision="fp16")
-    x = on_grid(50, 3, 5).to(device).requires_grad_()
-    v = on_grid(a.nnz, 3, seed=1, step=0.5).to(device).requires_grad_()
-    flat, shared = x.detach().flatten(1).requires_grad_(), v.detach()[:, 0].contiguous().requires_grad_()
-    torch._dynamo.reset()
-    run = partial(gnnsparse.spmm, a, reduce=reduce)
-    compiled = torch.compile(run, fullgraph=True, backend="aot_eager")
-    for inputs in ((flat,), (flat, shared), (x, v), (x, shared), (x,)):
-        for got, want in zip(with_gradients(compiled, inputs), with_gradients(run, inputs), strict=True):
-            assert torch.equal(got, want)
-
-
-def test_what_is_refused() -> None:
-    a = make(random_graph(20, 30, 0.2), "cpu")
-    x = torch.randn(30, 4)
-    with pytest.raises(ValueError, match="reduce: got 'add'; accepted: sum, mean, max, min"):
-        gnnsparse.spmm(a, x, reduce="add")
-    with pytest.raises(TypeError, match="reduce: got list; accepted: one of sum, mean, max, min"):
-        gnnsparse.spmm(a, x, reduce=["sum"])  # type: ignore[arg-type]
-    argmax = torch.zeros(20, 3, dtype=torch.int32)
-    with pytest.raises(ValueError, match="argmax: has shape"):
-        torch.ops.gnnsparse.spmm_max_grad(torch.randn(20, 4), argmax, None, a.handle)
-    with pytest.raises(TypeError, match="argmax: "):
-        torch.ops.gnnsparse.spmm_max_grad(torch.randn(20, 4), torch.zeros(20, 4), None, a.handle)
-    with pytest.raises(ValueError, match="x: has shape"):
-        torch.ops.gnnsparse.divide_by_counts(torch.randn(19, 4), a.handle)
 
 
 @given(
