@@ -85,12 +85,11 @@ def spmm(
         and impl == "auto"
         and (mean or (type(reduce) is str and reduce == "sum"))
         and type(A) is SparseOperand
-        and not is_compiling()
     ):
         # If arguments of equal form have passed all checks before, their launch or bound call is reused.
         known = A.kernels.dispatch_cache
         dense: Any = x  # features stored in 8 bits have no form
-        if values is None and (y := known.multiply[mean](x)) is not None:
+        if values is None and not is_compiling() and (y := known.multiply[mean](x)) is not None:
             return _recorded(dense, A, mean) if y is NotImplemented else y
         if is_eager():
             form = "spmm", reduce, form_of(dense), "own" if values is None else form_of(values)
