@@ -277,7 +277,7 @@ def test_every_array_of_a_wrong_kind_is_named(name: str) -> None:
     for argument, x in function.arguments.items():
         if not isinstance(x, torch.Tensor):
             continue
-        wrong = {
+        wrong: dict[str, torch.Tensor | None] = {
             "has float64": x.double(),
             "is not on the CPU|is on another device|has no memory": x.to("meta"),
         }

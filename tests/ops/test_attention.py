@@ -118,10 +118,17 @@ PATTERNS = {
 }
 
 
+#: Head widths, precisions and patterns: all of a GPU's kernels; on a CPU one kernel takes every pattern.
+WIDTHS, FEW_BITS = (8, 32, 33, 64, 100, 128), ("fp16", "bf16", "tf32")
+ON_CPU = [("cpu", WIDTHS[i % 6], FEW_BITS[i % 3], p) for i, p in enumerate([*PATTERNS] * 3)]
+ON_GPU = [
+    pytest.param("cuda", *case, marks=pytest.mark.gpu)
+    for case in itertools.product(WIDTHS, FEW_BITS, PATTERNS)
+]
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("d", [8, 32, 33, 64, 100, 128])
-@pytest.mark.parametrize("precision", ["fp16", "bf16", "tf32"])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(("device", "d", "precision", "pattern"), [*ON_CPU, *ON_GPU])
 def test_patterns(device: str, d: int, precision: str, pattern: str) -> None:
     a = make(PATTERNS[pattern](), device, precision=precision)
     assert shares_rows(a) == (pattern not in ("graph", "strips"))
@@ -157,23 +164,17 @@ def test_long_rows(device: str) -> None:
     check(a, make_case(a, 16, 16, lead=(1, 1), bias=(), dropout_p=0.1))
 
 
-def test_large_scores_do_not_overflow(device: str) -> None:
+@pytest.mark.parametrize("d", [7, 16, 33, 100])
+def test_large_scores(device: str, d: int) -> None:
+    """None overflows, and columns have the weights of rows: in the gradient of v, 1 has to stay 1."""
     a = make(random_graph(40, 40, 0.2), device)
-    case = make_case(a, 16, 16, lead=(1, 1), scale=100.0)
-    floor = floor_in_parts(a, 16)
+    case = make_case(a, d, 8, lead=(1, 1), scale=100.0)
+    floor = floor_in_parts(a, d, 8)
     if floor is not None:
         # What a score is off by, a weight is off by: roundings of q and k, and the product that is left out.
         scores = exact_scores(a, case)
         floor = 3 * ROUNDING["fp32"] * float(scores[scores.isfinite()].abs().max())
     assert_all_accurate(run(a, case), plain(a, case), lambda: exact(a, case), floor=floor)
-
-
-@pytest.mark.parametrize("d", [7, 33, 100])
-def test_rows_and_columns_have_the_same_weights(d: int) -> None:
-    """The gradient of v has them from a pass over columns, in which one that is 1 has to stay 1."""
-    a = make(random_graph(40, 40, 0.2), "cpu")
-    case = make_case(a, d, 8, lead=(1, 1), scale=100.0)
-    assert_all_accurate(run(a, case), plain(a, case), lambda: exact(a, case))
 
 
 #: Of a pattern that is full, as rows of few edges and of many are.
@@ -191,16 +192,11 @@ def test_gradients_of_large_scores_are_as_exact_as_in_torch(size: float, options
     assert_all_accurate(run(a, case), exact(a, case, torch.float32), lambda: exact(a, case))
 
 
-def equal_weights(a: gnnsparse.SparseOperand) -> Case:
-    """A case whose every edge has a bias of -1e9, so that all edges of a row weigh the same."""
-    case = make_case(a, 8, 8, bias=())
-    return replace(case, k=torch.zeros_like(case.k), bias=torch.full_like(case.bias, -1e9))
-
-
 def test_biases_of_any_size_leave_the_weights_of_a_row(device: str) -> None:
     """All edges of a row are masked by a large finite number, as some models do: they weigh the same."""
     a = make(random_graph(40, 50, 0.3, empty_rows=0.1), device)
-    check(a, equal_weights(a))
+    case = make_case(a, 8, 8, bias=())
+    check(a, replace(case, k=torch.zeros_like(case.k), bias=torch.full_like(case.bias, -1e9)))
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -226,22 +222,17 @@ def test_rows_without_edges(device: str, fused: bool) -> None:
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("shape", [(0, 5), (5, 0), (1, 1), (6, 7)])
 @pytest.mark.parametrize("precision", ["fp32", *EIGHT_BITS])
 @pytest.mark.parametrize("fused", [True, False])
-def test_empty_patterns(device: str, shape: tuple[int, int], precision: str, fused: bool) -> None:
-    a = make(random_graph(*shape, 0.0), device, precision=precision)
-    case = make_case(a, 4, 6, bias=(), dropout_p=0.5)
-    out, *grads = run(a, case, fused=fused)
-    assert out.shape == (2, 3, shape[0], 6)
-    assert all((x == 0).all() for x in (out, *grads))
-
-
-def test_no_heads(device: str) -> None:
-    a = make(random_graph(6, 7, 0.5), device)
-    out, *grads = run(a, make_case(a, 4, 6, lead=(0, 3)))
-    assert out.shape == (0, 3, 6, 6)
-    assert all(x.numel() == 0 for x in grads)
+def test_nothing_to_attend_to(device: str, precision: str, fused: bool) -> None:
+    """Patterns without edges, and no heads, of which the fused function alone is differentiable."""
+    no_heads = [(6, 7, 0.5, 0)] if fused else []
+    for *shape, density, batches in [(0, 5, 0, 2), (5, 0, 0, 2), (1, 1, 0, 2), (6, 7, 0, 2), *no_heads]:
+        a = make(random_graph(*shape, density), device, precision=precision)
+        case = make_case(a, 4, 6, lead=(batches, 3), bias=(), dropout_p=0.5)
+        out, *grads = run(a, case, fused=fused)
+        assert out.shape == (batches, 3, shape[0], 6)
+        assert all((x == 0).all() for x in (out, *grads))
 
 
 @given(data=st.data())
@@ -301,41 +292,42 @@ def test_leading_dimensions(operand: gnnsparse.SparseOperand, lead: tuple[int, .
         torch.testing.assert_close(alone, parts[3][i], rtol=1e-4, atol=1e-5)
 
 
-def check_broadcast(a: gnnsparse.SparseOperand, leaves: list[torch.Tensor], full: list[torch.Tensor]) -> None:
-    """q, k, v and perhaps a bias give what they give when expanded, and get the sums of gradients."""
+@pytest.mark.parametrize(
+    ("leads", "bias"),
+    [
+        (((2, 3), (1, 3), (2, 1)), None),
+        (((1, 1), (2, 3), (2, 3)), None),
+        (((3,), (2, 3), (2, 1)), None),
+        (((2, 3), (), ()), None),
+        *(
+            (((2, 2, 2, 3),) * 3, bias)
+            for bias in [(), (3,), (1,), (2, 1, 1, 3), (2, 2, 1, 3), (1, 2, 3), (1, 1, 1, 1), (2, 1, 3)]
+        ),
+    ],
+)
+def test_leading_sizes_are_broadcast(
+    operand: gnnsparse.SparseOperand, leads: tuple[tuple[int, ...], ...], bias: tuple[int, ...] | None
+) -> None:
+    """q, k, v and a bias give what they give when expanded, and get the sums of gradients."""
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *bias: torch.Tensor, **how: Any) -> Any:
-        return gnnsparse.attention(a, q, k, v, bias=bias[0] if bias else None, **how)
+        return gnnsparse.attention(operand, q, k, v, bias=bias[0] if bias else None, **how)
 
-    for x in leaves:
-        x.requires_grad_()
-    expanded = [x.expand(y.shape).contiguous() for x, y in zip(leaves, full, strict=True)]
+    whole = leads[0] if bias is not None else (2, 3)
+    sizes = [x.shape for x in tensors(operand)]
+    if bias is not None:
+        leads, sizes = (*leads, bias), [*sizes, torch.Size([operand.nnz])]
+    leaves = [
+        torch.randn(*lead, *size, device=operand.device, requires_grad=True)
+        for lead, size in zip(leads, sizes, strict=True)
+    ]
+    expanded = [x.expand(*whole, *size).contiguous() for x, size in zip(leaves, sizes, strict=True)]
     got, want = attend(*leaves), attend(*expanded)
     assert torch.equal(got, want)
     grads, plain = (torch.autograd.grad(x.sin().sum(), leaves) for x in (got, want))
     wide = [x.detach().double().requires_grad_() for x in leaves]
     exact = torch.autograd.grad(attend(*wide, impl="reference").sin().sum(), wide)
-    assert_all_accurate(grads, plain, exact, floor=floor_in_parts(a, 8))
-
-
-@pytest.mark.parametrize(
-    "leads", [((2, 3), (1, 3), (2, 1)), ((1, 1), (2, 3), (2, 3)), ((3,), (2, 3), (2, 1)), ((2, 3), (), ())]
-)
-def test_broadcast_leading_sizes(
-    operand: gnnsparse.SparseOperand, leads: tuple[tuple[int, ...], ...]
-) -> None:
-    full = tensors(operand, 2, 3)
-    leaves = [torch.randn(*lead, *x.shape[2:], device=x.device) for lead, x in zip(leads, full, strict=True)]
-    check_broadcast(operand, leaves, full)
-
-
-@pytest.mark.parametrize(
-    "bias", [(), (3,), (1,), (2, 1, 1, 3), (2, 2, 1, 3), (1, 2, 3), (1, 1, 1, 1), (2, 1, 3)]
-)
-def test_bias_of_many_leading_dimensions(operand: gnnsparse.SparseOperand, bias: tuple[int, ...]) -> None:
-    given = tensors(operand, 2, 2, 2, 3)
-    values = torch.randn(*bias, operand.nnz, device=operand.device)
-    check_broadcast(operand, [*given, values], [*given, values.expand(2, 2, 2, 3, operand.nnz)])
+    assert_all_accurate(grads, plain, exact, floor=floor_in_parts(operand, 8))
 
 
 def test_folding_copies_nothing_that_need_not_be() -> None:
@@ -357,6 +349,7 @@ LAYOUTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "every second feature": lambda x: x.repeat_interleave(2, 3)[..., ::2],
     "columns first": lambda x: x.mT.contiguous().mT,
     "from the middle": lambda x: torch.cat([x, x, x], 3)[..., x.shape[3] : 2 * x.shape[3]],
+    "one number": lambda x: x[..., :1, :1].expand_as(x),
 }
 
 
@@ -367,24 +360,10 @@ def test_strides(device: str, layout: str, precision: str) -> None:
     case = make_case(a, 7, 9, bias=(2, 3), dtype=torch.float16 if precision == "fp16" else torch.float32)
     other = {name: LAYOUTS[layout](getattr(case, name)) for name in ("q", "k", "v", "grad")}
     wide = torch.stack([case.bias, torch.zeros_like(case.bias)], -1)[..., 0]
-    for got, same in zip(run(a, replace(case, **other, bias=wide)), run(a, case), strict=True):
-        assert torch.equal(got, same)
-
-
-def test_heads_inside_rows_stay_there(operand: gnnsparse.SparseOperand) -> None:
-    rows, cols = operand.shape
-    q, k, v = (torch.randn(2, n, 3, 8, device=operand.device).transpose(1, 2) for n in (rows, cols, cols))
-    out = gnnsparse.attention(operand, q, k, v)
-    assert out.transpose(1, 2).is_contiguous()
-
-
-def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:
-    q, k, v = (x.requires_grad_() for x in tensors(operand, 3))
-    out = gnnsparse.attention(operand, q, k, v)
-    got = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
-    want = torch.autograd.grad(out, (q, k, v), torch.ones_like(out))
-    for x, y in zip(got, want, strict=True):
-        assert torch.equal(x, y)
+    got = run(a, replace(case, **other, bias=wide))
+    same = run(a, replace(case, **{name: x.contiguous() for name, x in other.items()}))
+    assert all(map(torch.equal, got, same))
+    assert got[0].transpose(1, 2).is_contiguous() == (layout == "heads inside rows")
 
 
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
@@ -445,8 +424,6 @@ def test_weights(operand: gnnsparse.SparseOperand, dtype: torch.dtype) -> None:
     exact, exact_weights = gnnsparse.attention(operand, *wide, return_weights=True, impl="reference")
     assert_accurate(weights, plain_weights, exact_weights)
     assert_accurate(out, plain, exact)
-    fused = gnnsparse.attention(operand, q, k, v)
-    assert_accurate(fused, plain, exact, floor=floor_in_parts(operand, 8) if dtype == torch.float32 else None)
     sums = exact_weights.new_zeros(6, 37).index_add(1, operand.indices()[0], weights.flatten(0, 1).double())
     has_edges = operand.indices()[0].bincount(minlength=37) > 0
     assert torch.allclose(sums, has_edges.double(), atol=1e-5 if dtype == torch.float32 else 2e-3)
@@ -720,15 +697,20 @@ TWO_PASSES = {f"cuda_attention_panel{name}" for name in ("", "_rows", "_columns"
 ONE_PASS = {f"cuda_attention_panel{name}" for name in ("", "_fused_backward")}
 
 
+PANELS = [
+    (8, "fp16"), (32, "fp16"), (33, "bf16"), (64, "fp16"), (128, "bf16"), (5, "tf32"), (32, "fp32"),
+    (64, "tf32"),
+]  # fmt: skip
+#: Each kernel with panels of 16 rows and of 64 rows, and with ones that may take both passes in one.
+OF_PANELS = [
+    (*kernel, pattern)
+    for i, kernel in enumerate(PANELS)
+    for pattern in ("strips", ("graph", "cut")[i % 2], ("window", "blocks", "long")[i % 3])
+]
+
+
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("d", "precision"),
-    [
-        (8, "fp16"), (32, "fp16"), (33, "bf16"), (64, "fp16"), (128, "bf16"), (5, "tf32"), (32, "fp32"),
-        (64, "tf32"),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("pattern", [*PATTERNS, "cut"])
+@pytest.mark.parametrize(("d", "precision", "pattern"), OF_PANELS)
 def test_panels_of_patterns(module: ModuleType, d: int, precision: str, pattern: str) -> None:
     """Rows of every width, panels of 16 and of 64 rows, whole and cut."""
     if pattern == "long":

@@ -155,36 +155,22 @@ def test_dtypes(terms: dict[str, Any], dtype: torch.dtype, precision: str) -> No
     CPU.check(a, case, floor=few_roundings(a, case))
 
 
-#: (heads, features of a head)
-SIZES = [(1, 1), (1, 64), (2, 33), (5, 8), (8, 16), (16, 7), (3, 128)]
+#: (heads, features of keys, those of values); no warp holds two heads of 150, which run unfused.
+SIZES = [
+    (1, 1, 1), (1, 64, 64), (2, 33, 33), (5, 8, 8), (8, 16, 16), (16, 7, 7), (3, 128, 128), (2, 150, 150),
+    (16, 3, 3), (5, 15, 15), (2, 17, 17), (1, 100, 100), (5, 200, 200), (3, 3, 70), (3, 40, 1), (3, 8, 0),
+]  # fmt: skip
 
 
 @poisoned
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("sizes", SIZES, ids=str)
-@pytest.mark.parametrize(
-    "terms", [{"gate": 1, "bias": 1}, {"score": "gatv2"}, {"score": "additive"}], ids=str
-)
-def test_head_dimensions(gpu: Kernels, precision: str, sizes: tuple[int, int], terms: dict[str, Any]) -> None:
-    a = gpu.make(random_graph(30, 41, 0.15, hubs=1), precision=precision)
-    gpu.check(a, make_graph_case(a, sizes[1], heads=sizes[0], **terms))
-
-
-@poisoned
-@pytest.mark.parametrize("d", [1, 3, 8, 15, 16, 17, 33, 64, 100, 128, 200])
-@pytest.mark.parametrize("terms", [{"gate": 1, "bias": 1}, {"score": "gatv2", "features": 1}], ids=str)
-def test_head_dimensions_on_a_cpu(d: int, terms: dict[str, Any]) -> None:
-    a = CPU.make(random_graph(70, 40, 0.1, hubs=1))
-    for heads in (1, 2, 5, 16):
-        CPU.check(a, make_graph_case(a, d, heads=heads, dropout_p=0.2, **terms))
-
-
-@poisoned
-@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
-@pytest.mark.parametrize("sizes", [(3, 70), (40, 1), (8, 0)])
-def test_values_of_another_width(kernels: Kernels, score: str, sizes: tuple[int, int]) -> None:
-    a = kernels.make(random_graph(30, 41, 0.2), precision="fp32" if kernels.on_cpu else "bf16")
-    kernels.check(a, make_graph_case(a, *sizes, score=score, bias=3 if kernels.on_cpu else None))
+def test_head_dimensions(kernels: Kernels, precision: str, sizes: tuple[int, int, int]) -> None:
+    a = kernels.make(random_graph(30, 41, 0.15, hubs=1), precision=precision)
+    heads, d, dv = sizes
+    for terms in ({"gate": 1, "bias": 1}, {"score": "gatv2", "features": 1}, {"score": "additive"}):
+        case = make_graph_case(a, d, dv, heads=heads, **terms)
+        kernels.check(a, case, floor=None if precision == "fp32" else few_roundings(a, case))
 
 
 @poisoned
@@ -277,9 +263,9 @@ def test_derivatives_where_functions_have_a_kink(terms: dict[str, Any]) -> None:
 @poisoned
 @all_terms
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_what_is_masked_is_not_read(terms: dict[str, Any], is_causal: bool) -> None:
+def test_what_is_masked_is_not_read(kernels: Kernels, terms: dict[str, Any], is_causal: bool) -> None:
     """NaN and infinity of sources that no edge may see, and of a target without edges, change nothing."""
-    a = CPU.make(random_graph(40, 40, 0.3))
+    a = kernels.make(random_graph(40, 40, 0.3), precision="fp32" if kernels.on_cpu else "fp16")
     case = make_graph_case(a, 9, is_causal=is_causal, **{**terms, "bias": 1})
     row, column = a.indices()
     sources = torch.arange(40) == 39 if is_causal else torch.arange(40) % 4 == 1
@@ -288,20 +274,13 @@ def test_what_is_masked_is_not_read(terms: dict[str, Any], is_causal: bool) -> N
     hidden = masked | (column > row) if is_causal else masked
     case.arrays.bias.masked_fill_(masked[:, None], float("-inf"))
     of_nodes, broken = {"q": targets, "mapped_q": targets, "k": sources, "v": sources}, {}
-    for name in ("q", "mapped_q", "k", "v", "features", "gate", "mapped"):
+    names = ("q", "k", "v", "features", "gate", "mapped")
+    # The gradient of edge features behind a map takes 0 times the query of masked edges on a GPU.
+    for name in (*names, "mapped_q") if kernels.on_cpu else names:
         if (x := getattr(case.arrays, name)) is not None:
             broken[name] = x.clone()
             broken[name][of_nodes.get(name, hidden)] = math.nan if name != "v" else math.inf
-    CPU.repeats(a, case, case.with_arrays(**broken))
-
-
-def test_infinite_keys_of_masked_edges_are_not_read(gpu: Kernels) -> None:
-    a = gpu.make(masks.full(6, 6), precision="fp16")
-    case = make_graph_case(a, 8, is_causal=True)
-    for x in (case.arrays.k, case.arrays.v):
-        x[5] = float("inf")
-    out, *_ = gpu.run(a, case)
-    assert torch.isfinite(out[:5]).all()
+    kernels.repeats(a, case, case.with_arrays(**broken))
 
 
 @poisoned
@@ -323,11 +302,16 @@ def test_results_do_not_depend_on_the_number_of_threads(terms: dict[str, Any], o
         assert all(torch.equal(x, y) for x, y in zip(first, CPU.run(a, case), strict=True))
 
 
-@pytest.mark.parametrize("terms", TERMS[::3], ids=str)
+@pytest.mark.parametrize(
+    "terms",
+    [*({**terms, "dropout_p": 0.2} for terms in TERMS[::3]), {"heads": 8}, {"heads": 8, "score": "additive"}],
+    ids=str,
+)
 def test_results_repeat(gpu: Kernels, terms: dict[str, Any]) -> None:
+    """By kernels of single edges, and of tiles of 8 heads."""
     rows = 40 if gpu.emulated else 3000
     a = gpu.make(random_graph(rows, rows, 30 / rows, hubs=1), precision="fp16")
-    gpu.repeats(a, make_graph_case(a, 16, dropout_p=0.2, **terms))
+    gpu.repeats(a, make_graph_case(a, 16, **terms))
 
 
 @all_terms
@@ -371,13 +355,14 @@ def test_gradients_that_are_not_needed(terms: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("isa", ["portable", "avx2", "avx512"])
 @all_terms
-@pytest.mark.parametrize("precision", PRECISIONS)
-def test_instruction_sets(isa: str, terms: dict[str, Any], precision: str) -> None:
+@pytest.mark.parametrize("precisions", [("fp32", "fp16"), ("bf16", "tf32")], ids=str)
+def test_instruction_sets(isa: str, terms: dict[str, Any], precisions: tuple[str, str]) -> None:
     if not _native.set_cpu_isa(isa):
         pytest.skip(f"this machine has no {isa}")
     try:
-        a = CPU.make(random_graph(40, 60, 0.3, hubs=1, empty_rows=0.1), precision=precision)
-        for d in (5, 37):
+        widths = (5, 37) if TERMS.index(terms) % 2 else (37, 5)
+        for d, precision in zip(widths, precisions, strict=True):
+            a = CPU.make(random_graph(40, 60, 0.3, hubs=1, empty_rows=0.1), precision=precision)
             case = make_graph_case(a, d, dropout_p=0.3, clamp=0.9, **terms)
             for normalize in (True, False):
                 one = replace(case, options={**case.options, "normalize": normalize})
@@ -416,23 +401,14 @@ def draw_case(draw: Any, kernels: Kernels) -> tuple[gnnsparse.SparseOperand, Gra
     return a, case
 
 
-def check_any(kernels: Kernels, draw: Any) -> None:
+@settings(max_examples=30)
+@given(data=st.data())
+def test_property(kernels: Kernels, data: st.DataObject) -> None:
     """Any shape, density, option, term and precision agrees with float64."""
-    a, case = draw_case(draw, kernels)
+    a, case = draw_case(data.draw, kernels)
     results = plain_graph(a, case), lambda: exact_graph(a, case)
     floor, scales = few_roundings(a, case), term_sizes(a, case)
     assert_all_accurate(kernels.run(a, case), *results, floor=floor, scales=scales)
-
-
-@given(data=st.data())
-def test_property_on_a_cpu(data: st.DataObject) -> None:
-    check_any(CPU, data.draw)
-
-
-@settings(max_examples=25)
-@given(data=st.data())
-def test_property_on_a_gpu(gpu: Kernels, data: st.DataObject) -> None:
-    check_any(gpu, data.draw)
 
 
 # What CUDA's kernels alone have.
@@ -446,11 +422,6 @@ def test_scores_of_any_size_leave_the_weights_of_tiles(gpu: Kernels, score: str)
     size = 256.0 if score == "dot" else 2048.0 * 256.0
     large = {name: torch.full_like(getattr(case.arrays, name), size) for name in ("q", "k")}
     gpu.check(a, case.with_arrays(**large))
-
-
-def test_heads_that_no_warp_holds_run_unfused(gpu: Kernels) -> None:
-    a = gpu.make(random_graph(20, 30, 0.2), precision="fp32")
-    gpu.check(a, make_graph_case(a, 150, heads=2))
 
 
 #: Heads and their features: whole blocks of heads of the kernels of tiles, and parts of one.
@@ -513,7 +484,7 @@ def test_which_calls_take_tiles(
 
 
 @pytest.mark.parametrize("score", ["dot", "additive"])
-def test_tiles_give_results_in_any_dtype_and_repeat(
+def test_tiles_give_results_in_any_dtype(
     gpu: Kernels, takes_tiles: list[tuple[bool, bool]], score: str
 ) -> None:
     """Results of float32 tensors are float32 in the operand's precision."""
@@ -521,10 +492,6 @@ def test_tiles_give_results_in_any_dtype_and_repeat(
     results = gpu.check(a, make_graph_case(a, 16, heads=8, score=score))
     assert all(x.dtype == torch.float32 for x in results)
     assert takes_tiles == [(True, score == "additive"), (False, True)]
-    rows = 60 if gpu.emulated else 3000
-    a = gpu.make(random_graph(rows, rows, 30 / rows, hubs=1), precision="fp16")
-    gpu.repeats(a, make_graph_case(a, 16, heads=8, score=score))
-    assert all(taken for forward, taken in takes_tiles if not forward)
 
 
 @pytest.mark.parametrize(
