@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 import gnnsparse
+from gnnsparse.data import graph_like
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from models import GPS, MODELS
@@ -17,6 +19,7 @@ from tests.nn.pyg_layers import FLOOR, loss_curve, pyg
 from tests.tasks import toy_task
 
 accuracy: Any = pytest.importorskip("benchmarks.accuracy")
+from benchmarks import train_step  # noqa: E402
 from benchmarks.pyg import with_pyg_layers  # noqa: E402
 
 NODES, WIDTH = 30, 8
@@ -39,31 +42,42 @@ def models_of(name: str, **options: Any) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_models_give_equal_results(name: str) -> None:
-    ours, theirs = (model.eval() for model in models_of(name))
+def test_equal_models_give_equal_results_and_train_alike(name: str) -> None:
+    ours, theirs = (model.eval() for model in models_of(name, dropout=0.0))
     kinds = {type(module).__module__.partition(".")[0] for module in theirs.modules()}
     assert "torch_geometric" in kinds
     assert not any(isinstance(module, gnnsparse.nn.SparseAttention) for module in theirs.modules())
-    index, x = edges(), torch.randn(NODES, 6)
+    index, x, y = edges(), torch.randn(NODES, 6), torch.randint(0, 3, (NODES,))
     a = gnnsparse.prepare(index, num_nodes=NODES, values=MODELS[name].values, cache=False)
     got = with_gradients(lambda x: ours(x, a), [x])
     plain = with_gradients(lambda x: theirs(x, index), [x])
     with in_float64(theirs):
         exact = with_gradients(lambda x: theirs(x, index), [x.double()])
     assert_all_accurate(got, plain, exact)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_the_loss_curve_is_pygs(name: str) -> None:
-    ours, theirs = models_of(name, dropout=0.0)
-    _, wide = models_of(name, dropout=0.0)
-    index, x, y = edges(), torch.randn(NODES, 6), torch.randint(0, 3, (NODES,))
-    a = gnnsparse.prepare(index, num_nodes=NODES, values=MODELS[name].values, cache=False)
-    got, plain = loss_curve(ours, x, a, y, 15), loss_curve(theirs, x, index, y, 15)
+    wide = copy.deepcopy(theirs.train()).double()
+    losses, of_plain = loss_curve(ours.train(), x, a, y, 15), loss_curve(theirs, x, index, y, 15)
     # Rounding errors of gradients, which Adam divides by their size, grow from step to step.
-    exact = loss_curve(wide.double(), x.double(), index, y, 15)
-    assert_accurate(got, plain, exact, floor=1e-4)
-    assert got[-1] < 0.95 * got[0]
+    assert_accurate(losses, of_plain, loss_curve(wide, x.double(), index, y, 15), floor=1e-4)
+    assert losses[-1] < 0.95 * losses[0]
+
+
+@pytest.mark.parametrize("model", train_step.SIZES)
+def test_the_steps_of_the_benchmark_compute_the_same(model: str) -> None:
+    graph = graph_like("arxiv_like", scale=0.01)
+    x = torch.randn(graph.num_rows, train_step.FEATURES)
+    y = torch.randint(0, train_step.CLASSES, (graph.num_rows,))
+    train = torch.rand(graph.num_rows) < 0.66
+
+    def losses(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        torch.manual_seed(0)
+        built, adj, _, _ = train_step.make_model(model, name, graph)
+        adj = adj.to(dtype) if isinstance(adj, torch.Tensor) and adj.is_floating_point() else adj
+        step = train_step.make_step(built.to(dtype), adj, x.to(dtype), y, train, None)
+        return torch.stack([step() for _ in range(4)])
+
+    got, peer = losses("gnnsparse fp32"), train_step.PEERS[model][0]
+    assert_accurate(got, losses(peer), losses(peer, torch.float64))
+    assert got[-1] < got[0]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,8 +150,7 @@ def test_a_layer_of_gps_is_pygs(conv: str, norm: str) -> None:
         if parameter.dim() == 1:
             torch.nn.init.normal_(parameter)  # those that are 0 or 1 at first
     theirs = twin_of(block, attention, conv, norm)
-    index = torch.randint(0, NODES, (2, 90)).unique(dim=1)
-    index = index[:, index[0] != index[1]]
+    index = edges()
     values = "gcn" if conv == "gcn" else None
     adj = gnnsparse.prepare(index, num_nodes=NODES, values=values, cache=False)
     pairs = gnnsparse.prepare(gnnsparse.masks.full(NODES), cache=False)

@@ -144,14 +144,22 @@ def test_models_without_weights_of_edges(name: str, task: dict[str, Any]) -> Non
         assert torch.equal(logits, model(data().x.to(model.weight.device)).detach().cpu())
 
 
-@pytest.mark.parametrize(("metric", "layers"), [("micro_f1", 3), ("mae", 1)])
-def test_labels_and_numbers(metric: str, layers: int) -> None:
-    dataset = toy_task(metric="micro_f1")
+@pytest.mark.parametrize(
+    ("metric", "scores"),
+    [("roc_auc", ["roc_auc", "accuracy"]), ("micro_f1", ["micro_f1"]), ("mae", ["mae", "mse", "r2"])],
+)
+def test_labels_and_numbers(metric: str, scores: list[str]) -> None:
+    outputs = {"roc_auc": 2, "micro_f1": 4, "mae": 1}[metric]
+    dataset = toy_task(150, outputs, "accuracy" if metric == "mae" else metric)
     if metric == "mae":
-        dataset = replace(dataset, y=dataset.x[:, :1] * 2, num_classes=1, metric="mae")
-    result = gnnsparse.fit(Stack(GCNConv, inputs=8, outputs=layers), dataset, epochs=5, device="cpu")
-    prediction = result.predict()
-    assert set(result.metrics["test"]) >= {metric}
+        dataset = replace(dataset, y=dataset.x[:, :1] * 2, metric=metric)
+    model = Stack(GCNConv, inputs=8, outputs=outputs)
+    first, last = (gnnsparse.fit(model, dataset, epochs=epochs, device="cpu") for epochs in (1, 60))
+    for part in ("train", "val", "test"):
+        assert list(last.metrics[part]) == scores
+    gain = last.metrics["train"][metric] - first.metrics["train"][metric]
+    assert gain < 0 if metric == "mae" else gain > 0
+    prediction = last.predict()
     assert (prediction.several_labels, prediction.regression) == (metric == "micro_f1", metric == "mae")
 
 

@@ -118,7 +118,7 @@ def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(monkeypatch:
             signal.raise_signal(signal.SIGINT)
 
 
-def test_ignored_signals_and_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_signals_and_other_threads() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with StopRequest() as stop:

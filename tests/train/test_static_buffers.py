@@ -28,7 +28,7 @@ from gnnsparse.sampling.blocks import ROW_LIMIT, BlockArrays
 from gnnsparse.train import FitResult, OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.data import StepInput
 from gnnsparse.train.device import numerics
-from gnnsparse.train.sampled import NodeBatch, StaticBatch, StaticBlocks, bounds_of
+from gnnsparse.train.sampled import StaticBatch, StaticBlocks, bounds_of
 from gnnsparse.train.steps import obstacle
 from gnnsparse.train.tasks import TASKS, RunOptions
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor, bound_of
@@ -37,7 +37,7 @@ from models import MODELS
 from tests import emulated
 from tests.gpu_paths import RecordingPath
 from tests.helpers import PRECISIONS
-from tests.tasks import PlainRecorder, run_in_chunks, toy_task
+from tests.tasks import PlainRecorder, toy_task
 from tests.tu_files import graph_dataset
 
 PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
@@ -324,28 +324,6 @@ def test_samples_in_buffers_are_the_samples(device: str, case: str) -> None:
     assert len(addresses) == 1
 
 
-def test_the_next_sample_leaves_nothing_of_the_one_before() -> None:
-    """A small sample after a large one."""
-    data = SAMPLES.data("gat", sampler={"fanouts": [4, 4], "method": "labor"})
-    large, small = sorted(
-        (step for step in steps_of(data, 6) if step.buffers), key=lambda step: -step.single().adj[0].nnz
-    )[::5]
-    alone = [tensor.clone() for tensor in results(static_batch(small))]
-    static_batch(large)
-    again = results(static_batch(small))
-    assert small.single().adj[0].nnz < large.single().adj[0].nnz
-    for before, after in zip(alone, again, strict=True):
-        assert torch.equal(before, after)
-
-
-def results(batch: NodeBatch) -> list[torch.Tensor]:
-    found = []
-    for adj in batch.adj:
-        found += [adj @ torch.ones(adj.shape[1], 3), adj.T @ torch.ones(adj.shape[0], 3)]
-        found.append(adj.transpose_values(torch.arange(adj.nnz).float()))
-    return found
-
-
 # Steps.
 
 
@@ -436,12 +414,6 @@ def test_dropped_scores_are_those_of_a_step() -> None:
 # Runs.
 
 
-@pytest.fixture
-def in_chunks(monkeypatch: pytest.MonkeyPatch) -> list[PlainRecorder]:
-    """Runs on the CPU go in chunks, by stand-ins that call what a graph would replay, and are returned."""
-    return run_in_chunks(monkeypatch, lambda module, data: data.capture_obstacle(module))
-
-
 def run(
     kind: Kind, name: str | None = None, epochs: int | None = None, options: dict[str, Any] | None = None,
     **given: Any,
@@ -471,20 +443,25 @@ def close(a: Any, b: Any, rtol: float = 1e-3, atol: float = 1e-4) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "name"),
-    [(GRAPHS, name) for name in ("gin", "gcn", "gat")]
-    + [(SAMPLES, name) for name in ("graphsage", "gcn", "gat")],
+    ("kind", "name", "precision", "device"),
+    [(GRAPHS, name, "fp32", "cpu") for name in ("gin", "gcn", "gat")]
+    + [(SAMPLES, name, "fp32", "cpu") for name in ("graphsage", "gcn", "gat")]
+    + [pytest.param(*each, precision, "cuda", marks=pytest.mark.gpu)
+       for each in EACH for precision in PRECISIONS],
     ids=lambda value: getattr(value, "task", value),
-)
-def test_a_run_in_chunks_is_a_run(kind: Kind, name: str, in_chunks: list[PlainRecorder]) -> None:
-    single, of_single = run(kind, name, capture="off")
-    chunks, of_chunks = run(kind, name)
-    _, of_again = run(kind, name)
+)  # fmt: skip
+def test_a_run_in_chunks_is_a_run(
+    kind: Kind, name: str, precision: str, device: str, in_chunks: list[PlainRecorder]
+) -> None:
+    options = {"precision": precision, "device": device}
+    single, of_single = run(kind, name, capture="off", **options)
+    (chunks, of_chunks), (_, of_again) = (run(kind, name, **options) for _ in range(2))
     assert (single.capture, chunks.capture) == ("off", "on")
-    close(of_single, of_chunks)
+    tolerance = 1e-3 if precision == "fp32" else 0.1
+    close(of_single, of_chunks, tolerance, 1e-4 if device == "cpu" else tolerance)
     assert chunks.epochs == single.epochs == kind.epochs
     torch.testing.assert_close(of_again.state_dict(), of_chunks.state_dict(), rtol=0.0, atol=0.0)
-    assert in_chunks[0].counts == kind.counts
+    assert device == "cuda" or in_chunks[0].counts == kind.counts
     assert not any(thread.name == "gnnsparse-prefetch" for thread in threading.enumerate())
 
 
@@ -499,84 +476,67 @@ def test_losses_with_batch_norm(in_chunks: list[PlainRecorder]) -> None:
     torch.testing.assert_close(chunks, single, rtol=1e-3, atol=1e-4)
 
 
-@of_each_kind
+@pytest.mark.parametrize(
+    ("kind", "device"),
+    [(GRAPHS, "cpu"), (SAMPLES, "cpu"), pytest.param(SAMPLES, "cuda", marks=pytest.mark.gpu)],
+    ids=lambda value: getattr(value, "task", value),
+)
 def test_a_run_in_chunks_is_resumed_within_its_steps(
-    kind: Kind, tmp_path: Path, in_chunks: list[PlainRecorder]
+    kind: Kind, device: str, tmp_path: Path, in_chunks: list[PlainRecorder]
 ) -> None:
     options = {"norm": "batch", "dropout": 0.3} if kind is SAMPLES else None
-    _, whole = run(kind, epochs=6, options=options)
-    run(kind, epochs=3, folder=tmp_path / "first", options=options)
+    given = {"options": options, "device": device, "capture": "on"}
+    _, whole = run(kind, epochs=6, **given)
+    run(kind, epochs=3, folder=tmp_path / "first", **given)
     last = tmp_path / "first" / "checkpoints" / "last.ckpt"
-    _, resumed = run(kind, epochs=6, resume=last, options=options)
-    close(whole, resumed, *((0.0, 0.0) if kind is SAMPLES else (1e-5, 1e-6)))
+    _, resumed = run(kind, epochs=6, resume=last, **given)
+    close(whole, resumed, *((0.0, 0.0) if kind is SAMPLES and device == "cpu" else (1e-5, 1e-6)))
 
 
 @of_each_kind
-def test_a_batch_without_room_is_launched_by_itself(
+def test_without_room_or_a_capture_steps_are_launched_one_by_one(
     kind: Kind, in_chunks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:  # fmt: skip
+    """A batch that is larger than its buffers; or all, without padding, once a capture has failed."""
     _, of_single = run(kind, capture="off")
+    with monkeypatch.context() as patch:
+        patch.setattr(PlainRecorder, "fails_at", kind.fails_at)
+        failed, of_failed = run(kind)
+    assert "operation not permitted" in failed.capture
+    close(of_single, of_failed)
     for name, value in kind.no_room.items():
         monkeypatch.setattr(f"gnnsparse.train.{name}", value)
     with caplog.at_level(logging.INFO, "gnnsparse.train"):
         chunks, of_chunks = run(kind)
     assert chunks.capture == "on"
     close(of_single, of_chunks)
-    assert 0 < in_chunks[0].counts["replayed"] < kind.counts["replayed"]
+    assert 0 < in_chunks[-1].counts["replayed"] < kind.counts["replayed"]
     assert len([line for line in caplog.messages if "larger than most" in line]) == 1
 
 
-@of_each_kind
-def test_a_failed_capture_goes_on_without_padding(
-    kind: Kind, in_chunks: list[PlainRecorder], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, of_single = run(kind, capture="off")
-    monkeypatch.setattr(PlainRecorder, "fails_at", kind.fails_at)
-    chunks, of_chunks = run(kind)
-    assert "operation not permitted" in chunks.capture
-    close(of_single, of_chunks)
-
-
-@pytest.mark.parametrize("options", [{"sampler": {"prefetch": 0}}, {"sampler": {"features": "host"}}])
-def test_how_batches_are_made_changes_nothing(
-    options: dict[str, Any], in_chunks: list[PlainRecorder]
-) -> None:
+def test_how_batches_are_made_changes_nothing(in_chunks: list[PlainRecorder]) -> None:
     _, one = run(SAMPLES)
-    _, other = run(SAMPLES, **options)
-    close(one, other, 0.0, 0.0)
-
-
-class OwnGraphStep(GraphPredictor):
-    def training_step(self, batch: Any) -> torch.Tensor:
-        return super().training_step(batch) * 2
-
-
-class OwnStep(NodeClassifier):
-    def training_step(self, batch: Any) -> torch.Tensor:
-        return super().training_step(batch) * 2
-
-
-class OwnOutputs(NodeClassifier):
-    def outputs(self, batch: Any) -> torch.Tensor:
-        return super().outputs(batch) - super().outputs(batch).mean(0)
+    for sampler in ({"prefetch": 0}, {"features": "host"}):
+        _, other = run(SAMPLES, sampler=sampler)
+        close(one, other, 0.0, 0.0)
 
 
 @pytest.mark.parametrize(
-    ("kind", "name", "own"),
-    [(GRAPHS, "gin", {OwnGraphStep: "training_step"}),
-     (SAMPLES, "gcn", {OwnStep: "training_step", OwnOutputs: "outputs"})],
+    ("kind", "name", "base", "methods"),
+    [(GRAPHS, "gin", GraphPredictor, ["training_step"]),
+     (SAMPLES, "gcn", NodeClassifier, ["training_step", "outputs"])],
     ids=["graph", "node"],
 )  # fmt: skip
 def test_what_forbids_static_batches(
-    kind: Kind, name: str, own: dict[Any, str], in_chunks: list[PlainRecorder]
+    kind: Kind, name: str, base: type[Any], methods: list[str], in_chunks: list[PlainRecorder]
 ) -> None:
     data = kind.data(name)
     assert data.capture_obstacle(kind.module(data, name)) is None
-    for module_type, method in own.items():
-        known = module_type.__base__.__name__
-        says = data.capture_obstacle(kind.module(data, name, module_type))
-        assert says == f"{module_type.__name__}.{method} is not that of {known}, which knows padding"
+    for method in methods:
+        own = type("Own", (base,), {method: lambda self, batch: batch})
+        says = f"Own.{method} is not that of {base.__name__}, which knows padding"
+        assert data.capture_obstacle(kind.module(data, name, own)) == says
     module = kind.module(data, name)
     module.model.ignores_padding = False
     says = f"{type(module.model).__name__} does not say that it ignores padding (ignores_padding)"
@@ -651,20 +611,6 @@ def test_the_host_loads_a_batch_by_few_operations(kind: Kind) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("precision", PRECISIONS)
-@of_each_model
-def test_captured_as_launched_one_by_one(kind: Kind, name: str, precision: str) -> None:
-    options = {"device": "cuda", "precision": precision, "epochs": kind.epochs}
-    single, of_single = run(kind, name, capture="off", **options)
-    captured, of_captured = run(kind, name, capture="on", **options)
-    assert (single.capture, captured.capture) == ("off", "on")
-    tolerance = 1e-3 if precision == "fp32" else 0.1
-    close(of_single, of_captured, tolerance, tolerance)
-    _, again = run(kind, name, capture="on", **options)
-    torch.testing.assert_close(again.state_dict(), of_captured.state_dict(), rtol=0.0, atol=0.0)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize(
     ("kind", "name", "sampler"),
     [(GRAPHS, name, None) for name in GRAPH_MODELS]
@@ -680,16 +626,6 @@ def test_a_captured_run_with_dropout_repeats_itself(
     runs = [run(kind, name, capture="on", device="cuda", options=options, **given) for _ in range(2)]
     assert [result.capture for result, _ in runs] == ["on", "on"]
     close(runs[0][1], runs[1][1], 0.0, 0.0)
-
-
-@pytest.mark.gpu
-def test_a_captured_run_is_resumed(tmp_path: Path) -> None:
-    options = {"options": {"norm": "batch", "dropout": 0.3}, "device": "cuda", "capture": "on"}
-    _, whole = run(SAMPLES, epochs=6, **options)
-    run(SAMPLES, epochs=3, folder=tmp_path / "first", **options)
-    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
-    _, resumed = run(SAMPLES, epochs=6, resume=last, **options)
-    close(whole, resumed, 1e-5, 1e-6)
 
 
 # The CUDA source, run on the CPU, on samples in static buffers.
