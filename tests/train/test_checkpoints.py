@@ -46,7 +46,7 @@ def resumed(
 @pytest.fixture(scope="module")
 def last(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("run")
-    train_toy(folder, TASK, 4, module=module(), given={"identity": IDENTITY}, logger="none")
+    train_toy(folder, TASK, 6, module=module(), given={"identity": IDENTITY}, logger="none")
     return folder / "checkpoints" / "last.ckpt"
 
 
@@ -96,10 +96,10 @@ def test_a_checkpoint_that_fits(last: Path, want: tuple[FitResult, dict[str, Any
     torch.testing.assert_close(weights, want[1], rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("sealed", [False, True])
+@pytest.mark.parametrize("sealed", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_key_that_is_missing(last: Path, tmp_path: Path, sealed: bool) -> None:
-    """Sealed, with a checksum that is right, as in a file that someone has made: what is needed is missed."""
-    content, path, missed = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", []
+    """With a checksum that is right, too, what is needed is missed, by Lightning as well."""
+    content, path, missed, outcomes = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", [], []
     for where in places(content):
         other = changed(content, where, lambda place, key: place.pop(key))
         if other is None:
@@ -110,12 +110,15 @@ def test_every_key_that_is_missing(last: Path, tmp_path: Path, sealed: bool) -> 
         torch.save(other, path)
         if refusal(path) is None:
             missed.append(where)
+            if where[:2] == ("loops", "fit_loop"):
+                outcomes.append(outcome(path))
     # Counters of Lightning, of which it uses few, and moments of a parameter, without which Adam starts anew.
     accepted = [
         where for where in missed
         if where[0] == "loops" or (where[:3] == ("optimizer_states", 0, "state") and len(where) == 4)
     ]  # fmt: skip
     assert missed == (accepted if sealed else [])
+    assert not sealed or outcomes.count("refused") > 5
 
 
 JUNK = [
@@ -140,7 +143,8 @@ def test_every_value_of_another_type(last: Path, tmp_path: Path) -> None:
     """Where the checksum is right, too, a value is refused or does no harm."""
     content, path, refused, done = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", 0, []
     for number, where in enumerate(places(content)):
-        for junk in (JUNK[number % len(JUNK)], JUNK[(number + 5) % len(JUNK)]):
+        for place in (number, number + 5)[: 1 if where[0] == "loops" else 2]:  # which are Lightning's own
+            junk = JUNK[place % len(JUNK)]
             other = changed(content, where, lambda place, key, junk=junk: place.__setitem__(key, junk))
             if other is None or where == (SUM,):
                 continue
@@ -152,26 +156,15 @@ def test_every_value_of_another_type(last: Path, tmp_path: Path) -> None:
             else:
                 done.append((where, junk))
     assert refused > 250
-    harmless = (
+    harmless = {
         "loops",
         "epoch",
         "pytorch-lightning_version",
         "optimizer_states",
         "lr_schedulers",
         "callbacks",
-    )
-    assert all(where[0] in harmless for where, _ in done)
-
-
-def test_what_lightning_misses_names_the_checkpoint_too(last: Path, tmp_path: Path) -> None:
-    """The keys of its loops, which are its own: its errors are reported as the checkpoint's."""
-    content, path, found = torch.load(last, weights_only=True), tmp_path / "bad.ckpt", []
-    for where in places(content["loops"]["fit_loop"]):
-        other = changed(content, ("loops", "fit_loop", *where), lambda place, key: place.pop(key))
-        other[SUM] = checkpoint_sum(other)
-        torch.save(other, path)
-        found.append(outcome(path))
-    assert found.count("refused") > 5
+    }
+    assert {where[0] for where, _ in done} <= harmless
 
 
 def test_truncated_files(last: Path, tmp_path: Path) -> None:

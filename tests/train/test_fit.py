@@ -266,32 +266,25 @@ def test_other_data() -> None:
         result.predict(data().x)
 
 
-def test_prepare_takes_a_graph_of_pyg(device: str) -> None:
-    graph = data()
-    x = torch.randn(NODES, 5, device=device)
-    for options in ({}, {"values": "gcn"}, {"values": "mean"}):
-        A = gnnsparse.prepare(graph.to(device), cache=False, **options)
-        weights = {"edge_weight" if options else "values": graph.edge_weight}
-        B = gnnsparse.prepare(graph.edge_index, num_nodes=NODES, cache=False, **options, **weights)
-        assert torch.equal(A @ x, B @ x)
-    plain = gnnsparse.prepare(data(edge_weight=None), cache=False)
-    assert plain.shape == (NODES, NODES)
-    other = torch.arange(1.0, graph.num_edges + 1, device=device)
-    assert torch.equal(
-        gnnsparse.prepare(graph, values=other, cache=False) @ x,
-        gnnsparse.prepare(graph.edge_index, num_nodes=NODES, values=other, cache=False) @ x,
-    )
-
-
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
-def test_prepare_takes_an_adjacency_of_pyg() -> None:
-    graph, x = data(), torch.randn(NODES, 4)
-    matrix = torch.sparse_coo_tensor(graph.edge_index.flip(0), graph.edge_weight, (NODES, NODES))
-    A = gnnsparse.prepare(Data(x=graph.x, adj_t=matrix.to_sparse_csr()), cache=False)
-    assert torch.equal(A @ x, gnnsparse.prepare(graph, cache=False) @ x)
-    with pytest.raises(
-        ValueError, match="graph: is a Data without edge_index; accepted: one with edge_index"
-    ):
+def test_prepare_takes_a_graph_or_an_adjacency_of_pyg(device: str) -> None:
+    graph, x = data().to(device), torch.randn(NODES, 5, device=device)
+
+    def product(*given: Any, **options: Any) -> torch.Tensor:
+        return gnnsparse.prepare(*given, cache=False, **options) @ x
+
+    for options in ({}, {"values": "gcn"}, {"values": "mean"}):
+        weights = {"edge_weight" if options else "values": graph.edge_weight}
+        want = product(graph.edge_index, num_nodes=NODES, **options, **weights)
+        assert torch.equal(product(graph, **options), want)
+    assert gnnsparse.prepare(data(edge_weight=None), cache=False).shape == (NODES, NODES)
+    other = torch.arange(1.0, graph.num_edges + 1, device=device)
+    want = product(graph.edge_index, num_nodes=NODES, values=other)
+    assert torch.equal(product(graph, values=other), want)
+    graph, x, size = data(), x.cpu(), (NODES, NODES)
+    matrix = torch.sparse_coo_tensor(graph.edge_index.flip(0), graph.edge_weight, size).to_sparse_csr()
+    assert torch.equal(product(Data(x=graph.x, adj_t=matrix)), product(graph))
+    with pytest.raises(ValueError, match="graph: is a Data without edge_index; accepted: one with edge_i"):
         gnnsparse.prepare(Data(x=graph.x))
     with pytest.raises(ValueError, match="num_nodes: does not go with PyG's Data"):
         gnnsparse.prepare(graph, num_nodes=3)
@@ -333,19 +326,12 @@ def test_what_load_refuses(tmp_path: Path) -> None:
             gnnsparse.load(tmp_path / name, device="cpu", **given)
 
 
-class OfFeatures(torch.nn.Sequential):
-    """A model of the features alone."""
-
-    def __init__(self) -> None:
-        super().__init__(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
-
-
 @pytest.mark.parametrize(
     ("make", "inputs"),
     [
         (lambda: Stack(SAGEConv), ("operand",)),
         (lambda: WithWeights(pyg.GCNConv), ("edge_index", "edge_weight")),
-        (OfFeatures, ()),
+        (lambda: torch.nn.Linear(3, 3), ()),
     ],
     ids=["operand", "edges", "features"],
 )
@@ -391,81 +377,74 @@ def test_features_of_edges_are_missed(tmp_path: Path) -> None:
 
 
 PATTERN = {"name": "window", "radius": 3}
+SAMPLER = SamplerConfig("neighbor", fanouts=(5, 5), batch_size=16)
 CASES: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "graph": (graph_dataset, "gin", {}),
     "link": (link_dataset, "gcn", {}),
-    "sequence": (toy_sequences, "transformer", {"pattern": PATTERN}),
+    "sequence": (lambda: toy_sequences(sizes=(30, 10, 10)), "transformer", {"pattern": PATTERN}),
+    "node": (lambda: toy_task(150), "gcn", {"sampler": SAMPLER}),
 }
 
 
-def model_for(task: str, name: str, dataset: Any) -> torch.nn.Module:
+def model_for(task: str, dataset: Any) -> torch.nn.Module:
     torch.manual_seed(1)
     sizes = TASKS[task].model_sizes(dataset)
-    model: torch.nn.Module = (
-        MODELS[name].for_task(task).build(sizes[0], hidden_channels=8, out_channels=sizes[1])
-    )
+    entry = MODELS[CASES[task][1]].for_task(task)
+    model: torch.nn.Module = entry.build(sizes[0], hidden_channels=8, out_channels=sizes[1], num_layers=2)
     return model
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_task(name: str, tmp_path: Path) -> None:
-    make, model_name, options = CASES[name]
-    dataset, task = make(), TASKS[name]
-    model = model_for(name, model_name, dataset)
-    result = gnnsparse.fit(
-        model, dataset, epochs=2, batch_size=16, device="cpu", seed=5, folder=tmp_path / "run", **options
-    )
-    other = model_for(name, model_name, dataset)
-    run = RunOptions(
-        torch.device("cpu"),
-        seed=5,
-        values=load(tmp_path / "run", device="cpu").recipe.values,
-        trainer=TrainerConfig(max_epochs=2, batch_size=16, progress=False),
-        optimizer=OptimizerConfig(decay="all"),
-        groups=options,
-    )
-    torch.manual_seed(5)
-    data = task.make_data(dataset, run)
-    expected = train(task.make_module(other, data, run), data, run.trainer)
-    assert result.metrics == expected.metrics
-    assert [row["epoch"] for row in result.history] == [1.0, 2.0]
-    loaded = load(tmp_path / "run", device="cpu")
-    assert loaded.recipe.task == name
-    torch.testing.assert_close(loaded.module.state_dict(), other.state_dict(), rtol=0.0, atol=0.0)
-    with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
-        result.predict()
-
-
-@pytest.mark.parametrize("name", [*CASES, "node"])
-def test_resumed_as_uninterrupted(name: str, tmp_path: Path) -> None:
+def test_every_task_and_resumed_as_uninterrupted(name: str, tmp_path: Path) -> None:
     """With the batches, the samples and the dropped numbers of a run that was not interrupted."""
-    sampler = SamplerConfig("neighbor", fanouts=(5, 5), batch_size=16)
-    own = {**CASES, "node": (lambda: toy_task(150), "gcn", {"sampler": sampler})}
-    make, model_name, options = own[name]
-    dataset = make()
+    dataset, task, options = CASES[name][0](), TASKS[name], CASES[name][2]
+    size = 100 if name == "link" else 16
 
     def run(epochs: int, folder: str, resume: Path | None = None) -> tuple[Any, dict[str, torch.Tensor]]:
-        model = model_for(name, model_name, dataset)
+        model = model_for(name, dataset)
         result = gnnsparse.fit(
-            model, dataset, epochs=epochs, batch_size=16, device="cpu", folder=tmp_path / folder,
+            model, dataset, epochs=epochs, batch_size=size, device="cpu", seed=5, folder=tmp_path / folder,
             resume=resume, **options,
         )  # fmt: skip
         return result, model.state_dict()
 
-    whole, weights = run(5, "whole")
-    run(2, "first")
-    rest, resumed = run(5, "second", tmp_path / "first" / "checkpoints" / "last.ckpt")
-    assert (rest.epochs, rest.best_epoch, rest.metrics) == (5, whole.best_epoch, whole.metrics)
-    assert rest.history == whole.history[2:]
+    first, of_first = run(2, "first")
+    loaded = load(tmp_path / "first", device="cpu")
+    assert loaded.recipe.task == name
+    torch.testing.assert_close(loaded.module.state_dict(), of_first, rtol=0.0, atol=0.0)
+    settings = RunOptions(
+        torch.device("cpu"),
+        seed=5,
+        values=loaded.recipe.values,
+        trainer=TrainerConfig(max_epochs=2, batch_size=size, progress=False),
+        optimizer=OptimizerConfig(decay="all"),
+        sampler=options.get("sampler", SamplerConfig()),
+        groups={"pattern": PATTERN} if name == "sequence" else {},
+    )
+    other = model_for(name, dataset)
+    torch.manual_seed(5)
+    data = task.make_data(dataset, settings)
+    expected = train(task.make_module(other, data, settings), data, settings.trainer)
+    assert first.metrics == expected.metrics
+    torch.testing.assert_close(of_first, other.state_dict(), rtol=0.0, atol=0.0)
+    whole, weights = run(4, "whole")
+    last = tmp_path / "first" / "checkpoints" / "last.ckpt"
+    rest, resumed = run(4, "second", last)
+    assert (rest.epochs, rest.best_epoch, rest.metrics) == (4, whole.best_epoch, whole.metrics)
+    assert [row["epoch"] for row in whole.history] == [1.0, 2.0, 3.0, 4.0]
+    assert (first.history, rest.history) == (whole.history[:2], whole.history[2:])
     torch.testing.assert_close(resumed, weights, rtol=0.0, atol=0.0)
     with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
-        run(1, "third", tmp_path / "first" / "checkpoints" / "last.ckpt")
+        run(1, "third", last)
+    if name != "node":
+        with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
+            first.predict()
 
 
 def test_a_row_of_the_history_is_an_epoch() -> None:
     dataset = toy_sequences()
     result = gnnsparse.fit(
-        model_for("sequence", "transformer", dataset), dataset, epochs=3, val_every=2, batch_size=20,
+        model_for("sequence", dataset), dataset, epochs=3, val_every=2, batch_size=20,
         device="cpu", pattern=PATTERN,
     )  # fmt: skip
     assert ["val/loss" in row for row in result.history] == [False, True, True]
@@ -478,10 +457,9 @@ def test_what_goes_with_nodes_alone() -> None:
         ("sequence", {}, "pattern: got nothing; accepted: "),
         ("graph", {"split": "random"}, "split: got 'random' for a GraphDataset, which has its split"),
     ):
-        make, model_name, _ = CASES[name]
-        dataset = make()
+        dataset = CASES[name][0]()
         with pytest.raises(ValueError, match=message):
-            gnnsparse.fit(model_for(name, model_name, dataset), dataset, device="cpu", **options)
+            gnnsparse.fit(model_for(name, dataset), dataset, device="cpu", **options)
 
 
 def test_samples_of_neighbours() -> None:
@@ -489,7 +467,7 @@ def test_samples_of_neighbours() -> None:
     dataset, sampler = toy_task(), SamplerConfig("neighbor", fanouts=(3, 3), batch_size=8)
     losses = []
     for _ in range(2):
-        model = model_for("node", "gcn", dataset)
+        model = model_for("node", dataset)
         result = gnnsparse.fit(model, dataset, epochs=3, sampler=sampler, device="cpu", seed=2)
         losses.append([row["train/loss"] for row in result.history])
         assert result.predict().logits.shape == (60, 3)

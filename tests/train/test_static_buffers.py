@@ -78,11 +78,7 @@ class Graphs(Kind):
     most_operations = 3
 
     def dataset(self) -> GraphDataset:
-        """Of nodes with distinct features.
-
-        Where a CPU rounds dense products of more rows otherwise, a maximum of nodes that are equal but for
-        rounding takes one or the other of them, and with it other gradients.
-        """
+        """Of distinct nodes: a maximum of nodes that are equal but for rounding takes either's gradients."""
         dataset = graph_dataset(metric="accuracy")
         noise = torch.rand(dataset.x.shape, generator=torch.Generator().manual_seed(0))
         return replace(dataset, x=dataset.x + noise)
@@ -376,11 +372,7 @@ def test_a_static_step_is_a_step(device: str, kind: Kind, name: str, options: st
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
 @pytest.mark.parametrize("name", ["graphsage", "gcn", "gat"])
 def test_a_static_step_is_a_step_in_other_precisions(device: str, name: str, precision: str) -> None:
-    """On the CPU sparse products round their operands, which padding changes in nothing.
-
-    Dense products of more rows are rounded otherwise on some CPUs: then an operand here and there is rounded
-    to the other side.
-    """
+    """Dense products of more rows are rounded otherwise on some CPUs, and with them some operands."""
     rounding = 1e-4 if device == "cpu" else 2e-2
     data = SAMPLES.data(name, device=device, precision=precision)
     same_steps(SAMPLES, data, name, {"norm": "batch"}, rounding, 10 * rounding)
@@ -427,10 +419,7 @@ def run(
 
 
 def learnt(module: Any) -> dict[str, torch.Tensor]:
-    """The state without biases of keys, which add the same to all scores of a row and change no weight.
-
-    Their gradients are rounding errors alone, of which Adam makes steps as large as any.
-    """
+    """The state without biases of keys: they change no weight, and their gradients are rounding alone."""
     state = dict(module.state_dict())
     for name in [name for name in state if name.endswith("in_proj_bias")]:
         queries, _, values = state.pop(name).chunk(3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -74,23 +75,6 @@ def test_scores_by_definition(device: str) -> None:
     assert float(mean_reciprocal_rank(scores, others)) == pytest.approx(want, rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_scores_are_those_of_ogb() -> None:
-    pytest.importorskip("ogb")
-    from gnnsparse.data.sources import no_update_check
-
-    with no_update_check():
-        from ogb.linkproppred import Evaluator
-    torch.manual_seed(1)
-    positive, negative = torch.randn(100), torch.randn(80) - 1
-    hits = Evaluator("ogbl-ddi").eval({"y_pred_pos": positive, "y_pred_neg": negative})["hits@20"]
-    assert float(hits_at(positive, negative, 20)) == pytest.approx(hits)
-    ranks = Evaluator("ogbl-citation2").eval({"y_pred_pos": positive, "y_pred_neg": negative.expand(100, 80)})
-    assert float(mean_reciprocal_rank(positive, negative)) == pytest.approx(
-        float(ranks["mrr_list"].double().mean()), rel=1e-5
-    )
-
-
 @given(st.integers(3, 30), st.floats(0, 0.8), st.integers(0, 2**31), st.integers(0, 300))
 @settings(max_examples=40, deadline=None)
 def test_negatives_are_never_edges(nodes: int, density: float, seed: int, count: int) -> None:
@@ -122,15 +106,10 @@ def test_negatives_are_uniform_and_there_are_none_in_a_full_graph() -> None:
         sample_negatives(edge_keys(full), 5, 3, torch.Generator())
 
 
-def test_batches(device: str) -> None:
+def test_negatives_of_a_batch_are_as_many_and_no_edges(device: str) -> None:
     data = data_of(device=device)
-    assert (data.train_items, data.steps_per_epoch) == (500, 3)
-    loader = iter(data.train_dataloader())
-    batches = [next(loader) for _ in range(3)]
-    assert [len(batch.positive) for batch in batches] == [200, 200, 100]
-    seen = torch.cat([batch.positive for batch in batches]).cpu()
-    assert sorted(map(tuple, seen.tolist())) == sorted(map(tuple, data.dataset.train_edges.tolist()))
     matrix = data.dataset.graph.to_dense()
+    batches = list(itertools.islice(data.train_dataloader(), 3))
     for batch in batches:
         assert batch.negative.shape == batch.positive.shape
         assert not bool(matrix[batch.negative[:, 0].cpu(), batch.negative[:, 1].cpu()].any())

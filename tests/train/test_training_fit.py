@@ -1,8 +1,13 @@
-"""fit: the same training as a loop written by hand, resuming, stopping, what it writes and keeps."""
+"""fit: the same training as a loop by hand, resuming, stopping, signals, what it writes and keeps."""
 
 from __future__ import annotations
 
 import itertools
+import os
+import random
+import signal
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +22,8 @@ from gnnsparse.train import (
     FitResult,
     GraphBatch,
     NodeClassifier,
-    OptimizerConfig,
-    TrainerConfig,
-    fit,
+    StopRequest,
+    TrainingInterrupted,
 )
 from gnnsparse.train.callbacks import BestEpoch, Checkpoints
 from models import GCN
@@ -59,6 +63,9 @@ def by_hand(
         found["val"].append(float(hits[task.val_mask].float().mean()))
         found["test"].append(float(hits[task.test_mask].float().mean()))
     return found
+
+
+PATIENT = {"patience": 4, "val_every": 2}
 
 
 def test_it_trains_as_a_loop_by_hand_does(tmp_path: Path) -> None:
@@ -119,8 +126,11 @@ def test_resumed_after_a_crash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     torch.testing.assert_close(resumed.state_dict(), module.state_dict(), rtol=0.0, atol=0.0)
 
 
-@pytest.mark.parametrize("config", [{}, {"val_every": 5}, {"patience": 4, "val_every": 2}], ids=str)
-@pytest.mark.parametrize("has_best", [True, False])
+@pytest.mark.parametrize(
+    ("config", "has_best"),
+    [({}, True), ({"val_every": 5}, False), (PATIENT, True), (PATIENT, False)],
+    ids=str,
+)
 def test_resumed_after_the_last_epoch(
     config: dict[str, Any], has_best: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,10 +207,8 @@ def test_precisions_on_the_cpu(precision: str, tmp_path: Path) -> None:
     """Sparse products round: the losses are as near those of float64 as plain products in the precision."""
     task, curves = toy_task(), {}
     for name in {"fp32", precision}:
-        folder = tmp_path / name
-        config = TrainerConfig(max_epochs=10, progress=False)
-        fit(classifier(task, 10), prepared(task, precision=name), config, folder=folder)
-        curves[name] = torch.tensor([float(row["train/loss"]) for row in rows_of(folder)])
+        train_toy(tmp_path / name, task, 10, data={"precision": name})
+        curves[name] = torch.tensor([float(row["train/loss"]) for row in rows_of(tmp_path / name)])
     batch = prepared(task, precision=precision).batch
     with reference_layers():
         plain, exact = (
@@ -215,22 +223,14 @@ def test_precisions_on_the_cpu(precision: str, tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("norm", ["none", "batch"])
-def test_precisions_on_a_gpu(precision: str, norm: str, tmp_path: Path) -> None:
-    """Learns as the CPU does, resumes, and puts torch's settings back."""
+def test_precisions_on_a_gpu(precision: str, norm: str) -> None:
+    """Learns as the CPU does, and puts torch's settings back."""
     task, scores = toy_task(nodes=600), {}
     for device in ("cpu", "cuda"):
-        torch.manual_seed(0)
-        model = GCN(task.num_features, 16, task.num_classes, norm=norm)
-        module = NodeClassifier(model, task, OptimizerConfig(), 80)
-        data = prepared(task, precision=precision, device=device)
-        folder = tmp_path / device
-        first = TrainerConfig(max_epochs=40, progress=False)
-        fit(module, data, first, folder=folder)
-        last = folder / "checkpoints" / "last.ckpt"
-        whole = TrainerConfig(max_epochs=80, progress=False)
-        result = fit(module, data, whole, folder=tmp_path / f"resumed on {device}", resume=last)
+        module = classifier(task, 80, options={"norm": norm})
+        data = {"precision": precision, "device": device}
+        result, _ = train_toy(task=task, epochs=80, module=module, data=data)
         scores[device] = result.metrics["test"]["accuracy"]
-        assert result.epochs == 80
         assert result.epoch_milliseconds > 0
         assert result.peak_memory_bytes > 0
     assert abs(scores["cuda"] - scores["cpu"]) < 0.06
@@ -293,10 +293,126 @@ def test_cosine_goes_from_lr_to_zero(monkeypatch: pytest.MonkeyPatch) -> None:
         rates.append(trainer.optimizers[0].param_groups[0]["lr"])
 
     monkeypatch.setattr(BestEpoch, "on_train_batch_start", note, raising=False)
-    task = toy_task()
-    module = classifier(task, 10, schedule="cosine", lr=0.1)
-    fit(module, prepared(task), TrainerConfig(max_epochs=10, progress=False))
+    train_toy(epochs=10, module=classifier(toy_task(), 10, schedule="cosine", lr=0.1))
     assert rates[0] == pytest.approx(0.1)
     assert rates[5] == pytest.approx(0.05)
     assert all(later < earlier for earlier, later in itertools.pairwise(rates))
     assert rates[-1] == pytest.approx(0.1 * 0.5 * (1 + torch.cos(torch.tensor(torch.pi * 0.9)).item()))
+
+
+# Signals end a training after the step, with a checkpoint, from which it goes on as if nothing was.
+
+
+EPOCHS = 24
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+@pytest.fixture(autouse=True)
+def handlers_are_put_back() -> Iterator[None]:
+    before = [signal.getsignal(signum) for signum in SIGNALS]
+    yield
+    assert [signal.getsignal(signum) for signum in SIGNALS] == before
+
+
+class Interrupting(NodeClassifier):
+    """Sends signals to its own process in the middle of a step."""
+
+    at: dict[int, int]
+
+    def training_step(self, batch: Any) -> torch.Tensor:
+        loss = super().training_step(batch)
+        if (signum := self.at.get(self.trainer.global_step + 1)) is not None:
+            os.kill(os.getpid(), signum)
+        return loss
+
+
+def interrupted(
+    folder: Path | None,
+    at: dict[int, int] | None = None,
+    epochs: int = EPOCHS,
+    *,
+    given: dict[str, Any] | None = None,
+    **config: Any,
+) -> tuple[FitResult, Interrupting]:
+    module: Any = classifier(toy_task(), EPOCHS, Interrupting, options={"dropout": 0.5}, schedule="cosine")
+    module.at = at or {}
+    return train_toy(folder, toy_task(), epochs, module=module, given=given, **config)[0], module
+
+
+def log_of(folder: Path) -> str:
+    return (folder / "logs/csv/version_0/metrics.csv").read_text()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[FitResult, dict[str, torch.Tensor], str]:
+    folder = tmp_path_factory.mktemp("whole")
+    result, module = interrupted(folder)
+    return result, module.model.state_dict(), log_of(folder)
+
+
+@pytest.mark.parametrize("signum", SIGNALS)
+@pytest.mark.parametrize("logs", [1, 50])
+def test_it_goes_on_as_if_nothing_was(
+    signum: int, logs: int, whole: tuple[Any, Any, str], tmp_path: Path
+) -> None:
+    """Interrupted twice, at random steps: the same weights, scores and log, bit for bit."""
+    places = sorted(random.Random(f"{signum} {logs}").sample(range(1, EPOCHS), 2))
+    last = None
+    for step in places:
+        with pytest.raises(TrainingInterrupted) as stopped:
+            interrupted(tmp_path, {step: signum}, given={"resume": last}, log_every=logs)
+        last = tmp_path / "checkpoints" / "last.ckpt"
+        found = stopped.value
+        assert (found.signum, found.epochs, found.checkpoint) == (signum, step, last)
+        assert torch.load(last, weights_only=True)["global_step"] == step
+    result, module = interrupted(tmp_path, given={"resume": last}, log_every=logs)
+    want = EPOCHS, whole[0].best_epoch, whole[0].metrics
+    assert (result.epochs, result.best_epoch, result.metrics) == want
+    torch.testing.assert_close(module.model.state_dict(), whole[1], rtol=0.0, atol=0.0)
+    assert log_of(tmp_path) == whole[2]
+
+
+def test_without_checkpoints_nothing_is_kept(tmp_path: Path) -> None:
+    with pytest.raises(TrainingInterrupted) as stopped:
+        interrupted(tmp_path, {3: signal.SIGTERM}, checkpoint=False)
+    assert (stopped.value.epochs, stopped.value.checkpoint) == (3, None)
+    with pytest.raises(TrainingInterrupted, match="stopped by SIGINT after epoch 2"):
+        interrupted(None, {2: signal.SIGINT})
+
+
+def test_a_signal_in_the_last_step_comes_after_the_scores() -> None:
+    """The caller who notes the signals has the result; otherwise they do afterwards what they did before."""
+    with StopRequest() as stop:
+        result, _ = interrupted(None, {4: signal.SIGTERM}, 4, given={"stop": stop})
+    assert (result.epochs, stop.signum) == (4, signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        interrupted(None, {4: signal.SIGINT}, 4)
+    assert not isinstance(stopped.value, TrainingInterrupted)
+
+
+def test_a_second_signal_ends_at_once_unless_it_is_the_same_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("gnnsparse.train.interruption.time.monotonic", lambda: now)
+    with StopRequest() as stop:
+        signal.raise_signal(signal.SIGINT)
+        now = 100.5
+        signal.raise_signal(signal.SIGINT)  # of the launcher, say
+        assert stop.signum == signal.SIGINT
+        now = 102.0
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_ignored_signals_and_other_threads() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with StopRequest() as stop:
+            signal.raise_signal(signal.SIGTERM)
+            assert stop.signum is None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    found = []
+    thread = threading.Thread(target=lambda: found.append(interrupted(None, epochs=2)[0].epochs))
+    thread.start()
+    thread.join()
+    assert found == [2]

@@ -1,4 +1,4 @@
-"""The task "graph": batches, models, training, scores, prediction."""
+"""The tasks "graph" and "sequence": batches, order, padding, models, training, scores, prediction."""
 
 from __future__ import annotations
 
@@ -10,24 +10,42 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.data import GraphDataset
+from gnnsparse import masks
+from gnnsparse.data import GraphDataset, SequenceDataset, SequencePart
 from gnnsparse.inference import load
-from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train import (
+    FitResult,
+    OptimizerConfig,
+    PreprocessConfig,
+    SequenceClassifier,
+    SequenceData,
+    TrainerConfig,
+    fit,
+)
 from gnnsparse.train.tasks import TASKS, RunOptions
 from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from gnnsparse.train.trained import ModelRecipe
-from models import MODELS
+from models import MODELS, Transformer
+from tests.tasks import rows_of, toy_sequences
+from tests.train.test_task_link import data_of as links_of
 from tests.tu_files import graph_dataset
 
 GRAPH_MODELS = [name for name, model in MODELS.items() if "graph" in model.tasks]
 
+LENGTH = 12
 PLAIN = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
 
 
 def data_of(dataset: GraphDataset | None = None, **options: Any) -> GraphData:
     options = {"batch_size": 8, "preprocess": PreprocessConfig(cache=False), **options}
     return GraphData(dataset or graph_dataset(), **options)
+
+
+def sequences_of(dataset: SequenceDataset | None = None, **options: Any) -> SequenceData:
+    options = {"batch_size": 8, "preprocess": PreprocessConfig(cache=False), **options}
+    return SequenceData(dataset or toy_sequences(), masks.window(LENGTH, 3), **options)
 
 
 def train(
@@ -46,19 +64,29 @@ def train(
     return fit(module, data, config, **more), module, data
 
 
-def test_an_epoch_sees_every_graph_once() -> None:
-    data = data_of()
-    graphs = data.dataset.parts["train"]
-    assert (data.train_items, data.steps_per_epoch) == (20, 3)
-    batches = list(itertools.islice(data.train_dataloader(), 6))
-    assert [len(batch.y) for batch in batches] == 2 * [8, 8, 4]
-    sizes = data.dataset.graph_ptr.diff()[graphs].sort().values
-    for epoch in (batches[:3], batches[3:]):
-        seen = torch.cat([batch.graph_ptr.diff() for batch in epoch])
-        assert torch.equal(seen.sort().values, sizes)
-    assert not torch.equal(batches[0].x, batches[3].x), "each epoch has its own order"
-    assert torch.equal(next(iter(data_of().train_dataloader())).x, batches[0].x)
-    assert not torch.equal(next(iter(data_of(seed=1).train_dataloader())).x, batches[0].x)
+@pytest.mark.parametrize(
+    ("made", "of_batch", "all_items", "sizes"),
+    [
+        (data_of, lambda b: b.graph_ptr.diff(), lambda d: d.graph_ptr.diff()[d.parts["train"]], [8, 8, 4]),
+        (sequences_of, lambda b: b.tokens, lambda d: d.train.tokens, [8] * 6 + [2]),
+        (links_of, lambda b: b.positive, lambda d: d.train_edges, [200, 200, 100]),
+    ],
+    ids=["graph", "sequence", "link"],
+)
+def test_an_epoch_sees_every_item_once_in_an_order_of_its_own(
+    made: Any, of_batch: Any, all_items: Any, sizes: list[int]
+) -> None:
+    data = made()
+    assert (data.train_items, data.steps_per_epoch, data.fixed_batch) == (sum(sizes), len(sizes), None)
+    batches = [of_batch(batch) for batch in itertools.islice(data.train_dataloader(), 2 * len(sizes))]
+    assert [len(batch) for batch in batches] == 2 * sizes
+    epochs = [torch.cat(batches[: len(sizes)]), torch.cat(batches[len(sizes) :])]
+    for seen in epochs:
+        assert sorted(seen.tolist()) == sorted(all_items(data.dataset).tolist())
+    assert not torch.equal(*epochs)
+    again, other = (of_batch(next(iter(made(**seed).train_dataloader()))) for seed in ({}, {"seed": 1}))
+    assert torch.equal(again, batches[0])
+    assert not torch.equal(other, batches[0])
 
 
 @pytest.mark.parametrize("most", [1, 400, 10**6])
@@ -105,7 +133,7 @@ def test_gin_is_the_sum_of_its_readouts() -> None:
     model.double()
     adjacency, x = batch.adj.to_dense().double(), batch.x.double()
     pool = torch.repeat_interleave(torch.arange(4), batch.graph_ptr.diff())
-    pool = torch.nn.functional.one_hot(pool).double().T
+    pool = F.one_hot(pool).double().T
     want = model.readouts[0](pool @ x)
     for conv, readout in zip(model.convs, model.readouts[1:], strict=True):
         x = conv.nn(x + adjacency @ x)
@@ -174,10 +202,90 @@ def test_what_can_not_be_gathered(option: str, value: str, accepted: str) -> Non
             call()
 
 
-def test_a_model_for_several_tasks() -> None:
-    assert MODELS["gin"].tasks == ("node", "graph")
-    assert MODELS["gin"].for_task("node") is MODELS["gin"]
-    assert "pool" in MODELS["gcn"].for_task("graph").options
-    assert "pool" not in MODELS["gcn"].options
-    with pytest.raises(ValueError, match="task: got 'sequence'; accepted: node, graph"):
-        MODELS["gin"].for_task("sequence")
+# Sequences.
+
+
+def train_sequences(
+    epochs: int, folder: Path | None = None, **config: Any
+) -> tuple[FitResult, SequenceClassifier, SequenceData]:
+    data, model = sequences_of(), Transformer(5, 16, 2, num_layers=1, heads=2, feed_forward=16, dropout=0.1)
+    module = SequenceClassifier(model, data.dataset, PLAIN, epochs * data.steps_per_epoch)
+    return (
+        fit(module, data, TrainerConfig(max_epochs=epochs, progress=False, **config), folder=folder),
+        module,
+        data,
+    )
+
+
+def test_batches_of_sequences(device: str) -> None:
+    data = sequences_of(device=device)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.tokens.device.type == device
+    assert batch.padding is not None
+    assert torch.equal(batch.padding, batch.tokens == 0)
+    labels = dict(zip(map(tuple, data.dataset.train.tokens.tolist()), data.dataset.train.y, strict=True))
+    assert [int(labels[tuple(t)]) for t in batch.tokens.tolist()] == batch.y.tolist()
+    chunks = list(data.chunks("val"))
+    assert torch.equal(torch.cat([c.tokens for c in chunks]).cpu(), data.dataset.val.tokens)
+    assert torch.equal(torch.cat([c.y for c in chunks]).cpu(), data.dataset.val.y)
+
+
+def test_no_padding_is_none_and_the_pattern_is_prepared_once(own_cache: Path) -> None:
+    part = SequencePart(torch.ones(4, LENGTH, dtype=torch.int16), torch.zeros(4, dtype=torch.int64))
+    batch = next(iter(sequences_of(SequenceDataset("full", part, part, part, 2, 1)).train_dataloader()))
+    assert batch.padding is None
+    assert [sequences_of(preprocess=PreprocessConfig()).cache_hit for _ in range(2)] == [False, True]
+
+
+def test_it_learns_and_patience_counts_epochs() -> None:
+    """Better than half, the fraction of the larger class, by far."""
+    result, _, data = train_sequences(12)
+    assert result.epochs == 12
+    assert 1 <= result.best_epoch <= 12
+    assert result.metrics["train"]["accuracy"] > 0.85
+    assert max(float((data.dataset.train.y == c).float().mean()) for c in (0, 1)) < 0.7
+    result, _, _ = train_sequences(60, patience=2)
+    assert result.best_epoch + 2 == result.epochs < 60
+
+
+def test_losses_scores_and_what_is_logged(tmp_path: Path) -> None:
+    """Each step is logged, with scores at the ends of epochs; loss and scores are by definition."""
+    result, module, data = train_sequences(3, folder=tmp_path)
+    rows = rows_of(tmp_path)
+    assert [row["epoch"] for row in rows] == ["1"] * 7 + ["2"] * 7 + ["3"] * 7
+    assert [i for i, row in enumerate(rows, 1) if row["val/accuracy"]] == [7, 14, 21]
+    accuracies = [float(row["val/accuracy"]) for row in rows if row["val/accuracy"]]
+    assert result.best_epoch == 1 + accuracies.index(max(accuracies))
+    assert result.metrics["val"]["accuracy"] == max(accuracies)
+    model, batch, val = module.model.eval(), next(iter(data.train_dataloader())), data.dataset.val
+    with torch.no_grad():
+        logits = model(val.tokens, batch.adj, val.tokens == 0)
+        want = F.cross_entropy(model(batch.tokens, batch.adj, batch.padding), batch.y)
+        torch.testing.assert_close(module.training_step(batch), want)
+        scores = module.validation_step(batch)
+    right = logits.argmax(dim=1) == val.y
+    assert float(scores["accuracy"]) == float(right.float().mean()) == max(accuracies)
+    torch.testing.assert_close(scores["loss"], F.cross_entropy(logits, val.y))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
+def test_on_a_gpu(precision: str) -> None:
+    data = sequences_of(device="cuda", precision=precision)
+    model = Transformer(5, 32, 2, num_layers=1, heads=2, feed_forward=16)
+    steps = 10 * data.steps_per_epoch
+    module = SequenceClassifier(model, data.dataset, OptimizerConfig(lr=0.01, decay="all"), steps)
+    result = fit(module, data, TrainerConfig(max_epochs=10, progress=False))
+    assert result.metrics["train"]["accuracy"] > 0.7
+
+
+def test_what_sequences_refuse() -> None:
+    with pytest.raises(ValueError, match=r"pattern: is 5 x 5; accepted: 12 x 12"):
+        SequenceData(toy_sequences(), masks.window(5, 1))
+    with pytest.raises(ValueError, match=r"batch_size: got 0"):
+        sequences_of(batch_size=0)
+    with pytest.raises(ValueError, match=r"seed: got -1"):
+        sequences_of(seed=-1)
+    data = sequences_of()
+    with pytest.raises(ValueError, match=r"device: the trainer runs on meta, the data was put on cpu"):
+        data.transfer_batch_to_device(next(data.chunks("val")), torch.device("meta"), 0)
