@@ -25,7 +25,7 @@ from models import AGNN, GAT, GCN, GIN, GPS, MODELS, Exphormer, GATv2, GraphTran
 from models.patterns import ALL_PAIRS_UP_TO, EDGE_TYPES, AllNodes, Interactions, pattern_of
 from models.transformer import sinusoids
 from tests.configs import composed
-from tests.helpers import ROUNDING, dense_matrix, reference_layers
+from tests.helpers import ROUNDING, reference_layers
 from tests.tasks import classifier, prepared, toy_task
 
 NODES, LENGTH = 20, 14
@@ -71,11 +71,12 @@ def pattern(radius: int = 3) -> gnnsparse.SparseOperand:
     ("layers", "norm", "residual"),
     [(1, "none", False), (1, "batch", True), (3, "none", True), (3, "batch", False), (3, "layer", True)],
 )
-def test_shapes_and_gradients(
+def test_shapes_and_gradients_and_dropout_in_training_alone(
     name: str, options: dict[str, Any], layers: int, norm: str, residual: bool, device: str
 ) -> None:
     model = KINDS[name](6, 8, 3, num_layers=layers, norm=norm, residual=residual, **options).to(device)
-    y = model(torch.randn(NODES, 6, device=device), graph_for(name, options).to(device))
+    x, a = torch.randn(NODES, 6, device=device), graph_for(name, options).to(device)
+    y = model(x, a)
     y.square().sum().backward()
     assert y.shape == (NODES, 3)
     assert all(p.grad is not None and bool(torch.isfinite(p.grad).all()) for p in model.parameters())
@@ -84,6 +85,9 @@ def test_shapes_and_gradients(
     assert getattr(model, "num_convolutions", layers) == layers
     if name in GLOBAL:
         assert {type(block.conv) for block in model.blocks} == {CONVS[options["conv"]]}
+    assert not torch.equal(model(x, a), y)
+    model.eval()
+    assert torch.equal(model(x, a), model(x, a))
 
 
 @pytest.mark.parametrize(("name", "options"), [v for v in VARIANTS if v.values[0] in TAKE_EDGES])
@@ -95,14 +99,6 @@ def test_an_edge_index_gives_the_same_as_its_operand(name: str, options: dict[st
     a = gnnsparse.prepare(index, num_nodes=NODES, values=values, cache=False)
     model, x = KINDS[name](6, 8, 3, **options).eval(), torch.randn(NODES, 6)
     assert torch.equal(model(x, a), model(x, index))
-
-
-@pytest.mark.parametrize("name", KINDS)
-def test_dropout_in_training_alone(name: str) -> None:
-    model, a, x = KINDS[name](6, 8, 3), graph_for(name, {}), torch.randn(NODES, 6)
-    assert not torch.equal(model(x, a), model(x, a))
-    model.eval()
-    assert torch.equal(model(x, a), model(x, a))
 
 
 @pytest.mark.parametrize(("name", "options"), VARIANTS)
@@ -143,26 +139,6 @@ def test_registry() -> None:
     assert list(MODELS)[:4] == ["gcn", "agnn", "graph_transformer", "transformer"]
 
 
-def assert_computes(model: torch.nn.Module, formula: Any) -> None:
-    """A model in evaluation computes a formula of x on `graph("gcn")`."""
-    x = torch.randn(NODES, 6)
-    got, plain = model.eval()(x, graph("gcn")), formula(x)
-    with in_float64(model):
-        assert_accurate(got, plain, formula(x.double()))
-
-
-def test_two_layers_are_kipf_and_wellings() -> None:
-    model = GCN(6, 8, 3)
-    first, second = model.convs
-    matrix = dense_matrix(gnnsparse.SparseGraph.from_edge_index(edges(), NODES), "gcn")
-
-    def formula(x: torch.Tensor) -> torch.Tensor:
-        hidden = (matrix.to(x) @ first.lin(x) + first.bias).relu()
-        return matrix.to(x) @ second.lin(hidden) + second.bias
-
-    assert_computes(model, formula)
-
-
 def test_the_agnn_is_thekumparampils() -> None:
     model = AGNN(6, 8, 3)
     first, second = model.convs
@@ -179,7 +155,10 @@ def test_the_agnn_is_thekumparampils() -> None:
             hidden = (beta * unit @ unit.T).masked_fill(apart, float("-inf")).softmax(dim=1) @ hidden
         return model.lin2(hidden)
 
-    assert_computes(model, formula)
+    x = torch.randn(NODES, 6)
+    got, plain = model.eval()(x, graph("gcn")), formula(x)
+    with in_float64(model):
+        assert_accurate(got, plain, formula(x.double()))
 
 
 @pytest.mark.parametrize("kind", [GAT, GATv2])

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -139,19 +140,6 @@ def test_files_of_earlier_runs_are_kept(tmp_path: Path) -> None:
     assert folder.first_free(".hydra") == ".hydra-1"
 
 
-@contextlib.contextmanager
-def as_nobody() -> Iterator[None]:
-    """Permissions do not stop root, as which tests run in containers."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def test_folders_that_can_not_be_written_to(tmp_path: Path) -> None:
     file, closed = tmp_path / "file", tmp_path / "closed"
     file.write_text("")
@@ -159,7 +147,10 @@ def test_folders_that_can_not_be_written_to(tmp_path: Path) -> None:
     for claim, path in ((RunFolder.claim, file), (RunFolder.claim, file / "run"), (make_new, file / "run")):
         with pytest.raises(RunFolderError, match=r"^folder: .* can't be written to \("):
             claim(path)
-    with as_nobody():
+    with contextlib.ExitStack() as stack:
+        if os.geteuid() == 0:  # permissions do not stop root, as which tests run in containers
+            os.seteuid(65534)
+            stack.callback(os.seteuid, 0)
         inner = closed / "run"
         for claim, path in ((RunFolder.claim, closed), (RunFolder.claim, inner), (make_new, inner)):
             with pytest.raises(RunFolderError, match=r"written to \(Permission denied\); accepted: "):
@@ -205,10 +196,8 @@ def test_a_disk_that_fills_up_costs_the_files_and_not_the_training(tmp_path: Pat
 
 
 def test_no_file_system_lock_is_no_reason_to_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr("fcntl.flock", refuse)
+    refused = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr("fcntl.flock", mock.Mock(side_effect=refused))
     RunFolder.claim(tmp_path).finish()
     with pytest.raises(RunFolderError, match="is the folder of another run"):
         RunFolder.claim(tmp_path)

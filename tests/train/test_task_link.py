@@ -19,7 +19,7 @@ from gnnsparse.data import DatasetUnavailableError, LinkDataset
 from gnnsparse.data.datasets import edge_keys, has_edges
 from gnnsparse.data.ddi import load_ddi
 from gnnsparse.inference import load
-from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, fit
+from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.tasks import TASKS
 from gnnsparse.train.tasks.link import (
     LinkData,
@@ -117,15 +117,22 @@ def test_negatives_of_a_batch_are_as_many_and_no_edges(device: str) -> None:
     assert torch.equal(again.negative, batches[0].negative)
 
 
-@pytest.mark.parametrize("name", ["graphsage", "gcn"])
-def test_it_learns_two_groups(device: str, name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "fanouts"), [("graphsage", None), ("gcn", None), ("graphsage", (8, 8))])
+def test_it_learns_two_groups(
+    device: str, name: str, fanouts: tuple[int, int] | None, tmp_path: Path
+) -> None:
+    """From the whole graph, or from samples of it."""
     torch.manual_seed(0)
     dataset, entry = link_dataset(hits_at=5), MODELS[name].for_task("link")
-    data = data_of(dataset, values=entry.values, device=device)
+    sampler = None if fanouts is None else SamplerConfig("neighbor", fanouts=fanouts)
+    data = data_of(dataset, batch_size=100, values=entry.values, device=device, sampler=sampler)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.positive.shape == batch.negative.shape == (100, 2)
+    assert (batch.nodes is None) == (fanouts is None)
     options = {"hidden_channels": 16, "dropout": 0.0}
     model = entry.build(NODES, out_channels=1, **options)
     optimizer = OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all")
-    module = LinkPredictor(model, dataset, optimizer, 60)
+    module = LinkPredictor(model, dataset, optimizer, 100)
     recipe = ModelRecipe("models:MODELS", name, options, NODES, 1, task="link", values=entry.values)
     config = TrainerConfig(max_epochs=20, progress=False, logger="none")
     result = fit(module, data, config, folder=tmp_path / "run", recipe=recipe)

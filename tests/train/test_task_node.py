@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from gnnsparse.train.tasks.graph import GraphData, GraphPredictor
 from gnnsparse.train.trained import ModelRecipe
 from models import MODELS
 from tests.helpers import PRECISIONS, dense_matrix, plain_product
-from tests.tasks import classifier, prepared, toy_task, train_toy
+from tests.tasks import classifier, prepared, rows_of, toy_task, train_toy
 from tests.tu_files import graph_dataset
 
 
@@ -187,17 +186,16 @@ def test_targets_that_are_refused(y: torch.Tensor, metric: str, message: str) ->
 EPOCHS = 5
 
 
-def own_trainer(folder: Path, **options: Any) -> pl.Trainer:
+def own_trainer(folder: Path) -> pl.Trainer:
     return pl.Trainer(
-        max_epochs=EPOCHS, accelerator="cpu", logger=pl.loggers.CSVLogger(folder), log_every_n_steps=1,
-        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False, **options,
+        max_epochs=EPOCHS, accelerator="cpu", logger=pl.loggers.CSVLogger(folder / "logs", "csv"),
+        log_every_n_steps=1, enable_progress_bar=False, enable_model_summary=False,
+        enable_checkpointing=False,
     )  # fmt: skip
 
 
 def column(folder: Path, name: str) -> list[float]:
-    (file,) = folder.rglob("metrics.csv")
-    with file.open(newline="") as lines:
-        return [float(row[name]) for row in csv.DictReader(lines) if row[name]]
+    return [float(row[name]) for row in rows_of(folder) if row[name]]
 
 
 @pytest.mark.filterwarnings("ignore:.*")

@@ -255,31 +255,20 @@ class _OnGpu:
     capture_obstacle = PreparedData.capture_obstacle
 
 
-class _Clips(NodeClassifier):
-    def on_after_backward(self) -> None:
-        pass
-
-
-def _with_hook(name: str) -> NodeClassifier:
-    module = classifier(toy_task())
-    if name == "forward":
-        module.model.convs[1].register_forward_hook(lambda *_: None)
-    elif name == "backward":
-        module.model.register_full_backward_hook(lambda *_: None)
-    elif name == "tensor":
-        module.model.convs[0].lin.weight.register_hook(lambda grad: grad)
-    return module
-
-
 def test_what_forbids_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
     plain, data = classifier(toy_task()), _OnGpu()
     assert obstacle(plain, data) is None
     assert obstacle(plain, _OnGpu(None)) == "the batches of this task differ from step to step"
+    forward, backward, tensor = (classifier(toy_task()) for _ in range(3))
+    forward.model.convs[1].register_forward_hook(lambda *_: None)
+    backward.model.register_full_backward_hook(lambda *_: None)
+    tensor.model.convs[0].lin.weight.register_hook(lambda grad: grad)
+    clips = type("Clips", (NodeClassifier,), {"on_after_backward": lambda self: None})
     for module, what in (
-        (_with_hook("forward"), "a hook of model.convs.1"),
-        (_with_hook("backward"), "a hook of model"),
-        (_with_hook("tensor"), "a hook of model.convs.0.lin.weight"),
-        (classifier(toy_task(), kind=_Clips), "_Clips.on_after_backward"),
+        (forward, "a hook of model.convs.1"),
+        (backward, "a hook of model"),
+        (tensor, "a hook of model.convs.0.lin.weight"),
+        (classifier(toy_task(), kind=clips), "Clips.on_after_backward"),
     ):
         assert obstacle(module, data) == f"{what} would not run in each step"
     with torch.autograd.set_detect_anomaly(True, check_nan=False):

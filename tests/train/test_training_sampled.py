@@ -25,11 +25,10 @@ from gnnsparse.train import (
 )
 from gnnsparse.train.sampled import NodeBatch
 from gnnsparse.train.tasks import TASKS, RunOptions
-from gnnsparse.train.tasks.link import LinkData, LinkPredictor
 from gnnsparse.train.tasks.node import FullGraphData, NodeClassifier
 from models import MODELS
 from tests.tasks import toy_task
-from tests.train.test_task_link import NODES, link_dataset
+from tests.train.test_task_link import link_dataset
 
 
 def sampler_of(**options: Any) -> SamplerConfig:
@@ -162,45 +161,6 @@ def test_places_and_models_that_do_not_go_with_samples_are_refused() -> None:
     refuse("node", "gps", toy_task(60), three, ": GPS takes the whole graph alone; accepted: none")
     with pytest.raises(ValueError, match="sampler: got 'neighbor' for a graph task; accepted: none"):
         TASKS["graph"].check(RunOptions(torch.device("cpu"), sampler=three))
-
-
-def test_links_are_learned_from_samples(device: str) -> None:
-    torch.manual_seed(0)
-    dataset, entry = link_dataset(hits_at=5), MODELS["graphsage"].for_task("link")
-    data = LinkData(
-        dataset, batch_size=100, values=entry.values, device=device, preprocess=PreprocessConfig(cache=False),
-        sampler=sampler_of(fanouts=[8, 8]),
-    )  # fmt: skip
-    batch = next(iter(data.train_dataloader()))
-    assert batch.nodes is not None
-    assert batch.positive.shape == batch.negative.shape == (100, 2)
-    model = entry.build(NODES, out_channels=1, hidden_channels=16, dropout=0.0)
-    module = LinkPredictor(model, dataset, OptimizerConfig(lr=0.01, weight_decay=0.0, decay="all"), 100)
-    result = fit(module, data, TrainerConfig(max_epochs=20, progress=False, logger="none"))
-    assert result.metrics["test"]["hits@5"] > 0.9
-
-
-@pytest.mark.parametrize(
-    ("message", "options"),
-    [
-        (r"sampler\.name: got 'random'; accepted: none, neighbor", {"name": "random"}),
-        (r"sampler\.fanouts: got 0; accepted: positive integers, or -1", {"fanouts": [0]}),
-        (r"sampler\.fanouts: is empty", {"fanouts": []}),
-        (r"sampler\.fanouts: got int", {"fanouts": 4}),
-        (r"sampler\.batch_size: got 0", {"batch_size": 0}),
-        (r"sampler\.method: got 'weighted'; accepted: uniform, labor", {"method": "weighted"}),
-        (r"sampler\.replace: got 1;", {"replace": 1}),
-        (r"sampler\.replace: got true with sampler\.method=labor", {"replace": True, "method": "labor"}),
-        (r"sampler\.prefetch: got -1", {"prefetch": -1}),
-        (r"sampler\.features: got 'gpu'; accepted: auto, device, pinned, host", {"features": "gpu"}),
-        (r"sampler\.cache_share: got 2; accepted: a number from 0 to 1", {"cache_share": 2}),
-        (r"sampler\.cache_share: got -1", {"cache_share": -1}),
-        (r"sampler\.batch_size: goes with sampler=neighbor", {"name": "none", "fanouts": [10, 10]}),
-    ],
-)
-def test_wrong_options_are_refused(message: str, options: dict[str, Any]) -> None:
-    with pytest.raises((TypeError, ValueError), match=f"^{message}"):
-        sampler_of(**options)
 
 
 def test_prefetch_keeps_the_order_and_stays_few_ahead() -> None:
