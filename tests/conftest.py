@@ -175,12 +175,9 @@ def built() -> ModuleType:
 
 
 @pytest.fixture
-def one_thread() -> Iterator[None]:
+def one_thread(any_threads: None) -> None:
     """Matrices are small here: threads of torch that wait for one another take longer than their work."""
-    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(params=["at once", "late"])

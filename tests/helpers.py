@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -163,6 +163,11 @@ def results(a: SparseOperand) -> list[torch.Tensor]:
         found += decode(a.kernels.blocked)[:2]
     loss = torch.stack([product.square().sum() for product in products]).sum()
     return [*found, *products, *torch.autograd.grad(loss, [x])]
+
+
+def same(found: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
+    """Whether results are equal bit for bit."""
+    return len(found) == len(right) and all(map(torch.equal, found, right))
 
 
 def at_nonzeros(a: SparseOperand, dense: torch.Tensor) -> torch.Tensor:

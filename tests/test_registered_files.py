@@ -29,7 +29,6 @@ from tests.configs import composed
 
 pytestmark = pytest.mark.usefixtures("registrations")
 
-ROOT = Path(train.__file__).resolve().parent
 PACKAGES = ("formats", "preprocess.reorder", "data", "nn", "train.tasks")
 
 FILES = {
@@ -108,55 +107,34 @@ FILES = {
                 return self.conv(x, adj)
         """,
     "train.tasks/angle.py": """
-        import torch
-
+        from gnnsparse.train import FullGraphData, TaskModule
         from gnnsparse.train.tasks import Task, register_task
-        from gnnsparse.train import PreparedData, RepeatedBatch, TaskModule
-
-
-        class AngleData(PreparedData):
-            def __init__(self, dataset, run):
-                super().__init__(dataset.graph, run.values, run.precision, run.device, run.preprocess)
-                self.dataset = dataset
-
-            def train_dataloader(self):
-                return RepeatedBatch(self, endless=True)
-
-            def val_dataloader(self):
-                return RepeatedBatch(self, endless=False)
-
-            test_dataloader = val_dataloader
 
 
         class AngleModule(TaskModule):
             score_name = "closeness"
 
-            def loss(self, data, mask):
-                x = data.dataset.x
-                return (self.model(x, data.adj) - x.roll(2, 0))[mask].square().mean()
+            def loss(self, batch, part):
+                found = self.model(batch.x, batch.adj)
+                return (found - batch.x.roll(2, 0))[part.nodes].square().mean()
 
-            def training_step(self, data):
-                return self.loss(data, data.dataset.train_mask)
+            def training_step(self, batch):
+                return self.loss(batch, batch.train)
 
-            def validation_step(self, data):
-                loss = self.loss(data, data.dataset.val_mask)
+            def validation_step(self, batch):
+                loss = self.loss(batch, batch.val)
                 return {"loss": loss, "closeness": 1 - loss}
 
-            def test_step(self, data):
+            def test_step(self, batch):
                 for part in ("train", "val", "test"):
-                    loss = self.loss(data, getattr(data.dataset, part + "_mask"))
+                    loss = self.loss(batch, getattr(batch, part))
                     self.log(part + "/closeness", 1 - loss, logger=False, batch_size=1)
 
 
         class AngleTask(Task):
             name = "angle"
+            data = FullGraphData
             steps_per_epoch = 1
-
-            def model_sizes(self, dataset):
-                return 2, 2
-
-            def make_data(self, dataset, run):
-                return AngleData(dataset, run)
 
             def make_module(self, model, data, run):
                 return AngleModule(model, run.optimizer, run.trainer.max_epochs)
@@ -185,22 +163,24 @@ def found(files: Path, monkeypatch: pytest.MonkeyPatch, registrations: None) -> 
     """The files lie in their packages."""
     packages = [*(f"gnnsparse.{name}" for name in PACKAGES), "models"]
     exported = list(gnnsparse.nn.__all__)
-    for name in packages:
-        package = importlib.import_module(name)
-        more = str(files / name.removeprefix("gnnsparse."))
-        monkeypatch.setattr(package, "__path__", [*package.__path__, more])
-        if name != "gnnsparse.train.tasks":
-            discover(name)
-    gnnsparse.nn.find_layers()
-    yield
-    gnnsparse.nn.__all__[:] = exported
-    for name in FILES:
-        full = f"gnnsparse.{name}".removesuffix(".py").replace("/", ".").replace("gnnsparse.models", "models")
-        parent, _, child = full.rpartition(".")
-        if sys.modules.pop(full, None) is not None:
-            delattr(sys.modules[parent], child)
-    vars(gnnsparse.nn).pop("NextConv", None)
-    TASKS._entries.pop("angle", None)
+    try:
+        for name in packages:
+            package = importlib.import_module(name)
+            more = str(files / name.removeprefix("gnnsparse."))
+            monkeypatch.setattr(package, "__path__", [*package.__path__, more])
+            if name != "gnnsparse.train.tasks":
+                discover(name)
+        gnnsparse.nn.find_layers()
+        yield
+    finally:
+        gnnsparse.nn.__all__[:] = exported
+        for name in FILES:
+            file = f"gnnsparse.{name}".removesuffix(".py").replace("/", ".")
+            parent, _, child = file.replace("gnnsparse.models", "models").rpartition(".")
+            if sys.modules.pop(f"{parent}.{child}", None) is not None:
+                vars(sys.modules[parent]).pop(child, None)
+        vars(gnnsparse.nn).pop("NextConv", None)
+        TASKS._entries.pop("angle", None)
 
 
 @pytest.mark.usefixtures("found")
@@ -229,33 +209,23 @@ def test_layers_are_found() -> None:
     assert not hasattr(gnnsparse.nn, "HELP")
 
 
-def test_two_layers_of_one_name(
-    files: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
+def test_two_layers_of_one_name(files: Path, request: pytest.FixtureRequest) -> None:
     path = files / "nn" / "next_conv.py"
     path.write_text(path.read_text().replace("NextConv", "GCNConv"))
     (files / "models" / "follower.py").unlink()
     with pytest.raises(ValueError, match=r"layer: got 'GCNConv' in gnnsparse.nn.next_conv; accepted: a name"):
         request.getfixturevalue("found")
-    sys.modules.pop("gnnsparse.nn.next_conv")
-    for name in ("formats.tall", "preprocess.reorder.backwards", "data.circle"):
-        sys.modules.pop(f"gnnsparse.{name}")
-
-
-def offered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *command: str) -> str:
-    """What a script prints, in the present process."""
-    monkeypatch.setattr(sys, "argv", list(command))
-    with contextlib.suppress(SystemExit):
-        runpy.run_path(command[0], run_name="__main__")
-    return " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.usefixtures("found")
 def test_help_shows_every_registry(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """That of train.py, with what is in the tree and with one more file of each kind."""
-    shown = offered(monkeypatch, capsys, str(ROOT / "train.py"), "--help")
+    """That of train.py and of the benchmark, with what is in the tree and with one more file of each kind."""
+    monkeypatch.setattr(sys, "argv", [train.__file__, "--help"])
+    with contextlib.suppress(SystemExit):
+        runpy.run_path(train.__file__, run_name="__main__")
+    shown = " ".join(capsys.readouterr().out.split())
     studies = ", ".join(experiments())
     assert {"circle", "follower"} <= {*CATALOG, *MODELS}
     groups = f"dataset: {', '.join(sorted(CATALOG))} experiment: {studies} model: {', '.join(sorted(MODELS))}"
@@ -266,9 +236,6 @@ def test_help_shows_every_registry(
     assert f"preprocess.format: {', '.join(FORMAT_NAMES)} preprocess.balance:" in shown
     for option, names in train.choices().items():
         assert f"{option}: {', '.join(names)}" in shown
-
-
-def test_help_of_the_benchmark_shows_every_registry(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         cli.main(["bench", "kernels", "--help"])
     shown = " ".join(capsys.readouterr().out.split())

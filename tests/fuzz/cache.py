@@ -31,7 +31,7 @@ from gnnsparse.testing import random_graph
 from tests.fuzz import worker
 from tests.fuzz.cache_damage import Damaged, damage_file
 from tests.fuzz.common import FailedCallError, Trial
-from tests.helpers import results
+from tests.helpers import results, same
 
 _FORK = multiprocessing.get_context("fork")
 _SIZES = ((0, 3), (1, 1), (40, 40), (60, 35), (33, 70), (90, 90))
@@ -70,10 +70,6 @@ def _configs() -> list[_Config]:
         values = None if weighted else ("mean", "gcn")[rows == cols]
         found.append(_Config(graph, {**form, "reorder": reorder, "values": values}))
     return found
-
-
-def _equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 class Folder:
@@ -152,7 +148,7 @@ def _after_damage(trial: Trial, config: _Config, folder: Folder, path: Path, don
             _look(folder.path, action)
     with _only_cache_warnings() as texts:
         operand = trial.call(f"prepare after {done.what}", lambda: config.prepare(folder.path))
-    right = _equal(results(operand), config.expected)
+    right = same(results(operand), config.expected)
     trial.check(right or (done.unseen and not texts), f"wrong results after {done.what}: {texts}")
     trial.check(
         done.gone or bool(texts) != operand.cache_hit,
@@ -163,7 +159,7 @@ def _after_damage(trial: Trial, config: _Config, folder: Folder, path: Path, don
         with _only_cache_warnings() as more:
             again = config.prepare(folder.path)
         trial.check(again.cache_hit and not more, f"not rebuilt after {done.what}: {more}")
-        trial.check(_equal(results(again), config.expected), f"wrong results when rebuilt after {done.what}")
+        trial.check(same(results(again), config.expected), f"wrong results when rebuilt after {done.what}")
         cache = GraphCache(folder.path)
         problem = {entry.path: cache.problem_of(entry, check_file) for entry in cache.entries()}[path]
         trial.check(problem is None, f"`verify` finds fault with the new file: {problem}")
@@ -224,7 +220,7 @@ def kill(trial: Trial) -> None:
             )
         trial.check(not texts, f"warned after a kill: {texts}")
         for config, operand in zip(configs, operands, strict=True):
-            trial.check(_equal(results(operand), config.expected), "wrong results after a kill")
+            trial.check(same(results(operand), config.expected), "wrong results after a kill")
             trial.check(config.prepare(folder.path).cache_hit, "not in the cache after a kill")
         GraphCache(folder.path).clear()
         left = set(folder.path.iterdir()) - set(folder.others)

@@ -9,7 +9,7 @@ import re
 import struct
 import warnings
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -144,10 +144,39 @@ def _safetensors(draw: Draw, content: bytes) -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
+def mutate_array(draw: Draw, array: np.ndarray, types: Sequence[str] = _TYPES) -> np.ndarray:
+    """Changes elements, their order, the type, the length or the shape of an array."""
+    flat = array.reshape(-1).copy()
+    size, at, random = flat.size, draw.below(flat.size + 1), np.random.default_rng(draw.seed())
+    changes: list[Callable[[], np.ndarray]] = [
+        *[lambda: _with_element(draw, flat).reshape(array.shape if size else 1)] * 4,
+        lambda: flat.astype(draw.choice(types)).reshape(array.shape),
+        lambda: flat[:at],
+        lambda: np.concatenate([flat, flat[:at]]),
+        lambda: draw.choice([array[None], flat, np.asarray(flat[:1].sum()), np.asfortranarray(array)]),
+        lambda: flat[::-1].reshape(array.shape),
+        lambda: np.roll(flat, at).reshape(array.shape),
+        lambda: np.full_like(array, draw.choice([0, 1, 127])),
+        lambda: random.integers(0, draw.choice([2, 8, max(1, size), 2**30]), array.shape).astype(array.dtype),
+    ]
+    with np.errstate(all="ignore"):
+        return draw.choice(changes)()
+
+
+def _with_element(draw: Draw, flat: np.ndarray) -> np.ndarray:
+    if flat.size == 0:
+        return np.ones(1, flat.dtype)
+    at, other = draw.below(flat.size), flat[draw.below(flat.size)]
+    near: tuple[Any, ...] = _REALS
+    if flat.dtype.kind != "f":
+        near = (int(flat[at]) + 1, int(flat[at]) - 1, int(other), flat.size, *_INTEGERS)
+    flat[at] = np.array(draw.choice(near)).astype(flat.dtype)
+    return flat
+
+
 def _npy(draw: Draw, content: bytes) -> bytes:
-    """Changes an element, the type or the shape of an array, or the text of its head."""
-    kind = draw.below(6)
-    if kind == 0:
+    """Changes an array, or the text of its head."""
+    if draw.below(6) == 0:
         end = content.index(b"\n") + 1
         head = content[10:end]
         values = {
@@ -157,25 +186,7 @@ def _npy(draw: Draw, content: bytes) -> bytes:
         word = draw.choice(list(values))
         head = re.sub(word, lambda _: values[word], head, count=1)
         return content[:8] + struct.pack("<H", len(head) % 2**16) + head + content[end:]
-    array = np.load(io.BytesIO(content), allow_pickle=False)
-    flat = array.reshape(-1)
-    if kind == 1 and flat.size:
-        at, real = draw.below(flat.size), flat.dtype.kind == "f"
-        numbers: tuple[Any, ...] = _REALS if real else _INTEGERS
-        with np.errstate(all="ignore"):
-            flat[at] = np.array(draw.choice(numbers)).astype(flat.dtype)
-    elif kind == 2:
-        with np.errstate(all="ignore"):
-            flat = flat.astype(draw.choice(_TYPES))
-        array = flat.reshape(array.shape)
-    elif kind == 3:
-        array = flat[: draw.below(flat.size + 1)]
-    elif kind == 4:
-        array = draw.choice(
-            [array[None], array.reshape(-1), np.asarray(flat[:1].sum()), np.asfortranarray(array)]
-        )
-    else:
-        array = np.concatenate([flat, flat[: draw.below(flat.size + 1)]])
+    array = mutate_array(draw, np.load(io.BytesIO(content), allow_pickle=False))
     file = io.BytesIO()
     np.save(file, array, allow_pickle=True)
     return file.getvalue()

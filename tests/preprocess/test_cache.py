@@ -99,9 +99,14 @@ def test_a_file_that_is_changed_while_it_is_in_use(own_cache: Path, content: byt
 
 
 def test_cache_in_a_folder(tmp_path: Path, own_cache: Path) -> None:
+    class Bytes:
+        def __fspath__(self) -> bytes:
+            return os.fsencode(folder)
+
     folder = tmp_path / "mine" / "deep"
     prepare(cache=False)
-    prepare(cache=folder)
+    prepare(cache=Bytes())
+    assert prepare(cache=folder).cache_hit
     assert prepare(cache=str(folder)).cache_hit
     assert len(files(folder)) == 1
     assert not own_cache.exists()
@@ -294,15 +299,6 @@ def test_what_is_no_folder(folder: str, said: str, capsys: pytest.CaptureFixture
     assert said in capsys.readouterr().err
 
 
-def test_a_path_of_bytes(tmp_path: Path) -> None:
-    class Bytes:
-        def __fspath__(self) -> bytes:
-            return os.fsencode(tmp_path / "cache")
-
-    prepare(cache=Bytes())
-    assert prepare(cache=tmp_path / "cache").cache_hit
-
-
 # Something else in the place of a file
 
 
@@ -385,31 +381,32 @@ def test_every_step_may_fail(own_cache: Path, monkeypatch: pytest.MonkeyPatch, s
         GraphCache(own_cache).clear()
 
 
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="root alone can be another user")
+
+
 @pytest.mark.parametrize(
-    ("mode", "who", "right"),
-    [(0o777, "every user", "o-w"), (0o775, r"group \w+", "g-w"), (0o770, r"group \w+", "g-w"),
-     (0o2770, r"group \w+", "g-w")],
-)  # fmt: skip
-def test_a_folder_that_others_can_write(tmp_path: Path, mode: int, who: str, right: str) -> None:
+    ("mode", "owner", "problem", "remedy"),
+    [
+        (0o777, None, "every user can write to", "chmod o-w"),
+        *((mode, None, r"group \w+ can write to", "chmod g-w") for mode in (0o775, 0o770, 0o2770)),
+        *(
+            pytest.param(0o755, owner, f"user (nobody|{owner}) owns", "chown", marks=as_root)
+            for owner in (65534, 123456)
+        ),
+    ],
+)
+def test_a_folder_that_others_can_write(
+    tmp_path: Path, mode: int, owner: int | None, problem: str, remedy: str
+) -> None:
     folder = tmp_path / "cache"
     folder.mkdir()
     folder.chmod(mode)
-    said = rf"{who} can write to the cache folder .*cache \(mode {mode:o}\); chmod {right} it, or set"
+    os.chown(folder, os.geteuid() if owner is None else owner, -1)
     for _ in range(2):
-        assert_works(said, folder)
+        assert_works(
+            rf"{problem} the cache folder .*cache \(mode {mode:o}\); {remedy} it, or set GNN", folder
+        )
     folder.chmod(mode & ~0o022)
-    assert prepare(cache=folder).cache_hit
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="root alone can give a folder to another user")
-@pytest.mark.parametrize("owner", [65534, 123456])
-def test_a_folder_of_another_user(tmp_path: Path, owner: int) -> None:
-    folder = tmp_path / "cache"
-    folder.mkdir(mode=0o755)
-    os.chown(folder, owner, -1)
-    assert_works(
-        rf"user (nobody|{owner}) owns the cache folder .*cache \(mode 755\); chown it, or set GNN", folder
-    )
     os.chown(folder, os.geteuid(), -1)
     assert prepare(cache=folder).cache_hit
 
@@ -427,7 +424,7 @@ def test_what_the_cache_makes_is_not_for_others(tmp_path: Path, mask: int) -> No
 
 
 @needs_installed_module
-@pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is started by root alone")
+@as_root
 @pytest.mark.parametrize(("folder_mode", "file_mode"), [(0o755, 0o600), (0o755, 0o644), (0o700, 0o644)])
 def test_as_another_user(tmp_path: Path, folder_mode: int, file_mode: int) -> None:
     folder = tmp_path / "cache"

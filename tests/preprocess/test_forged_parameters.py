@@ -1,23 +1,17 @@
-"""Saved operands and cache files with forged numbers: a documented error, or the operand that was saved."""
+"""Saved operands with forged numbers: a documented error, or the operand that was saved."""
 
 from __future__ import annotations
 
 import copy
 import itertools
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.formats import FormatSpec
-from gnnsparse.runtime.cache import GraphCache
-from gnnsparse.runtime.hashing import fingerprint
-from gnnsparse.sparse.saved import pack, unpack
 from gnnsparse.testing import random_graph
 from tests.helpers import FORMAT_PRECISIONS
 
@@ -89,22 +83,3 @@ def test_a_size_of_a_format(field: str, value: Any) -> None:
     base = {"window": 8, "panel": 8, "block": 8, "brick": 8, "pad": 8}
     with pytest.raises((ValueError, TypeError), match=rf"format\.{field}: got"):
         FormatSpec("mine", encoding="dense", **{**base, field: value})
-
-
-@given(data=st.data(), name=st.sampled_from(sorted(_SAVED)))
-def test_a_number_in_a_file_of_the_cache(
-    data: st.DataObject, name: str, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """The file has right checksums, and is set aside."""
-    tensors, facts = pack(OPERANDS[name].prepared, OPERANDS[name].precision.storage)
-    path = data.draw(st.sampled_from(list(paths(facts))))
-    value = data.draw(st.sampled_from([v for v in FORGED if not isinstance(v, torch.Tensor)]))
-    cache, key = GraphCache(tmp_path_factory.mktemp("cache")), fingerprint([], "forged")
-    cache.store(key, tensors, forge(facts, path, value))
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        found = cache.load(key, unpack)
-    assert (found is None) == bool(caught)
-    assert all("is damaged" in str(warning.message) for warning in caught)
-    if found is not None:
-        assert torch.equal(found.forward.csr.indices, tensors["forward.indices"])

@@ -152,12 +152,6 @@ def test_rows_that_complement_each_other_share_a_tile() -> None:
     assert found.details == {"similar": 0, "complementary": 2, "filled": 0, "tiles": 2, "short_tiles": 0}
 
 
-def utilisation(graph: SparseGraph, order: torch.Tensor | None) -> float:
-    """The share of nonzeros in the 8 x 16 tiles of Tiled-CSR."""
-    columns = graph.csr.count_columns(8, order)
-    return graph.nnz / (128 * int(((columns + 15) // 16).sum()))
-
-
 @requires_data
 @pytest.mark.parametrize(
     ("name", "least"),
@@ -166,15 +160,12 @@ def utilisation(graph: SparseGraph, order: torch.Tensor | None) -> float:
 def test_the_shuffle_fills_tiles_of_variational_dropout(name: str, least: float) -> None:
     """The issue asks for 1.3 times the utilisation at sparsity 0.98; measured are 1.98 and 1.41."""
     file = data_file("dlmc", "transformer", "variational_dropout", "0.98", f"body_{name}.smtx.gz")
-    graph = load_matrix(file)
-    order = reorder(graph, "row-shuffle").order
-    assert utilisation(graph, order) >= least * utilisation(graph, None)
-    dense = torch.zeros(graph.num_rows, graph.num_cols, dtype=torch.bool)
-    dense[graph.csr.row_index(), graph.csr.indices.long()] = True
-    in_tiles = dense[order.long()].reshape(-1, 8, graph.num_cols).any(1).sum(1)
-    tiles = int(((in_tiles + 15) // 16).sum())
-    a = gnnsparse.prepare(graph, format="tiled-csr", reorder="row-shuffle", precision="fp16", cache=False)
-    assert a.kernels.require_blocked().slots == 16 * tiles
+    options = {"format": "tiled-csr", "precision": "fp16", "cache": False}
+    plain, shuffled = (
+        gnnsparse.prepare(load_matrix(file), reorder=order, **options).stats()["density"]
+        for order in ("none", "row-shuffle")
+    )
+    assert shuffled >= least * plain
 
 
 # The Jaccard order.

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import Plan, SparseGraph
+from gnnsparse import Plan
 from gnnsparse.formats import format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.plan import Problem, choose_plan
@@ -90,8 +90,16 @@ def test_the_adaptive_rule(tiles: list[int], concurrent: int) -> None:
 # Work lists.
 
 
-def check_list(graph: SparseGraph, limit: int, balance: str, concurrent: int) -> None:
+@given(
+    rows=st.integers(1, 60), cols=st.integers(1, 300), density=st.sampled_from([0.0, 0.05, 0.5]),
+    limit=st.integers(1, 9), balance=st.sampled_from(BALANCES), concurrent=st.integers(1, 20),
+    seed=st.integers(0, 2**20),
+)  # fmt: skip
+def test_work_lists_of_any_matrix(
+    rows: int, cols: int, density: float, limit: int, balance: str, concurrent: int, seed: int
+) -> None:
     """Items cover every window once and in order, partial sums follow one another, no part is empty."""
+    graph = random_graph(rows, cols, density, seed=seed, hubs=1)
     blocked = convert(graph.csr, format_spec("window"), None)
     tiles = window_tiles(blocked)
     work = cut_windows(blocked, graph.csr, limit, balance=balance, concurrent=concurrent)
@@ -124,19 +132,8 @@ def check_list(graph: SparseGraph, limit: int, balance: str, concurrent: int) ->
     for (window, first, _, _), offsets in zip(items, work.row_offsets.tolist(), strict=True):
         begin = int(blocked.panel_ptr[window])
         before = blocked.columns[begin : begin + 16 * first].long()
-        rows = dense[8 * window : 8 * window + 8][:, before].sum(1).tolist()
-        assert offsets == rows + [0] * (8 - len(rows))
-
-
-@given(
-    rows=st.integers(1, 60), cols=st.integers(1, 300), density=st.sampled_from([0.0, 0.05, 0.5]),
-    limit=st.integers(1, 9), balance=st.sampled_from(BALANCES), concurrent=st.integers(1, 20),
-    seed=st.integers(0, 2**20),
-)  # fmt: skip
-def test_work_lists_of_any_matrix(
-    rows: int, cols: int, density: float, limit: int, balance: str, concurrent: int, seed: int
-) -> None:
-    check_list(random_graph(rows, cols, density, seed=seed, hubs=1), limit, balance, concurrent)
+        counts = dense[8 * window : 8 * window + 8][:, before].sum(1).tolist()
+        assert offsets == counts + [0] * (8 - len(counts))
 
 
 # The argument of prepare, and plans.

@@ -7,7 +7,7 @@ import copy
 import itertools
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from gnnsparse.plan import CsrPlan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.sparse import operand as operands
 from gnnsparse.testing import random_graph
-from tests.helpers import FORMAT_PRECISIONS, PRECISIONS, results
+from tests.helpers import FORMAT_PRECISIONS, PRECISIONS, results, same
 from tests.together import in_two_processes
 
 WAYS = ("file", "safe file", "pickle", "copy")
@@ -57,12 +57,8 @@ def assert_comes_back(way: str, a: SparseOperand, path: Path) -> SparseOperand:
         found = brought_back(way, a, path)
         got = results(found)
     assert (found is a) == (way == "copy")
-    assert_equal(got, results(a))
+    assert same(got, results(a))
     return found
-
-
-def assert_equal(found: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> None:
-    assert all(torch.equal(*pair) for pair in zip(found, right, strict=True))
 
 
 @pytest.mark.parametrize(("options", "precision", "way"), [
@@ -195,7 +191,7 @@ def test_a_model_with_its_operand(way: str, tmp_path: Path) -> None:
     index = torch.randint(0, 20, (2, 60))
     right = [layer(x, graph) for layer in model for graph in (a, index)]
     found, operand = brought_back(way, (model, a), tmp_path / "model.pt")
-    assert_equal([layer(x, graph) for layer in found for graph in (operand, index)], right)
+    assert same([layer(x, graph) for layer in found for graph in (operand, index)], right)
 
 
 class Net(torch.nn.Module):
