@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
 from gnnsparse.sampling import NeighborSampler, Sample
-from gnnsparse.sampling.draws import Numbering
 
 #: Options of all strategies to draw.
 STRATEGIES: dict[str, dict[str, Any]] = {
@@ -42,17 +40,3 @@ def assert_same(mine: Sample, theirs: Sample) -> None:
             assert torch.equal(a.csr.indices.cpu(), b.csr.indices.cpu())
             values, others = a.own_values(), b.own_values()
             assert (values is None and others is None) or torch.equal(values.cpu(), others.cpu())
-
-
-def check_numbers(numbering: Numbering, data: st.DataObject, nodes: int) -> None:
-    """Numbers are given in the order of first appearance, and places are free again after each call."""
-    targets = data.draw(st.lists(st.integers(0, nodes - 1), unique=True, max_size=20))
-    others = data.draw(st.lists(st.integers(0, nodes - 1), max_size=300))
-    want: dict[int, int] = {}
-    for node in targets + others:
-        want.setdefault(node, len(want))
-    as_tensor = [torch.tensor(x, dtype=torch.int32) for x in (targets, others)]
-    for _ in range(2):
-        sources, numbers = numbering.number(*as_tensor)
-        assert sources.tolist() == list(want)
-        assert numbers.tolist() == [want[node] for node in others]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gnnsparse.sampling.features import Choice, Room, cached_rows, choose
 from gnnsparse.testing import random_graph
 from tests import emulated
 from tests.gpu_paths import RunningPath
+from tests.sampling.conftest import Place
 
 GB = 10**9
 ROWS, WIDTH = 500, 37
@@ -27,9 +29,9 @@ def features(dtype: torch.dtype = torch.float32, rows: int = ROWS, width: int = 
     return (torch.randn(rows, width, generator=draw) * scale.clamp(min=1e-6)).to(dtype)
 
 
-def numbers(count: int = 700) -> torch.Tensor:
+def numbers() -> torch.Tensor:
     """Numbers of rows with repeats, in no order."""
-    return torch.randint(ROWS, (count,), generator=torch.Generator().manual_seed(4))
+    return torch.randint(ROWS, (700,), generator=torch.Generator().manual_seed(4))
 
 
 def saved(folder: Path, x: torch.Tensor) -> Path:
@@ -37,43 +39,34 @@ def saved(folder: Path, x: torch.Tensor) -> Path:
     return folder / "x.npy"
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
-def test_rows_are_those_of_the_features(dtype: str, device: str) -> None:
-    x, rows = features(), numbers()
-    want = x.to(FEATURE_DTYPES[dtype])
-    places = ["device", "host"] if device == "cpu" else ["device", "pinned", "host"]
-    for placement in places:
-        store = FeatureStore(x, placement, device=device, dtype=dtype, uses=torch.arange(ROWS) % 7)
-        assert (store.placement, store.shape, store.dtype) == (placement, (ROWS, WIDTH), want.dtype)
-        found = store.gather(rows.to(device))
-        assert found.device.type == device
-        assert torch.equal(found.cpu(), want[rows])
-        assert torch.equal(store.whole().cpu(), want)
-        assert store.gather(rows[:0].to(device)).shape == (0, WIDTH)
-
-
-@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", FEATURE_DTYPES)
-@pytest.mark.parametrize("width", [1, 3, 8, 100, 602, 2100])
-def test_a_gpu_reads_the_same_bits_from_every_place(dtype: str, width: int, tmp_path: Path) -> None:
-    x, rows = features(width=width), numbers(5000).cuda()
-    want = FeatureStore(x, "device", device="cpu", dtype=dtype).gather(rows.cpu())
-    file, uses = saved(tmp_path, x), torch.arange(ROWS) % 13
-    made = {
-        "device": FeatureStore(x, "device", device="cuda", dtype=dtype),
-        "pinned": FeatureStore(x, "pinned", device="cuda", dtype=dtype),
-        "kept": FeatureStore(x, "pinned", device="cuda", dtype=dtype, uses=uses, cache_share=0.3),
-        "file, pinned": FeatureStore(file, "pinned", device="cuda", dtype=dtype),
-    }
-    if dtype != "fp8":
-        made["host"] = FeatureStore(x, "host", device="cuda", dtype=dtype)
-        made["file"] = FeatureStore(file, "host", device="cuda", dtype=dtype)
-    for name, store in made.items():
-        with torch.cuda.stream(torch.cuda.Stream()):
-            found = store.gather(rows)
-        torch.cuda.synchronize()
-        assert torch.equal(found.cpu().view(torch.uint8), want.view(torch.uint8)), name
-    assert made["kept"].cached_rows == int(0.3 * ROWS)
+@pytest.mark.parametrize("width", [1, 3, 7, 8, 100, 602, 2100])
+def test_every_place_has_the_same_rows(dtype: str, width: int, place: Place, tmp_path: Path) -> None:
+    x, rows, uses = features(rows=60, width=width), numbers() % 60, torch.arange(60) * 7 % 60
+    eight = FeatureStore(x, "device", dtype="fp8")._format
+    want = eight.decode(eight.encode(x)) if dtype == "fp8" else x.to(FEATURE_DTYPES[dtype])
+    file, on_gpu = saved(tmp_path, x), place.device == "cuda"
+    with place.running() as path:
+        sources: list[tuple[Any, str, float]] = [(x, "device", 0.0)]
+        if path is not None or on_gpu:
+            sources += [*((x, "pinned", share) for share in (0.0, 0.25, 1.0)), (file, "pinned", 0.0)]
+        if dtype != "fp8":
+            sources += [(x, "host", 0.0), (file, "host", 0.0)]
+        for source, placement, share in sources:
+            options: dict[str, Any] = {"device": place.device, "dtype": dtype, "uses": uses}
+            store = FeatureStore(source, placement, cache_share=share, **options)
+            assert (store.placement, store.shape, store.dtype) == (placement, (60, width), want.dtype)
+            assert store.cached_rows == int(60 * share)
+            if path is not None:
+                path.called.clear()
+            with torch.cuda.stream(torch.cuda.Stream()) if on_gpu else nullcontext():
+                found = store.gather(rows.to(place.device))
+                assert found.device.type == place.device
+                assert torch.equal(found.cpu(), want[rows])
+            assert path is None or path.called == (set() if placement == "host" else {"cuda_gather_rows"})
+            assert store.gather(rows[:0].to(place.device)).shape == (0, width)
+            assert torch.equal(store.whole().cpu(), want)
+        del store  # while its path is in use
 
 
 @pytest.mark.gpu
@@ -212,27 +205,7 @@ def test_wrong_rows_are_refused(placement: str) -> None:
             of.gather(rows)
 
 
-# The CUDA source that gathers rows, run on the CPU: every width, place and number of copies.
-
-
-@pytest.mark.parametrize("dtype", FEATURE_DTYPES)
-@pytest.mark.parametrize("width", [1, 3, 7, 8, 100, 2100])
-def test_every_place_has_the_same_rows(dtype: str, width: int, copyless: RunningPath) -> None:
-    x = features(rows=60, width=width)
-    rows = torch.randint(60, (333,), generator=torch.Generator().manual_seed(1))
-    want = FeatureStore(x, "device", dtype=dtype)._format
-    want = want.decode(want.encode(x))[rows]  # what no kernel has touched
-    uses = torch.arange(60) * 7 % 60
-    for placement, share in (("device", 0.0), ("pinned", 0.0), ("pinned", 0.25), ("pinned", 1.0)):
-        store = FeatureStore(x, placement, dtype=dtype, uses=uses, cache_share=share)
-        assert store.cached_rows == int(60 * share)
-        copyless.called.clear()
-        assert torch.equal(store.gather(rows), want)
-        assert copyless.called == {"cuda_gather_rows"}
-        assert store.gather(rows[:0]).shape == (0, width)
-        assert torch.equal(store.whole()[rows], want)
-    if dtype != "fp8":
-        assert torch.equal(FeatureStore(x, "host", dtype=dtype).gather(rows), want)
+# The CUDA source that gathers rows.
 
 
 @settings(max_examples=25)

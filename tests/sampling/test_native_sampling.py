@@ -10,7 +10,7 @@ import torch
 
 from gnnsparse import _native
 from gnnsparse.sampling.draws import Rule
-from tests.native.native_calls import CSR, HUGE, NNZ, ints, longs
+from tests.native.native_calls import CSR, HUGE, NNZ, Call, ints, longs
 
 ROWS = 6
 TARGETS = torch.tensor([0, 3, 5], dtype=torch.int32)
@@ -29,43 +29,31 @@ def drawn_of(places: Any = None, copies: Any = None, keys: Any = None) -> _nativ
     return _native.SampleDrawn(ints(6) if places is None else places, copies, keys)
 
 
-def draw_neighbors(**changed: Any) -> None:
-    given = {
-        "graph": graph_of(), "draw": draw_of(), "targets": TARGETS, "drawn": drawn_of(), "indptr": longs(4),
-        "threads": 1,
-    }  # fmt: skip
-    _native.draw_neighbors(**{**given, **changed})
-
-
-def gather_neighbors(**changed: Any) -> None:
-    """Of rows that were drawn by right calls."""
+def after_draw() -> dict[str, Any]:
+    """What is gathered, of rows that were drawn by right calls."""
     drawn, indptr = drawn_of(), longs(4)
     draw_neighbors(drawn=drawn, indptr=indptr)
     count = int(indptr[-1])
-    given = {
-        "graph": graph_of(), "draw": draw_of(), "targets": TARGETS, "drawn": drawn, "indptr": indptr,
-        "nodes": ints(count), "edges": longs(count), "copies": None, "threads": 1,
-    }  # fmt: skip
-    _native.gather_neighbors(**{**given, **changed})
+    given = {"drawn": drawn, "indptr": indptr, "nodes": ints(count), "edges": longs(count), "copies": None}
+    return {"graph": graph_of(), "draw": draw_of(), "targets": TARGETS, **given, "threads": 1}
 
 
-def number_nodes(**changed: Any) -> None:
-    given = {
-        "targets": TARGETS, "nodes": ints(4, 1), "place": ints(ROWS, 2**31 - 1), "sources": ints(7),
-        "numbers": ints(4), "threads": 1,
-    }  # fmt: skip
-    _native.number_nodes(**{**given, **changed})
-
-
-def draw_negatives(**changed: Any) -> None:
-    given = {"a": CSR.view, "draw": draw_of(rule=Rule.ALL), "first": 0, "pairs": longs(8), "threads": 1}
-    _native.draw_negatives(**{**given, **changed})
-
-
-def running_sums(**changed: Any) -> None:
-    given = {"a": CSR.view, "weights": torch.zeros(NNZ), "running": torch.zeros(NNZ).double(), "threads": 1}
-    _native.running_sums(**{**given, **changed})
-
+draw_neighbors = Call(_native.draw_neighbors, lambda: {
+    "graph": graph_of(), "draw": draw_of(), "targets": TARGETS, "drawn": drawn_of(), "indptr": longs(4),
+    "threads": 1,
+})  # fmt: skip
+gather_neighbors = Call(_native.gather_neighbors, after_draw)
+number_nodes = Call(_native.number_nodes, lambda: {
+    "targets": TARGETS, "nodes": ints(4, 1), "place": ints(ROWS, 2**31 - 1), "sources": ints(7),
+    "numbers": ints(4), "threads": 1,
+})  # fmt: skip
+draw_negatives = Call(_native.draw_negatives, lambda: {
+    "a": CSR.view, "draw": draw_of(rule=Rule.ALL), "first": 0, "pairs": longs(8), "threads": 1,
+})  # fmt: skip
+running_sums = Call(
+    _native.running_sums,
+    lambda: {"a": CSR.view, "weights": torch.zeros(NNZ), "running": torch.zeros(NNZ).double(), "threads": 1},
+)
 
 GOOD = [draw_neighbors, gather_neighbors, number_nodes, draw_negatives, running_sums]
 OUT_OF_RANGE = torch.tensor([0, ROWS, 1], dtype=torch.int32)

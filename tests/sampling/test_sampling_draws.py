@@ -12,7 +12,6 @@ from scipy.stats import chi2
 from gnnsparse import SparseGraph
 from gnnsparse.formats.csr import Csr
 from gnnsparse.sampling import NeighborSampler
-from gnnsparse.sampling.draws import running_sums
 
 #: Rows that draw independently. The seed is fixed: a test either passes or fails in every run.
 ROWS = 20_000
@@ -149,9 +148,3 @@ def test_negatives_take_all_pairs_without_an_edge_alike() -> None:
     assert float(counts[~allowed.flatten()].sum()) == 0
     count = int(allowed.sum())
     check(counts[allowed.flatten()], torch.full((count,), 1 / count))
-
-
-def test_running_sums_begin_anew_in_each_row() -> None:
-    csr = Csr(torch.tensor([0, 3, 3, 5]), torch.tensor([0, 1, 2, 0, 1], dtype=torch.int32), 3)
-    sums = running_sums(csr, torch.tensor([1.0, 2.0, 0.5, 4.0, 0.0]))
-    assert sums.tolist() == [1.0, 3.0, 3.5, 4.0, 4.0]
