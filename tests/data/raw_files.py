@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,11 @@ LABELS = np.arange(NODES) % 4
 PARTS = {"train": [0, 1, 2, 3, 4, 5], "val": [6, 7, 8], "test": [9, 10, 11]}
 
 
-def both_ways(edges: list[tuple[int, int]]) -> np.ndarray:
-    return np.array([*edges, *((v, u) for u, v in edges)]).T
-
-
 def expected_graph() -> np.ndarray:
+    """The edges lead both ways."""
     matrix = np.zeros((NODES, NODES))
-    matrix[tuple(both_ways(EDGES))] = 1
-    return matrix
+    matrix[tuple(np.transpose(EDGES))] = 1
+    return matrix + matrix.T
 
 
 def write_reddit(folder: Path) -> None:
@@ -35,16 +33,12 @@ def write_reddit(folder: Path) -> None:
     for kind, part in enumerate(PARTS.values(), start=1):
         kinds[part] = kind
     np.savez(folder / "reddit_data.npz", feature=FEATURES.astype(np.float64), label=LABELS, node_types=kinds)
-    row, col = both_ways(EDGES)
-    matrix = sp.coo_matrix((np.ones(row.size), (row, col)), shape=(NODES, NODES))
-    sp.save_npz(folder / "reddit_graph.npz", matrix)
+    sp.save_npz(folder / "reddit_graph.npz", sp.coo_matrix(expected_graph()))
 
 
 def write_saint(folder: Path, labels: list[Any]) -> None:
     folder.mkdir(parents=True)
-    row, col = both_ways(EDGES)
-    matrix = sp.csr_matrix((np.ones(row.size), (row, col)), shape=(NODES, NODES))
-    sp.save_npz(folder / "adj_full.npz", matrix)
+    sp.save_npz(folder / "adj_full.npz", sp.csr_matrix(expected_graph()))
     np.save(folder / "feats.npy", FEATURES.astype(np.float64))
     (folder / "class_map.json").write_text(json.dumps({str(n): label for n, label in enumerate(labels)}))
     (folder / "role.json").write_text(json.dumps({key[:2]: nodes for key, nodes in PARTS.items()}))
@@ -98,25 +92,17 @@ def write_planetoid(folder: Path, protocol: int = 2, **changed: Any) -> None:
     (folder / "ind.cora.test.index").write_text(index)
 
 
-#: The data sets that `write_raw` writes.
-WRITTEN = (
-    "minesweeper", "amazon_photo", "cora", "reddit", "flickr", "yelp", "ogbn_arxiv", "ogbn_products"
-)  # fmt: skip
-
-
-def write_raw(name: str, folder: Path) -> None:
-    if writer := {"minesweeper": write_minesweeper, "amazon_photo": write_photo, "cora": write_planetoid}.get(
-        name
-    ):
-        writer(folder / "raw")
-    elif name == "reddit":
-        write_reddit(folder / "raw")
-    elif name == "flickr":
-        write_saint(folder / "raw", LABELS.tolist())
-    elif name == "yelp":
-        write_saint(folder / "raw", np.eye(4, dtype=int)[LABELS].tolist())
-    else:
-        write_ogb(folder / name, {"ogbn_arxiv": "time", "ogbn_products": "sales_ranking"}[name])
+#: What writes a data set into a folder.
+WRITERS: dict[str, Callable[[Path], None]] = {
+    "minesweeper": lambda folder: write_minesweeper(folder / "raw"),
+    "amazon_photo": lambda folder: write_photo(folder / "raw"),
+    "cora": lambda folder: write_planetoid(folder / "raw"),
+    "reddit": lambda folder: write_reddit(folder / "raw"),
+    "flickr": lambda folder: write_saint(folder / "raw", LABELS.tolist()),
+    "yelp": lambda folder: write_saint(folder / "raw", np.eye(4, dtype=int)[LABELS].tolist()),
+    "ogbn_arxiv": lambda folder: write_ogb(folder / "ogbn_arxiv", "time"),
+    "ogbn_products": lambda folder: write_ogb(folder / "ogbn_products", "sales_ranking"),
+}
 
 
 def listing(folder: Path) -> list[tuple[str, int, int]]:

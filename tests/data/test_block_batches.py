@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -10,31 +12,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph
+from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.data import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.nn import GCNConv, GINConv, SAGEConv, pool_graphs
 from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RecordingPath
+from tests.helpers import ROUNDING, plain_product, product_scale
 
 SIZES = (3, 7, 1, 5, 9)
 
 
 def graphs(symmetric: bool = False) -> list[SparseGraph]:
-    torch.manual_seed(3)
-    found = [random_graph(n, n, 0.4) for n in SIZES]
-    if symmetric:
-        dense = [graph.to_dense() for graph in found]
-        edges = [((d + d.T) != 0).nonzero().T for d in dense]
-        found = [SparseGraph.from_edge_index(e, n) for e, n in zip(edges, SIZES, strict=True)]
-    return found
+    return [random_graph(n, n, 0.4, seed=n, weighted=not symmetric, symmetric=symmetric) for n in SIZES]
 
 
-def batches_of(blocks: list[SparseGraph], values: str | None, device: str) -> BlockBatches:
+def batches_of(
+    blocks: list[SparseGraph], values: str | None, device: str = "cpu", precision: str = "fp32"
+) -> BlockBatches:
     whole, ptr = block_diagonal(blocks)
-    whole = whole if values is None else SparseGraph(whole.csr)
-    operand = gnnsparse.prepare(whole.to(device), values=values, format="csr", cache=False)
-    return BlockBatches(operand, ptr)
+    whole = (whole if values is None else SparseGraph(whole.csr)).to(device)
+    options = {"values": values, "precision": precision, "format": "csr", "cache": False}
+    return BlockBatches(gnnsparse.prepare(whole, **options), ptr)
 
 
 @pytest.mark.parametrize("symmetric", [False, True])
@@ -55,18 +54,49 @@ def test_products_are_those_of_the_graphs(device: str, values: str | None, symme
         assert_accurate(found, matrix.float() @ x, matrix @ x.double())
 
 
+def check(found: torch.Tensor, alone: SparseOperand, x: torch.Tensor, precision: str) -> None:
+    matrix = alone.to_dense().double()
+    floor, scale = max(ROUNDING[precision], 1e-6), product_scale(matrix, x)
+    assert_accurate(found, plain_product(matrix, x, precision), matrix @ x.double(), floor=floor, scale=scale)
+
+
+@pytest.mark.usefixtures("poisoned", "copyless")
+@pytest.mark.parametrize("values", [None, "gcn"])
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_products_of_emulated_kernels(precision: str, values: str | None) -> None:
+    """Of packed batches, and of padded ones one after another in the same arrays, with a split row."""
+    blocks = [random_graph(n, n, 0.4, seed=n) for n in (3, 7, 1, 15, 9)]
+    packed = batches_of(blocks, values, precision=precision)
+    for batch in packed.split(torch.tensor([4, 0, 1, 3, 3, 2, 1]), [2, 1, 4]):
+        for adj in (batch.adj, batch.adj.T):
+            x = torch.randn(adj.shape[1], 16)
+            check(adj @ x, adj, x, precision)
+    star = torch.stack([torch.arange(300), torch.zeros(300, dtype=torch.int64)])
+    batches = batches_of([*blocks, SparseGraph.from_edge_index(star, 300)], values, precision=precision)
+    padded = batches.padded(3, 384, 1024)
+    for graphs in ([4, 0, 5], [1, 3, 3], [5, 2, 1]):
+        padded.chosen[:-1].copy_(torch.tensor(graphs))
+        padded.assemble()
+        batch = batches.select(torch.tensor(graphs))
+        nodes = batch.adj.shape[0]
+        for adj, alone in ((padded.adj, batch.adj), (padded.adj.T, batch.adj.T)):
+            x = torch.randn(384, 16)
+            found = adj @ x
+            check(found[:nodes], alone, x[:nodes], precision)
+            assert not found[nodes:].any()
+
+
 @pytest.mark.parametrize("values", [None, "gcn"])
 def test_edge_values_follow_the_transpose(device: str, values: str | None) -> None:
     batch = batches_of(graphs(), values, device).select(torch.tensor([3, 1, 1]))
     edge = torch.randn(batch.adj.nnz, device=device)
     x = torch.randn(batch.adj.shape[0], 4, device=device)
-    forward = gnnsparse.spmm(batch.adj, x, edge).cpu().double()
     dense = torch.zeros(batch.adj.shape, dtype=torch.float64)
-    index = batch.adj.indices().cpu()
-    dense[index[0], index[1]] = edge.cpu().double()
-    torch.testing.assert_close(forward, dense @ x.cpu().double(), rtol=1e-5, atol=1e-5)
-    back = gnnsparse.spmm(batch.adj.T, x, batch.adj.transpose_values(edge)).cpu().double()
-    torch.testing.assert_close(back, dense.T @ x.cpu().double(), rtol=1e-5, atol=1e-5)
+    dense[tuple(batch.adj.indices().cpu())] = edge.cpu().double()
+    edges_back = batch.adj.transpose_values(edge)
+    for adj, values_of, matrix in ((batch.adj, edge, dense), (batch.adj.T, edges_back, dense.T)):
+        found = gnnsparse.spmm(adj, x, values_of).cpu().double()
+        torch.testing.assert_close(found, matrix @ x.cpu().double(), rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +136,7 @@ def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:
 def test_batches_that_are_made_at_once_are_those_made_one_by_one(
     chosen: list[list[int]], values: str | None, symmetric: bool
 ) -> None:
-    whole = batches_of(graphs(symmetric), values, "cpu")
+    whole = batches_of(graphs(symmetric), values)
     packed = torch.tensor([i for batch in chosen for i in batch])
     found = whole.split(packed, [len(batch) for batch in chosen])
     dense = whole.select(torch.arange(len(SIZES))).adj.to_dense()
@@ -132,7 +162,7 @@ def test_nothing_waits_for_a_gpu_and_plans_are_shared() -> None:
     waits: list[torch.device] = []
     path.finish = waits.append  # type: ignore[method-assign]
     with device_module.use(path):
-        whole = batches_of(graphs(), "gcn", "cpu")
+        whole = batches_of(graphs(), "gcn")
         waits.clear()
         found = whole.split(torch.arange(5).repeat(4), [7, 6, 7])
         plans = []
@@ -182,34 +212,30 @@ def test_no_synchronisation_on_a_gpu() -> None:
 
 
 def test_what_batches_refuse() -> None:
-    blocks = graphs()
-    whole, ptr = block_diagonal(blocks)
+    whole, ptr = block_diagonal(graphs())
     operand = gnnsparse.prepare(whole, cache=False)
     batches = BlockBatches(operand, ptr)
     assert len(batches) == len(SIZES)
-    for bad in (torch.tensor([5]), torch.tensor([-1]), torch.zeros(0, dtype=torch.int64)):
-        with pytest.raises(ValueError, match=r"graphs: is empty, or has numbers out of range; accepted: 0 "):
-            batches.select(bad)
-    with pytest.raises(TypeError, match="graphs: got a tensor of dtype"):
-        batches.select(torch.tensor([1.0]))
-    for sizes, message in (
-        ([2, 2], "sizes: are 4 together; accepted: 3, as many as graphs"),
-        ([3, 0], "sizes: got 0; accepted: a positive integer"),
-        ([1.0, 2], "sizes: got float"),
-    ):
+    reordered = gnnsparse.prepare(whole, reorder="degree", cache=False)
+    joined = gnnsparse.prepare(torch.tensor([[0, 1, 1], [1, 2, 1]]), cache=False)
+    chosen, outside = torch.tensor([0, 1, 1]), "graphs: is empty, or has numbers out of range; accepted: 0 "
+    cases: list[tuple[Callable[..., Any], tuple[Any, ...], str]] = [
+        (batches.select, (torch.tensor([5]),), outside),
+        (batches.select, (torch.tensor([-1]),), outside),
+        (batches.select, (torch.zeros(0, dtype=torch.int64),), outside),
+        (batches.select, (torch.tensor([1.0]),), "graphs: got a tensor of dtype"),
+        (batches.select, ([0],), "graphs: got list"),
+        (batches.split, (chosen, [2, 2]), "sizes: are 4 together; accepted: 3, as many as graphs"),
+        (batches.split, (chosen, [3, 0]), "sizes: got 0; accepted: a positive integer"),
+        (batches.split, (chosen, [1.0, 2]), "sizes: got float"),
+        (BlockBatches, (whole, ptr), "operand: got SparseGraph"),
+        (BlockBatches, (reordered, ptr), "operand: has reordered rows"),
+        (BlockBatches, (operand, ptr[:-1]), "graph_ptr: does not lead from 0 to 25"),
+        (BlockBatches, (joined, torch.tensor([0, 1, 3])), "graph_ptr: an edge joins two of its graphs"),
+    ]
+    for call, arguments, message in cases:
         with pytest.raises((ValueError, TypeError), match=re.escape(message)):
-            batches.split(torch.tensor([0, 1, 1]), sizes)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="graphs: got list"):
-        batches.select([0])  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="operand: got SparseGraph"):
-        BlockBatches(whole, ptr)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="operand: has reordered rows"):
-        BlockBatches(gnnsparse.prepare(whole, reorder="degree", cache=False), ptr)
-    with pytest.raises(ValueError, match="graph_ptr: does not lead from 0 to 25"):
-        BlockBatches(operand, ptr[:-1])
-    dense = gnnsparse.prepare(torch.tensor([[0, 1, 1], [1, 2, 1]]), cache=False)
-    with pytest.raises(ValueError, match="graph_ptr: an edge joins two of its graphs"):
-        BlockBatches(dense, torch.tensor([0, 1, 3]))
+            call(*arguments)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from operator import attrgetter
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -34,7 +34,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)
     from torch_geometric.data import Data, InMemoryDataset
 
-Write = Callable[[Path], Path]
+PARTS = ("train", "val", "test")
 
 
 class Mine(InMemoryDataset):
@@ -43,24 +43,6 @@ class Mine(InMemoryDataset):
     def __init__(self, *graphs: Data) -> None:
         super().__init__(None)
         self.data, self.slices = self.collate(list(graphs))
-
-
-def saved(made: Any) -> Write:
-    def write(folder: Path) -> Path:
-        torch.save(made, folder / "graph.pt")
-        return folder / "graph.pt"
-
-    return write
-
-
-def npz(**more: Any) -> Write:
-    return lambda folder: write_npz(folder, **more)
-
-
-def processed(folder: Path) -> Path:
-    (folder / "mine" / "processed").mkdir(parents=True)
-    Mine.save([Data(**tensors())], str(folder / "mine" / "processed" / "data.pt"))
-    return folder / "mine"
 
 
 def csr_arrays() -> dict[str, Any]:
@@ -74,7 +56,7 @@ def expected(weights: bool = True) -> NodeDataset:
     made = tensors()
     weight = made["edge_weight"] if weights else None
     graph = SparseGraph.from_edge_index(made["edge_index"], NODES, weight)
-    masks = [made[f"{part}_mask"] & (made["y"] >= 0) for part in ("train", "val", "test")]
+    masks = [made[f"{part}_mask"] & (made["y"] >= 0) for part in PARTS]
     return NodeDataset("mine", SparseGraph(graph.csr, graph.values), made["x"], made["y"], *masks, 3)
 
 
@@ -87,42 +69,63 @@ def assert_equal(got: NodeDataset, want: NodeDataset, split: bool = True) -> Non
 
 
 @pytest.mark.parametrize(
-    "write",
+    "made",
     [
-        saved(Data(**tensors())),
-        saved([Data(**tensors())]),
-        saved((Data(**tensors()),)),
-        saved(tensors()),
-        saved(Data(**tensors(x=torch.as_tensor(arrays()["x"]).double(), comment="some text", more=[1, "a"]))),
-        saved(Data(**tensors(edge_index=torch.as_tensor(arrays()["edge_index"]).T.contiguous().T))),
-        processed,
-        npz(),
-        npz(**csr_arrays()),
-        npz(edge_index=None, edges=arrays()["edge_index"].T),
-        npz(edge_index=None, row=arrays()["edge_index"][1], col=arrays()["edge_index"][0]),
-        npz(y=np.where(arrays()["y"] < 0, np.nan, arrays()["y"])),
-        npz(y=arrays()["y"][:, None]),
-        npz(**{f"{p}_mask": None for p in ("train", "val", "test")},
-            **{f"{p}_idx": arrays()[f"{p}_mask"].nonzero()[0] for p in ("train", "val", "test")}),
+        Data(**tensors()),
+        [Data(**tensors())],
+        (Data(**tensors()),),
+        tensors(),
+        Data(**tensors(x=torch.as_tensor(arrays()["x"]).double(), comment="some text", more=[1, "a"])),
+        Data(**tensors(edge_index=torch.as_tensor(arrays()["edge_index"]).T.contiguous().T)),
     ],
-)  # fmt: skip
-def test_arrays_in_every_form_are_the_same_graph(write: Write, tmp_path: Path) -> None:
-    assert_equal(load_custom(write(tmp_path)), expected())
+)
+def test_what_torch_has_saved_is_the_same_graph(made: Any, tmp_path: Path) -> None:
+    torch.save(made, tmp_path / "graph.pt")
+    assert_equal(load_custom(tmp_path / "graph.pt"), expected())
 
 
-def test_classes_that_are_not_pygs_are_refused(tmp_path: Path) -> None:
+def test_what_pyg_has_processed_is_the_same_graph(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "processed").mkdir(parents=True)
+    Mine.save([Data(**tensors())], str(tmp_path / "mine" / "processed" / "data.pt"))
+    assert_equal(load_custom(tmp_path / "mine"), expected())
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        csr_arrays(),
+        {"edge_index": None, "edges": arrays()["edge_index"].T},
+        {"edge_index": None, "row": arrays()["edge_index"][1], "col": arrays()["edge_index"][0]},
+        {"y": np.where(arrays()["y"] < 0, np.nan, arrays()["y"])},
+        {"y": arrays()["y"][:, None]},
+        {f"{p}_mask": None for p in PARTS} | {f"{p}_idx": arrays()[f"{p}_mask"].nonzero()[0] for p in PARTS},
+    ],
+)
+def test_arrays_in_every_form_are_the_same_graph(changed: dict[str, Any], tmp_path: Path) -> None:
+    assert_equal(load_custom(write_npz(tmp_path, **changed)), expected())
+
+
+def test_other_classes_than_pygs_and_other_numbers_of_graphs_are_refused(tmp_path: Path) -> None:
     torch.save(Mine(Data(**tensors())), tmp_path / "mine.pt")
-    with pytest.raises(ValueError, match=r"path: .*mine.pt: names .*\.Mine, whose code is not run; accepted"):
-        load_custom(tmp_path / "mine.pt")
+    torch.save([], tmp_path / "none.pt")
+    torch.save([tensors()] * 2, tmp_path / "list.pt")
     Mine.save([Data(**tensors())] * 2, str(tmp_path / "two.pt"))
-    with pytest.raises(ValueError, match=r"two.pt: holds a data set of 2 graphs; accepted: a torch"):
-        load_custom(tmp_path / "two.pt")
+    for name, said in (
+        ("mine", r"names .*\.Mine, whose code is not run; accepted"),
+        ("none", "holds a list, and no graph; accepted: a tor"),
+        ("list", "holds 2 graphs; accepted: a tor"),
+        ("two", "holds a data set of 2 graphs; accepted: a torch"),
+    ):
+        with pytest.raises(ValueError, match=rf"path: .*{name}\.pt: {said}"):
+            load_custom(tmp_path / f"{name}.pt")
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64, torch.int8])
 def test_features_of_every_type_are_float32(dtype: torch.dtype, tmp_path: Path) -> None:
     x = (4 * tensors()["x"]).to(dtype)
-    assert torch.equal(load_custom(saved(Data(**tensors(x=x)))(tmp_path)).x, x.float())
+    torch.save(Data(**tensors(x=x)), tmp_path / "graph.pt")
+    assert torch.equal(load_custom(tmp_path / "graph.pt").x, x.float())
 
 
 @pytest.mark.parametrize("kind", [".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", "mtx", "graphml"])
@@ -141,21 +144,18 @@ def test_files_with_names_are_the_same_graph(kind: str, tmp_path: Path) -> None:
 
 
 def test_tables_with_other_names(tmp_path: Path) -> None:
-    made = arrays()
-    source, target = (made["edge_index"][i].tolist() for i in (0, 1))
-    links = {"w": made["edge_weight"].tolist(), "from_node": source, "to_node": target}
-    write_table(tmp_path / "links.tsv", links)
-    rest = {f"f{c}": made["x"][:, c].tolist() for c in range(3)}
-    kinds = ["" if y < 0 else y for y in made["y"].tolist()]
-    people = {"city": ["Graz"] * NODES, "who": list(range(NODES)), "kind": kinds, **rest}
-    write_table(tmp_path / "people.csv", people)
+    folder = write_tables(tmp_path / "tables")
+    links = pandas.read_csv(folder / "edges.csv")[["weight", "source", "target"]]
+    write_table(tmp_path / "links.tsv", links.set_axis(["w", "from_node", "to_node"], axis=1))
+    people = pandas.read_csv(folder / "nodes.csv").rename(columns={"id": "who", "label": "kind"})
+    write_table(tmp_path / "people.csv", people.assign(city="Graz"))
     got = load_custom(
         tmp_path, format="tables", edges="links.tsv", nodes="people.csv", source="from_node",
         target="to_node", weight="w", id="who", label="kind", feature_columns=["f0", "f1", "f2"],
         directed=True,
     )  # fmt: skip
-    assert_equal(got, expected(), split=False)
-    assert got.class_names == ("0", "1", "2")
+    assert_equal(got, expected())
+    assert got.class_names == NAMES
 
 
 def test_a_column_of_another_size_is_noticed(tmp_path: Path) -> None:
@@ -221,14 +221,14 @@ def test_an_undirected_graph_leads_both_ways(tmp_path: Path) -> None:
         (weights, False, [[0, 3, 0, 0], [3, 0, 0, 0], [0, 0, 4, 8], [0, 0, 8, 0]]),
         (weights, True, [[0, 2, 0, 0], [1, 0, 0, 0], [0, 0, 4, 0], [0, 0, 8, 0]]),  # A[target, source]
     ):
-        made = load_custom(npz(edge_index=edges, edge_weight=weight)(tmp_path), directed=directed)
+        made = load_custom(write_npz(tmp_path, edge_index=edges, edge_weight=weight), directed=directed)
         assert (made.graph.values is None) == (weight is None)
         assert made.graph.to_scipy().toarray()[:4, :4].tolist() == want
 
 
 def test_features_of_degrees_do_not_depend_on_the_graph(tmp_path: Path) -> None:
     edges = np.array([[0, 1, 2, 3], [4, 4, 4, 0]])
-    got = load_custom(npz(x=None, edge_index=edges, edge_weight=None)(tmp_path), features="degree")
+    got = load_custom(write_npz(tmp_path, x=None, edge_index=edges, edge_weight=None), features="degree")
     assert got.x.shape == (NODES, 32)
     assert got.x.argmax(dim=1)[:6].tolist() == [1, 0, 0, 0, 2, 0]  # of 1, 0, 0, 0, 3, 0 neighbours
     assert torch.equal(got.x.sum(dim=1), torch.ones(NODES))
@@ -237,7 +237,7 @@ def test_features_of_degrees_do_not_depend_on_the_graph(tmp_path: Path) -> None:
 def test_several_labels_some_of_which_are_missing(tmp_path: Path) -> None:
     table = np.eye(3)[arrays()["y"]]
     table[4], table[5, 1] = np.nan, np.nan
-    got = load_custom(npz(y=table)(tmp_path))
+    got = load_custom(write_npz(tmp_path, y=table))
     assert (got.multi_label, got.metric, got.num_classes) == (True, "micro_f1", 3)
     assert torch.equal(got.y.isnan(), torch.from_numpy(np.isnan(table)))
     used = got.train_mask | got.val_mask | got.test_mask
@@ -246,9 +246,8 @@ def test_several_labels_some_of_which_are_missing(tmp_path: Path) -> None:
 
 def test_columns_of_several_labels_have_names(tmp_path: Path) -> None:
     folder = write_tables(tmp_path / "tables")
-    lines = (folder / "nodes.csv").read_text().splitlines()
-    more = [lines[0] + ",red,blue", *(f"{line},{i % 2},{i % 3 // 2}" for i, line in enumerate(lines[1:]))]
-    (folder / "nodes.csv").write_text("\n".join(more))
+    nodes = pandas.read_csv(folder / "nodes.csv")
+    write_table(folder / "nodes.csv", nodes.assign(red=nodes.index % 2, blue=nodes.index % 3 // 2))
     got = load_custom(folder, label=["red", "blue"], feature_columns=["f0"])
     assert got.class_names == ("red", "blue")
     assert got.y[:4].tolist() == [[0, 0], [1, 0], [0, 1], [1, 0]]
@@ -258,13 +257,10 @@ def test_columns_of_several_labels_have_names(tmp_path: Path) -> None:
 def test_numbers_to_predict(columns: int, tmp_path: Path) -> None:
     y = np.random.default_rng(0).normal(size=(NODES, columns))
     y[3] = np.nan
-    got = load_custom(npz(y=y[:, 0] if columns == 1 else y)(tmp_path))
+    got = load_custom(write_npz(tmp_path, y=y[:, 0] if columns == 1 else y))
     assert (got.regression, got.metric, got.num_classes) == (True, "mae", columns)
     assert not (got.train_mask | got.val_mask | got.test_mask)[3]
-
-
-def test_whole_numbers_can_be_targets(tmp_path: Path) -> None:
-    path = npz(y=np.arange(NODES))(tmp_path)
+    path = write_npz(tmp_path, y=np.arange(NODES))  # classes, unless they are said to be targets
     assert load_custom(path).num_classes == NODES
     assert load_custom(path, label_kind="regression", metric="r2").regression
 
@@ -290,7 +286,7 @@ def test_integers_as_names_are_sorted_as_numbers(tmp_path: Path) -> None:
 
 
 def test_by_the_catalog(tmp_path: Path) -> None:
-    path = npz()(tmp_path)
+    path = write_npz(tmp_path)
     assert_equal(load_dataset("custom", path=path), expected())
     assert load_dataset("custom", path=path, split="random", seed=3).train_mask.sum() == round(0.6 * 54)
     with pytest.raises(TypeError, match=r"^nodez: no such option of custom"):
@@ -302,7 +298,7 @@ def test_a_graph_of_dgl(tmp_path: Path) -> None:
     dgl = dgl_or_skip()
     made = tensors()
     graph = dgl.graph((made["edge_index"][0], made["edge_index"][1]), num_nodes=NODES)
-    for name, key in (("feat", "x"), ("label", "y"), *((f"{p}_mask",) * 2 for p in ("train", "val", "test"))):
+    for name, key in (("feat", "x"), ("label", "y"), *((f"{p}_mask",) * 2 for p in PARTS)):
         graph.ndata[name] = made[key]
     graph.edata["w"] = made["edge_weight"]
     dgl.save_graphs(str(tmp_path / "graph.bin"), [graph])

@@ -160,6 +160,16 @@ def test_what_pandas_writes_with_its_index(ending: str, tmp_path: Path) -> None:
         ("a,b,2\nb,c,3\nc,a,4\n", {}, "source: edges.csv: its first row, a,b,2, may be names of columns"),
         ("a,z\nb,c\n", {}, "source: edges.csv: its first row, a,z, may be names of columns or an edge"),
         ({"u": ["a"], "v": ["b"], "w": [2], "kind": ["c"]}, {}, "source: edges.csv has the columns u, v, w"),
+        ({**EDGES, "target": ["b", "z", "a"]}, {}, "target: edges.csv: row 2 has 'z'; accepted: the ids of"),
+        ({**EDGES, "source": ["", "b", "c"]}, {}, "source: edges.csv: column 'source' is empty in row 1"),
+        ({**EDGES, "weight": [1, 2, "much"]}, {}, "weight: edges.csv: column 'weight' has 'much' in row 3"),
+        (
+            {**EDGES, "weight": [1, 2, "inf"]},
+            {},
+            "weight: edges.csv: .*'inf' in row 3; accepted: finite numb",
+        ),
+        (EDGES, {"source": "from"}, "source: there is no column 'from'; edges.csv has source, target"),
+        (EDGES, {"nodes": "people.csv"}, "nodes: there is no file people.csv in .*; accepted: the name of"),
         ({**EDGES, "src": ["a"] * 3, "dst": ["b"] * 3}, {}, "source: edges.csv has the columns source, tar"),
         ({**EDGES, "weight": [1] * 3, "w": [2] * 3}, {}, "weight: edges.csv has weight and w; accepted: we"),
         ({**EDGES, "": ["x", "y", "z"]}, {}, "edges: edges.csv: column 3 has no name, and holds no row num"),
@@ -170,7 +180,7 @@ def test_what_pandas_writes_with_its_index(ending: str, tmp_path: Path) -> None:
         ("0,5,7\n1,6,8\n2,7,9\n", {}, "source: edges.csv: its first column has the numbers of the rows, "),
     ],
 )
-def test_edges_that_could_be_several_things_are_refused(
+def test_wrong_edges_and_those_that_could_be_several_things_are_refused(
     edges: Any, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ValueError, match=f"^{message}"):
@@ -191,68 +201,61 @@ def test_edges_that_could_be_several_things_are_refused(
         ({"": [1.5, 2, 3, 4]}, {}, "nodes: nodes.csv: column 5 has no name, and holds no row numbers"),
         ({"city": ["Graz"] * 4}, {}, r"feature_columns: .*'city' has 'Graz'.*=\[f,g\] without this"),
         ({"f": [1, "NA", 2, 3]}, {}, r"feature_columns: .*'f' has 'NA' in row 2; .*=\[g\] without"),
+        ({"id": ["a", "b", "b", "d"]}, {}, "id: nodes.csv: 'b' has two rows; accepted: one for each no"),
+        ({"f": [0, 1, "", 3]}, {}, "feature_columns: nodes.csv: column 'f' is empty in row 3; ac"),
+        ({}, {"feature_columns": ["h"]}, "feature_columns: there is no column 'h'; nodes.csv has id, f"),
+        ({}, {"feature_columns": "f"}, "feature_columns: got str; accepted: a list of names"),
+        ({}, {"label": "kind"}, "label: there is no column 'kind'; nodes.csv has"),
+        ({}, {"label": ["label"]}, "label: nodes.csv: column 'label' has 'x' in row 1; accepted: finit"),
+        ({"split": ["train", "val", "later", ""]}, {}, "split: nodes.csv: row 3 of column 'split' has"),
+        ({"split": ["train", "val", "val", ""]}, {}, "split: 'auto' of 4 nodes with a label leaves non"),
+        ({"when": [1, 2, "x", 4]}, {"split": "time:when"}, "split: column 'when' has 'x' for node 2; a"),
+        ({"when": [1, 1, 1, 2]}, {"split": "time:when"}, "split: column 'when' has less than three dif"),
+        ({}, {"classes": 2}, "classes: got 2, and a label is 'x'; accepted: labels below it, or names"),
+        ({"label": ["", "", " ", ""]}, {}, "label: no node has a label"),
         ({}, {"feature_columns": ["f", "label"]}, "feature_columns: has 'label', the column of labels; acc"),
         ({}, {"feature_columns": ["f", "f"]}, "feature_columns: got .*; accepted: each column once"),
         ({}, {"label": "g", "feature_columns": ["f", "g"]}, "feature_columns: has 'g', the column of labels"),
     ],
 )
-def test_nodes_that_could_be_several_things_are_refused(
+def test_wrong_nodes_and_those_that_could_be_several_things_are_refused(
     nodes: Any, options: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ValueError, match=f"^{message}"):
+    with pytest.raises((ValueError, TypeError), match=f"^{message}"):
         load_custom(write(tmp_path, nodes=nodes if isinstance(nodes, str) else {**NODES, **nodes}), **options)
 
 
-def test_the_column_of_ids_is_found_at_any_place(tmp_path: Path) -> None:
-    nodes = {"f": [1, 2, 3, 4], "label": NODES["label"], "paper": NODES["id"], **SPLIT}
-    got = load_custom(write(tmp_path, nodes=nodes))
-    assert got.node_ids == ("a", "b", "c", "d")
-    assert got.feature_names == ("f",)
-
-
-def test_an_index_can_have_the_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    nodes = {"": [4, 2, 7, 9], "f": [1, 2, 3, 4], "label": NODES["label"], **SPLIT}
+def test_the_column_of_ids_is_found_at_any_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    nodes = {"f": [1, 2, 3, 4], "label": NODES["label"], **SPLIT}
+    got = load_custom(write(tmp_path, nodes={**nodes, "paper": NODES["id"]}))
+    assert (got.node_ids, got.feature_names) == (("a", "b", "c", "d"), ("f",))
     with caplog.at_level(logging.INFO, "gnnsparse.data"):
-        got = load_custom(write(tmp_path, {"source": [2, 4], "target": [4, 9]}, nodes))
+        got = load_custom(write(tmp_path, {"source": [2, 4], "target": [4, 9]}, {"": [4, 2, 7, 9], **nodes}))
     assert got.node_ids == ("4", "2", "7", "9")
     assert caplog.messages[1] == "nodes.csv: '' = ids; f = features; label = labels; split = split"
-
-
-def test_features_made_of_the_graph_need_no_columns_of_numbers(tmp_path: Path) -> None:
-    got = load_custom(write(tmp_path, nodes={**NODES, **SPLIT, "city": ["Graz"] * 4}), features="degree")
+    cities = {**NODES, **SPLIT, "city": ["Graz"] * 4}  # features made of the graph need no columns of numbers
+    got = load_custom(write(tmp_path, nodes=cities), features="degree")
     assert (got.num_features, got.feature_names) == (32, None)
 
 
 @pytest.mark.parametrize("names", [("US", "DE", "NA"), ("None", "null", "x"), ("nan", "N/A", "b")])
-@pytest.mark.filterwarnings("ignore:label:UserWarning")
 def test_classes_may_be_called_as_missing_values_are(names: tuple[str, ...], tmp_path: Path) -> None:
     ids = [f"n{i}" for i in range(12)]
     labels = [names[i % 3] if i < 9 else "" for i in range(12)]
     write(tmp_path, {"source": ids, "target": ids[::-1]}, {"id": ids, "f": range(12), "label": labels})
-    for options in ({}, {"classes": list(names)}):
-        got = load_custom(tmp_path, **options)  # type: ignore[arg-type]
+    with pytest.warns(UserWarning, match=r"^label: got '.*' \(3 times\), which is taken as a class; acc"):
+        found = [load_custom(tmp_path), load_custom(tmp_path, classes=list(names))]
+    for got in found:
         assert set(got.class_names or ()) == set(names)
         assert [(got.class_names or ())[y] if y >= 0 else "" for y in got.y.tolist()] == labels
-    with pytest.warns(
-        UserWarning, match=r"^label: got '.*' \(3 times\), which is taken as a class; accepted"
-    ):
-        load_custom(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("labels", "options", "message"),
     [
-        (
-            ["0", "1", "NA", "1"],
-            {},
-            r"label: got 'NA' \(1 times\) and beside it numbers or nothing, which may",
-        ),
+        (["0", "1", "NA", "1"], {}, r"label: got 'NA' \(1 times\) and beside it numbers or nothing, which"),
         (["1", "1", "-1", "-1"], {}, r"label: got '-1' \(2 times\), which may be a class or a missing lab"),
-        (
-            ["0.5", "1", "old", ""],
-            {},
-            "label: some labels are numbers, and others are not, as 'old'; accepted",
-        ),
+        (["0.5", "1", "old", ""], {}, "label: some labels are numbers, and others are not, as 'old'; acc"),
         (["0.5", "1", "NA", ""], {"label_kind": "regression"}, "label: node 2 has 'NA'; accepted: numbers,"),
         (["x", "x", "", ""], {}, "label: all nodes with a label, 2, have 'x'; accepted: two classes or more"),
         (["x", "NA", "x", "NA"], {"classes": ["x", "y"]}, "classes: lacks 'NA', which is a label in the fi"),

@@ -5,20 +5,17 @@ from __future__ import annotations
 import gzip
 import pickle
 import struct
-import subprocess
-import sys
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import scipy.sparse as sp
 import torch
 from safetensors.torch import load_file, save_file
 
-from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix, load_sequences
-from tests.data.raw_files import NODES, write_minesweeper, write_raw
+from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix
+from tests.data.raw_files import NODES, WRITERS, write_minesweeper
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
 
@@ -32,10 +29,7 @@ def changed(array: np.ndarray, at: Any, value: Any) -> np.ndarray:
 EDGES = np.array([[0, 1], [2, 3]])
 ONES, ZEROS = np.ones((NODES, 3)), np.zeros(NODES, int)
 BAD_ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "edge far out": (
-        {"edges": changed(EDGES, (1, 1), 10**6)},
-        "edges: element 1 is 1000000; accepted: 0 to",
-    ),
+    "edge far out": ({"edges": changed(EDGES, (1, 1), 10**6)}, "edges: element 1 is 1000000; accepted: 0"),
     "edge just out": ({"edges": changed(EDGES, (0, 0), NODES)}, "edges: element 0 is 12"),
     "negative edge": ({"edges": changed(EDGES, (0, 0), -7)}, "edges: element 0 is -7"),
     "edges beyond int64": ({"edges": EDGES.astype(np.uint64) + np.uint64(2**63)}, "edges: "),
@@ -70,21 +64,17 @@ def test_bad_arrays_of_a_data_set_are_named(tmp_path: Path, case: str) -> None:
         load_dataset("minesweeper", root=tmp_path)
 
 
-def test_other_byte_orders_and_layouts_are_read(tmp_path: Path) -> None:
+def test_other_byte_orders_layouts_and_bytes_of_bools_are_read(tmp_path: Path) -> None:
     features = np.arange(NODES * 3, dtype=">f4").reshape(NODES, 3)
-    write_minesweeper(tmp_path, edges=np.asfortranarray(EDGES.astype(">i4")), node_features=features)
-    data = load_dataset("minesweeper", root=tmp_path)
-    assert data.graph.csr.row_index().tolist() == [0, 1, 2, 3]
-    assert data.x.tolist() == features.tolist()
-
-
-def test_bytes_of_bools_become_0_and_1(tmp_path: Path) -> None:
-    mask = np.zeros((10, NODES), np.uint8)
-    mask[:, 0] = 200
-    none = np.zeros((10, NODES), bool)
-    write_minesweeper(tmp_path, train_masks=mask.view(bool), val_masks=none, test_masks=none)
+    mask, none = np.full((10, NODES), 0, np.uint8), np.zeros((10, NODES), bool)
+    mask[:, 0] = 200  # the byte of a bool
+    masks = {"train_masks": mask.view(bool), "val_masks": none, "test_masks": none}
+    edges = np.asfortranarray(EDGES.astype(">i4"))
+    write_minesweeper(tmp_path, edges=edges, node_features=features, **masks)
     data = load_dataset("minesweeper", root=tmp_path)
     assert data.train_mask.view(torch.uint8).tolist() == [1] + [0] * (NODES - 1)
+    assert data.graph.csr.row_index().tolist() == [0, 1, 2, 3]
+    assert data.x.tolist() == features.tolist()
 
 
 def matrix(folder: Path, write: Any = np.savez) -> Path:
@@ -138,7 +128,7 @@ def test_heads_of_arrays_are_checked_before_memory_is_allocated(
     ("change", "method", "problem"),
     [
         (lambda members: [*members, members[0]], zipfile.ZIP_STORED, "indptr: is in the archive twice"),
-        (lambda members: members, zipfile.ZIP_LZMA, "compressed by another method"),
+        (list, zipfile.ZIP_LZMA, "compressed by another method"),
         (lambda members: [(n, d + bytes(10**7)) for n, d in members], zipfile.ZIP_DEFLATED, "indptr: has"),
     ],
 )
@@ -159,48 +149,10 @@ def test_promised_sizes_of_members_are_checked(tmp_path: Path) -> None:
         load_matrix(path)
 
 
-def csc(**changed: Any) -> dict[str, Any]:
-    matrix = sp.csc_matrix(np.array([[0, 2.0], [1, 0]]))
-    return {"format": b"csc", "shape": np.array([2, 2]), "data": matrix.data, "indices": matrix.indices,
-            "indptr": matrix.indptr, **changed}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("arrays", "problem"),
-    [
-        (csc(indices=[0, 10**6]), "csc: indices must be < 2"),
-        (csc(indices=[0, -1]), "csc: indices must be >= 0"),
-        (csc(indptr=[0, 10**6, 2]), "csc: indptr must be a non-decreasing"),
-        (csc(indptr=[0, 2]), "csc: index pointer size 2 should be 3"),
-        (csc(indptr=[1, 1, 2]), "csc: index pointer should start with 0"),
-        (csc(shape=[2, 10**12]), "shape: is"),
-        (csc(shape=[-2, 2]), "shape: is"),
-        (csc(data=np.ones(7)), "csc: indices and data should have the same size"),
-        (csc(format=b"coo"), "row: is missing"),
-        (csc(format=b"coo", row=[0, 2], col=[0, 1]), "coo: axis 0 index 2 exceeds"),
-        (csc(format=b"coo", row=[0, 1], col=[0, -1]), "coo: negative axis 1 index: -1"),
-        (csc(format=b"bsr", data=np.ones((2, 2, 0))), "bsr: "),
-        (csc(format=b"bsr", data=np.ones((1, 2, 2)), indices=[7], indptr=[0, 1]), "bsr: column index values"),
-        (csc(format=b"dia", data=np.ones((2, 2)), offsets=[1, 1]), "dia: offset array contains duplicate"),
-    ],
-)
-def test_bad_arrays_of_scipys_archives_are_named(
-    tmp_path: Path, arrays: dict[str, Any], problem: str
-) -> None:
-    np.savez(tmp_path / "m.npz", **arrays)
-    with pytest.raises(ValueError, match=rf"m\.npz: {problem}"):
-        load_matrix(tmp_path / "m.npz")
-
-
 @pytest.mark.parametrize(
     ("name", "file", "content", "problem"),
     [
-        (
-            "flickr",
-            "role.json",
-            b'{"tr": [0, 99], "va": [], "te": []}',
-            "train: element 1 is 99; accepted",
-        ),
+        ("flickr", "role.json", b'{"tr": [0, 99], "va": [], "te": []}', "train: element 1 is 99; acc"),
         ("flickr", "role.json", b'{"tr": [0.5]}', "tr: is missing, or something else"),
         ("flickr", "role.json", b"[" * 100_000, ""),
         ("flickr", "class_map.json", b'{"0": 1}', "nodes: are 1 others"),
@@ -212,7 +164,7 @@ def test_bad_arrays_of_scipys_archives_are_named(
 def test_bad_files_of_large_sets_are_named(
     tmp_path: Path, name: str, file: str, content: bytes, problem: str
 ) -> None:
-    write_raw(name, tmp_path)
+    WRITERS[name](tmp_path)
     (tmp_path / "raw" / file).write_bytes(content)
     with pytest.raises(DatasetUnavailableError, match=f"^{name}: the raw files in .*{file}: .*{problem}"):
         load_dataset(name, root=tmp_path)
@@ -234,21 +186,16 @@ def test_bad_files_of_large_sets_are_named(
     ],
 )
 def test_bad_tables_of_ogb_are_named(tmp_path: Path, file: str, text: str, problem: str) -> None:
-    write_raw("ogbn_arxiv", tmp_path)
+    WRITERS["ogbn_arxiv"](tmp_path)
     (tmp_path / "ogbn_arxiv" / file).write_bytes(gzip.compress(text.encode()))
     with pytest.raises(DatasetUnavailableError, match=rf"ogbn_arxiv: .*{problem}"):
         load_dataset("ogbn_arxiv", root=tmp_path)
 
 
-@pytest.mark.parametrize("name", ["minesweeper", "listops"])
-def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache: Path, name: str) -> None:
+def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache: Path) -> None:
     def read() -> list[torch.Tensor]:
-        if name == "minesweeper":
-            data = load_dataset(name, root=tmp_path)
-            return [data.graph.csr.indices, data.x, data.y, data.train_mask, data.test_mask]
-        sizes: dict[str, Any] = {"train_size": 5, "val_size": 2, "test_size": 2}
-        sequences = load_sequences(name, min_length=3, max_length=20, **sizes)
-        return [sequences.train.tokens, sequences.test.y]
+        data = load_dataset("minesweeper", root=tmp_path)
+        return [data.graph.csr.indices, data.x, data.y, data.train_mask, data.test_mask]
 
     write_minesweeper(tmp_path)
     whole = read()
@@ -263,13 +210,3 @@ def test_stored_arrays_are_checked_and_made_again(tmp_path: Path, dataset_cache:
         path.write_bytes(other)
         assert all(map(torch.equal, read(), whole))
         assert path.read_bytes() == content, "it was repaired"
-
-
-def test_reading_imports_neither_pyg_nor_ogb(tmp_path: Path) -> None:
-    """Their readers trust files; they are for downloads alone."""
-    write_minesweeper(tmp_path)
-    code = (
-        "import sys; from gnnsparse.data import load_dataset; load_dataset('minesweeper', root=sys.argv[1]);"
-        "assert not {'torch_geometric', 'ogb'} & set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)

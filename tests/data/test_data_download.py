@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import http.server
-import io
 import os
 import shutil
 import socket
@@ -15,16 +14,17 @@ import sys
 import threading
 import time
 import urllib.request
-import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gnnsparse.data import DatasetUnavailableError, data_folder, load_dataset
 from gnnsparse.data.sources import SOURCES, import_downloader
-from tests.data.raw_files import NODES, expected_graph, write_minesweeper, write_ogb, write_raw
+from tests.data.raw_files import NODES, WRITERS, expected_graph, write_minesweeper, write_ogb, write_reddit
 
 pytestmark = pytest.mark.usefixtures("dataset_cache", "no_questions")
 
@@ -88,68 +88,49 @@ def test_a_stalled_site_fails_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leftovers() == []
 
 
-class Site:
-    """A web site whose pages are in `content`; None: 404. `truncate`: sends that many bytes too few."""
-
-    def __init__(self) -> None:
-        self.content: dict[str, bytes] = {}
-        self.truncate = 0
-        self.requests: list[str] = []
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_HEAD(self) -> None:
-                self.send_response(405)
-                self.end_headers()
-
-            def do_GET(self) -> None:
-                site.requests.append(self.path)
-                page = site.content.get(self.path.rsplit("/", 1)[1])
-                self.send_response(404 if page is None else 200)
-                self.send_header("Content-Length", str(len(page or b"")))
-                self.end_headers()
-                self.wfile.write((page or b"")[: len(page or b"") - site.truncate])
-
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
 @pytest.fixture
-def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    """A local web site in place of minesweeper's and reddit's."""
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A local web site of the files in its folder, of each of which it sends `truncate` bytes too few."""
     from torch_geometric.datasets import HeterophilousGraphDataset, Reddit
 
+    site = SimpleNamespace(folder=tmp_path / "site", truncate=0, requests=[])
+    site.folder.mkdir()
+
+    class Pages(http.server.SimpleHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.send_error(405)
+
+        def copyfile(self, source: Any, outputfile: Any) -> None:
+            site.requests.append(self.path)
+            content = source.read()
+            outputfile.write(content[: len(content) - site.truncate])
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
     use_proxy(monkeypatch, None)
-    site = Site()
-    thread = threading.Thread(target=site.server.serve_forever, args=(0.01,))
-    thread.start()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(site.folder)))
+    site.url = f"http://127.0.0.1:{server.server_address[1]}"
     for name in ("minesweeper", "reddit", "ogbn_arxiv"):
         monkeypatch.setitem(SOURCES, name, dataclasses.replace(SOURCES[name], site=site.url))
     monkeypatch.setattr(HeterophilousGraphDataset, "url", site.url)
     monkeypatch.setattr(Reddit, "url", f"{site.url}/reddit.zip")
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
     yield site
-    site.server.shutdown()
-    site.server.server_close()
+    server.shutdown()
+    server.server_close()
     thread.join()
 
 
-@pytest.fixture(scope="module")
-def minesweeper_file(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    folder = tmp_path_factory.mktemp("raw")
-    write_minesweeper(folder)
-    return (folder / "minesweeper.npz").read_bytes()
-
-
-def test_a_download_is_kept(site: Site, minesweeper_file: bytes) -> None:
-    site.content["minesweeper.npz"] = minesweeper_file
+def test_a_download_is_kept(site: SimpleNamespace) -> None:
+    write_minesweeper(site.folder)
     for _ in range(2):
         data = load_dataset("minesweeper")
         assert (data.graph.to_scipy().toarray() == expected_graph()).all()
         assert site.requests == ["/minesweeper.npz"]
-    assert (data_folder() / "raw" / "minesweeper" / "minesweeper.npz").read_bytes() == minesweeper_file
+    kept = data_folder() / "raw" / "minesweeper" / "minesweeper.npz"
+    assert kept.read_bytes() == (site.folder / "minesweeper.npz").read_bytes()
     assert not list(data_folder().rglob("*.part"))
     assert load_dataset("minesweeper", download=False).num_nodes == NODES
 
@@ -161,49 +142,45 @@ def test_a_download_is_kept(site: Site, minesweeper_file: bytes) -> None:
         (b"<html>quota exceeded</html>", "something else as, minesweeper.npz"),
         (b"", "something else as, minesweeper.npz"),
         ("truncated", "something else as, minesweeper.npz"),
-        ("empty archive", "raw files in .* can't be read"),
+        (b"PK\x05\x06" + bytes(18), "raw files in .* can't be read"),  # an empty archive
     ],
+    ids=["missing", "text", "empty", "truncated", "archive"],
 )
 def test_the_next_try_after_a_broken_download_works(
-    site: Site, page: bytes | str | None, problem: str, minesweeper_file: bytes
+    site: SimpleNamespace, page: bytes | str | None, problem: str
 ) -> None:
-    site.truncate = 100 if page == "truncated" else 0
-    pages = {"truncated": minesweeper_file, "empty archive": b"PK\x05\x06" + bytes(18)}
-    content = pages[page] if isinstance(page, str) else page
-    site.content = {} if content is None else {"minesweeper.npz": content}
+    if page == "truncated":
+        write_minesweeper(site.folder)
+        site.truncate = 100
+    elif isinstance(page, bytes):
+        (site.folder / "minesweeper.npz").write_bytes(page)
     with pytest.raises(DatasetUnavailableError, match=problem):
         load_dataset("minesweeper")
     assert leftovers() == []
-    site.truncate, site.content["minesweeper.npz"] = 0, minesweeper_file
+    write_minesweeper(site.folder)
+    site.truncate = 0
     assert load_dataset("minesweeper").num_nodes == NODES
 
 
-def archive(folder: Path, base: Path) -> bytes:
-    file = io.BytesIO()
-    with zipfile.ZipFile(file, "w") as target:
-        for path in sorted(folder.rglob("*")):
-            target.write(path, path.relative_to(base))
-    return file.getvalue()
-
-
-def test_archives_are_unpacked(site: Site, tmp_path: Path) -> None:
-    write_raw("reddit", tmp_path)
-    site.content["reddit.zip"] = archive(tmp_path / "raw", tmp_path / "raw")
+def test_archives_are_unpacked(site: SimpleNamespace, tmp_path: Path) -> None:
+    write_reddit(tmp_path / "raw")
+    shutil.make_archive(str(site.folder / "reddit"), "zip", tmp_path / "raw")
     assert (load_dataset("reddit").graph.to_scipy().toarray() == expected_graph()).all()
     assert sorted(os.listdir(data_folder() / "raw" / "reddit")) == ["reddit_data.npz", "reddit_graph.npz"]
 
 
 def test_ogb_downloads_without_a_question(
-    site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    site: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_ogb(tmp_path / "arxiv", "time")
-    site.content["arxiv.zip"] = archive(tmp_path / "arxiv", tmp_path)
+    shutil.make_archive(str(site.folder / "arxiv"), "zip", tmp_path, "arxiv")
+    shutil.rmtree(tmp_path / "arxiv")
     import_downloader(SOURCES["ogbn_arxiv"])
     from ogb.utils import url
 
+    assert sys.modules.get("outdated", "absent") == "absent", "which asks for a newer release"
     download, address = url.download_url, f"{site.url}/arxiv.zip"
     monkeypatch.setattr(url, "download_url", lambda _, folder: download(address, folder))
-    shutil.rmtree(tmp_path / "arxiv")
     assert (load_dataset("ogbn_arxiv").graph.to_scipy().toarray() == expected_graph()).all()
     assert site.requests == ["/arxiv.zip"]
     assert (data_folder() / "raw" / "ogbn_arxiv" / "split" / "time" / "valid.csv.gz").is_file()
@@ -212,7 +189,7 @@ def test_ogb_downloads_without_a_question(
 def test_a_data_folder_that_cannot_be_written_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_raw("flickr", tmp_path / "given")
+    WRITERS["flickr"](tmp_path / "given")
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("GNNSPARSE_DATA_DIR", str(tmp_path / "file"))
     with pytest.raises(DatasetUnavailableError, match=r"file can't be written .*GNNSPARSE_DATA_DIR"):

@@ -13,8 +13,9 @@ import torch
 from gnnsparse import SparseGraph
 from gnnsparse.data import DatasetUnavailableError, block_diagonal
 from gnnsparse.data.tu import load_tu, stratified_folds
-from tests.data_folder import data_file, requires_data
 from tests.tu_files import TITLE, graph_dataset, small_graphs, write_npz, write_text
+
+PTR, ONE = graph_dataset(8).graph_ptr, torch.tensor(1)
 
 
 def test_sizes() -> None:
@@ -33,6 +34,8 @@ def test_sizes() -> None:
     [
         ({"graph": 3}, TypeError, "graph: got int; accepted: a SparseGraph"),
         ({"graph_ptr": torch.tensor([0, 5])}, ValueError, "graph_ptr: does not lead from 0 to"),
+        ({"graph_ptr": PTR.index_fill(0, ONE, int(PTR[1]) - 1)}, ValueError, "graph: has an edge from node"),
+        ({"graph_ptr": PTR.index_fill(0, ONE, 0)}, ValueError, "graph_ptr: graph 0 has no nodes"),
         ({"graph_ptr": torch.tensor([0.0])}, TypeError, "graph_ptr: got a tensor of dtype"),
         ({"y": torch.full((8,), 2)}, ValueError, "y: holds classes 2 to 2; accepted: 0 to 1, and -1"),
         ({"y": torch.zeros(7, dtype=torch.int64)}, ValueError, "y: has shape (7,)"),
@@ -46,17 +49,6 @@ def test_sizes() -> None:
 def test_what_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=re.escape(message)):
         replace(graph_dataset(8), **change)
-
-
-def test_edges_and_nodes_of_graphs() -> None:
-    data = graph_dataset(4)
-    ptr = data.graph_ptr.clone()
-    ptr[1] -= 1
-    with pytest.raises(ValueError, match="graph: has an edge from node"):
-        replace(data, graph_ptr=ptr)
-    ptr[1] = 0
-    with pytest.raises(ValueError, match="graph_ptr: graph 0 has no nodes"):
-        replace(data, graph_ptr=ptr)
 
 
 def test_block_diagonal_is_the_matrix_of_blocks() -> None:
@@ -91,16 +83,14 @@ def test_text_files(tmp_path: Path, place: str) -> None:
     assert (data.name, data.num_classes, data.metric) == ("proteins", 2, "accuracy")
 
 
-@pytest.mark.parametrize("place", [".", "tu", f"{TITLE}.npz"])
-def test_npz(tmp_path: Path, place: str) -> None:
-    is_file = place.endswith("npz")
-    write_npz(tmp_path if is_file else tmp_path / place)
-    root = tmp_path / place if is_file else tmp_path
-    data, want = load_tu(TITLE, root, fold=3), graph_dataset()
+@pytest.mark.parametrize(("place", "root"), [(".", "."), ("tu", "."), (".", f"{TITLE}.npz")])
+def test_npz(tmp_path: Path, place: str, root: str) -> None:
+    write_npz(tmp_path / place)
+    data, want = load_tu(TITLE, tmp_path / root, fold=3), graph_dataset()
     assert torch.equal(data.graph.to_dense(), want.graph.to_dense())
     assert torch.equal(data.x, want.x)
     assert data.parts["test"].tolist() == [6, 7, 26, 27]
-    assert 0 not in load_tu(TITLE, root, fold=0).parts["test"]
+    assert 0 not in load_tu(TITLE, tmp_path / root, fold=0).parts["test"]
 
 
 def test_attributes(tmp_path: Path) -> None:
@@ -125,9 +115,6 @@ def test_folds_partition_the_graphs(tmp_path: Path) -> None:
     one, other = (load_tu(TITLE, tmp_path, seed=seed).test_mask for seed in (0, 1))
     assert not torch.equal(one, other)
     assert torch.equal(one, load_tu(TITLE, tmp_path).test_mask)
-
-
-def test_too_few_graphs_for_folds() -> None:
     with pytest.raises(ValueError, match="fold: 5 graphs can't be divided into 10 folds"):
         stratified_folds(torch.zeros(5, dtype=torch.int64), 10, 0)
 
@@ -180,18 +167,3 @@ def test_damaged_npz(tmp_path: Path) -> None:
         load_tu(TITLE, tmp_path)
     with pytest.raises(DatasetUnavailableError, match="root: no complete raw files of proteins"):
         load_tu(TITLE, tmp_path / "nothing")
-
-
-@requires_data
-@pytest.mark.parametrize(
-    ("title", "graphs", "nodes", "edges", "labels", "classes"),
-    [
-        ("PROTEINS", 1113, 43471, 81044, 3, 2),
-        ("ENZYMES", 600, 19580, 37282, 3, 6),
-        ("DD", 1178, 334925, 843046, 82, 2),
-    ],
-)
-def test_published_counts(title: str, graphs: int, nodes: int, edges: int, labels: int, classes: int) -> None:
-    data = load_tu(title, data_file("tu"))
-    counts = (data.num_graphs, data.num_nodes, data.graph.nnz, data.num_features, data.num_classes)
-    assert counts == (graphs, nodes, 2 * edges, labels, classes)

@@ -1,4 +1,4 @@
-"""The published data sets, from the published files: counts and splits."""
+"""The published data sets and matrices, from the published files: counts and splits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from gnnsparse.data import load_dataset
+from gnnsparse.data import load_dataset, load_matrix
+from gnnsparse.data.tu import load_tu
 from gnnsparse.testing import assert_accurate
 from tests.data.raw_files import listing
 from tests.data_folder import data_file, requires_data
@@ -58,11 +59,6 @@ def test_published_sets(name: str) -> None:
         assert_accurate(total[total > 0], ones, ones.double())
 
 
-@pytest.mark.parametrize("root", ["planetoid", "planetoid/cora", "planetoid/cora/raw"])
-def test_the_root_may_be_at_any_level(root: str) -> None:
-    assert load_dataset("cora", root=str(data_file(*root.split("/")))).num_nodes == 2708
-
-
 def test_normalization_can_be_chosen() -> None:
     raw = load_dataset("cora", root=data_file("planetoid"), normalize_features=False)
     assert set(raw.x.unique().tolist()) == {0.0, 1.0}
@@ -82,3 +78,38 @@ def test_random_splits_are_the_same_for_every_seed() -> None:
     some = (total > 0).float()
     assert some.any()
     assert_accurate(total, some, some.double())
+
+
+@pytest.mark.parametrize(
+    ("title", "graphs", "nodes", "edges", "labels", "classes"),
+    [
+        ("PROTEINS", 1113, 43471, 81044, 3, 2),
+        ("ENZYMES", 600, 19580, 37282, 3, 6),
+        ("DD", 1178, 334925, 843046, 82, 2),
+    ],
+)
+def test_data_sets_of_graphs(
+    title: str, graphs: int, nodes: int, edges: int, labels: int, classes: int
+) -> None:
+    data = load_tu(title, data_file("tu"))
+    counts = (data.num_graphs, data.num_nodes, data.graph.nnz, data.num_features, data.num_classes)
+    assert counts == (graphs, nodes, 2 * edges, labels, classes)
+
+
+@pytest.mark.parametrize(
+    ("file", "rows", "cols", "nnz", "has_values"),
+    [
+        ("suitesparse/Groebner_id2003_aug.mtx.gz", 4967, 2456, 173_670, True),
+        ("suitesparse/delaunay_n16.mtx.gz", 65_536, 65_536, 393_150, False),
+        ("suitesparse/mbeacxc.mtx.gz", 496, 496, 49_920, True),
+        ("dlmc/rn50/magnitude_pruning/0.95/bottleneck_1_block_group3_2_1.smtx.gz", 256, 1024, 13_107, False),
+        ("graphs/cnr_2000.npz", 325_557, 325_557, 3_216_152, False),
+        ("tu/ENZYMES.npz", 19_580, 19_580, 2 * 37_282, False),
+        ("attributed/blogcatalog.npz", 5196, 5196, 2 * 171_743, False),
+    ],
+)
+def test_matrices(file: str, rows: int, cols: int, nnz: int, has_values: bool) -> None:
+    graph = load_matrix(data_file(*file.split("/")))
+    assert (graph.num_rows, graph.num_cols, graph.nnz) == (rows, cols, nnz)
+    assert (graph.values is not None) == has_values
+    assert graph.values is None or graph.values.dtype == torch.float32

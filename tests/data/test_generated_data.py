@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -29,19 +30,16 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def equal(a: NodeDataset, b: NodeDataset) -> bool:
-    tensors = ("x", "y", "train_mask", "val_mask", "test_mask")
-    return all(torch.equal(getattr(a, name), getattr(b, name)) for name in tensors) and (
-        torch.equal(a.graph.csr.indptr, b.graph.csr.indptr)
-        and torch.equal(a.graph.csr.indices, b.graph.csr.indices)
-        and (a.name, a.num_classes, a.metric) == (b.name, b.num_classes, b.metric)
-    )
+    assert (a.name, a.num_classes, a.metric) == (b.name, b.num_classes, b.metric)
+    names = ("x", "y", "train_mask", "val_mask", "test_mask", "graph.csr.indptr", "graph.csr.indices")
+    return all(torch.equal(attrgetter(name)(a), attrgetter(name)(b)) for name in names)
 
 
 @pytest.mark.parametrize(("name", "options"), [("arxiv_like", SMALL), ("digits", {})])
 def test_the_second_time_it_is_read(
-    name: str, options: dict[str, Any], made: list[str], own_cache: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, options: dict[str, Any], made: list[str], monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Without scikit-learn, which made the digits."""
+    """Without scikit-learn, which made the digits; the command sees it."""
     first = load_dataset(name, **options)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     second = load_dataset(name, **options)
@@ -52,7 +50,13 @@ def test_the_second_time_it_is_read(
     assert equal(load_dataset(name, **options), first)
     assert made == [name]  # the split is no part of the file
     assert not torch.equal(first.train_mask, other_split.train_mask)
-    assert len(list(own_cache.glob("*.safetensors"))) == 1
+    monkeypatch.setenv("COLUMNS", "200")
+    assert [main(["cache", command]) for command in ("ls", "verify", "clear")] == [0, 0, 0]
+    printed = capsys.readouterr().out
+    assert printed.count(f"data: {name}{', scale 0.05, seed 0' if options else ''}") == 1
+    assert "0 damaged" in printed
+    load_dataset("arxiv_like", **SMALL)
+    assert len(made) == 2
 
 
 def test_other_options_make_other_files(made: list[str]) -> None:
@@ -63,15 +67,11 @@ def test_other_options_make_other_files(made: list[str]) -> None:
     assert sets[2].num_nodes > sets[0].num_nodes
 
 
-@pytest.mark.parametrize("harm", ["cut", "bit", "text", "empty"])
-def test_a_damaged_file_is_made_anew(harm: str, made: list[str], own_cache: Path) -> None:
+def test_a_damaged_file_is_made_anew(made: list[str], own_cache: Path) -> None:
     first = load_dataset("arxiv_like", **SMALL)
     (file,) = own_cache.glob("*.safetensors")
-    content = bytearray(file.read_bytes())
-    content[len(content) // 2] ^= 4 if harm == "bit" else 0
-    others = {"cut": content[:-100], "text": b"nonsense" * 99, "empty": b""}
-    file.write_bytes(others.get(harm, content))
-    with pytest.warns(CacheWarning, match=r"is damaged|was not made by the cache|carries no mark"):
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.warns(CacheWarning, match="is damaged"):
         again = load_dataset("arxiv_like", **SMALL)
     assert equal(first, again)
     assert made == ["arxiv_like"] * 2
@@ -129,16 +129,3 @@ def test_a_folder_that_can_not_be_written(
     with pytest.warns(CacheWarning, match="can't be written .* the data set is not kept"):
         load_dataset("arxiv_like", **SMALL)
     assert made == ["arxiv_like"]
-
-
-def test_the_command_sees_it(
-    own_cache: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-    load_dataset("arxiv_like", **SMALL)
-    assert main(["cache", "ls"]) == 0
-    assert "data: arxiv_like, scale 0.05, seed 0" in capsys.readouterr().out
-    assert main(["cache", "verify"]) == 0
-    assert "0 damaged" in capsys.readouterr().out
-    assert main(["cache", "clear"]) == 0
-    assert list(own_cache.glob("*.safetensors")) == []

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from gnnsparse import SparseGraph
-from gnnsparse.data import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
+from gnnsparse.data import (
+    GENERATED_GRAPHS,
+    BlockModel,
+    edges_like,
+    generate_graph,
+    graph_like,
+    sample_graph,
+)
 
 SCALES = {"reddit_like": 0.02, "products_like": 0.01, "arxiv_like": 0.2, "amazon_like": 0.05, "dd_like": 0.1}
 #: nodes, nonzeros, distinct columns over groups of 8 and of 16 rows, largest degree: published or anchors.
@@ -20,11 +30,10 @@ FULL_SIZE = {
 
 
 def rows_and_columns(graph: SparseGraph) -> tuple[torch.Tensor, torch.Tensor]:
-    return graph.csr.row_index(), graph.csr.indices.long()
-
-
-def test_every_graph_has_a_scale_in_these_tests() -> None:
-    assert set(SCALES) == set(GENERATED_GRAPHS)
+    """Of the nonzeros, which are in order and without repeats."""
+    row, col = graph.csr.row_index(), graph.csr.indices.long()
+    assert bool(((row * graph.num_cols + col).diff() > 0).all())
+    return row, col
 
 
 @pytest.mark.parametrize("name", GENERATED_GRAPHS)
@@ -36,10 +45,9 @@ def test_graphs_are_canonical_symmetric_and_free_of_loops(name: str, shuffled: b
     assert graph.nnz_index_of_edge is None
     assert graph.csr.indptr.dtype == torch.int64
     assert graph.csr.indices.dtype == torch.int32
-    keys = row * graph.num_cols + col
-    assert bool((keys.diff() > 0).all()), "sorted by row and column, without repeats"
     assert not bool((row == col).any())
-    assert torch.equal((col * graph.num_cols + row).sort().values, keys)
+    keys, mirrored = row * graph.num_cols + col, col * graph.num_cols + row
+    assert torch.equal(mirrored.sort().values, keys)
 
 
 @pytest.mark.parametrize("name", FULL_SIZE)
@@ -77,6 +85,8 @@ def test_shuffled_is_the_same_graph_under_other_ids() -> None:
     assert torch.equal(plain.csr.degrees.sort().values, shuffled.csr.degrees.sort().values)
     counts = [int(graph.csr.count_columns(8).sum()) for graph in (plain, shuffled)]
     assert counts[1] > 1.2 * counts[0], "random ids must destroy the overlap of neighbouring rows"
+    with pytest.raises(TypeError, match=r"^shuffled: got int; accepted"):
+        graph_like("dd_like", 0.01, shuffled=1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -89,14 +99,15 @@ def test_communities_hold_their_share_of_the_edges(shuffled: bool) -> None:
     assert int(community.max()) + 1 == 50
     assert float(community.bincount().double().mean()) == pytest.approx(100)
     assert bool((community.diff() >= 0).all()) is not shuffled
+    twice, _ = sample_graph(dataclasses.replace(model, nnz=200_000))
+    assert twice.nnz == pytest.approx(200_000, rel=0.005)
 
 
 def test_reach_bounds_the_edges_between_communities() -> None:
     model = BlockModel(5000, 40_000, 0.5, community=20, spread=0.3, tail=3, cap=30, reach=200)
     graph, community = sample_graph(model)
     row, col = rows_and_columns(graph)
-    between = community[row] != community[col]
-    distance = (row - col).abs()[between]
+    distance = (row - col).abs()[community[row] != community[col]]
     assert int(distance.max()) <= 200
     assert float(distance.double().mean()) > 50
 
@@ -122,10 +133,9 @@ def test_disjoint_communities_have_no_edges_between_them_and_give_what_they_can(
 def test_cpu_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gnnsparse.data.generators._CHUNK", 1000)
     graph = graph_like("arxiv_like", 0.05)
-    row, col = rows_and_columns(graph)
+    rows_and_columns(graph)
     assert graph.nnz == pytest.approx(2_331_000 * 0.05, rel=0.005)
     assert graph.is_symmetric
-    assert bool(((row * graph.num_cols + col).diff() > 0).all())
 
 
 def test_the_smallest_scale_is_told_and_works() -> None:
@@ -137,34 +147,29 @@ def test_the_smallest_scale_is_told_and_works() -> None:
         assert graph.nnz > 0
 
 
+@pytest.mark.parametrize("make", [graph_like, edges_like, partial(generate_graph, folder="/nowhere/g")])
 @pytest.mark.parametrize(
     ("error", "name", "values"),
     [
         (ValueError, "scale", [0, -1, 1.5, float("nan"), float("inf"), 1e-9]),
         (ValueError, "seed", [-1, 2**63]),
         (ValueError, "name", ["facebook_like"]),
+        (TypeError, "name", [3]),
         (TypeError, "scale", ["half", True]),
         (TypeError, "seed", [1.5]),
-        (TypeError, "shuffled", [1]),
     ],
 )
-def test_bad_arguments_are_named(error: type[Exception], name: str, values: list) -> None:
+def test_bad_arguments_are_named(
+    make: Callable[..., Any], error: type[Exception], name: str, values: list
+) -> None:
     for value in values:
         with pytest.raises(error, match=f"^{name}: got .*accepted"):
-            graph_like(**{"name": "dd_like", "scale": 0.01, name: value})
-
-
-def test_models_can_be_changed() -> None:
-    model = BlockModel(1000, 8000, 0.5, 50, 0.3, 3, 10)
-    graph, _ = sample_graph(dataclasses.replace(model, nnz=16_000))
-    assert graph.nnz == pytest.approx(16_000, rel=0.005)
+            make(**{"name": "dd_like", "scale": 0.01, name: value})
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("shuffled", [False, True])
 def test_a_gpu_makes_graphs_of_the_same_kind(shuffled: bool) -> None:
-    if not torch.cuda.is_available():
-        pytest.skip("no NVIDIA GPU")
     graphs = [graph_like("amazon_like", 0.1, device="cuda", shuffled=shuffled) for _ in range(2)]
     assert graphs[0].device.type == "cuda"
     host = graphs[0].to("cpu")

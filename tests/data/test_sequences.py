@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,7 @@ import pytest
 import torch
 
 from gnnsparse.data import (
-    CATALOG,
     LISTOPS_TOKENS,
-    SEQUENCE_DATASETS,
     DatasetUnavailableError,
     SequenceDataset,
     SequencePart,
@@ -26,9 +25,7 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def folder(dataset_cache: Path) -> Path:
-    return dataset_cache
+pytestmark = pytest.mark.usefixtures("dataset_cache")
 
 
 def text_of(tokens: torch.Tensor) -> str:
@@ -37,8 +34,6 @@ def text_of(tokens: torch.Tensor) -> str:
 
 def by_python(text: str) -> int:
     """The value by Python's own reading of the expression: another way than the library's."""
-    import statistics
-
     names = {"[MIN": "min([", "[MAX": "max([", "[MED": "med([", "[SM": "sm([", "]": "]),"}
     source = " ".join(names.get(word, word + ",") for word in text.split()).rstrip(",")
     return eval(source, {"med": lambda v: int(statistics.median(v)), "sm": lambda v: sum(v) % 10})
@@ -63,25 +58,25 @@ def test_listops() -> None:
 def test_the_grammar() -> None:
     """A quarter of the arguments are lists, of 2 to 10 arguments each, with operators alike."""
     generator = random.Random(0)
-    lists = arguments = 0
+    lists = arguments = deepest = 0
     counts = torch.zeros(4)
-    deepest = 0
     for _ in range(3000):
         tokens: list[int] = []
         module._draw(generator, 1, tokens, 10**6)
         sizes: list[int] = []
         for token in tokens:
-            if sizes and token != 15:
+            if token == 15:
+                assert 2 <= sizes.pop() <= 10
+                continue
+            if sizes:
                 sizes[-1] += 1
                 free = len(sizes) < 9  # the arguments of the ninth list in lists are digits
                 arguments += free
                 lists += free and token > 10
-            if 11 <= token < 15:
+            if token >= 11:
                 counts[token - 11] += 1
                 sizes.append(0)
                 deepest = max(deepest, len(sizes))
-            elif token == 15:
-                assert 2 <= sizes.pop() <= 10
     assert abs(lists / arguments - 0.25) < 0.01
     assert float((counts / counts.sum() - 0.25).abs().max()) < 0.02
     assert deepest == 9
@@ -96,16 +91,16 @@ def test_the_same_on_every_machine() -> None:
     assert not torch.equal(found["tokens"], module._generate(1, 8, 14, 2)["tokens"])
 
 
-def test_it_is_kept(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_kept(dataset_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = load_sequences("listops", **SMALL)
-    files = list((folder / "generated").glob("*.safetensors"))
+    files = list((dataset_cache / "generated").glob("*.safetensors"))
     assert len(files) == 1
     with monkeypatch.context() as patch:
         patch.setattr(module, "_generate", lambda *_: pytest.fail("it was generated again"))
         second = load_sequences("listops", **SMALL)
     assert torch.equal(first.test.tokens, second.test.tokens)
     load_sequences("listops", **{**SMALL, "seed": 1})
-    assert len(list((folder / "generated").glob("*.safetensors"))) == 2
+    assert len(list((dataset_cache / "generated").glob("*.safetensors"))) == 2
 
 
 def test_too_few_expressions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,11 +141,8 @@ def test_texts(texts: Path) -> None:
     assert torch.equal(others.test.tokens, dataset.test.tokens)
     cut = load_sequences("lra_text_bytes", root=texts, max_length=5)
     assert {read_back(t) for t in cut.test.tokens} == {"test "}
-
-
-def test_texts_without_a_split(texts: Path) -> None:
-    dataset = load_sequences("lra_text_bytes", root=texts / "test", max_length=40)
-    parts = [{read_back(t) for t in part.tokens} for part in dataset.parts.values()]
+    unsplit = load_sequences("lra_text_bytes", root=texts / "test", max_length=40)
+    parts = [{read_back(t) for t in part.tokens} for part in unsplit.parts.values()]
     assert [len(part) for part in parts] == [6, 1, 1]
     assert len(set.union(*parts)) == 8
 
@@ -187,17 +179,12 @@ def test_the_data_set_checks_itself() -> None:
     part = SequencePart(torch.tensor([[1, 2, 0]], dtype=torch.int16), torch.tensor([1]))
     longer = SequencePart(torch.ones(1, 4, dtype=torch.int16), torch.tensor([0]))
     assert SequenceDataset("x", part, part, part, 3, 2).length == 3
-    with pytest.raises(ValueError, match=r"train.tokens: holds 0 to 2; accepted: 0 to 1"):
-        SequenceDataset("x", part, part, part, 2, 2)
-    with pytest.raises(ValueError, match=r"train.y: holds 1 to 1; accepted: 0 to 0"):
-        SequenceDataset("x", part, part, part, 3, 1)
-    with pytest.raises(ValueError, match=r"val.tokens: has length 4; accepted: 3"):
-        SequenceDataset("x", part, longer, part, 3, 2)
+    for val, sizes, message in (
+        (part, (2, 2), "train.tokens: holds 0 to 2; accepted: 0 to 1"),
+        (part, (3, 1), "train.y: holds 1 to 1; accepted: 0 to 0"),
+        (longer, (3, 2), "val.tokens: has length 4; accepted: 3"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            SequenceDataset("x", part, val, part, *sizes)
     with pytest.raises(TypeError, match=r"tokens: got a tensor of dtype torch.int64"):
         SequencePart(torch.ones(1, 3).long(), torch.tensor([0]))
-
-
-def test_names() -> None:
-    assert list(SEQUENCE_DATASETS)[:2] == ["listops", "lra_text_bytes"]
-    assert CATALOG["listops"].load is module.load_listops
-    assert "digits" not in SEQUENCE_DATASETS

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from gnnsparse.bench.fit_command import read_cases, write_cases
 from gnnsparse.data import load_dataset, load_matrix
 from gnnsparse.plan.gpu_records.record import load_record, records, save_record
-from tests.data.raw_files import WRITTEN, write_planetoid, write_raw
+from tests.data.raw_files import WRITERS, write_planetoid
 from tests.data_folder import data_folder as published_folder
 from tests.fuzz.common import Draw
 
@@ -112,17 +112,17 @@ def _data_set(name: str, folder: Path) -> Subject:
 
 
 def raw_files(draw: Draw, folder: Path) -> Subject:
-    name = draw.choice(WRITTEN)
+    name = draw.choice(list(WRITERS))
     if name == "cora":
         write_planetoid(folder, protocol=draw.integer(2, 4))
     else:
-        write_raw(name, folder)
+        WRITERS[name](folder)
     return _data_set(name, folder)
 
 
 def stored_data_set(draw: Draw, folder: Path) -> Subject:
     """The arrays that are stored of a data set when it is first read."""
-    write_raw("minesweeper", folder)
+    WRITERS["minesweeper"](folder)
     subject = _data_set("minesweeper", folder)
     subject.read()
     files = sorted((folder / "data" / "processed").glob("*.safetensors"))
