@@ -66,31 +66,21 @@ def precision(request: pytest.FixtureRequest) -> str:
     return request.param
 
 
-@pytest.fixture(params=["cpu", _LATE, _GPU])
-def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A CPU, emulated kernels, and a GPU; for kernels that copy nothing asynchronously."""
-    yield from _enter(request)
+def _places(name: str, *params: Any) -> Any:
+    @pytest.fixture(name=name, params=params)
+    def places(request: pytest.FixtureRequest) -> Iterator[Place]:
+        yield from _enter(request)
+
+    return places
 
 
-@pytest.fixture(params=["cpu", _AT_ONCE, _LATE, _GPU])
-def anywhere(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """A CPU, emulated kernels whose copies are done at once or late, and a GPU."""
-    yield from _enter(request)
-
-
-@pytest.fixture(params=[_AT_ONCE, _LATE, _GPU])
-def gpu_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Emulated kernels, with copies to shared memory at once or when they are waited for, and a GPU."""
-    yield from _enter(request)
-
-
-@pytest.fixture(params=[_LATE, _GPU])
-def late_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Emulated kernels, with copies when they are waited for, and a GPU."""
-    yield from _enter(request)
-
-
-@pytest.fixture(params=[_LATE, _GPU])
-def cuda_place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    """Emulated kernels that copy nothing asynchronously, and a GPU."""
-    yield from _enter(request)
+#: A CPU, emulated kernels, and a GPU; for kernels that copy nothing asynchronously.
+place = _places("place", "cpu", _LATE, _GPU)
+#: A CPU, emulated kernels whose copies are done at once or late, and a GPU.
+anywhere = _places("anywhere", "cpu", _AT_ONCE, _LATE, _GPU)
+#: Emulated kernels, with copies to shared memory at once or when they are waited for, and a GPU.
+gpu_place = _places("gpu_place", _AT_ONCE, _LATE, _GPU)
+#: Emulated kernels, with copies when they are waited for, and a GPU.
+late_place = _places("late_place", _LATE, _GPU)
+#: Emulated kernels that copy nothing asynchronously, and a GPU.
+cuda_place = _places("cuda_place", _LATE, _GPU)

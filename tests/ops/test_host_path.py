@@ -142,23 +142,3 @@ def test_edge_values_take_the_place_of_the_weights(recorded: RecordingPath) -> N
 
 
 # The checks, on the CPU
-
-
-def test_gradients_are_asked_for_call_by_call() -> None:
-    a = gnnsparse.prepare(random_graph(30, 40, 0.2), cache=False)
-    x = torch.randn(40, 8)
-    assert not (a @ x).requires_grad
-    leaf = x.clone().requires_grad_()
-    (a @ leaf).sum().backward()
-    first = leaf.grad
-    with torch.no_grad():
-        assert not (a @ leaf).requires_grad
-    leaf.grad = None
-    (a @ leaf).sum().backward()
-    assert torch.equal(leaf.grad, first)
-    q = torch.randn(30, 8, requires_grad=True)
-    for _ in range(2):
-        q.grad = None
-        gnnsparse.sddmm(a, q, x).sum().backward()
-        assert torch.equal(q.grad, gnnsparse.spmm(a, x, torch.ones(a.nnz)))
-    assert not gnnsparse.sddmm(a, q.detach(), x).requires_grad

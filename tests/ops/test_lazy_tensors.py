@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,21 +55,19 @@ class NegatesGradients(torch.autograd.Function):
 def operations(a: SparseOperand) -> dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...]]]:
     """Returns the operations with the shapes of their arguments, by name."""
     q, k, v, edges = (ROWS, WIDTH), (COLS, WIDTH), (COLS, 6), (a.nnz,)
+
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor, **how: Any) -> Any:
+        return gnnsparse.attention(a, q, k, v, bias=b, **how)
+
     return {
         "matmul": (lambda x: a @ x, (k,)),
         "vector": (lambda x: a @ x, ((COLS,),)),
         "spmm": (lambda x, values: gnnsparse.spmm(a, x, values), (k, edges)),
         "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k), (q, k)),
         "softmax": (lambda s: gnnsparse.edge_softmax(a, s), (edges,)),
-        "attention": (lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b), (q, k, v, edges)),
-        "heads": (
-            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b),
-            ((2, 3, *q), (2, 3, *k), (2, 3, *v), (3, a.nnz)),
-        ),
-        "unfused": (
-            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, fused=False),
-            (q, k, v, edges),
-        ),
+        "attention": (attention, (q, k, v, edges)),
+        "heads": (attention, ((2, 3, *q), (2, 3, *k), (2, 3, *v), (3, a.nnz))),
+        "unfused": (partial(attention, fused=False), (q, k, v, edges)),
         "orders": (lambda v: a.T.transpose_values(a.transpose_values(a.to_coo_order(v))), (edges,)),
     }
 
@@ -77,25 +76,28 @@ NAMES = ("matmul", "vector", "spmm", "sddmm", "softmax", "attention", "heads", "
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("with_grad", [False, True])
 def test_results_are_those_of_computed_tensors(
-    device: str, precision: str, name: str, with_grad: bool, lazy: Callable[[torch.Tensor], torch.Tensor]
+    device: str, precision: str, name: str, lazy: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
     a = make(random_graph(ROWS, COLS, 0.2, seed=1), device, precision=precision)
     f, shapes = operations(a)[name]
     arguments = [torch.randn(shape, device=device) for shape in shapes]
-    plain = [(-t).requires_grad_(with_grad) for t in arguments]
-    signed = [lazy(t).detach().requires_grad_(with_grad) for t in arguments]
-    assert all(t.is_neg() for t in signed)
-    want = f(*plain)
-    for i, one in enumerate(signed):  # of several
-        assert torch.equal(f(*plain[:i], one, *plain[i + 1 :]), want)
-    for _ in range(2):  # the second call finds what the first has kept
-        got = f(*signed)
-        assert torch.equal(got, want)
-    assert torch.equal(f(*plain), want)
-    if not with_grad:
-        return
+    zeros = [torch.zeros(shape, device=device) for shape in shapes]
+    assert torch.equal(f(*(torch._efficientzerotensor(shape, device=device) for shape in shapes)), f(*zeros))
+    for with_grad in (False, True):
+        plain = [(-t).requires_grad_(with_grad) for t in arguments]
+        signed = [lazy(t).detach().requires_grad_(with_grad) for t in arguments]
+        assert all(t.is_neg() for t in signed)
+        want = f(*plain)
+        for i, one in enumerate(signed):  # of several
+            assert torch.equal(f(*plain[:i], one, *plain[i + 1 :]), want)
+        for _ in range(2):  # the second call finds what the first has kept
+            got = f(*signed)
+            assert torch.equal(got, want)
+            assert got.requires_grad is with_grad
+        assert torch.equal(f(*plain), want)
+    with torch.no_grad():
+        assert not f(*plain).requires_grad
     g = torch.randn_like(want)
     expected = torch.autograd.grad(want, plain, g)
     for found in (
@@ -127,14 +129,6 @@ def test_the_reference_and_the_operators(device: str, name: str) -> None:
     torch.testing.assert_close(reference(*negative), reference(*arguments), **close)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_zero_tensors_have_no_memory_to_read(device: str, name: str) -> None:
-    a = make(random_graph(ROWS, COLS, 0.2, seed=1), device)
-    f, shapes = operations(a)[name]
-    zeros = [torch.zeros(shape, device=device) for shape in shapes]
-    assert torch.equal(f(*(torch._efficientzerotensor(shape, device=device) for shape in shapes)), f(*zeros))
-
-
 # Beside operations.
 
 
@@ -150,22 +144,19 @@ def test_a_gpu_reads_computed_numbers(kernel: str, recorded: RecordingPath) -> N
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
 def test_prepare_reads_negative_views() -> None:
-    index, values = torch.randint(0, ROWS, (2, 90)), torch.rand(90)
-    x = torch.randn(ROWS, WIDTH)
-    want = gnnsparse.prepare(index, num_nodes=ROWS, values=-values, cache=False) @ x
-    got = gnnsparse.prepare(index, num_nodes=ROWS, values=torch._neg_view(values), cache=False) @ x
-    assert torch.equal(got, want)
-    hidden = torch._neg_view(-index)
-    assert torch.equal(gnnsparse.prepare(hidden, num_nodes=ROWS, values=-values, cache=False) @ x, want)
-    index = index.flip(0)  # a matrix is not transposed
-    sparse = torch.sparse_coo_tensor(index, torch._neg_view(values), (ROWS, ROWS))
+    index, values, x = torch.randint(0, ROWS, (2, 90)), torch.rand(90), torch.randn(ROWS, WIDTH)
+    negative = torch._neg_view
+
+    def product(given: torch.Tensor, **options: Any) -> torch.Tensor:
+        return gnnsparse.prepare(given, num_nodes=ROWS, cache=False, **options) @ x
+
+    want = product(index, values=-values)
+    assert torch.equal(product(index, values=negative(values)), want)
+    assert torch.equal(product(negative(-index), values=-values), want)
+    sparse = torch.sparse_coo_tensor(index.flip(0), negative(values), (ROWS, ROWS))  # not transposed
     assert torch.equal(gnnsparse.prepare(sparse, cache=False) @ x, want)
-    index = index.flip(0)
-    with_weight = gnnsparse.prepare(
-        index, num_nodes=ROWS, values="gcn", edge_weight=torch._neg_view(-values), cache=False
-    )
-    plain = gnnsparse.prepare(index, num_nodes=ROWS, values="gcn", edge_weight=values, cache=False)
-    assert torch.equal(with_weight @ x, plain @ x)
+    weighted, plain = (product(index, values="gcn", edge_weight=w) for w in (negative(-values), values))
+    assert torch.equal(weighted, plain)
 
 
 def test_the_cache_tells_a_tensor_from_its_negative_view(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import copy
 import itertools
 import pickle
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -367,42 +368,45 @@ def test_what_stored_features_say_of_themselves(device: str, precision: str) -> 
         pickle.dumps(stored)
 
 
-X = torch.zeros(9, 4)
-BAD: dict[str, tuple[Callable[[Any, Any], Any], type[Exception], str]] = {
-    "precision": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="fp16") @ s,
-                  ValueError, "A: is in fp16; accepted: an operand in int8 or fp8"),
-    "other bits": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="fp8") @ s,
-                   ValueError, "x: is stored in int8; accepted: fp8"),
-    "rows": (lambda a, s: make(random_graph(9, 5, 0.2), "cpu", precision="int8") @ s,
-             ValueError, r"x: has shape \(9, 4\); accepted: \(5, any\)"),
-    "weights": (lambda a, s: make(random_graph(9, 9, 0.2), "cpu", precision="int8") @ s,
-                ValueError, "x: was stored with other column weights"),
-    "values": (lambda a, s: gnnsparse.spmm(a, s, torch.ones(a.nnz)), ValueError, "values: is given"),
-    "seed": (lambda a, s: gnnsparse.spmm(a, s, seed=1), ValueError, "seed: is given"),
-    "reduce": (lambda a, s: gnnsparse.spmm(a, s, reduce="max"), ValueError, "reduce: got 'max' with stored"),
-    "impl": (lambda a, s: gnnsparse.spmm(a, s, impl="reference"), ValueError, "impl: got 'reference'"),
-    "operand": (lambda a, s: X @ s, TypeError, "A: got a tensor"),
-    "store operand": (lambda a, s: gnnsparse.store_features(X, X), TypeError, "A: got a tensor"),  # type: ignore[arg-type]
-    "store precision": (lambda a, s: gnnsparse.store_features(make(random_graph(9, 9, 0.2), "cpu"), X),
-                        ValueError, "A: is in fp32; accepted: an operand in int8 or fp8"),
-    "store rows": (lambda a, s: gnnsparse.store_features(a, X[:5]), ValueError, "x: has shape"),
-    "store dtype": (lambda a, s: gnnsparse.store_features(a, X.double()), TypeError, "x: got"),
-    "store seed": (lambda a, s: gnnsparse.store_features(a, X, seed=-1), ValueError, "seed: got -1"),
-    "gradient": (lambda a, s: gnnsparse.store_features(a, X.clone().requires_grad_()),
-                 ValueError, r"x: requires a gradient.*accepted: x.detach\(\)"),
-    "vmap": (lambda a, s: torch.vmap(lambda x: gnnsparse.store_features(a, x))(torch.zeros(2, 9, 4)),
-             ValueError, "x: a transform"),
-    "product in vmap": (lambda a, s: torch.vmap(lambda x: (a @ s) + x)(torch.zeros(2, 9, 4)),
-                        TypeError, "x: got StoredFeatures; accepted: a tensor inside"),
-}  # fmt: skip
+def test_what_stored_features_refuse() -> None:
+    def other(precision: str, cols: int = 9) -> gnnsparse.SparseOperand:
+        return make(random_graph(9, cols, 0.2), "cpu", precision=precision)
 
-
-@pytest.mark.parametrize("case", BAD)
-def test_what_stored_features_refuse(case: str) -> None:
     a = make(random_graph(9, 9, 0.2, weighted=False), "cpu", precision="int8", values="gcn")
-    call, error, message = BAD[case]
-    with pytest.raises(error, match=message):
-        call(a, gnnsparse.store_features(a, X))
+    x, batch = torch.zeros(9, 4), torch.zeros(2, 9, 4)
+    store = partial(gnnsparse.store_features, a)
+    stored, spmm, ones = store(x), partial(gnnsparse.spmm, a), torch.ones(a.nnz)
+    leaf = x.clone().requires_grad_()
+    refused: dict[type[Exception], list[tuple[str, Callable[[], Any]]]] = {
+        ValueError: [
+            ("A: is in fp16; accepted: an operand in int8 or fp8", lambda: other("fp16") @ stored),
+            ("x: is stored in int8; accepted: fp8", lambda: other("fp8") @ stored),
+            (r"x: has shape \(9, 4\); accepted: \(5, any\)", lambda: other("int8", 5) @ stored),
+            ("x: was stored with other column weights", lambda: other("int8") @ stored),
+            ("values: is given", lambda: spmm(stored, ones)),
+            ("seed: is given", lambda: spmm(stored, seed=1)),
+            ("reduce: got 'max' with stored", lambda: spmm(stored, reduce="max")),
+            ("impl: got 'reference'", lambda: spmm(stored, impl="reference")),
+            ("A: is in fp32; accepted: an operand in", lambda: gnnsparse.store_features(other("fp32"), x)),
+            ("x: has shape", lambda: store(x[:5])),
+            ("seed: got -1", lambda: store(x, seed=-1)),
+            (r"x: requires a gradient.*accepted: x.detach\(\)", lambda: store(leaf)),
+            ("x: a transform", lambda: torch.vmap(store)(batch)),
+        ],
+        TypeError: [
+            ("A: got a tensor", lambda: x @ stored),
+            ("A: got a tensor", lambda: gnnsparse.store_features(x, x)),
+            ("x: got", lambda: store(x.double())),
+            (
+                "x: got StoredFeatures; accepted: a tensor inside",
+                lambda: torch.vmap(lambda x: a @ stored + x)(batch),
+            ),
+        ],
+    }
+    for error, calls in refused.items():
+        for message, call in calls:
+            with pytest.raises(error, match=message):
+                call()
 
 
 # The CUDA sources, run on the CPU.

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import gnnsparse
-from gnnsparse import SparseGraph
 from gnnsparse.formats.policy import TILE_POLICY
 from gnnsparse.plan import Plan
 from gnnsparse.testing import assert_accurate, random_graph
-from tests.helpers import FREE_FORMATS, PRECISIONS, has_precision, make
-from tests.ops.conftest import Place, graphs
+from tests.helpers import FREE_FORMATS, has_precision, make
+from tests.ops.conftest import Place
 from tests.ops.reductions import compare, on_grid
 
 REDUCTIONS = ("mean", "max", "min")
@@ -42,20 +39,6 @@ def test_matches_scatter_reduce(device: str, reduce: str, precision: str, width:
         exact = scattered(a, x.double(), weights.double(), reduce)
         assert y.dtype == x.dtype
         assert_accurate(y.cpu(), scattered(a, x, weights, reduce), exact)
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_gradients(place: Place, reduce: str, precision: str, weighted: bool, dtype: torch.dtype) -> None:
-    """Of x and of edge values; the pass over the transpose has hubs, too."""
-    graph = random_graph(40, 300, 0.06, weighted=False, hubs=2, empty_rows=0.2)
-    a = make(graph, place.device, precision=precision)
-    for operand in (a, a.T):
-        x = on_grid(operand.shape[1], 20).to(dtype)
-        values = [on_grid(a.nnz, seed=1, step=0.5, most=3).to(dtype)] if weighted else []
-        compare(gnnsparse.spmm, operand, [x, *values], reduce=reduce)
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -133,29 +116,3 @@ def test_nan_and_infinity(place: Place, reduce: str, precision: str, limit: int)
     y.sum().backward()
     gnnsparse.spmm(a, reference, reduce=reduce, impl="reference").sum().backward()
     torch.testing.assert_close(leaf.grad, reference.grad, rtol=0, atol=0, equal_nan=True)
-
-
-@pytest.mark.parametrize("reduce", REDUCTIONS)
-@pytest.mark.parametrize("shape", [(0, 0), (0, 5), (5, 0), (4, 4)])
-def test_matrices_without_nonzeros(device: str, reduce: str, shape: tuple[int, int]) -> None:
-    a = make(random_graph(*shape, 0.0), device, precision="fp16")
-    for size in ((16,), (0,), (3, 4), (0, 4), (4, 0)):
-        x = torch.randn(shape[1], *size, device=device, requires_grad=True)
-        y = gnnsparse.spmm(a, x, reduce=reduce)
-        assert torch.equal(y, torch.zeros(shape[0], *size, device=device))
-        y.sum().backward()
-        assert torch.equal(x.grad, torch.zeros_like(x))
-
-
-@given(
-    graph=graphs(50, 90, (0.0, 0.05, 0.9), weighted=False, hubs=1, empty_rows=0.2),
-    width=st.integers(1, 130), given_values=st.booleans(), precision=st.sampled_from(PRECISIONS),
-    reduce=st.sampled_from(REDUCTIONS), step=st.integers(1, 3),
-)  # fmt: skip
-def test_property(
-    place: Place, graph: SparseGraph, width: int, given_values: bool, precision: str, reduce: str, step: int
-) -> None:
-    a = make(graph, place.device, precision=precision)
-    x = on_grid(graph.num_cols * step, width + 3)[::step, 2 : 2 + width]
-    values = [on_grid(a.nnz, seed=1, step=0.5)] if given_values else []
-    compare(gnnsparse.spmm, a, [x, *values], reduce=reduce)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import pickle
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -35,28 +36,15 @@ def problem(**changes: Any) -> Problem:
 class Timer:
     """Stands for `measure`: each plan takes what the rule says."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.rule: Callable[[Plan], float] = fast("csr")
         self.plans: list[Plan] = []
-        self.now: Any = None
-        self._runner, self._seen = tuning.runner, 0
-        patch.setattr(tuning, "runner", self._watch)
-        patch.setattr(tuning, "measure", self._measure)
-        patch.setattr(tuning, "device_name", lambda device: "NVIDIA H200")
+        self._seen = 0
 
-    def _watch(self, *arguments: Any) -> Callable[[Plan], object]:
-        run = self._runner(*arguments)
-
-        def watched(plan: Plan) -> object:
-            self.now = plan
-            return run(plan)
-
-        return watched
-
-    def _measure(self, call: Callable[[], object], device: Any, **options: Any) -> Timing:
+    def measure(self, call: Callable[[], object], device: Any, **options: Any) -> Timing:
         call()
-        self.plans.append(self.now)
-        ms = self.rule(self.now)
+        self.plans.append(inspect.getclosurevars(call).nonlocals["plan"])
+        ms = self.rule(self.plans[-1])
         return Timing(ms, ms, ms, options["repeats"], ms, ms)
 
     def has_measured(self) -> bool:
@@ -67,7 +55,10 @@ class Timer:
 
 @pytest.fixture
 def timer(recorded: RecordingPath, monkeypatch: pytest.MonkeyPatch) -> Timer:
-    return Timer(monkeypatch)
+    timer = Timer()
+    monkeypatch.setattr(tuning, "measure", timer.measure)
+    monkeypatch.setattr(tuning, "device_name", lambda device: "NVIDIA H200")
+    return timer
 
 
 def fast(kernel: str) -> Callable[[Plan], float]:
