@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,8 +12,10 @@ from gnnsparse.bench.candidates import KERNELS, PEERS, Peer
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_command import add_ratios
 
-__all__ = ["SPEC", "latency_row", "row", "run_with"]
+__all__ = ["SPEC", "Run", "latency_row", "row", "run_with"]
 
+#: A run of `gnnsparse bench`: of its words, what it prints and the result that it writes.
+Run = Callable[..., tuple[str, Any]]
 #: A small generated graph.
 SPEC = MatrixSpec("dd_like:scale=0.003", "dd_like", scale=0.003)
 

@@ -30,16 +30,15 @@ from gnnsparse.bench.workload import (
     make_subject,
     poisoned_call,
 )
-from gnnsparse.cli.main import main
 from gnnsparse.formats import WindowPolicy
 from gnnsparse.plan import Plan, Problem, choose_plan
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import Device
 from gnnsparse.testing import assert_accurate, random_graph, rounding_errors
-from tests.bench.runs import SPEC, run_with
+from tests.bench.runs import SPEC, Run, run_with
 from tests.helpers import PRECISIONS, dense_matrix, panel_counts
 
-SMALL = ["--width", "8", "--repeats", "2", "--device", "cpu"]
+SMALL = "kernels --width 8 --repeats 2 --device cpu"
 MTX = """%%MatrixMarket matrix coordinate real general
 4 6 5
 1 1 1.0
@@ -58,12 +57,9 @@ def workload(op: str = "spmm", kind: str = "random", precision: str = "fp32", **
 # The command
 
 
-def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "deep" / "result.json"
-    command = ["bench", "kernels", "--matrix", "arxiv_like:scale=0.015", "dd_like:scale=0.003", *SMALL]
-    options = ["--op", "spmm", "sddmm", "--values", *VALUES, "--precision", *PRECISIONS, "--out", str(out)]
-    assert main([*command, *options]) == 0
-    printed, result = capsys.readouterr().out, json.loads(out.read_text())
+def test_a_small_run_writes_every_measurement(bench: Run) -> None:
+    options = "--matrix arxiv_like:scale=0.015 dd_like:scale=0.003 --op spmm sddmm"
+    printed, result = bench(SMALL, options, "--values", *VALUES, "--precision", *PRECISIONS)
     assert {"device_name", "versions", "commit", "date", "threads"} <= set(result)
     assert result["settings"]["matrices"] == ["arxiv_like:scale=0.015", "dd_like:scale=0.003"]
     assert result["settings"]["cache"] == "warm"
@@ -92,15 +88,11 @@ def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.Cap
     assert mean["mean"] == pytest.approx(geometric_mean(ratios))
 
 
-def test_eight_bits_are_measured_with_x_stored_before_and_rounded_in_each_product(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out, plot = tmp_path / "result.json", tmp_path / "result.png"
-    command = ["bench", "kernels", "--matrix", "dd_like:scale=0.003", *SMALL, "--values", "gcn"]
-    options = ["--op", "spmm", "sddmm", "--precision", "fp16", "int8", "fp8", "--out", str(out)]
-    assert main([*command, *options, "--plot", str(plot)]) == 0
-    assert "stored" in capsys.readouterr().out
-    rows = [r for r in json.loads(out.read_text())["rows"] if r["kernel"] == "auto"]
+def test_eight_bits_have_x_stored_before_and_rounded_in_each_product(bench: Run, tmp_path: Path) -> None:
+    options = "--matrix dd_like:scale=0.003 --values gcn --op spmm sddmm --precision fp16 int8 fp8 --plot"
+    printed, result = bench(SMALL, options, str(tmp_path / "result.png"))
+    assert "stored" in printed
+    rows = [r for r in result["rows"] if r["kernel"] == "auto"]
     assert all(r["ok"] for r in rows)
     found = [(r["op"], r["precision"], r["variant"]) for r in rows]
     spmm = [("spmm", p, v) for p in ("int8", "fp8") for v in (X_STORED, X_ROUNDED)]
@@ -110,20 +102,15 @@ def test_eight_bits_are_measured_with_x_stored_before_and_rounded_in_each_produc
     assert by_way["int8", X_STORED] == by_way["int8", X_ROUNDED]
 
 
-def test_files_of_a_folder_square_or_not_and_a_damaged_one(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_files_of_a_folder_square_or_not_and_a_damaged_one(bench: Run, tmp_path: Path) -> None:
     folder = tmp_path / "matrices"
     (folder / "inner").mkdir(parents=True)
     (folder / "inner" / "a.mtx").write_text(MTX)
     (folder / "bad.mtx").write_text("nothing")
     (folder / "notes.txt").write_text("not a matrix")
-    out = tmp_path / "result.json"
-    options = ["--matrix", str(folder), "--values", "none", "gcn", "--precision", "fp32", "--out", str(out)]
-    assert main(["bench", "kernels", *SMALL, *options]) == 1
-    text, printed = out.read_text(), capsys.readouterr().out
-    assert str(tmp_path) not in text  # results are kept in a repository
-    rows = json.loads(text)["rows"]
+    options = f"--matrix {folder} --values none gcn --precision fp32"
+    printed, result = bench(SMALL, options, status=1)
+    rows = result["rows"]
     assert {(r["graph"], r["nodes"], r["cols"], r["nnz"]) for r in rows} == {("inner/a.mtx", 4, 6, 5)}
     assert {r["values"] for r in rows} == {"none"}
     assert "'gcn' needs a square matrix" in printed
@@ -237,14 +224,10 @@ def test_a_wrong_peer_is_flagged_and_the_run_goes_on(monkeypatch: pytest.MonkeyP
     assert "were not written" in found["problem"]
 
 
-def test_a_wrong_kernel_of_ours_ends_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_kernel_of_ours_ends_with_1(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     spmm = gnnsparse.spmm
     monkeypatch.setattr(candidates.gnnsparse, "spmm", lambda *a, **k: 1.01 * spmm(*a, **k))
-    options = ["--matrix", "dd_like:scale=0.003", "--precision", "fp32", "--peers", "none"]
-    assert main(["bench", "kernels", *SMALL, *options]) == 1
-    printed = capsys.readouterr().out
+    printed, _ = bench(SMALL, "--matrix dd_like:scale=0.003 --precision fp32 --peers none", status=1)
     assert "WRONG: auto, dd_like:scale=0.003" in printed
     assert "nothing was compared: no right results stand side by side" in printed
 
@@ -336,46 +319,38 @@ def test_an_ablation_changes_one_switch_at_a_time() -> None:
     }  # fmt: skip
 
 
-def test_formats_and_widths_of_users_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "result.json"
-    options = ["--matrix", SPEC.name, "--repeats", "1", "--device", "cpu", "--precision", "fp16"]
-    more = ["--peers", "none", "--width", "users", "8", "--format", "me-bcrs", "cvse", "--out", str(out)]
-    assert main(["bench", "kernels", *options, *more]) == 0
-    found = json.loads(out.read_text())["rows"]
+def test_formats_and_widths_of_users_on_the_cpu(bench: Run) -> None:
+    options = f"--matrix {SPEC.name} --precision fp16 --peers none --width users 8 --format me-bcrs cvse"
+    printed, result = bench(SMALL, options)
+    found = result["rows"]
     assert {r["width"] for r in found} == {41, 47, 100, 602, 8}
     assert {r["values"] for r in found} == {"gcn", "random"}  # rank-1 weights beside stored ones
     rows = {row["kernel"]: row for row in found}
     assert rows["me-bcrs"]["format"] == "me-bcrs"
     assert rows["me-bcrs"]["ok"]
     assert rows["cvse"]["ok"]
-    assert "policies of formats" in capsys.readouterr().out
+    assert "policies of formats" in printed
 
 
 # --resume: a run that goes on with the file of another.
 
 FIRST, SECOND = "arxiv_like:scale=0.01", "dd_like:scale=0.002"
-OPTIONS = ["--width", "8", "--repeats", "2", "--device", "cpu", "--precision", "fp32", "--peers", "sparse_mm"]
-
-
-def bench(out: Path, *options: str) -> int:
-    return main(["bench", "kernels", *OPTIONS, "--out", str(out), *options])
+OPTIONS = f"{SMALL} --precision fp32 --peers sparse_mm --matrix"
 
 
 def times(found: dict[str, Any], graph: str) -> list[float]:
     return [row["ms"] for row in found["rows"] if row["graph"] == graph]
 
 
-def test_a_run_measures_what_the_file_lacks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_runs_measure_what_the_file_lacks(
+    bench: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    out = tmp_path / "result.json"
-    assert bench(out, "--matrix", FIRST, "--resume") == 0  # there is no file yet
-    first, measured = json.loads(out.read_text()), []
+    out, measured = tmp_path / "deep" / "result.json", []
+    _, first = bench(OPTIONS, FIRST, "--resume")  # there is no file yet
     out.write_text(json.dumps({**first, "commits": ["before"]}))
     run = Bench.run_matrix
     monkeypatch.setattr(Bench, "run_matrix", lambda self, spec: (measured.append(spec.name), run(self, spec)))
-    assert bench(out, "--matrix", FIRST, SECOND, "--resume") == 0
-    both = json.loads(out.read_text())
+    _, both = bench(OPTIONS, FIRST, SECOND, "--resume")
     assert measured == [SECOND]
     assert both["settings"]["matrices"] == [FIRST, SECOND]
     assert both["commits"] == ["before", first["commit"]]
@@ -383,39 +358,36 @@ def test_a_run_measures_what_the_file_lacks(
     assert len(times(both, SECOND)) == len(times(first, FIRST))
     assert len(both["noise"]["reference_ms"]) == len(first["noise"]["reference_ms"]) + 2
     assert {mean["matrices"] for mean in both["means"]} == {2}
-    capsys.readouterr()
-    assert bench(out, "--matrix", SECOND, "--resume") == 0
+    printed, again = bench(OPTIONS, SECOND, "--resume")
     assert measured == [SECOND]
-    assert json.loads(out.read_text()) == both  # nothing was measured, nothing written
-    assert FIRST in capsys.readouterr().out  # the report is of all
+    assert again == both  # nothing was measured, nothing written
+    assert FIRST in printed  # the report is of all
     # A matrix that could not be read is tried again.
     matrix = tmp_path / "a.mtx"
     matrix.write_text("nothing")
-    assert bench(out, "--matrix", str(matrix), "--values", "none") == 1
+    bench(OPTIONS, str(matrix), "--values none", status=1)
     matrix.write_text(MTX)
-    assert bench(out, "--matrix", str(matrix), "--values", "none", "--resume") == 0
-    found = json.loads(out.read_text())
+    _, found = bench(OPTIONS, str(matrix), "--values none --resume")
     assert times(found, "a.mtx")
     assert not any(case["failed"] for case in found["skipped"])
 
 
-def test_a_file_of_another_run_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, damaged = tmp_path / "result.json", "no file that this benchmark wrote"
-    bench(out, "--matrix", FIRST)
-    right = json.loads(out.read_text())
+def test_another_runs_file_is_refused(bench: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, damaged = tmp_path / "deep" / "result.json", "no file that this benchmark wrote"
+    _, right = bench(OPTIONS, FIRST)
     for change, options, says in (
-        ({"commits": None}, [], damaged),
-        ({"rows": None}, [], damaged),
-        ({"skipped": [{"a": 1}]}, [], damaged),
-        (None, [], damaged),
-        ({"device_name": "another"}, [], "device_name"),
-        ({"versions": {}}, [], "versions"),
-        ({}, ["--values", "none"], "values"),
+        ({"commits": None}, "", damaged),
+        ({"rows": None}, "", damaged),
+        ({"skipped": [{"a": 1}]}, "", damaged),
+        (None, "", damaged),
+        ({"device_name": "another"}, "", "device_name"),
+        ({"versions": {}}, "", "versions"),
+        ({}, "--values none", "values"),
     ):
         text = "[" if change is None else json.dumps({**right, **change})
         out.write_text(text)
         with pytest.raises(SystemExit) as stopped:
-            bench(out, "--matrix", SECOND, "--resume", *options)
+            bench(OPTIONS, SECOND, "--resume", options)
         assert stopped.value.code == 2
         assert says in capsys.readouterr().err
         assert out.read_text() == text

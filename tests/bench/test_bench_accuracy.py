@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +12,8 @@ import torch
 
 from gnnsparse import prepare, spmm
 from gnnsparse.bench import accuracy_command as accuracy
-from gnnsparse.cli import main as cli
 from gnnsparse.precision import ROUNDED_PRECISIONS
+from tests.bench.runs import Run
 from tests.helpers import dense_matrix
 
 PRECISIONS = tuple(p.value for p in ROUNDED_PRECISIONS)
@@ -166,13 +165,11 @@ def test_overflow(device: str) -> None:
     assert infinite[0]["result"] is None
 
 
-def test_the_command_prints_and_writes_all_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out, figure = tmp_path / "a.json", tmp_path / "new" / "a.png"
-    options = ["--device", "cpu", "--precision", "fp32", "fp16", "--op", "spmm", "--range", "normal", "wide"]
-    files = ["--out", str(out), "--plot", str(figure)]
-    assert cli.main(["bench", "accuracy", *options, "--seed", "3", *files]) == 0
+def test_the_command_prints_and_writes_all_parts(bench: Run, tmp_path: Path) -> None:
+    figure = tmp_path / "new" / "a.png"
+    options = f"--precision fp32 fp16 --op spmm --range normal wide --seed 3 --plot {figure}"
+    printed, result = bench("accuracy --device cpu", options)
     assert figure.read_bytes().startswith(b"\x89PNG")
-    printed, result = capsys.readouterr().out, json.loads(out.read_text())
     for title in ("spmm: error", "Sums of products", "Gradients of a product", "Overflow of results"):
         assert title in printed
     assert set(result["settings"]) == {"parts", "ops", "ranges", "precisions", "device", "seed"}
@@ -190,12 +187,8 @@ def test_one_seed_gives_equal_rows() -> None:
     assert other[0]["error"] != first[0]["error"]
 
 
-def test_a_wrong_result_ends_the_command_with_1(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_result_ends_the_command_with_1(bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(accuracy.OPERATIONS, "spmm", lambda a, x: spmm(a, x.v.bfloat16()).to(x.v.dtype))
-    arguments = ["bench", "accuracy", "--device", "cpu", "--part", "operations", "--op", "spmm"]
-    assert cli.main(arguments) == 1
-    printed = capsys.readouterr().out
+    printed, _ = bench("accuracy --device cpu --part operations --op spmm", status=1)
     assert "WRONG: operations: spmm, normal, fp32, float32: error" in printed
     assert "normal, bf16, bfloat16" not in printed.partition("WRONG: ")[2]

@@ -181,9 +181,7 @@ def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: Fak
     assert library.names[-1] == "Destroy"
 
 
-def test_what_cusparse_refuses_and_how_it_fails(
-    library: FakeLibrary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cusparse_refuses_or_fails_at(library: FakeLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
     work = small_work("spmm")
     _, make = next(cusparse.cusparse_variants(work))
     call, _ = make()

@@ -20,10 +20,10 @@ from gnnsparse.bench.latency_command import add_ratios, as_json, break_even, los
 from gnnsparse.bench.latency_measure import LatencyBench, measure_backend
 from gnnsparse.bench.latency_tasks import GRAPH_MODELS, MODELS, Backend, LatencySettings, variants_of
 from gnnsparse.bench.workload import UnavailableError
-from gnnsparse.cli.main import main
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
 from gnnsparse.testing import in_float64, measure_errors
+from tests.bench.runs import Run
 from tests.bench.runs import latency_row as row
 from tests.helpers import PRECISIONS
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch", "ign
 CPU = torch.device("cpu")
 QUICK = LatencySettings(seq_len=64, heads=2, hidden=16, calls=5, seconds=0.05, caches=("warm",))
 #: Options of a run that takes a second.
-SMALL = ["bench", "latency", "--device", "cpu", "--hidden", "8", "--calls", "5", "--seconds", "0.05"]
+SMALL = "latency --device cpu --hidden 8 --calls 5 --seconds 0.05"
 needs_pyg = pytest.mark.skipif(
     importlib.util.find_spec("torch_geometric") is None, reason="PyG is not installed"
 )
@@ -162,18 +162,14 @@ def test_tf32_products_are_for_tf32_alone() -> None:
 
 
 @pytest.mark.parametrize("fault", ["wrong", "slow"])
-def test_a_planted_fault_is_told(
-    fault: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    spmm, out = gcn_conv.spmm, tmp_path / "latency.json"
-    wrong = fault == "wrong"
+def test_a_planted_fault_is_told(fault: str, bench: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    spmm, wrong = gcn_conv.spmm, fault == "wrong"
     plant = (lambda *a: 1.01 * spmm(*a)) if wrong else (lambda *a: (time.sleep(0.02), spmm(*a))[1])
     monkeypatch.setattr(gcn_conv, "spmm", plant)
     monkeypatch.setattr(tasks, "_CORA_NODES", 200)
-    options = ["--features", "16", "--backend", "gnnsparse,dense", "--cache", "warm", "--out", str(out)]
-    assert main([*SMALL, *options]) == wrong
-    told, _, lost = capsys.readouterr().out.partition("Where we lose:\n")
-    result = json.loads(out.read_text())
+    options = "--features 16 --backend gnnsparse,dense --cache warm"
+    printed, result = bench(SMALL, options, status=int(wrong))
+    told, _, lost = printed.partition("Where we lose:\n")
     ours, peer = result["rows"]
     assert (ours["ok"], ours["over_baseline"] is None, peer["ok"]) == (not wrong, wrong, True)
     assert len(result["lost"]) == (not wrong)
@@ -243,12 +239,10 @@ def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
 
 @pytest.mark.slow
 @needs_pyg
-def test_a_small_run_writes_every_measurement(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "deep" / "latency.json"
-    options = ["--model", "gcn,transformer", "--precision", "fp32", "fp16", "--batch", "1,2"]
-    more = ["--seq-len", "64", "--heads", "2", "--backend", "gnnsparse,pyg", "dense", "--out", str(out)]
-    assert main([*SMALL, *options, *more, "--dataset", "dd_like", "--scale", "0.0018"]) == 0
-    printed, result = capsys.readouterr().out, json.loads(out.read_text())
+def test_a_small_run_writes_every_measurement(bench: Run) -> None:
+    options = "--model gcn,transformer --precision fp32 fp16 --batch 1,2 --seq-len 64 --heads 2"
+    more = "--backend gnnsparse,pyg dense --dataset dd_like --scale 0.0018"
+    printed, result = bench(SMALL, options, more)
     assert {"device_name", "versions", "commit", "date", "noise", "skipped", "lost"} <= set(result)
     assert "root" not in result["settings"]
     rows = result["rows"]
@@ -279,14 +273,9 @@ def test_graphs_that_need_no_files() -> None:
     assert tasks.load_graph("dd_like", replace(few, features=8)).x.shape == (603, 8)
 
 
-def test_files_that_are_missing_are_told_without_their_path(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "latency.json"
-    assert main([*SMALL, "--dataset", "cora", "--root", str(tmp_path), "--out", str(out)]) == 1
-    printed = capsys.readouterr().out
+def test_files_that_are_missing_are_told_without_their_path(bench: Run, tmp_path: Path) -> None:
+    printed, _ = bench(SMALL, f"--dataset cora --root {tmp_path}", status=1)
     assert "failed: cora" in printed
-    assert str(tmp_path) not in out.read_text()
     assert "Where we lose:\n  nothing was measured\n" in printed
     assert "samples/s" not in printed
 

@@ -390,7 +390,7 @@ def kinds(chart: Bars) -> list[str]:
     return re.findall(r'<rect [^>]*class="(\w+)"', draw(chart))
 
 
-def test_times_where_another_is_faster_are_marked() -> None:
+def test_times_where_another_is_faster_and_speeds_below_the_line_are_marked() -> None:
     for times, marked in (
         ([(OURS, 1.0), (PEER, 2.0)], []),
         ([(OURS, 3.0), (PEER, 2.0)], [0]),
@@ -403,8 +403,5 @@ def test_times_where_another_is_faster_are_marked() -> None:
         drawn = [number for number, (_, value) in enumerate(times) if value is not None]
         found = dict(zip(drawn, kinds(Bars("times, ms", bars)), strict=True))
         assert [number for number in drawn if found[number] == "lost"] == marked
-
-
-def test_speeds_below_the_line_are_marked() -> None:
     bars = tuple(Bar(str(speed), speed, str(speed)) for speed in (0.5, 1.0, 2.0))
     assert kinds(Bars("speed", bars, line=1.0)) == ["lost", OURS, OURS]

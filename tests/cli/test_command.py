@@ -53,9 +53,7 @@ def test_it_says_what_it_is_without_torch(words: str) -> None:
         assert printed.startswith(f"usage: gnnsparse {words.partition(' ')[0]} ")
 
 
-def test_the_installed_command_hands_a_subcommand_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_installed_command_runs_a_subcommand(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (entry,) = metadata.entry_points(group="console_scripts", name="gnnsparse")
     assert entry.load()(["cache", "ls", "--dir", str(tmp_path)]) == 0
     assert f"{tmp_path} is empty" in capsys.readouterr().out

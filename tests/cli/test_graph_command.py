@@ -79,9 +79,7 @@ def test_a_graph_is_generated(edges: Path, refused: Refused, capsys: pytest.Capt
     assert graph_info("g").about.endswith("seed 5")
 
 
-def test_what_is_damaged_has_an_exit_status(
-    edges: Path, refused: Refused, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_damage_has_an_exit_status(edges: Path, refused: Refused, capsys: pytest.CaptureFixture[str]) -> None:
     main(["graph", "build", "edges.npy", "g", "--nodes", "300"])
     content = bytearray(Path("g/indices.npy").read_bytes())
     content[-1] ^= 64

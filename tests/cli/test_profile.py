@@ -147,17 +147,14 @@ def test_a_profile_counts_operations_and_writes_a_trace(tmp_path: Path) -> None:
     assert sum(event.get("name") == "aten::mm" for event in events) == 4
 
 
-def test_a_failing_step_leaves_no_profiler_behind() -> None:
+def test_a_failing_step_leaves_no_profiler_and_a_refused_one_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     steps = iter([None] * 4)
     with pytest.raises(StopIteration):
         profile_steps(lambda: next(steps), "cpu", steps=3, warmup=1)
     assert profile_steps(lambda: torch.ones(2).sum(), "cpu", steps=1, warmup=1).ops
-
-
-def test_a_profiler_that_can_not_start_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any) -> None:
-        raise RuntimeError("another profiler runs\nand more")
-
+    refuse = mock.Mock(side_effect=RuntimeError("another profiler runs\nand more"))
     monkeypatch.setattr(torch.profiler.profile, "start", refuse)
     with pytest.raises(ValueError, match=r"profile: torch\.profiler can't start: another profiler runs$"):
         profile_steps(lambda: None, "cpu", steps=1, warmup=1)

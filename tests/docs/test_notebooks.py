@@ -61,9 +61,7 @@ def test_a_notebook_is_whole_and_has_the_code_that_the_tests_of_the_pages_execut
             assert (ROOT / "examples" / target).exists(), target
 
 
-def test_the_first_cell_leaves_the_folder_of_the_notebook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_cell_leaves_the_notebooks_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     exec(make_notebooks.SETUP, {})

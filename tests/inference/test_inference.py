@@ -211,9 +211,7 @@ class _Code:
 
 
 @pytest.mark.parametrize("key", ["state_dict", MODEL, "epoch"])
-def test_code_in_a_file_is_not_run(
-    key: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_can_not_run_code(key: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     content = torch.load(run[0] / "checkpoints" / "best.ckpt", weights_only=True)
     torch.save({**content, key: _Code()}, "code.ckpt")
@@ -222,9 +220,7 @@ def test_code_in_a_file_is_not_run(
     assert not Path("ran").exists()
 
 
-def test_with_a_registry_nothing_is_imported(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_with_a_registry_none_is_imported(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "harmful.py").write_text("raise AssertionError('imported')")
     file = written(tmp_path, run, **{MODEL: other(registry="harmful:MODELS")})
     monkeypatch.syspath_prepend(tmp_path)

@@ -173,9 +173,7 @@ def toy(registrations: None) -> None:
     register_dataset("toy", task="node")(lambda root=None: TASK)
 
 
-def test_predictions_of_a_run(
-    toy: None, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_runs_predictions(toy: None, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As arrays and as a table, with what `predict` of the model computes."""
     want = gnnsparse.load(run, device="cpu").predict(TASK.x, TASK.graph)
     for name in ("p.npz", "p.csv"):
@@ -310,9 +308,7 @@ def test_a_data_set_and_a_recipe_have_the_names(papers: NodeDataset, named: Path
 
 
 @pytest.mark.parametrize("more", [None, "comment"])
-def test_columns_in_another_order_are_the_same_features(
-    named: Path, more: str | None, tmp_path: Path
-) -> None:
+def test_columns_in_any_order_are_the_same_features(named: Path, more: str | None, tmp_path: Path) -> None:
     first = predict_run(named, str(tables(tmp_path / "same", ("id", "f0", "f1", "f2", "label", "split"))))
     other = predict_run(named, str(tables(tmp_path / "other", ORDER, more)))
     assert (first.dataset, len(first.arrays["classes"])) == ("custom", 60)
