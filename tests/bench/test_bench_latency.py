@@ -23,6 +23,7 @@ from gnnsparse.bench.workload import UnavailableError
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
 from gnnsparse.testing import in_float64, measure_errors
+from tests import warm
 from tests.bench.runs import Run
 from tests.bench.runs import latency_row as row
 from tests.helpers import PRECISIONS
@@ -222,6 +223,7 @@ def test_a_variant_that_fails_or_is_wrong_is_not_chosen() -> None:
 def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task = task_of("gcn")
     answers = {False: reference.answers_of(task)}
+    monkeypatch.setattr("sys.executable", warm.python())
     found = measure.measure_isolated("gnnsparse", task, QUICK, answers)
     assert [r["ok"] for r in found.rows] == [True]
     found = measure.measure_isolated("gnnsparse", task, replace(QUICK, timeout=0.01), answers)

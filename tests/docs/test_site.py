@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 import gnnsparse
+from tests import warm
 from tests.scripts import FOLDER, load_script
 
 build_docs = load_script("build_docs")
@@ -17,7 +17,7 @@ build_docs = load_script("build_docs")
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_problem() -> None:
-    done = subprocess.run([sys.executable, FOLDER / "build_docs.py"], capture_output=True, text=True)
+    done = subprocess.run([warm.python(), FOLDER / "build_docs.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no warnings" in done.stdout
 

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import torch
 
 import gnnsparse
+from tests import warm
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "notes" / "tour.md"
@@ -115,7 +116,7 @@ def _train() -> list[Stop]:
     """Run train.py in a process of its own, without a cache of prepared graphs."""
     with tempfile.TemporaryDirectory() as folder:
         there = {**os.environ, "PYTHONPATH": str(ROOT), "GNNSPARSE_CACHE_DIR": f"{folder}/cache"}
-        command = [sys.executable, "-m", "tests.docs.tour", "train"]
+        command = [warm.python(), "-m", "tests.docs.tour", "train"]
         done = subprocess.run(command, cwd=folder, env=there, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return [Stop(*stop) for stop in json.loads(Path(folder, _RECORDED).read_text())]
