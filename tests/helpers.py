@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
+import io
 import os
+import pickle
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -111,6 +114,14 @@ def reference_layers() -> Iterator[None]:
         # A layer in one step of autograd computes its gradient by kernels.
         patch.setattr("gnnsparse.nn.gcn_conv.can_propagate", lambda *_: False)
         yield
+
+
+def copies_of(thing: Any) -> list[Any]:
+    """A deep copy, and what comes back from a pickle and from a file of torch's."""
+    file = io.BytesIO()
+    torch.save(thing, file)
+    file.seek(0)
+    return [copy.deepcopy(thing), pickle.loads(pickle.dumps(thing)), torch.load(file, weights_only=False)]
 
 
 def capture(step: Callable[[], Any], runs: int = 1) -> tuple[torch.cuda.CUDAGraph, Any]:
