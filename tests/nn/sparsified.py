@@ -25,15 +25,20 @@ def allowed(graph: SparseGraph, device: str = "cpu") -> torch.Tensor:
     return torch.from_numpy(graph.to_scipy().toarray() != 0).to(device)
 
 
+def same_parameters(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
+    """Random ones, also where torch starts with zeros and ones; the names have to be the same."""
+    for parameter in theirs.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    ours.load_state_dict(theirs.state_dict())
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+
+
 def pair(device: str = "cpu", pattern: Any = WINDOW, own: Any = None, **options: Any) -> tuple[Any, Any]:
     """The layer with a pattern, and torch's, with equal random parameters."""
     options = {"batch_first": True, **options}
     theirs = torch.nn.MultiheadAttention(WIDTH, HEADS, device=device, **options)
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
     ours = SparseAttention(WIDTH, HEADS, device=device, pattern=pattern, **(own or {}), **options)
-    ours.load_state_dict(theirs.state_dict())
-    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    same_parameters(ours, theirs)
     return ours, theirs
 
 

@@ -100,44 +100,25 @@ def run(layer: Any, adj: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("sizes", [(4, 9), (9, 4)], ids=str)
-@pytest.mark.parametrize("name", [*AGGREGATING, *ATTENDING, *WITH_EDGES])
+@pytest.mark.parametrize("name", ["agnn", *AGGREGATING, *ATTENDING, *WITH_EDGES])
 def test_precisions(device: str, name: str, precision: str, sizes: tuple[int, int]) -> None:
     kind = {**KINDS, **WITH_EDGES}[name]
     options = without_loops(ATTENTION[name.split()[0]]) if kind.edge_dim else {}
     layer, inputs = kind.make(*sizes, **options).to(device), kind.inputs(sizes[0], device)
     a = operand(values=kind.values, precision=precision, reorder="degree").to(device)
+    if name == "agnn":
+        layer.beta.data.fill_(2.0)
     got, again = run(layer, a, inputs), run(layer, a, inputs)
     with reference_layers():
         plain = run(layer, a, inputs)
         with in_float64(layer):
             exact = run(layer, a, [x.double() for x in inputs])
     assert all(torch.equal(one, other) for one, other in zip(got, again, strict=True))
-    roundings = kind.roundings if precision == "fp32" else 2
-    assert_all_accurate(got, plain, exact, floor=roundings * ROUNDING[precision])
-
-
-@pytest.mark.parametrize("precision", PRECISIONS)
-@pytest.mark.parametrize("reorder", ["none", "degree"])
-def test_precisions_of_agnn(device: str, precision: str, reorder: str) -> None:
-    """Beside the formula on all pairs."""
-    a = operand(edges(), values="gcn", precision=precision, reorder=reorder).to(device)
-    linked = torch.zeros(NODES, NODES, dtype=torch.bool)
-    linked[tuple(a.indices().cpu())] = True
-    layer, x = AGNNConv().to(device), torch.randn(NODES, 16, device=device)
-    with torch.no_grad():
-        layer.beta.fill_(2.0)
-
-    def dense(x: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
-        unit = torch.nn.functional.normalize(x)
-        return (beta * unit @ unit.T).masked_fill(~linked, float("-inf")).softmax(dim=1) @ x
-
-    got = run(layer, a, [x])
-    with reference_layers():
-        plain = run(layer, a, [x])
-    exact = with_gradients(dense, [x.double().cpu(), torch.tensor([2.0], dtype=torch.float64)])
-    floor = (8 if precision == "fp32" else 2) * ROUNDING[precision]
-    scales = [None, None, agnn_beta_scale(x, 2.0, linked)]
-    assert_all_accurate(got, plain, exact, floor=floor, scales=scales)
+    roundings, scales = kind.roundings if precision == "fp32" else 2, [None] * len(got)
+    if name == "agnn":
+        linked = torch.zeros(NODES, NODES).index_put(tuple(a.indices().cpu()), torch.ones(()))
+        scales[-1] = agnn_beta_scale(inputs[0], 2.0, linked)
+    assert_all_accurate(got, plain, exact, floor=roundings * ROUNDING[precision], scales=scales)
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -151,16 +132,6 @@ def test_edges_give_the_same_as_their_operand(kind: Kind, precision: str) -> Non
     assert torch.equal(layer(x, index), y)
     layer.precision = None
     assert precision == "fp32" or not torch.equal(layer(x, operand(index, values=kind.values)), y)
-
-
-def test_weights_of_edges_are_those_of_an_operand() -> None:
-    index, x = distinct(), torch.randn(NODES, 5)
-    weight = torch.rand(index.shape[1])
-    layer = GraphConv(5, 4)
-    got, want = layer(x, index, weight), layer(x, operand(index, values=weight))
-    with reference_layers(), in_float64(layer):
-        exact = layer(x.double(), operand(index, values=weight))
-    assert_accurate(got, want, exact)
 
 
 @pytest.mark.parametrize("kind", {**KINDS, **WITH_EDGES}.values(), ids=[*KINDS, *WITH_EDGES])
@@ -340,11 +311,13 @@ def assert_same(got: torch.Tensor, want: torch.Tensor, *, bits: bool) -> None:
         assert_accurate(got, want, want.double())
 
 
-@pytest.mark.parametrize("name", [*KINDS, *WITH_EDGES])
+@pytest.mark.parametrize("name", [*KINDS, *WITH_EDGES, "gcn with weights"])
 def test_inference_does_not_spoil_training(name: str) -> None:
     """Without gradients the order of the products may be another, but in layers of attention."""
-    kind = {**KINDS, **WITH_EDGES}[name]
+    kind = {**KINDS, **WITH_EDGES, "gcn with weights": KINDS["gcn"]}[name]
     layer, index, (x, *attr) = kind.make(4, 4), distinct(), kind.inputs(4)
+    if "weights" in name:
+        attr = [torch.rand(index.shape[1])]
     with torch.inference_mode():
         want = layer(x, index, *attr)
     y = layer(x, index, *attr)
@@ -384,72 +357,6 @@ def test_gradients_by_torch_func(make: Any) -> None:
         exact = with_gradients(loss, [x.double(), attr.double()])
     scaled = [[grad / probe.to(grad) for grad in grads[1:]] for grads in (plain, exact)]
     assert_all_accurate(got, *scaled)
-
-
-@OF_ATTENTION
-def test_repeated_edges_share_their_weight(make: Any) -> None:
-    """Weights of a node sum to 1 over all edges, repeats included, which count as often as they are given."""
-    x = torch.randn(NODES, 4)
-    _, (pairs, weights) = make(4, 4, heads=2)(x, edges(), return_attention_weights=True)
-    sums = torch.zeros(NODES, 2).index_add(0, pairs[1], weights)
-    some = torch.zeros(NODES).index_add(0, pairs[1], torch.ones(pairs.shape[1])) > 0
-    exact = some.double()[:, None].expand(-1, 2)
-    assert_accurate(sums, exact.float(), exact)
-
-
-def test_edges_given_twice_count_twice() -> None:
-    index = torch.tensor([[1, 1, 2], [0, 0, 0]])
-    weights = AGNNConv(add_self_loops=False)(torch.eye(3), index)[0]
-    exact = torch.tensor([0.0, 2 / 3, 1 / 3], dtype=torch.float64)
-    assert_accurate(weights, exact.float(), exact)
-
-
-def test_loops_have_the_mean_of_features() -> None:
-    """In a tie of equal scores only the features of edges tell; they are the mean of those at the node."""
-    index, attr = torch.tensor([[1, 2, 2], [0, 0, 2]]), torch.tensor([[1.0], [5.0], [9.0]])
-    layer = GATConv(2, 2, edge_dim=1)
-    pairs = layer(torch.zeros(3, 2), index, attr, return_attention_weights=True)[1][0]
-    assert pairs.tolist() == [[1, 2, 0, 1, 2], [0, 0, 0, 1, 2]]
-    made = layer._memo._entry.adjacency
-    assert made.features(attr, index, layer.lin_edge.weight, "mean").flatten().tolist() == [1, 5, 3, 0, 0]
-    assert made.features(attr, index, layer.lin_edge.weight, "mul").flatten().tolist() == [1, 5, 5, 1, 1]
-
-
-def formula(layer: GCNConv, index: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """What the layer computes by dense products; a node's last self-loop counts, or one of weight 1."""
-    apart, loops = (index[0] != index[1]).nonzero().flatten(), (index[0] == index[1]).nonzero().flatten()
-
-    def run(x: torch.Tensor, weight: torch.Tensor | None = None) -> torch.Tensor:
-        weight = x.new_ones(index.shape[1]) if weight is None else weight
-        matrix = x.new_zeros(NODES, NODES)
-        matrix = matrix.index_put((index[1, apart], index[0, apart]), weight[apart], accumulate=True)
-        if layer.add_self_loops:
-            last = dict(zip(index[0, loops].tolist(), loops.tolist(), strict=True))
-            matrix = matrix + torch.diag(
-                torch.stack([weight[last[n]] if n in last else x.new_ones(()) for n in range(NODES)])
-            )
-        else:
-            matrix = matrix.index_put(tuple(index[:, loops]), weight[loops], accumulate=True)
-        degree = matrix.sum(1)
-        scale = torch.where(degree > 0, degree.clamp(min=1e-30).rsqrt(), 0.0)
-        return scale[:, None] * matrix * scale @ layer.lin(x) + layer.bias
-
-    return run
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_both_orders_of_the_products_give_the_same(weighted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, index, x = GCNConv(9, 7), edges(), torch.randn(NODES, 9)
-    torch.nn.init.normal_(layer.bias)
-    inputs = [x, torch.rand(index.shape[1])] if weighted else [x]
-    plain = with_gradients(formula(layer, index), inputs, layer.parameters())
-    with in_float64(layer):
-        wide = [t.double() for t in inputs]
-        exact = with_gradients(formula(layer, index), wide, layer.parameters())
-    for first in (True, False):
-        monkeypatch.setattr("gnnsparse.nn.gcn_conv.product_first", lambda *_, first=first: first)
-        got = with_gradients(lambda x, *weight: layer(x, index, *weight), inputs, layer.parameters())
-        assert_all_accurate(got, plain, exact)
 
 
 class TestMemo:
@@ -508,16 +415,6 @@ class TestMemo:
             weight.grad = None
             layer(x, index, weight).square().sum().backward()
             assert bool(weight.grad.abs().sum() > 0)
-
-    def test_inference_does_not_spoil_training(self) -> None:
-        layer, index, x = GCNConv(4, 4), edges(), torch.randn(NODES, 4)
-        weight = torch.rand(index.shape[1])
-        with torch.inference_mode():
-            want = layer(x, index, weight)
-        y = layer(x, index, weight)
-        y.sum().backward()
-        with in_float64(layer):  # the order of the products may be another
-            assert_accurate(y, want, formula(layer, index)(x.double(), weight.double()))
 
 
 def test_gradient_of_weights_where_a_degree_is_zero() -> None:

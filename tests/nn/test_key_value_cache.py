@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, masks
 from gnnsparse.nn import KeyValueCache, SparseAttention, TransformerEncoder, TransformerEncoderLayer
-from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import graph_of, make_pattern, read_own_pattern
-from gnnsparse.patterns.rules import ENDLESS, Rows, rule_of
 from gnnsparse.testing import assert_accurate
 from tests.nn.sparsified import BATCH, HEADS, WIDTH, allowed, assert_near
 
@@ -58,21 +56,6 @@ def causal(pattern: Any, length: int = LENGTH) -> torch.Tensor:
     """The pairs of a pattern without keys behind the query, bool [length, length]."""
     read = read_own_pattern("pattern", pattern, None)
     return allowed(graph_of(make_pattern(read, length, length))).tril()
-
-
-@pytest.mark.parametrize("name", PATTERNS)
-def test_rules_say_what_patterns_say(name: str) -> None:
-    pattern, most = PATTERNS[name]
-    read = read_own_pattern("pattern", pattern, None)
-    rule, position = rule_of(read, most), torch.arange(LENGTH)
-    pairs = causal(pattern)
-    assert torch.equal(rule.attends(position[:, None], position) & (position[:, None] >= position), pairs)
-    later = torch.where(pairs, position[:, None], -1).amax(0)
-    last = rule.last(position)
-    # A rule knows no end of the sequence, and may keep a token to the end of the sequence that it has.
-    assert bool((last >= later).all())
-    ends = (later < LENGTH - 12) & (last < ENDLESS)
-    assert torch.equal(last.maximum(position)[ends], later.maximum(position)[ends])
 
 
 def dense(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
@@ -246,12 +229,6 @@ def test_copies_pickles_and_clear() -> None:
     assert cache.kept == [[]]
     assert cache.nbytes == 0
     assert_near(write(cache, q, k, v, [14])[:, :, 10:], want)
-
-
-def test_the_first_rows_of_a_pattern() -> None:
-    graph = own_pattern(LENGTH)
-    first = Rows(graph).first(13)
-    assert torch.equal(allowed(first), allowed(cut(graph, LENGTH, True))[:13, :13])
 
 
 Q = torch.zeros(2, 4, 1, 8)

@@ -57,9 +57,8 @@ class TestGCNConv:
         self.compare(layers, one_loop_each(), weighted)
 
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_improved_and_no_edges(self, weighted: bool) -> None:
+    def test_improved(self, weighted: bool) -> None:
         self.compare(pair("GCNConv", 6, 4, improved=True), one_loop_each(1), weighted)
-        self.compare(pair("GCNConv", 6, 4), NONE, weighted)
 
     @pytest.mark.parametrize("weighted", [False, True])
     def test_repeated_self_loops_count_once(self, weighted: bool) -> None:
@@ -154,6 +153,13 @@ FLAG, SEED = st.booleans(), st.integers(0, 99)
 AGGREGATING = {"size": SIZES, "out": st.sampled_from([3, 12]), "aggr": st.sampled_from(AGGREGATIONS)}
 
 
+@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GraphConv"])
+def test_no_edges(name: str) -> None:
+    for options in [{}] if name == "GCNConv" else [{"aggr": aggr} for aggr in AGGREGATIONS]:
+        ours, theirs = pair(name, 6, 4, **options)
+        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
+
+
 @given(**AGGREGATING, bias=FLAG, seed=SEED, normalize=FLAG, root_weight=FLAG, project=FLAG)
 def test_sage(
     size: tuple[int, int], out: int, aggr: str, normalize: bool, root_weight: bool, project: bool, bias: bool,
@@ -210,33 +216,29 @@ def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> N
     assert_as_pyg(ours, theirs, call, features(size, (6, 6)))
 
 
+#: Layers that need no features of targets, and which of their parameters then play a part.
+WITHOUT_TARGETS: dict[str, Any] = {
+    "SAGEConv": "lin_l", "GraphConv": "lin_rel", "GATConv": ("lin_src", "att_src", "bias"),
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("size", [None, (25, 40), (25, 60)], ids=str)
-@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv"])
+@pytest.mark.parametrize("name", WITHOUT_TARGETS)
 def test_without_features_of_targets(name: str, size: tuple[int, int] | None) -> None:
-    ours, theirs = pair(name, (6, 4), 5)
+    options = {"heads": 2, "residual": True} if name == "GATConv" else {}
+    ours, theirs = pair(name, (6, 4), 5, **options)
     index = edges((25, 25) if size is None else TALL)
 
     def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
         return layer((x, None), index, size=size)
 
-    used = ("lin_l", "lin_rel")
-    assert_as_pyg(
-        ours,
-        theirs,
-        call,
-        [torch.randn(25, 6)],
-        parameters=lambda layer: {n: p for n, p in named(layer).items() if n.startswith(used)},
-    )
+    def used(layer: Any) -> dict[str, torch.Tensor]:
+        return {n: p for n, p in named(layer).items() if n.startswith(WITHOUT_TARGETS[name])}
+
+    assert_as_pyg(ours, theirs, call, [torch.randn(25, 6)], parameters=used)
     network = torch.nn.Linear(6, 3)
     gin = [kinds.GINConv(network) for kinds in (gnnsparse.nn, pyg)]
     assert_as_pyg(*gin, call, [torch.randn(25, 6)])
-
-
-@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv"])
-def test_no_edges(name: str) -> None:
-    for aggr in AGGREGATIONS:
-        ours, theirs = pair(name, 6, 4, aggr=aggr)
-        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
 
 
 NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
@@ -330,24 +332,6 @@ def test_operands_with_edge_features(name: str, size: tuple[int, int]) -> None:
     assert torch.equal(operand.to_coo_order(weights), in_coo)
 
 
-@pytest.mark.parametrize("size", [None, (25, 40), (25, 60)], ids=str)
-def test_gat_without_features_of_targets(size: tuple[int, int] | None) -> None:
-    ours, theirs = pair("GATConv", (6, 4), 5, heads=2, residual=True)
-    index = edges((25, 25) if size is None else TALL)
-
-    def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
-        return layer((x, None), index, size=size)
-
-    names = "lin_src.weight", "att_src", "bias"
-    assert_as_pyg(
-        ours,
-        theirs,
-        call,
-        [torch.randn(25, 6)],
-        parameters=lambda layer: {name: named(layer)[name] for name in names},
-    )
-
-
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("loops", [True, False])
 def test_attention_over_no_edges(name: str, loops: bool) -> None:
@@ -362,11 +346,13 @@ def test_attention_over_no_edges(name: str, loops: bool) -> None:
     assert weights.shape == their_weights.shape
 
 
-def test_features_of_edges_in_one_dimension() -> None:
+@pytest.mark.parametrize("fill", ["mean", "add", "min", "max", "mul"])
+@pytest.mark.parametrize("name", NAMES[:2])
+def test_loops_get_what_is_made_of_the_features_of_edges(name: str, fill: str) -> None:
+    """Here edges have one feature, in one dimension."""
     index = edges(repeats=False)
-    for name in NAMES[:2]:
-        ours, theirs = pair(name, 6, 5, edge_dim=1)
-        compare(ours, theirs, index, [torch.randn(SQUARE[0], 6), torch.randn(index.shape[1])])
+    ours, theirs = pair(name, 6, 5, edge_dim=1, fill_value=fill)
+    compare(ours, theirs, index, [torch.randn(SQUARE[0], 6), torch.randn(index.shape[1])])
 
 
 @pytest.mark.parametrize("name", NAMES)

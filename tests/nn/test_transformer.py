@@ -33,6 +33,7 @@ from tests.nn.sparsified import (
     flat,
     padding,
     pair,
+    same_parameters,
     tokens,
 )
 
@@ -43,14 +44,6 @@ def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
 
 def everything(rows: int = LENGTH, cols: int = LENGTH) -> SparseOperand:
     return operand(masks.full(rows, cols))
-
-
-def same_parameters(ours: torch.nn.Module, theirs: torch.nn.Module) -> None:
-    """Random ones, also where torch starts with zeros and ones; the names have to be the same."""
-    for parameter in theirs.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    ours.load_state_dict(theirs.state_dict())
-    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
 
 
 def assert_as_accurate(ours: Any, theirs: Any, inputs: list[torch.Tensor]) -> None:
@@ -72,32 +65,19 @@ def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, f
         sizes = [length] if batch is None else [batch, length] if batch_first else [length, batch]
         return torch.randn(*sizes, WIDTH)
 
-    a = everything(LENGTH, 7)
-    cross = [tokens(LENGTH), tokens(7), tokens(7)]
     assert_as_accurate(
-        (lambda q, k, v: ours(q, k, v, a), ours),
-        (lambda q, k, v: theirs(q, k, v, need_weights=False)[0], theirs),
-        cross,
+        *((lambda q, k, v, of=layer: of(q, k, v, need_weights=False)[0], layer) for layer in (ours, theirs)),
+        [tokens(LENGTH), tokens(7), tokens(7)],
     )
-    b = everything()
-    assert_as_accurate(
-        (lambda x: ours(x, x, x, b), ours),
-        (lambda x: theirs(x, x, x, need_weights=False)[0], theirs),
-        [tokens(LENGTH)],
-    )
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_over_a_pattern_is_masked_attention(causal: bool) -> None:
     graph = masks.union(masks.window(LENGTH, 2), masks.random(LENGTH, 3, seed=0))
-    ours, theirs = pair(pattern=None)
-    mask = ~allowed(masks.intersection(graph, masks.causal(LENGTH)) if causal else graph)
-    a = operand(graph, reorder="degree")
-    assert_as_accurate(
-        (lambda x: ours(x, x, x, a, None, causal), ours),
-        (lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], theirs),
-        [torch.randn(BATCH, LENGTH, WIDTH)],
-    )
+    b = operand(graph, reorder="degree")
+    for causal in (False, True):
+        mask = ~(allowed(graph).tril() if causal else allowed(graph))
+        assert_as_accurate(
+            (lambda x, causal=causal: ours(x, x, x, b, None, causal), ours),
+            (lambda x, m=mask: theirs(x, x, x, attn_mask=m, need_weights=False)[0], theirs),
+            [tokens(LENGTH)],
+        )
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -168,40 +148,23 @@ def test_masks_of_attention(device: str, kind: str, with_pattern: bool) -> None:
     )
 
 
-def test_padding_and_a_causal_hint(device: str) -> None:
-    ours, theirs = pair(device)
-    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
-    merged, infinite = additive(later | blocked(device)), additive(padding(device))
-    merged[-3:, 0] = 0  # torch gives NaN to queries without keys; these rows are compared by none
-    got, want = (
-        lambda x: ours(x, x, x, key_padding_mask=padding(device), need_weights=False, is_causal=True)[0],
-        lambda x: theirs(x, x, x, key_padding_mask=infinite.to(x), attn_mask=merged.to(x))[0],
-    )
-    assert_same((lambda x: got(x)[:, :-3], ours), (lambda x: want(x)[:, :-3], theirs), [tokens(device)])
+@pytest.mark.parametrize("pattern", [WINDOW, None])
+@pytest.mark.parametrize("beside", [None, "padding", "a mask"])
+def test_a_causal_hint(device: str, beside: str | None, pattern: Any) -> None:
+    """torch reads the hint or the mask; here a mask that says more than the hint is not dropped."""
+    ours, theirs = pair(device, pattern)
+    merged = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
+    merged = additive(merged if pattern is None else merged | blocked(device))
+    numbers = torch.randn(LENGTH, LENGTH, device=device) if beside == "a mask" else None
+    merged = merged if numbers is None else merged + numbers
+    padded = padding(device) if beside == "padding" else None
 
+    def dense(x: torch.Tensor) -> torch.Tensor:
+        infinite = None if padded is None else additive(padded).to(x)
+        return theirs(x, x, x, key_padding_mask=infinite, attn_mask=merged.to(x))[0]
 
-def test_a_hint_and_a_mask_both_count(device: str) -> None:
-    """torch reads the one or the other; a mask that says more than the hint is not dropped."""
-    x, numbers = tokens(device), torch.randn(LENGTH, LENGTH, device=device)
-    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
-    for pattern in (WINDOW, None):
-        ours, theirs = pair(device, pattern)
-        window = blocked(device) if pattern else torch.zeros_like(later)
-        merged = numbers.masked_fill(later | window, float("-inf"))
-        assert_same(
-            (lambda x, ours=ours: ours(x, x, x, attn_mask=numbers, is_causal=True)[0], ours),
-            (lambda x, t=theirs, m=merged: t(x, x, x, attn_mask=m.to(x))[0], theirs),
-            [x],
-        )
-
-
-def test_a_hint_alone_is_a_causal_pattern() -> None:
-    ours, theirs = pair(pattern=None)
-    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool).triu(1)
-    x = tokens()
-    got, want = ours(x, x, x, is_causal=True), theirs(x, x, x, attn_mask=later)
-    assert_near(got, want)
-    assert_near(ours(x, x, x), theirs(x, x, x))
+    options = {"key_padding_mask": padded, "attn_mask": numbers, "is_causal": True}
+    assert_same((lambda x: ours(x, x, x, **options)[0], ours), (dense, theirs), [tokens(device)])
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
@@ -379,24 +342,6 @@ def test_an_encoder_layer(device: str, norm_first: bool, training: bool) -> None
         assert_near(ours(x), theirs(x, mask))
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_a_decoder(device: str, training: bool) -> None:
-    layer = torch.nn.TransformerDecoderLayer(WIDTH, HEADS, 24, dropout=0.0, batch_first=True, device=device)
-    theirs = torch.nn.TransformerDecoder(layer, 2).train(training)
-    ours = copy.deepcopy(theirs)
-    for mine, its in zip(ours.layers, theirs.layers, strict=True):
-        mine.self_attn, its.self_attn = pair(device)
-        mine.multihead_attn, its.multihead_attn = pair(device, {"name": "random", "per_row": 7, "seed": 1})
-    causal = torch.nn.Transformer.generate_square_subsequent_mask(LENGTH, device=device)
-    own = causal.masked_fill(blocked(device), float("-inf"))
-    across = ~allowed(masks.random(LENGTH, 7, 1, keys=KEYS), device)
-    assert_same(
-        (lambda x, m: ours(x, m, tgt_mask=causal, tgt_is_causal=True), ours),
-        (lambda x, m: theirs(x, m, tgt_mask=own.to(x), memory_mask=additive(across).to(x)), theirs),
-        [tokens(device), tokens(device, KEYS)],
-    )
-
-
 def test_padded_sequences_that_torch_makes_nested(device: str) -> None:
     """In evaluation without gradients torch's encoder leaves padding out, in its older nested layout."""
     layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, 0.0, batch_first=True, device=device)
@@ -510,16 +455,11 @@ def test_options_of_attention_in_an_encoder() -> None:
 
 
 def test_what_padding_does_in_an_encoder() -> None:
-    """Every layer gets it, what is padded does not matter, and a sequence of padding alone gives no NaN."""
+    """What is padded does not matter, and a sequence of padding alone gives no NaN."""
     ours, _, _ = encoders()
     a, padded = operand(masks.window(LENGTH, 3)), torch.zeros(BATCH, LENGTH, dtype=torch.bool)
     padded[:, -4:] = True
     x = torch.randn(BATCH, LENGTH, WIDTH, requires_grad=True)
-    want = x
-    for layer in ours.layers:
-        want = layer(want, a, padded)
-    assert torch.equal(ours(x, a, padded), ours.norm(want))
-    assert not torch.equal(ours(x, a, padded), ours(x, a))
     other = x.detach().clone()
     other[padded] = torch.randn(int(padded.sum()), WIDTH)
     assert torch.equal(ours(x, a, padded)[:, :-4], ours(other, a, padded)[:, :-4])
