@@ -21,7 +21,7 @@ from gnnsparse.formats import FORMAT_NAMES, PRESETS, exclusive_preset, operation
 from gnnsparse.plan import CsrPlan, PanelCounts, Plan, WindowPlan
 from gnnsparse.plan.gpu_records.model import TileCounts
 from gnnsparse.precision import round_operand
-from gnnsparse.testing import random_graph
+from gnnsparse.testing import assert_all_accurate, in_float64, random_graph, with_gradients
 from papers.decode import decode
 
 #: For tests of the installed module, or of memory that a sanitizer holds back (tests/native_build.py).
@@ -114,6 +114,42 @@ def reference_layers() -> Iterator[None]:
         # A layer in one step of autograd computes its gradient by kernels.
         patch.setattr("gnnsparse.nn.gcn_conv.can_propagate", lambda *_: False)
         yield
+
+
+def named(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters of a module, each once."""
+    return dict(module.named_parameters())
+
+
+def assert_same_results(
+    ours: Any,
+    theirs: Any,
+    call: Callable[..., torch.Tensor],
+    inputs: list[torch.Tensor],
+    *,
+    parameters: Callable[[Any], dict[str, torch.Tensor]] = named,
+    in_one: bool = True,
+    floor: float | None = None,
+    scales: list[torch.Tensor | None] | None = None,
+) -> list[torch.Tensor]:
+    """Compares `call(module, *inputs)` and all gradients of two modules; the second in float64 judges.
+
+    Those of the parameters are compared as one vector if `in_one`. Ours are returned.
+    """
+
+    def run(module: Any, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        found = with_gradients(lambda *x: call(module, *x), given, parameters(module).values())
+        others, of_parameters = found[: 1 + len(given)], found[1 + len(given) :]
+        if in_one and of_parameters:
+            of_parameters = [torch.cat([grad.flatten() for grad in of_parameters])]
+        return others + of_parameters
+
+    got, plain = run(ours, inputs), run(theirs, inputs)
+    with in_float64(theirs):
+        exact = run(theirs, [x.double() for x in inputs])
+    assert [x.dtype for x in got] == [x.dtype for x in plain]
+    assert_all_accurate(got, plain, exact, floor=floor, scales=scales)
+    return got
 
 
 def copies_of(thing: Any) -> list[Any]:

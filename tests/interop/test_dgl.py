@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import itertools
-import pickle
 import subprocess
 import sys
 import weakref
@@ -19,8 +18,8 @@ from hypothesis import strategies as st
 
 import gnnsparse
 from gnnsparse.interop.dgl import accelerate, from_dgl, graphs, import_dgl, report, restore
-from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
-from tests.helpers import ROUNDING, agnn_beta_scale
+from gnnsparse.testing import assert_all_accurate
+from tests.helpers import ROUNDING, agnn_beta_scale, assert_same_results, copies_of
 from tests.interop.dgl_graphs import dgl_or_skip, homogeneous, multigraph, operands
 
 dgl = dgl_or_skip()
@@ -34,28 +33,20 @@ FLOOR = 16 * ROUNDING["fp32"]
 
 def compare(layer: torch.nn.Module, graph: Any, inputs: list[torch.Tensor], call: Callable[..., Any]) -> None:
     """The layer accelerated, as it is, and in float64; `call` computes outputs of (layer, graph, *inputs)."""
-    ours = accelerate(copy.deepcopy(layer))
+    ours, scales = accelerate(copy.deepcopy(layer)), None
+    if isinstance(layer, dnn.AGNNConv):
+        targets = inputs[-1][: graph.num_dst_nodes()]
+        scale = agnn_beta_scale(inputs[0], layer.beta.item(), _dense(graph), targets)
+        scales = [None] * (1 + len(inputs)) + [scale]
 
-    def run(module: torch.nn.Module, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        found = with_gradients(lambda *xs: call(module, graph, *xs), given, list(module.parameters()))
-        count = 1 + len(given)
-        # Gradients of parameters as one vector: some are sums over all edges of terms that cancel.
-        return [*found[:count], *([torch.cat([g.flatten() for g in found[count:]])] if found[count:] else [])]
+    def of(module: torch.nn.Module, *given: torch.Tensor) -> torch.Tensor:
+        return call(module, graph, *given)
 
-    plain = run(layer, inputs)
-    with in_float64(layer):
-        exact = run(layer, [x.double() for x in inputs])
-    got = run(ours, inputs)
+    got, again = (assert_same_results(ours, layer, of, inputs, floor=FLOOR, scales=scales) for _ in range(2))
+    assert all(map(torch.equal, again, got))
     rows = report(ours).accelerated
     assert rows
     assert all(row.reason == "" for row in rows), str(report(ours))
-    scales: list[torch.Tensor | None] = [None] * len(got)
-    if isinstance(layer, dnn.AGNNConv):
-        targets = inputs[-1][: graph.num_dst_nodes()]
-        scales[-1] = agnn_beta_scale(inputs[0], layer.beta.item(), _dense(graph), targets)
-    assert_all_accurate(got, plain, exact, floor=FLOOR, scales=scales)
-    for again, first in zip(run(ours, inputs), got, strict=True):
-        assert torch.equal(again, first)
 
 
 def blocks_of_a_sampler() -> Iterator[Any]:
@@ -345,25 +336,10 @@ def test_a_model_stays_itself_and_can_be_restored() -> None:
 def test_copies_and_pickles_stay_accelerated() -> None:
     model, graph, x = accelerate(Model(), precision="tf32"), homogeneous(dgl, 30, 90), torch.randn(30, 5)
     right = model(graph, x)
-    for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
+    for other in copies_of(model):
         assert torch.equal(other(graph, x), right)
         assert report(other) == report(model)
         assert other.first.gnnsparse_options.precision == "tf32"
-
-
-def test_a_pickle_is_read_in_another_process(tmp_path: Any) -> None:
-    layer, x = accelerate(dnn.GraphConv(5, 4)), torch.randn(3, 5)
-    right = layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x)
-    torch.save((layer, x, right), tmp_path / "layer.pt")
-    code = f"""
-import torch
-layer, x, right = torch.load({str(tmp_path / "layer.pt")!r}, weights_only=False)
-import dgl
-assert torch.equal(layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x), right)
-print(type(layer).__module__)
-"""
-    done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True)
-    assert done.stdout.strip() == "gnnsparse.interop.dgl.layers", done.stderr
 
 
 def test_what_users_add_to_a_layer_is_dgl_s() -> None:
@@ -428,19 +404,12 @@ def test_any_graph_becomes_ours(
     found = from_dgl(graph.formats(layout), weight="w" if weighted else None)
     assert (found.num_cols, found.num_rows, found.num_edges) == (*nodes, edges)
     x = torch.randn(nodes[0], 3)
-    right = message_sums(graph, x.double(), weight.double() if weighted else None)
-    torch.testing.assert_close(torch.from_numpy(found.to_scipy() @ x.numpy()), right.float())
-
-
-@pytest.mark.parametrize("layout", ["coo", "csr", "csc"])
-def test_features_of_edges_go_with_ours(layout: str) -> None:
-    graph, x = multigraph(dgl, 9, 7, 40), torch.randn(9, 4)
-    weight = torch.randn(40)
-    found = from_dgl(graph.formats(layout))
-    a = gnnsparse.prepare(found, cache=False)
-    right = message_sums(graph, x, weight)
-    torch.testing.assert_close(gnnsparse.spmm(a, x, a.from_coo_order(weight)), right)
-    torch.testing.assert_close(gnnsparse.prepare(found, values=weight, cache=False) @ x, right)
+    right = message_sums(graph, x.double(), weight.double() if weighted else None).float()
+    torch.testing.assert_close(torch.from_numpy(found.to_scipy() @ x.numpy()), right)
+    if not weighted:  # features of edges go with ours
+        a, right = gnnsparse.prepare(found, cache=False), message_sums(graph, x, weight)
+        torch.testing.assert_close(gnnsparse.spmm(a, x, a.from_coo_order(weight)), right)
+        torch.testing.assert_close(gnnsparse.prepare(found, values=weight, cache=False) @ x, right)
 
 
 def heterograph(*infinite: int) -> Any:
@@ -536,32 +505,43 @@ def test_graphs_that_are_gone_leave_nothing() -> None:
     assert sum(reference() is not None for reference in seen) <= 1
 
 
-SHIM = """
-import sys
+IMPORTED = """
+import sys, torch
 {first}
 from gnnsparse.interop.dgl import import_dgl
 dgl = import_dgl()
 assert import_dgl() is dgl
 import dgl as again
 assert again is dgl
-assert {quiet} or "outdated" not in sys.modules  # by which ogb asks the network for a newer release
-graph = dgl.graph(([0, 1], [1, 0]))
+graph = dgl.graph(([0, 1, 2], [1, 2, 0]))
+{then}
 try:
     import dgl.graphbolt as graphbolt
     graphbolt.load_graphbolt
 except AttributeError as error:
     print(error)
 """
+#: What may come before the import of DGL, and what holds after it.
+BEFORE = {
+    "a failure": ("try:\n    import dgl\nexcept Exception:\n    pass", ""),
+    "a pickle": (
+        "layer, x, right = torch.load('layer.pt', weights_only=False)",
+        "assert type(layer).__module__ == 'gnnsparse.interop.dgl.layers'\n"
+        "assert torch.equal(layer(graph, x), right)\n"
+        "assert 'outdated' not in sys.modules  # by which ogb asks the network for a newer release",
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    "first", ["", "try:\n    import dgl\nexcept ImportError:\n    pass\nexcept Exception: pass"]
-)
-def test_the_import_of_dgl(first: str, tmp_path: Any) -> None:
-    code = SHIM.format(first=first, quiet=bool(first))
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_import_of_dgl(name: str, tmp_path: Any) -> None:
+    """In another process, where a pickled layer imports DGL."""
+    layer, x = accelerate(dnn.GraphConv(5, 4)), torch.randn(3, 5)
+    torch.save((layer, x, layer(dgl.graph(([0, 1, 2], [1, 2, 0])), x)), tmp_path / "layer.pt")
+    first, then = BEFORE[name]
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True,
-        env={"HOME": str(tmp_path), "PATH": ""},
+        [sys.executable, "-W", "ignore", "-c", IMPORTED.format(first=first, then=then)],
+        capture_output=True, text=True, cwd=tmp_path, env={"HOME": str(tmp_path), "PATH": ""},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "graphbolt has no library for torch" in done.stdout

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import pytest
 import torch
 
-from tests.data_folder import data_file, requires_data
 from tests.interop import pyg_table
 from tests.interop.pyg_cases import CASES, MODELS, NOT_CALLED, WIDTH, Case, Graph, both, judge, made, pyg
 
@@ -54,22 +52,6 @@ def test_every_class_has_a_case() -> None:
 @EVERY
 def test_same_numbers(name: str, case: Case, device: str) -> None:
     compare(name, case, random_graph(0, device))
-
-
-def enzymes() -> Graph:
-    """The first 12 graphs of ENZYMES, as one batch."""
-    with np.load(data_file("tu", "ENZYMES.npz")) as arrays:
-        nodes = int(arrays["graph_ptr"][12])
-        indptr = arrays["indptr"][: nodes + 1]
-        target = torch.from_numpy(arrays["indices"][: indptr[-1]]).long()
-    source = torch.arange(nodes).repeat_interleave(torch.from_numpy(np.diff(indptr)).long())
-    return Graph(torch.stack([source, target]), nodes)
-
-
-@requires_data
-@EVERY
-def test_same_numbers_on_a_real_graph(name: str, case: Case) -> None:
-    compare(name, case, enzymes())
 
 
 def test_table_is_what_the_code_says() -> None:

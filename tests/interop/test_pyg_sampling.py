@@ -50,24 +50,6 @@ def loader_of(
     return NodeLoader(data, node_sampler=PygSampler(made), input_nodes=torch.arange(seeds), batch_size=size)
 
 
-@pytest.mark.parametrize("strategy", ["uniform", "uniform replaced"])
-def test_batches_are_parts_of_the_graph(strategy: str) -> None:
-    data, seen = data_of(), []
-    for batch in loader_of(data, strategy=strategy):
-        seen.append(batch.n_id[: batch.batch_size])
-        assert batch.n_id.unique().numel() == batch.num_nodes == sum(batch.num_sampled_nodes)
-        assert torch.equal(batch.x, data.x[batch.n_id])
-        assert_edges_are_those_of(batch, data)
-        assert sum(batch.num_sampled_edges) == batch.num_edges
-        first = batch.num_sampled_edges[0]
-        counts = torch.bincount(batch.edge_index[1, :first], minlength=batch.batch_size)
-        assert int(counts.max()) == 6
-        assert int(batch.edge_index[1, :first].max()) < batch.batch_size
-        # The second hop is drawn for nodes that the first one has reached.
-        assert int(batch.edge_index[1, first:].min()) >= batch.batch_size
-    assert torch.equal(torch.cat(seen), torch.arange(100))
-
-
 def test_epochs_draw_anew_and_a_seed_repeats_them() -> None:
     data = data_of()
 
@@ -144,21 +126,31 @@ def test_all_neighbours_give_every_edge_with_its_attributes(
 
 
 @given(*map(st.sampled_from, (sorted(STRATEGIES), range(1, 11), range(61), range(1, 5), range(2**16))))
-def test_sampled_edges_are_edges_of_the_graph(
+def test_batches_are_parts_of_the_graph(
     strategy: str, nodes: int, edges: int, fanout: int, seed: int
 ) -> None:
-    data = data_of(nodes, edges, seed, 3)
+    data, seen = data_of(nodes, edges, seed, 3), []
     for batch in loader_of(data, [fanout, fanout], nodes, 4, strategy=strategy, seed=seed):
+        seen.append(batch.n_id[: batch.batch_size])
+        assert batch.n_id.unique().numel() == batch.num_nodes == sum(batch.num_sampled_nodes)
+        assert torch.equal(batch.x, data.x[batch.n_id])
         assert_edges_are_those_of(batch, data)
-        if not STRATEGIES[strategy].get("replace"):
-            assert batch.e_id.unique().numel() == batch.num_edges
-        if strategy == "uniform":
+        assert sum(batch.num_sampled_edges) == batch.num_edges
+        first, second = batch.edge_index[1].split(batch.num_sampled_edges)
+        assert bool((first < batch.batch_size).all())
+        # The second hop is drawn for nodes that the first one has reached.
+        assert bool((second >= batch.batch_size).all())
+        is_replaced = STRATEGIES[strategy].get("replace", False)
+        assert is_replaced or batch.e_id.unique().numel() == batch.num_edges
+        if "uniform" in strategy:
             drawn = torch.bincount(batch.edge_index[1], minlength=batch.num_nodes)
             ends = torch.bincount(data.edge_index[1], minlength=nodes)[batch.n_id]
+            wanted = (ends > 0) * fanout if is_replaced else ends.clamp(max=fanout)
             # The nodes that the last hop reaches have no edges.
             expanded = batch.num_nodes - batch.num_sampled_nodes[-1]
-            assert torch.equal(drawn[:expanded], ends.clamp(max=fanout)[:expanded])
+            assert torch.equal(drawn[:expanded], wanted[:expanded])
             assert not drawn[expanded:].any()
+    assert torch.equal(torch.cat(seen), torch.arange(nodes))
 
 
 @pytest.mark.parametrize(

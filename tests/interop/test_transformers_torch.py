@@ -22,11 +22,10 @@ from gnnsparse import SparseGraph, masks
 from gnnsparse.interop.transformers import Report, report, restore, sparsify
 from gnnsparse.interop.transformers.layers import SparsifiedMultiheadAttention
 from gnnsparse.nn import SparseAttention
-from gnnsparse.patterns.operands import Patterns
+from gnnsparse.patterns.operands import MOST_OPERANDS, Patterns
 from gnnsparse.testing import assert_all_accurate
 from tests.helpers import copies_of
 from tests.nn.sparsified import (
-    BATCH,
     HEADS,
     KEYS,
     LENGTH,
@@ -144,24 +143,6 @@ def test_autocast(device: str, training: bool) -> None:
     assert [a.precision.value for a in kept] == ["fp16" if device == "cuda" else "bf16"]
 
 
-X = torch.zeros(BATCH, LENGTH, WIDTH)
-BIGBIRD = {"name": "bigbird", "seed": 0}
-
-
-@pytest.mark.parametrize(
-    ("x", "y", "pattern", "message"),
-    [
-        (X.double(), X.double(), WINDOW, "query: got a tensor of dtype torch.float64; accepted: queries of"),
-        (X, X[:, :5], BIGBIRD, "pattern: bigbird(seed=0) is a function of one length, and this call has 12 "),
-        (X, X, lambda n: n, "pattern: got int; accepted: a SparseGraph or SparseOperand as"),
-    ],
-)  # fmt: skip
-def test_bad_calls(x: torch.Tensor, y: torch.Tensor, pattern: Any, message: str) -> None:
-    layer = sparsify(attention(batch_first=True), pattern).to(x.dtype)
-    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
-        layer(x, y, y)
-
-
 # How it is used: descriptions of patterns, reports, what is kept, copies.
 
 
@@ -178,31 +159,28 @@ def operand_of_length(length: int) -> gnnsparse.SparseOperand:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "graph", "text"),
+    ("pattern", "text"),
     [
-        (WINDOW, masks.window(LENGTH, 3), "window(radius=3)"),
-        ({"name": "full"}, masks.full(LENGTH), "full()"),
-        (functools.partial(masks.window, radius=3), masks.window(LENGTH, 3), "window(radius=3)"),
-        (own_pattern, own_pattern(LENGTH), "own_pattern"),
-        (masks.window(LENGTH, 3), masks.window(LENGTH, 3), "SparseGraph 12 x 12"),
-        (operand_of_length(LENGTH), masks.window(LENGTH, 3), "SparseOperand 12 x 12"),
-        (operand_of_length, masks.window(LENGTH, 3), "operand_of_length"),
+        (WINDOW, "window(radius=3)"),
+        ({"name": "full"}, "full()"),
+        (functools.partial(masks.window, radius=3), "window(radius=3)"),
+        (own_pattern, "own_pattern"),
+        (masks.window(LENGTH, 3), "SparseGraph 12 x 12"),
+        (operand_of_length(LENGTH), "SparseOperand 12 x 12"),
+        (operand_of_length, "operand_of_length"),
         (
             [WINDOW, {"name": "global_tokens", "tokens": 2}, own_pattern],
-            masks.union(masks.window(LENGTH, 3), masks.global_tokens(LENGTH, 2)),
             "window(radius=3) + global_tokens(tokens=2) + own_pattern",
         ),
     ],
 )
-@pytest.mark.parametrize("is_causal", [False, True])
-def test_every_kind_of_pattern(pattern: Any, graph: SparseGraph, text: str, is_causal: bool) -> None:
+def test_every_kind_of_pattern(pattern: Any, text: str) -> None:
     layer = sparsify(attention(), pattern)
+    own = SparseAttention(WIDTH, HEADS, batch_first=True, pattern=pattern)
     assert report(layer).rows[0].uses == text
-    given = tokens()
-    _, weights = layer(given, given, given, is_causal=is_causal)
-    expected = allowed(graph).tril() if is_causal else allowed(graph)
-    assert torch.equal(weights[0] != 0, expected)
-    assert len(patterns_of(layer).operands) == 1
+    own.load_state_dict(layer.state_dict())
+    x = tokens()
+    assert all(map(torch.equal, layer(x, x, x), own(x, x, x)))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
@@ -311,6 +289,60 @@ def test_copies_and_pickles() -> None:
         assert torch.equal(other(given), expected)
         assert not torch.equal(restore(other)(given), expected)
     assert torch.equal(model(given), expected)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own tools warn about themselves
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore:.*(TF32|TensorFloat32).*:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*AccumulateGrad.*:UserWarning")
+class TestCompiled:
+    """torch.compile of layers with patterns."""
+
+    @pytest.fixture(autouse=True)
+    def fresh_compiler(self) -> None:
+        torch._dynamo.reset()
+
+    def test_compiles_without_graph_breaks(self, device: str) -> None:
+        """The first call of a length may be the compiled one: its operand is made while torch traces."""
+        ours, theirs = twins(encoder(1).eval(), WINDOW, device)
+        compiled = torch.compile(ours, fullgraph=True, backend="aot_eager")
+        for length in (8, LENGTH):
+            mask = blocked(device, length)
+            assert_same(
+                (compiled, ours), (lambda x, mask=mask: theirs(x, mask), theirs), [tokens(device, length)]
+            )
+        with torch.no_grad():
+            given = tokens(device)
+            assert torch.allclose(compiled(given), ours(given), atol=1e-5)
+
+    def test_a_layer_is_compiled_by_inductor(self, device: str) -> None:
+        ours, theirs = twins(attention(), WINDOW, device)
+        compiled, mask = torch.compile(ours, fullgraph=True), blocked(device)
+        assert_same(
+            (lambda x: compiled(x, x, x, need_weights=False)[0], ours),
+            (lambda x: theirs(x, x, x, attn_mask=mask, need_weights=False)[0], theirs),
+            [tokens(device)],
+        )
+
+    def test_compiled_code_sees_a_new_pattern(self) -> None:
+        layer, given = sparsify(attention(), WINDOW), tokens()
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        for pattern in (WINDOW, {"name": "window", "radius": 1}):
+            sparsify(layer, pattern)
+            assert torch.equal(compiled(given, given, given)[0], layer(given, given, given)[0])
+
+    def test_what_compiled_code_uses_is_not_dropped(self) -> None:
+        """Other lengths come between forward and backward pass, which carries the operand's handle."""
+        layer = sparsify(attention(), WINDOW)
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        given = tokens().requires_grad_()
+        out = compiled(given, given, given)[0]
+        for length in range(20, 21 + MOST_OPERANDS):
+            layer(*[tokens(length=length)] * 3)
+        out.sum().backward()
+        assert len(layer.gnnsparse_patterns.operands) == MOST_OPERANDS + 1
+        assert given.grad is not None
 
 
 def test_the_packages_of_others_are_imported_by_no_one_else() -> None:

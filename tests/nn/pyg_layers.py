@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
 from typing import Any
 
 import pytest
@@ -10,8 +10,7 @@ import torch
 
 import gnnsparse.nn
 from gnnsparse.data.optional import import_optional
-from gnnsparse.testing import assert_all_accurate, in_float64, with_gradients
-from tests.helpers import ROUNDING
+from tests.helpers import ROUNDING, assert_same_results
 
 try:
     pyg: Any = import_optional("torch_geometric.nn", "this comparison")
@@ -56,40 +55,9 @@ def pair(name: str, *sizes: Any, **options: Any) -> tuple[Any, Any]:
     return ours, theirs
 
 
-def named(layer: Any) -> dict[str, torch.Tensor]:
-    """The parameters of a layer, each once."""
-    return dict(layer.named_parameters())
-
-
-def assert_as_pyg(
-    ours: Any,
-    theirs: Any,
-    call: Callable[..., torch.Tensor],
-    inputs: list[torch.Tensor],
-    *,
-    parameters: Callable[[Any], dict[str, torch.Tensor]] = named,
-    sums_cancel: bool = True,
-) -> None:
-    """Output and gradients are those of PyG's layer, which float64 judges beside ours.
-
-    Where `sums_cancel` the gradients of the parameters are judged as one vector: some are sums over all edges
-    of terms that cancel, the gradient of TransformerConv's lin_key.bias to 0. Else they may be as wrong as
-    PyG's.
-    """
-
-    def run(layer: Any, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
-        found = with_gradients(lambda *x: call(layer, *x), inputs, parameters(layer).values())
-        if not sums_cancel:
-            return found
-        count = 1 + len(inputs)
-        of_parameters = [grad.flatten() for grad in found[count:]]
-        return [*found[:count], torch.cat(of_parameters)] if of_parameters else found
-
-    got, plain = run(ours, inputs), run(theirs, inputs)
-    with in_float64(theirs):
-        exact = run(theirs, [x.double() for x in inputs])
-    assert [x.dtype for x in got] == [x.dtype for x in plain]
-    assert_all_accurate(got, plain, exact, floor=FLOOR if sums_cancel else None)
+#: Gradients of parameters are judged as one vector: some are sums over all edges of terms that cancel, that
+#: of a lin_key.bias to 0.
+assert_as_pyg = functools.partial(assert_same_results, floor=FLOOR)
 
 
 def loss_curve(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int) -> torch.Tensor:

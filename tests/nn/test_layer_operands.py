@@ -13,7 +13,6 @@ import torch
 import gnnsparse
 from gnnsparse.nn import AGNNConv, GCNConv
 from gnnsparse.testing import assert_accurate, in_float64, random_graph
-from models import GAT, GCN, GIN, GraphSAGE, GraphTransformer
 
 NODES = 30
 X = torch.randn(NODES, 4, generator=torch.Generator().manual_seed(3))
@@ -126,21 +125,6 @@ def test_agnn_conv_wants_self_loops(values: str | None) -> None:
     assert not torch.equal(complete, AGNNConv(add_self_loops=False)(X, operand(values=values)))
     with pytest.raises(ValueError, match="precision: got 'bf16', the operand has 'fp32'"):
         AGNNConv(precision="bf16")(X, operand(values="gcn"))
-
-
-@pytest.mark.parametrize(
-    ("model", "values", "message"),
-    [
-        (GCN, None, "prepared with weights of its own"),
-        (GraphTransformer, None, "of which nodes lack self-loops"),
-        (GAT, None, "of which nodes lack self-loops"),
-        (GraphSAGE, "gcn", "prepared with values='gcn'; accepted: values='mean'"),
-        (GIN, "gcn", "prepared with values='gcn', whose weights"),
-    ],
-)
-def test_models_refuse_what_their_layers_do(model: Any, values: str | None, message: str) -> None:
-    with pytest.raises(ValueError, match=f"adj: an operand {message}"):
-        model(4, 8, 3)(X, operand(values=values))
 
 
 @pytest.mark.parametrize("layer", [GCNConv(4, 4), AGNNConv()], ids=lambda layer: type(layer).__name__)

@@ -13,8 +13,8 @@ import gnnsparse
 from gnnsparse.data.optional import import_optional
 from gnnsparse.nn import AGNNConv, GCNConv
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
-from tests.helpers import agnn_beta_scale
-from tests.nn.pyg_layers import FLOOR, SQUARE, TALL, WIDE, assert_as_pyg, edges, named, pair, pyg
+from tests.helpers import agnn_beta_scale, assert_same_results, named
+from tests.nn.pyg_layers import FLOOR, SQUARE, TALL, WIDE, assert_as_pyg, edges, pair, pyg
 
 SIZES = st.sampled_from([SQUARE, WIDE, TALL])
 NODES = SQUARE[0]
@@ -42,7 +42,7 @@ class TestGCNConv:
         def call(layer: Any, x: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
             return layer(x, index if adj is None or layer is theirs else adj, *weight)
 
-        assert_as_pyg(ours, theirs, call, inputs, sums_cancel=False)
+        assert_same_results(ours, theirs, call, inputs, in_one=False)
 
     @pytest.mark.parametrize("sizes", [(5, 12), (12, 5), (7, 7)], ids=str)
     @pytest.mark.parametrize("weighted", [False, True])
@@ -57,8 +57,9 @@ class TestGCNConv:
         self.compare(layers, one_loop_each(), weighted)
 
     @pytest.mark.parametrize("weighted", [False, True])
-    def test_improved(self, weighted: bool) -> None:
+    def test_improved_and_no_edges(self, weighted: bool) -> None:
         self.compare(pair("GCNConv", 6, 4, improved=True), one_loop_each(1), weighted)
+        self.compare(pair("GCNConv", 6, 4), NONE, weighted)
 
     @pytest.mark.parametrize("weighted", [False, True])
     def test_repeated_self_loops_count_once(self, weighted: bool) -> None:
@@ -87,21 +88,22 @@ class TestGCNConv:
 class TestAGNNConv:
     """AGNNConv; the gradient of beta is one number, which is judged beside its terms."""
 
-    def layers(self, beta: float, **options: Any) -> tuple[Any, Any]:
+    def compare(
+        self, x: torch.Tensor, index: torch.Tensor, adj: Any = None, beta: float = 1.0, **options: Any
+    ) -> None:
         ours, theirs = AGNNConv(**options), pyg.AGNNConv(**options)
         theirs.beta.data.fill_(beta)
         ours.load_state_dict(theirs.state_dict())
         assert list(ours.state_dict()) == ["beta"]
-        return ours, theirs
+        counts = torch.zeros(NODES, NODES).index_put((index[1], index[0]), torch.ones(()), accumulate=True)
+        if theirs.add_self_loops:
+            counts.fill_diagonal_(1)
+        scales = [None, None, agnn_beta_scale(x, beta, counts)][: 2 + theirs.requires_grad]
 
-    def run(self, layer: Any, x: torch.Tensor, adj: Any) -> list[torch.Tensor]:
-        return with_gradients(lambda x: layer(x, adj), [x], layer.parameters())
+        def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
+            return layer(x, index if adj is None or layer is theirs else adj)
 
-    def runs(self, layers: Any, x: torch.Tensor, index: torch.Tensor, adj: Any = None) -> list[Any]:
-        ours, theirs = layers
-        got, plain = self.run(ours, x, index if adj is None else adj), self.run(theirs, x, index)
-        with in_float64(theirs):
-            return [got, plain, self.run(theirs, x.double(), index)]
+        assert_same_results(ours, theirs, call, [x], in_one=False, scales=scales)
 
     @pytest.mark.parametrize("beta", [1.0, -2.5, 8.0])
     @pytest.mark.parametrize("width", [1, 7, 16])
@@ -109,37 +111,33 @@ class TestAGNNConv:
     @pytest.mark.parametrize("loops", [True, False])
     def test_output_and_gradients(self, loops: bool, requires_grad: bool, width: int, beta: float) -> None:
         """Edges with repeats, which count as often as they are given, and nodes without any."""
-        layers = self.layers(beta, requires_grad=requires_grad, add_self_loops=loops)
-        x, index = torch.randn(NODES, width), one_loop_each()
-        results = self.runs(layers, x, index)
-        assert len(results[0]) == (3 if requires_grad else 2)
-        counts = torch.zeros(NODES, NODES).index_put((index[1], index[0]), torch.ones(()), accumulate=True)
-        if loops:
-            counts.fill_diagonal_(1)
-        scales = [None, None, agnn_beta_scale(x, beta, counts)]
-        assert_all_accurate(*results, scales=scales[: len(results[0])])
-
-    def test_no_edges(self) -> None:
-        for loops in (True, False):
-            assert_all_accurate(
-                *self.runs(self.layers(1.0, add_self_loops=loops), torch.randn(NODES, 5), NONE)
-            )
+        options = {"requires_grad": requires_grad, "add_self_loops": loops}
+        self.compare(torch.randn(NODES, width), one_loop_each(), beta=beta, **options)
+        self.compare(torch.randn(NODES, width), NONE, beta=beta, **options)
 
     def test_an_operand_with_gcn_weights_gives_the_same_as_its_edges(self) -> None:
         """Without repeats: the weights play no part, the self-loops are there."""
         index = one_loop_each().unique(dim=1)
         operand = gnnsparse.prepare(index, num_nodes=NODES, values="gcn", cache=False)
-        assert_all_accurate(*self.runs(self.layers(1.0), torch.randn(NODES, 6), index, operand))
+        self.compare(torch.randn(NODES, 6), index, operand)
 
     def test_rows_of_zeros(self) -> None:
         """The same output as PyG's, and a gradient that is finite and small where PyG's is not."""
-        x, rest = torch.randn(NODES, 6), torch.ones(NODES, dtype=torch.bool)
-        x[::3], rest[::3] = 0, False
-        results = self.runs(self.layers(3.0), x, one_loop_each())
+        ours, theirs = AGNNConv(), pyg.AGNNConv()
+        for layer in (ours, theirs):
+            layer.beta.data.fill_(3.0)
+        x, rest = torch.randn(NODES, 6), torch.arange(NODES) % 3 != 0
+        x[~rest] = 0
+        results = [self.run(layer, x) for layer in (ours, theirs)]
+        with in_float64(theirs):
+            results.append(self.run(theirs, x.double()))
         assert float(results[0][1].abs().max()) < 100
         for found in results:
             found[1] = found[1][rest]
         assert_all_accurate(*results)
+
+    def run(self, layer: Any, x: torch.Tensor) -> list[torch.Tensor]:
+        return with_gradients(lambda x: layer(x, one_loop_each()), [x], layer.parameters())
 
 
 AGGREGATIONS = ["mean", "sum", "add", "max", "min"]
@@ -153,10 +151,10 @@ FLAG, SEED = st.booleans(), st.integers(0, 99)
 AGGREGATING = {"size": SIZES, "out": st.sampled_from([3, 12]), "aggr": st.sampled_from(AGGREGATIONS)}
 
 
-@pytest.mark.parametrize("name", ["GCNConv", "SAGEConv", "GraphConv"])
+@pytest.mark.parametrize("name", ["SAGEConv", "GraphConv"])
 def test_no_edges(name: str) -> None:
-    for options in [{}] if name == "GCNConv" else [{"aggr": aggr} for aggr in AGGREGATIONS]:
-        ours, theirs = pair(name, 6, 4, **options)
+    for aggr in AGGREGATIONS:
+        ours, theirs = pair(name, 6, 4, aggr=aggr)
         assert_as_pyg(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
 
 
@@ -217,9 +215,7 @@ def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> N
 
 
 #: Layers that need no features of targets, and which of their parameters then play a part.
-WITHOUT_TARGETS: dict[str, Any] = {
-    "SAGEConv": "lin_l", "GraphConv": "lin_rel", "GATConv": ("lin_src", "att_src", "bias"),
-}  # fmt: skip
+WITHOUT_TARGETS = {"SAGEConv": "lin_l", "GraphConv": "lin_rel", "GATConv": ("lin_src", "att_src", "bias")}
 
 
 @pytest.mark.parametrize("size", [None, (25, 40), (25, 60)], ids=str)

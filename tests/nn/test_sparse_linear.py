@@ -95,23 +95,6 @@ def test_nothing_pruned_is_the_dense_layer() -> None:
     assert_linear(layer, torch.randn(5, 12))
 
 
-def test_training_fits_a_pruned_target() -> None:
-    """The nonzeros find the ones of another layer with the same places: a hundredth of the way is left."""
-    layer, target = layer_of(8, 12), layer_of(8, 12)
-    torch.nn.init.normal_(target.weight)
-    apart, losses = (layer.weight - target.weight).detach().norm(), []
-    optimizer = torch.optim.Adam(layer.parameters(), lr=0.05)
-    x = torch.randn(256, 12)
-    for _ in range(200):
-        optimizer.zero_grad()
-        loss = (layer(x) - target(x).detach()).square().mean()
-        loss.backward()
-        optimizer.step()
-        losses.append(float(loss.detach()))
-    assert losses[-1] < losses[0] / 10_000
-    assert (layer.weight - target.weight).detach().norm() < apart / 100
-
-
 def test_the_state_dict_has_the_places() -> None:
     first, second = layer_of(8, 8), SparseLinear(masks.random(8, 2, seed=0))
     third = SparseLinear(masks.random(8, 2, seed=1))

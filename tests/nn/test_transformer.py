@@ -16,8 +16,8 @@ import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand, masks
 from gnnsparse.nn import SparseAttention, TransformerEncoder, TransformerEncoderLayer, edge_bias
 from gnnsparse.nn.attention_edges import MOST_MASKS, _cached_masks, pattern_of_mask
-from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
-from tests.helpers import ROUNDING, reference_layers
+from gnnsparse.testing import assert_accurate, in_float64
+from tests.helpers import ROUNDING, assert_same_results, reference_layers
 from tests.nn.sparsified import (
     BATCH,
     HEADS,
@@ -42,16 +42,8 @@ def operand(graph: SparseGraph, **options: Any) -> SparseOperand:
     return gnnsparse.prepare(graph, cache=False, **options)
 
 
-def everything(rows: int = LENGTH, cols: int = LENGTH) -> SparseOperand:
-    return operand(masks.full(rows, cols))
-
-
-def assert_as_accurate(ours: Any, theirs: Any, inputs: list[torch.Tensor]) -> None:
-    """Outputs and all gradients of two calls, which float64 judges; each is a function and its module."""
-    got, plain = (with_gradients(call, inputs, module.parameters()) for call, module in (ours, theirs))
-    with in_float64(theirs[1]) as module:
-        exact = with_gradients(theirs[0], [x.double() for x in inputs], module.parameters())
-    assert_all_accurate(got, plain, exact)
+def everything(length: int = LENGTH) -> SparseOperand:
+    return operand(masks.full(length))
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
@@ -65,31 +57,38 @@ def test_attention_is_torchs(batch_first: bool, bias: bool, batch: int | None, f
         sizes = [length] if batch is None else [batch, length] if batch_first else [length, batch]
         return torch.randn(*sizes, WIDTH)
 
-    assert_as_accurate(
-        *((lambda q, k, v, of=layer: of(q, k, v, need_weights=False)[0], layer) for layer in (ours, theirs)),
-        [tokens(LENGTH), tokens(7), tokens(7)],
-    )
+    def cross(layer: Any, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return layer(q, k, v, need_weights=False)[0]
+
+    assert_same_results(ours, theirs, cross, [tokens(LENGTH), tokens(7), tokens(7)], in_one=False)
     graph = masks.union(masks.window(LENGTH, 2), masks.random(LENGTH, 3, seed=0))
-    b = operand(graph, reorder="degree")
+    a = operand(graph, reorder="degree")
     for causal in (False, True):
         mask = ~(allowed(graph).tril() if causal else allowed(graph))
-        assert_as_accurate(
-            (lambda x, causal=causal: ours(x, x, x, b, None, causal), ours),
-            (lambda x, m=mask: theirs(x, x, x, attn_mask=m, need_weights=False)[0], theirs),
-            [tokens(LENGTH)],
-        )
+
+        def over(layer: Any, x: torch.Tensor, mask: Any = mask, causal: bool = causal) -> torch.Tensor:
+            if layer is ours:
+                return layer(x, x, x, a, None, causal)
+            return layer(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+        assert_same_results(ours, theirs, over, [tokens(LENGTH)], in_one=False)
 
 
-@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize(
+    "sizes", [{}, {"batch_first": False}, {"kdim": 7, "vdim": 5}, {"kdim": 7}, {"bias": False}], ids=str
+)
 @pytest.mark.parametrize("averaged", [True, False])
-def test_output_and_weights_are_torchs(device: str, batch_first: bool, averaged: bool) -> None:
-    ours, theirs = pair(device, batch_first=batch_first)
-    x = tokens(device) if batch_first else tokens(device).transpose(0, 1).contiguous()
-    options = {"average_attn_weights": averaged}
+def test_output_and_weights_are_torchs(device: str, sizes: dict[str, Any], averaged: bool) -> None:
+    ours, theirs = pair(device, **sizes)
+    options, mask = {"average_attn_weights": averaged}, blocked(device, LENGTH, KEYS)
+    key, value = sizes.get("kdim", WIDTH), sizes.get("vdim", WIDTH)
+    inputs = [tokens(device), tokens(device, KEYS, key), tokens(device, KEYS, value)]
+    if not ours.batch_first:
+        inputs = [x.transpose(0, 1).contiguous() for x in inputs]
     assert_same(
-        (lambda x: flat(ours(x, x, x, **options)), ours),
-        (lambda x: flat(theirs(x, x, x, attn_mask=blocked(device), **options)), theirs),
-        [x],
+        (lambda q, k, v: flat(ours(q, k, v, **options)), ours),
+        (lambda q, k, v: flat(theirs(q, k, v, attn_mask=mask, **options)), theirs),
+        inputs,
     )
 
 
@@ -185,18 +184,6 @@ def test_sparse_weights(device: str, averaged: bool, batch: bool) -> None:
         torch.autograd.grad((w.to_dense() * probe).sum(), ours.in_proj_weight)[0] for w in (sparse, dense)
     ]
     assert_near(*grads)
-
-
-@pytest.mark.parametrize("sizes", [{}, {"kdim": 7, "vdim": 5}, {"kdim": 7}, {"bias": False}], ids=str)
-def test_cross_attention(device: str, sizes: dict[str, Any]) -> None:
-    ours, theirs = pair(device, **sizes)
-    mask = blocked(device, LENGTH, KEYS)
-    key, value = sizes.get("kdim", WIDTH), sizes.get("vdim", WIDTH)
-    assert_same(
-        (lambda q, k, v: flat(ours(q, k, v)), ours),
-        (lambda q, k, v: flat(theirs(q, k, v, attn_mask=mask)), theirs),
-        [tokens(device), tokens(device, KEYS, key), tokens(device, KEYS, value)],
-    )
 
 
 def repeated(parameter: torch.Tensor, kv_heads: int) -> torch.Tensor:
@@ -311,22 +298,6 @@ def test_transforms_of_torch_func() -> None:
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("activation", ["relu", "gelu", torch.nn.functional.silu])
-def test_layer_is_torchs(norm_first: bool, batch_first: bool, bias: bool, activation: Any) -> None:
-    options: dict[str, Any] = {
-        "dropout": 0.0, "activation": activation, "layer_norm_eps": 1e-3, "batch_first": batch_first,
-        "norm_first": norm_first, "bias": bias,
-    }  # fmt: skip
-    ours = TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
-    theirs = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, **options)
-    same_parameters(ours, theirs)
-    a, sizes = everything(), (BATCH, LENGTH) if batch_first else (LENGTH, BATCH)
-    assert_as_accurate((lambda x: ours(x, a), ours), (theirs, theirs), [torch.randn(*sizes, WIDTH)])
-
-
-@pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("training", [True, False])
 def test_an_encoder_layer(device: str, norm_first: bool, training: bool) -> None:
     theirs = torch.nn.TransformerEncoderLayer(
@@ -375,10 +346,19 @@ def encoders(device: str = "cpu", pattern: Any = WINDOW, **options: Any) -> tupl
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"activation": torch.nn.functional.silu},
+        {"activation": "gelu", "layer_norm_eps": 1e-2},
+        {"bias": False},
+    ],
+    ids=["function", "eps", "no bias"],
+)
 def test_torchs_encoder_takes_our_layer(
-    device: str, norm_first: bool, batch_first: bool, training: bool
+    device: str, norm_first: bool, batch_first: bool, training: bool, options: dict[str, Any]
 ) -> None:
-    ours, mixed, theirs = encoders(device, norm_first=norm_first, batch_first=batch_first)
+    ours, mixed, theirs = encoders(device, norm_first=norm_first, batch_first=batch_first, **options)
     x = tokens(device) if batch_first else tokens(device).transpose(0, 1).contiguous()
     mask = blocked(device)
     for model in (ours, mixed):
@@ -387,17 +367,17 @@ def test_torchs_encoder_takes_our_layer(
 
 
 @pytest.mark.parametrize("with_pattern", [True, False])
-@pytest.mark.parametrize("kind", ["bool", "float", "causal"])
+@pytest.mark.parametrize("kind", ["bool", "float", "causal", "hint"])
 def test_masks_of_encoders(device: str, with_pattern: bool, kind: str) -> None:
     ours, mixed, theirs = encoders(device, WINDOW if with_pattern else None)
     mask = torch.rand(LENGTH, LENGTH, device=device) < 0.3
     mask.fill_diagonal_(False)
     mask[:, 0] = mask[-3:] = False  # padded queries keep a key
-    if kind == "causal":
+    if kind in ("causal", "hint"):
         mask = torch.ones_like(mask).triu(1)
     merged = additive(mask | blocked(device) if with_pattern else mask)
-    given = mask if kind == "bool" else additive(mask)
-    padded = infinite = None if kind == "causal" else additive(padding(device))
+    given, hint = {"bool": (mask, None), "hint": (None, True)}.get(kind, (additive(mask), None))
+    padded = infinite = None if kind in ("causal", "hint") else additive(padding(device))
     if kind == "bool":
         padded = padding(device)
 
@@ -406,21 +386,10 @@ def test_masks_of_encoders(device: str, with_pattern: bool, kind: str) -> None:
 
     for model in (ours, mixed):
         for call in (
-            lambda x, model=model: model(x, mask=given, src_key_padding_mask=padded, is_causal=None),
-            lambda x, model=model: model(x, given, padded),
+            lambda x, model=model: model(x, mask=given, src_key_padding_mask=padded, is_causal=hint),
+            lambda x, model=model: model(x, given, padded, hint),
         ):
             assert_same((call, model), (dense, theirs), [tokens(device)])
-
-
-def test_a_causal_encoder_needs_no_mask(device: str) -> None:
-    ours, mixed, theirs = encoders(device)
-    later = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1) | blocked(device)
-    for model in (ours, mixed):
-        assert_same(
-            (lambda x, model=model: model(x, is_causal=True), model),
-            (lambda x: theirs(x, later), theirs),
-            [tokens(device)],
-        )
 
 
 def test_layers_of_one_pattern_share_masks_and_hooks_see_every_layer() -> None:
@@ -554,6 +523,15 @@ MASK, LAYER = torch.zeros(LENGTH, LENGTH), layer()
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (
+            call(*[X.double()] * 3, own={"dtype": torch.float64}),
+            "query: got a tensor of dtype torch.float64; accepted: queries of",
+        ),
+        (
+            call(X, *[X[:, :5]] * 2, pattern={"name": "bigbird", "seed": 0}),
+            "pattern: bigbird(seed=0) is a function of one length, and this call has 12 ",
+        ),
+        (call(pattern=lambda n: n), "pattern: got int; accepted: a SparseGraph or SparseOperand as"),
         (make(num_kv_heads=3), "num_kv_heads: got 3; accepted: a divisor of num_heads, 4"),
         (make(kdim=0), "kdim: got 0; accepted: a positive integer"),
         (make(add_bias_kv=True), "add_bias_kv: got True, which adds a key that no pattern has; accepted"),
