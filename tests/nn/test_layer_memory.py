@@ -15,9 +15,9 @@ import torch
 from gnnsparse.nn import AGNNConv, GATConv, GATv2Conv, GCNConv, GINConv, GraphConv, SAGEConv, TransformerConv
 from gnnsparse.nn.adjacency import Fingerprint
 from tests.helpers import needs_installed_module
+from tests.nn.test_graph_layers import NODES, edges
 from tests.together import run_together
 
-NODES = 30
 LAYERS = [
     GCNConv(4, 4), AGNNConv(), SAGEConv(4, 4), GraphConv(4, 4), GINConv(torch.nn.Linear(4, 4)), GATConv(4, 4),
     GATv2Conv(4, 4), TransformerConv(4, 4),
@@ -69,10 +69,6 @@ CHANGES: dict[str, Callable[[torch.Tensor, Any], Any]] = {
     "on_a_detached_alias": on_a_detached_alias,
     "on_a_view": lambda tensor, value: tensor[:].view(-1).fill_(value),
 }
-
-
-def edges(seed: int = 0) -> torch.Tensor:
-    return torch.randint(0, NODES, (2, 120), generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture(params=["torch's", "NumPy's"])

@@ -29,13 +29,6 @@ def test_rows_in_vectors(features: int, dtype: torch.dtype, device: str) -> None
     assert out.data_ptr() % 16 == 0
 
 
-def test_products_take_rows_in_vectors() -> None:
-    graph, x = random_graph(30, 50, 0.2), torch.randn(50, 9)
-    weight = torch.randn(7, 9)
-    a = gnnsparse.prepare(graph, cache=False)
-    assert torch.equal(a @ padded_linear(x, weight), a @ padded_linear(x, weight).contiguous())
-
-
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("dtype", HALVES)
 def test_inference_of_a_feed_forward_network_is_that_of_training(

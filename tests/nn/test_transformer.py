@@ -119,51 +119,42 @@ def test_a_pattern_by_position_gives_the_output_alone() -> None:
     assert torch.equal(weights[0] != 0, allowed(masks.window(LENGTH, 1)))
 
 
-@pytest.mark.parametrize("kind", ["bool", "float", "of heads", "numbers", "learned"])
+@pytest.mark.parametrize(
+    "kind",
+    ["bool", "float", "of heads", "numbers", "learned", "hint", "hint and numbers", "hint and padding"],
+)
 @pytest.mark.parametrize("with_pattern", [True, False])
 def test_masks_of_attention(device: str, kind: str, with_pattern: bool) -> None:
-    """A mask is merged with the pattern; without one its own pairs are the pattern. It may get a gradient."""
+    """A mask is merged with the pattern; without one its own pairs are the pattern. It may get a gradient.
+
+    A mask beside the causal hint is not dropped, where torch reads the one or the other.
+    """
     ours, theirs = pair(device, WINDOW if with_pattern else None)
     window = blocked(device) if with_pattern else torch.zeros(LENGTH, LENGTH, dtype=torch.bool, device=device)
+    if is_causal := "hint" in kind:
+        window = window | torch.ones_like(window).triu(1)
     shape = (BATCH * HEADS, LENGTH, LENGTH) if kind == "of heads" else (LENGTH, LENGTH)
-    mask = torch.rand(shape, device=device) < 0.3
+    mask = torch.rand(shape, device=device) < (0 if kind in ("hint", "hint and padding") else 0.3)
     mask.diagonal(dim1=-2, dim2=-1).fill_(False)
     merged = additive(mask | window)
     if kind == "float":
         mask = additive(mask)
-    if kind in ("numbers", "learned"):
+    if kind in ("numbers", "learned", "hint and numbers"):
         numbers = torch.randn(shape, device=device)
         mask = numbers if kind == "learned" else numbers.masked_fill(mask, float("-inf"))
         merged = mask.masked_fill(window, float("-inf"))
+    given = None if kind in ("hint", "hint and padding") else mask
+    padded = padding(device) if kind == "hint and padding" else None
+    infinite = None if padded is None else additive(padded)
+
+    def sparse(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
+        return flat(ours(x, x, x, padded, True, learned[0] if learned else given, is_causal=is_causal))
 
     def dense(x: torch.Tensor, *learned: torch.Tensor) -> torch.Tensor:
-        given = learned[0].masked_fill(window, float("-inf")) if learned else merged.to(x)
-        return flat(theirs(x, x, x, attn_mask=given))
+        mask = learned[0].masked_fill(window, float("-inf")) if learned else merged.to(x)
+        return flat(theirs(x, x, x, None if infinite is None else infinite.to(x), attn_mask=mask))
 
-    assert_same(
-        (lambda x, *learned: flat(ours(x, x, x, attn_mask=learned[0] if learned else mask)), ours),
-        (dense, theirs),
-        [tokens(device), *([mask] if kind == "learned" else [])],
-    )
-
-
-@pytest.mark.parametrize("pattern", [WINDOW, None])
-@pytest.mark.parametrize("beside", [None, "padding", "a mask"])
-def test_a_causal_hint(device: str, beside: str | None, pattern: Any) -> None:
-    """torch reads the hint or the mask; here a mask that says more than the hint is not dropped."""
-    ours, theirs = pair(device, pattern)
-    merged = torch.ones(LENGTH, LENGTH, dtype=torch.bool, device=device).triu(1)
-    merged = additive(merged if pattern is None else merged | blocked(device))
-    numbers = torch.randn(LENGTH, LENGTH, device=device) if beside == "a mask" else None
-    merged = merged if numbers is None else merged + numbers
-    padded = padding(device) if beside == "padding" else None
-
-    def dense(x: torch.Tensor) -> torch.Tensor:
-        infinite = None if padded is None else additive(padded).to(x)
-        return theirs(x, x, x, key_padding_mask=infinite, attn_mask=merged.to(x))[0]
-
-    options = {"key_padding_mask": padded, "attn_mask": numbers, "is_causal": True}
-    assert_same((lambda x: ours(x, x, x, **options)[0], ours), (dense, theirs), [tokens(device)])
+    assert_same((sparse, ours), (dense, theirs), [tokens(device), *([mask] if kind == "learned" else [])])
 
 
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks:UserWarning")
