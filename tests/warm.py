@@ -36,7 +36,7 @@ _COMMAND = """#!{python} -ISB
 import marshal, os, signal, socket, sys
 
 words = {words!r} + sys.argv[1:]
-if not words or words[0][0] == "-" and words[0] not in ("-c", "-m"):
+if not words or words[0][0] == "-" and words[0] != "-c":
     os.execv({python!r}, [{python!r}, *words])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
@@ -102,17 +102,17 @@ def _serve(listener: socket.socket, commands: Path) -> tuple[bytes, list[int]]:
                 return request, streams
             for stream in streams:
                 os.close(stream)
-            _keep(connection, program)
+            _keep(connection, alive, program)
         connection.close()
         for stream in streams:
             os.close(stream)
 
 
-def _keep(connection: socket.socket, program: int) -> None:
-    """Hands signals on to a process, and its status back; kills it when nobody asks for it any more."""
+def _keep(connection: socket.socket, alive: int, program: int) -> None:
+    """Hands signals on to a process, and its status back; kills it when its command or its tests end."""
     ended = os.pidfd_open(program)
-    while ended not in select.select([connection, ended], [], [])[0]:
-        number = connection.recv(1)
+    while ended not in (ready := select.select([connection, alive, ended], [], [])[0]):
+        number = b"" if alive in ready else connection.recv(1)
         os.kill(program, number[0] if number else signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(program, 0)[1])
     with contextlib.suppress(OSError):
@@ -137,23 +137,20 @@ def _begin(request: bytes, streams: list[int], command: str) -> list[str]:
 
 def _run(words: list[str]) -> None:
     """Runs what the words of a command say, as the interpreter does."""
-    kind, sys.argv = words[0], words
-    if kind in ("-c", "-m"):
-        sys.path.insert(0, "" if kind == "-c" else os.getcwd())
-        sys.argv = [kind, *words[2:]]
-        if kind == "-c":
-            exec(words[1], {"__name__": "__main__"})
-        else:
-            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+    if words[0] == "-c":
+        sys.path.insert(0, "")
+        sys.argv = ["-c", *words[2:]]
+        exec(words[1], {"__name__": "__main__"})
     else:
-        sys.path.insert(0, os.path.dirname(os.path.realpath(kind)))
-        runpy.run_path(kind, run_name="__main__")
+        sys.path.insert(0, os.path.dirname(os.path.realpath(words[0])))
+        sys.argv = words
+        runpy.run_path(words[0], run_name="__main__")
 
 
 def _end() -> NoReturn:
     """Ends the process by the exception that is handled, without freeing all that was imported."""
     stop = sys.exc_info()[1]
-    code = stop.code if isinstance(stop, SystemExit) else stop and 1
+    code = stop.code if isinstance(stop, SystemExit) else 0 if stop is None else 1
     if not isinstance(code, int | None):
         print(code, file=sys.stderr)
         code = 1

@@ -12,7 +12,7 @@ def forked():
     """Processes of ranks, here and in the benchmark, are forked from one that has imported what they need."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["benchmarks.scaling", "tests.distributed.checks", "tests.distributed.trainings"]
+        ["benchmarks.scaling", "tests.distributed.test_products", "tests.distributed.test_trainings"]
     )
     with mock.patch("benchmarks.scaling_ranks.mp", SimpleNamespace(get_context=lambda _: context)):
         yield

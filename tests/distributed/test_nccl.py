@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tests.distributed import checks, trainings
+from tests.distributed import test_products as checks
+from tests.distributed import test_trainings as trainings
 from tests.distributed.ranks import Ranks
-from tests.distributed.test_products import MODELS
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,7 +35,7 @@ def test_reductions_edge_values_and_attention(gpus: Ranks, nodes: int) -> None:
     gpus.run(2, checks.attentions, nodes, 19, 4)
 
 
-@pytest.mark.parametrize("case", MODELS, ids=lambda case: f"{case[0]}-{case[1]}")
+@pytest.mark.parametrize("case", checks.CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_two_steps_of_a_model(gpus: Ranks, case: tuple) -> None:
     gpus.run(2, checks.model_steps, *case)
 

@@ -1,12 +1,285 @@
 """Operations on several ranks against those of one process, for gloo on CPUs."""
 
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 import torch
+import torch.distributed as dist
 
-from tests.distributed import checks
+import gnnsparse
+from gnnsparse import SparseGraph
+from gnnsparse.distributed import (
+    DistributedOperand,
+    distribute,
+    measure_rates,
+    share_batch_norm,
+    sum_over_ranks,
+)
+from gnnsparse.distributed.exchange import total_of
+from gnnsparse.distributed.partition import Partition
+from gnnsparse.distributed.training import RowGather, sum_gradients
+from gnnsparse.ops.quantization import exact_rounded
+from gnnsparse.runtime.cache import GraphCache
+from gnnsparse.testing import assert_all_accurate, random_graph
+from models import MODELS
 from tests.distributed.ranks import Ranks
+
+#: Ways that divide rows; "features" is one of its own.
+ROWS = ("halo", "gather")
+PARTS = ("contiguous", "community", "metis")
+
+
+def graph_of(nodes: int, seed: int, weighted: bool = False, density: float = 0.08) -> SparseGraph:
+    return random_graph(
+        nodes, nodes, density, seed=seed, weighted=weighted, hubs=min(2, nodes), empty_rows=0.2
+    )
+
+
+def _noise(*shape: int, seed: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def _with_gradients(
+    function: Callable[..., torch.Tensor], inputs: list[torch.Tensor], weight: torch.Tensor
+) -> Any:
+    """[result, gradients of the inputs] for the loss (result * weight).sum()."""
+    leaves = [x.clone().requires_grad_() for x in inputs]
+    y = function(*leaves)
+    (y * weight).sum().backward()
+    return [y.detach(), *(x.grad for x in leaves)]
+
+
+def _compare(
+    operand: DistributedOperand,
+    run: Callable[[Any, str], Callable[..., torch.Tensor]],
+    one: Any,
+    inputs: list[torch.Tensor],
+    weight: torch.Tensor,
+) -> None:
+    """Compares this rank's rows with those of one process, whose reference in float64 is the exact result."""
+    nodes, one = operand.nodes.to(operand.device), one.to(operand.device)
+    assert operand.dtype == one.dtype
+    inputs, weight = [x.to(operand.device) for x in inputs], weight.to(operand.device)
+    mine = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
+    again = _with_gradients(run(operand, "auto"), [x[nodes] for x in inputs], weight[nodes])
+    assert all(torch.equal(a, b) for a, b in zip(mine, again, strict=True))
+    plain = _with_gradients(run(one, "auto"), inputs, weight)
+    exact_inputs = [exact_rounded(x, one.precision).double() for x in inputs]
+    exact = _with_gradients(run(one, "reference"), exact_inputs, weight.double())
+    assert_all_accurate(mine, [t[nodes] for t in plain], [t[nodes] for t in exact])
+
+
+def _product(reduce: str) -> Callable[[Any, str], Callable[..., torch.Tensor]]:
+    return lambda a, impl: lambda x: gnnsparse.spmm(a, x, reduce=reduce, impl=impl)
+
+
+def products(group: dist.ProcessGroup, nodes: int, seed: int, precision: str, width: int) -> None:
+    """A @ X and its gradient, for all ways, partitions and weights."""
+    for values in ("gcn", "mean", None):
+        graph = graph_of(nodes, seed, weighted=values is None)
+        one = gnnsparse.prepare(graph, values=values, precision=precision, cache=False)
+        x, weight = _noise(nodes, width, seed=seed + 1), _noise(nodes, width, seed=seed + 2)
+        for way, parts in [*((w, p) for w in ROWS for p in PARTS), ("features", "auto")]:
+            options = {"precision": precision, "way": way, "parts": parts, "chunks": 2, "cache": False}
+            for split in (False, True) if way in ROWS else (None,):
+                operand = distribute(graph, group, values=values, split=split, **options)
+                _compare(operand, _product("sum"), one, [x], weight)
+
+
+def reductions(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    x, weight = _noise(nodes, 8, seed=seed + 1), _noise(nodes, 8, seed=seed + 2)
+    for way in (*ROWS, "features"):
+        operand = distribute(graph, group, way=way, parts="contiguous", cache=False)
+        for reduce in ("mean", "max", "min"):
+            _compare(operand, _product(reduce), one, [x], weight)
+
+
+def edge_operations(group: dist.ProcessGroup, nodes: int, seed: int) -> None:
+    """The chain of SDDMM, softmax and SpMM with edge values, whose order is a rank's own."""
+
+    def run(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        def chain(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+            weights = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, q, k, impl=impl), impl=impl)
+            return gnnsparse.spmm(a, v, weights, impl=impl)
+
+        return chain
+
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    inputs = [_noise(nodes, 8, seed=seed + number) for number in range(3)]
+    for way in ROWS:
+        operand = distribute(graph, group, way=way, parts="community", cache=False)
+        _compare(operand, run, one, inputs, _noise(nodes, 8, seed=seed + 9))
+
+
+def attentions(group: dist.ProcessGroup, nodes: int, seed: int, heads: int) -> None:
+    graph = graph_of(nodes, seed)
+    one = gnnsparse.prepare(graph, cache=False)
+    q, k, v = (_noise(nodes, heads, 8, seed=seed + number) for number in range(3))
+    scores = [_noise(nodes, heads, seed=seed + number) for number in (5, 6)]
+    weight = _noise(nodes, heads, 8, seed=seed + 9)
+
+    def dot(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        def run(*nodes_first: torch.Tensor) -> torch.Tensor:
+            by_head = (x.transpose(0, 1) for x in nodes_first)
+            return gnnsparse.attention(a, *by_head, impl=impl).transpose(0, 1)
+
+        return run
+
+    def additive(a: Any, impl: str) -> Callable[..., torch.Tensor]:
+        return lambda q, k, v: gnnsparse.graph_attention(a, q, k, v, score="additive", impl=impl)
+
+    for way in (*ROWS, "features"):
+        operand = distribute(graph, group, way=way, parts="contiguous", cache=False)
+        _compare(operand, dot, one, [q, k, v], weight)
+        _compare(operand, additive, one, [*scores, v], weight)
+
+
+def _loss(model: torch.nn.Module, x: torch.Tensor, adj: Any, y: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.cross_entropy(model(x, adj), y, reduction="sum") / 50
+
+
+def model_steps(group: dist.ProcessGroup, name: str, way: str, options: dict[str, Any]) -> None:
+    """Two training steps of a model give the losses and gradients of one process, and the same bits again."""
+    nodes, entry = 50, MODELS[name]
+    graph = graph_of(nodes, 3)
+    options = {"hidden_channels": 12, "dropout": 0.0, **options}
+    values = entry.values_with(options)
+    x, y = _noise(nodes, 6, seed=4), torch.arange(nodes) % 4
+    one = gnnsparse.prepare(graph, values=values, cache=False)
+    operand = distribute(graph, group, values=values, way=way, parts="contiguous", cache=False)
+    mine = operand.nodes.to(operand.device)
+    x, y, one = x.to(operand.device), y.to(operand.device), one.to(operand.device)
+
+    def train(adj: Any, shared: bool) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = entry.build(6, out_channels=4, **options).to(operand.device)
+        if shared:
+            share_batch_norm(model, group)
+        optimizer, found = torch.optim.SGD(model.parameters(), lr=0.1), []
+        for _ in range(2):
+            optimizer.zero_grad()
+            own = _loss(model, x[mine], adj, y[mine]) if shared else _loss(model, x, adj, y)
+            loss = total_of(own, group) if shared else own
+            loss.backward()
+            if shared:
+                sum_gradients(model.parameters(), group)
+            found += [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+            optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            found.append(model(x[mine], adj) if shared else model(x, adj)[mine])
+        return found
+
+    first, again = train(operand, True), train(operand, True)
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    for got, expected in zip(first, train(one, False), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-4, atol=2e-5)
+
+
+def refusals(group: dist.ProcessGroup) -> None:
+    """What an operand of several ranks refuses, on each of them."""
+    graph, rank = graph_of(20, 1), dist.get_rank(group)
+    square = distribute(graph, group, way="halo", parts="contiguous", cache=False)
+    sliced = distribute(graph, group, way="features", cache=False)
+    x, by_head = torch.ones(square.shape[0], 4), torch.ones(4, sliced.shape[0], 4)
+    other = random_graph(20, 20, 0.1, seed=rank)
+    options = "graph: differs between the processes, or their options do"
+    whole = "A: is divided among ranks, and this takes all of it"
+    calls: dict[str, list[Callable[[], Any]]] = {
+        "graph: is 4 x 5; accepted: a square matrix": [lambda: distribute(random_graph(4, 5, 0.5), group)],
+        options: [
+            lambda: distribute(other, group, cache=False),
+            lambda: distribute(graph, group, chunks=1 + rank),
+            lambda: distribute(graph, group, way=ROWS[rank % 2]),
+        ],
+        "way: got 'rows'; accepted: auto, halo, gather, features": [
+            lambda: distribute(graph, group, way="rows")
+        ],
+        "rates: got dict; accepted: Rates": [lambda: distribute(graph, group, rates={})],
+        "parts: got 'random'; accepted: auto, contiguous, community, metis": [
+            lambda: distribute(graph, group, parts="random")
+        ],
+        "precision: got 'int8', whose scales depend on all ranks; accepted: fp32, tf32, fp16, bf16": [
+            lambda: distribute(graph, group, precision="int8")
+        ],
+        "x: has shape": [lambda: square @ torch.ones(len(x) + 1, 4)],
+        "A.T: is not divided among the ranks": [lambda: square.T],
+        "values: an operand of several ranks has no order of given edges": [lambda: square.to_coo_order(x)],
+        "device: got meta": [lambda: square.to("meta")],
+        "is_causal: got True, but ranks have renumbered nodes": [
+            lambda: gnnsparse.attention(square, x, x, x, is_causal=True)
+        ],
+        "sddmm: edge values can't be divided by features": [lambda: gnnsparse.sddmm(sliced, x, x)],
+        "q: has 4 heads to divide among 3 ranks": [
+            lambda: gnnsparse.attention(sliced, by_head, by_head, by_head)
+        ],
+        "adj: is of several devices, and this model attends beyond the edges": [
+            lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square)
+        ],
+        "plan: goes with an operand of one process": [
+            lambda: gnnsparse.spmm(square, x, plan=gnnsparse.prepare(graph, cache=False).plan(4))
+        ],
+        "seed: got 1, and an operand in fp32": [lambda: gnnsparse.spmm(square, x, seed=1)],
+        whole: [lambda: square[:2], square.stats, lambda: square.prepared, lambda: square.handle],
+    }
+    for message, refused in calls.items():
+        for call in refused:
+            with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+                call()
+
+
+def rates(group: dist.ProcessGroup) -> Any:
+    operand = gnnsparse.prepare(graph_of(60, 2), cache=False)
+    return measure_rates(operand, group, width=16, repeats=2)
+
+
+def gathered_rows(group: dist.ProcessGroup) -> None:
+    """Rank 1 has none of the nodes."""
+    rank, order = dist.get_rank(group), torch.randperm(20, generator=torch.Generator().manual_seed(1))
+    own = [order[:12], order[:0], order[12:]][rank] * 3
+    gather = RowGather(own, group)
+    assert gather.count == 20
+    found = gather(torch.stack([own, -own], 1).float())
+    assert (found is None) == (rank > 0)
+    if found is not None:
+        assert torch.equal(found[:, 1], -3.0 * torch.arange(20))
+
+
+def cached(group: dist.ProcessGroup, folder: str) -> bool:
+    return distribute(graph_of(40, 5), group, way="halo", cache=folder).cache_hit
+
+
+def other_division(group: dist.ProcessGroup, folder: str) -> str:
+    """Rank 1 does not find its shard, and divides the graph in another way than it was divided before."""
+    if dist.get_rank(group) != 1:
+        found: Any = nullcontext()
+    else:
+        found = ExitStack()
+        found.enter_context(mock.patch.object(GraphCache, "load", return_value=None))
+        even = lambda graph, parts, method: Partition.even(graph.num_rows, parts)  # noqa: E731
+        found.enter_context(mock.patch("gnnsparse.distributed.shard.partition_rows", even))
+    try:
+        with found:
+            cached(group, folder)
+    except ValueError as error:
+        return str(error)
+    return "accepted"
+
+
+def sums(group: dist.ProcessGroup, count: int) -> torch.Tensor:
+    """A sum of which each rank has a part with another exponent, so that its order shows."""
+    return sum_over_ranks(_noise(count, seed=1) * 10.0 ** (3 * dist.get_rank(group)), group)
+
 
 #: Nodes: fewer than ranks, so that parts are empty; a few; more than any tile of a kernel.
 SIZES = (2, 17, 90)
@@ -15,31 +288,31 @@ SIZES = (2, 17, 90)
 @pytest.mark.parametrize("size", [2, 3])
 @pytest.mark.parametrize("nodes", SIZES)
 def test_products_and_gradients_are_those_of_one_process(ranks: Ranks, size: int, nodes: int) -> None:
-    ranks.run(size, checks.products, nodes, 7, "fp32", 37)
+    ranks.run(size, products, nodes, 7, "fp32", 37)
 
 
 @pytest.mark.parametrize("precision", ["tf32", "fp16", "bf16"])
 def test_features_travel_in_the_precision_of_the_operand(ranks: Ranks, precision: str) -> None:
-    ranks.run(2, checks.products, 40, 11, precision, 70)
+    ranks.run(2, products, 40, 11, precision, 70)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_means_and_extrema_are_those_of_one_process(ranks: Ranks, nodes: int) -> None:
-    ranks.run(3, checks.reductions, nodes, 13)
+    ranks.run(3, reductions, nodes, 13)
 
 
 @pytest.mark.parametrize("nodes", SIZES)
 def test_edge_values_stay_on_the_rank_of_their_row(ranks: Ranks, nodes: int) -> None:
-    ranks.run(3, checks.edge_operations, nodes, 17)
+    ranks.run(3, edge_operations, nodes, 17)
 
 
 @pytest.mark.parametrize(("size", "heads"), [(2, 4), (3, 3)])
 def test_attention_fetches_keys_and_values_of_the_halo(ranks: Ranks, size: int, heads: int) -> None:
     for nodes in SIZES:
-        ranks.run(size, checks.attentions, nodes, 19, heads)
+        ranks.run(size, attentions, nodes, 19, heads)
 
 
-MODELS = [
+CASES = [
     ("gcn", "halo", {"norm": "batch"}),
     ("gcn", "gather", {"norm": "layer", "residual": True}),
     ("gcn", "features", {"num_layers": 3}),
@@ -52,32 +325,32 @@ MODELS = [
 ]
 
 
-@pytest.mark.parametrize("case", MODELS, ids=lambda case: f"{case[0]}-{case[1]}")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[0]}-{case[1]}")
 def test_two_steps_of_a_model_are_those_of_one_process(ranks: Ranks, case: tuple) -> None:
-    ranks.run(3 if case[1] == "halo" else 2, checks.model_steps, *case)
+    ranks.run(3 if case[1] == "halo" else 2, model_steps, *case)
 
 
 def test_what_several_ranks_do_not_have_is_refused_on_each_of_them(ranks: Ranks) -> None:
-    ranks.run(3, checks.refusals)
+    ranks.run(3, refusals)
 
 
 def test_rates_are_measured_and_equal_on_all_ranks(ranks: Ranks) -> None:
-    first, *others = ranks.run(3, checks.rates)
+    first, *others = ranks.run(3, rates)
     assert all(other == first for other in others)
     assert first.link_bytes > 0
     assert "3 ranks, gloo" in first.about
 
 
 def test_rows_of_all_ranks_come_together_in_the_order_of_the_graph(ranks: Ranks) -> None:
-    ranks.run(3, checks.gathered_rows)
+    ranks.run(3, gathered_rows)
 
 
 def test_ranks_prepare_a_graph_once(ranks: Ranks, tmp_path: Path) -> None:
-    assert sum(ranks.run(3, checks.cached, str(tmp_path))) >= 2  # the one that made the shards, or none
+    assert sum(ranks.run(3, cached, str(tmp_path))) >= 2  # the one that made the shards, or none
     assert len(list(tmp_path.glob("*.safetensors"))) == 3
-    assert ranks.run(3, checks.cached, str(tmp_path)) == [True] * 3
+    assert ranks.run(3, cached, str(tmp_path)) == [True] * 3
     message = "cache: has shards of several divisions; accepted: another folder, or an empty one"
-    assert ranks.run(3, checks.other_division, str(tmp_path)) == [message] * 3
+    assert ranks.run(3, other_division, str(tmp_path)) == [message] * 3
 
 
 @pytest.mark.parametrize("count", [0, 5, 5000])
@@ -85,5 +358,5 @@ def test_sums_are_added_in_the_order_of_ranks(ranks: Ranks, count: int) -> None:
     """With the bits of that order, whether ranks divide the work or not."""
     x = torch.randn(count, generator=torch.Generator().manual_seed(1))
     expected = (x * 1.0 + x * 1e3) + x * 1e6
-    for found in ranks.run(3, checks.sums, count):
+    for found in ranks.run(3, sums, count):
         assert torch.equal(found, expected)

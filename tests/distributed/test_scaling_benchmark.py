@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -70,22 +71,15 @@ def test_a_rank_that_fails_ends_its_case_and_no_other(monkeypatch: pytest.Monkey
         ranks.close()
 
 
-class _Replays:
-    """Stands in for ranks that capture their steps, which a CPU does not."""
-
-    def __init__(self, answer: list[dict[str, Any]] | JobError) -> None:
-        self._answer = answer
-
-    def run(self, *_: Any, **__: Any) -> list[dict[str, Any]]:
-        if isinstance(self._answer, JobError):
-            raise self._answer
-        return self._answer
+def _ranks(answer: list[dict[str, Any]] | JobError) -> mock.Mock:
+    """Stand in for ranks that capture their steps, which a CPU does not."""
+    return mock.Mock(run=mock.Mock(side_effect=[answer]))
 
 
 def test_what_does_not_fit_the_budget_is_left_out(tmp_path: Path) -> None:
     given = ["--models", "gcn", "agnn", "--gpus", "1", "--budget", "0", "--out", str(tmp_path / "out.json")]
     options = scaling._parser().parse_args([*TINY, *given])
-    scaling._Benchmark(options, tmp_path, _Replays([{"torch": "2"}])).run()
+    scaling._Benchmark(options, tmp_path, _ranks([{"torch": "2"}])).run()
     content = json.loads(options.out.read_text())
     assert (content["rows"], content["torch"]) == ([], "2")
     assert len(content["left_out"]) == 2
@@ -98,13 +92,13 @@ def test_captured_steps_are_added_to_a_row_or_why_there_are_none(tmp_path: Path)
     for last, difference in ((2.0, 0.0), (2.5, 0.25)):
         found = [dict(launched), dict(launched)]
         answer = [{**replayed, "captured_losses": [3.0, loss]} for loss in (2.0, last)]
-        scaling._Benchmark(options, tmp_path, _Replays(answer))._capture(2, found)
+        scaling._Benchmark(options, tmp_path, _ranks(answer))._capture(2, found)
         row = scaling.merged(found, {"ms": 9.0, "captured_ms": 7.0, "losses": [3.0, 2.0], "peak_bytes": 18})
         found_here = row["captured_loss_difference"], row["speedup"], row["memory_ratio"]
         assert found_here == (difference, 7.0 / 4.0, 0.5)
         assert row["captured_peak_bytes_by_rank"] == [9, 9]
     found = [dict(launched)]
-    scaling._Benchmark(options, tmp_path, _Replays(JobError("1 of 2 ranks did not end")))._capture(2, found)
+    scaling._Benchmark(options, tmp_path, _ranks(JobError("1 of 2 ranks did not end")))._capture(2, found)
     assert found[0] == {**launched, "capture": "1 of 2 ranks did not end"}
 
 

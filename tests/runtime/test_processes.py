@@ -150,8 +150,6 @@ def test_a_fork_by_the_thread_that_holds_a_lock() -> None:
 
 
 def test_a_kept_value_is_the_same_for_all_threads() -> None:
-    begun, wait = threading.Event(), threading.Event()
-
     class Made:
         @cached_property
         def value(self) -> object:
@@ -166,8 +164,6 @@ def test_a_kept_value_is_the_same_for_all_threads() -> None:
     run_together(8, work)
     assert len(set(map(id, found))) == 1
     assert isinstance(Made.value, cached_property)
-    wait.set()
-    assert _Slow(begun, wait).value == 1
 
 
 class _Rows(Dataset):
@@ -188,7 +184,10 @@ class _Rows(Dataset):
 def test_workers_of_a_data_loader_hold_an_operand(start: str) -> None:
     a, x = _operand("fp16"), torch.randn(40, 8)
     a @ x
-    loader = DataLoader(_Rows(a, x), batch_size=2, num_workers=2, multiprocessing_context=start, timeout=100)
+    workers = 2 if start == "fork" else 1  # which imports everything
+    loader = DataLoader(
+        _Rows(a, x), batch_size=2, num_workers=workers, multiprocessing_context=start, timeout=100
+    )
     found = torch.cat(list(loader))
     assert torch.equal(found, torch.stack([a @ (x * i) for i in range(6)]))
 

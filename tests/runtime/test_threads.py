@@ -18,7 +18,6 @@ from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import random_graph
 from tests.helpers import make
-from tests.ops.attention_oracle import make_case, run
 
 #: Name, precision, panel.
 KINDS = [
@@ -89,13 +88,6 @@ def test_gradient_of_the_softmax(graph: SparseGraph) -> None:
         return [p.detach(), *torch.autograd.grad(p, leaf, scores)]
 
     assert_same_bits(results)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_attention(graph: SparseGraph, precision: str) -> None:
-    a = make(graph, "cpu", precision=precision, reorder="degree")
-    case = make_case(a, 16, 8, bias=(3,), dropout_p=0.2)
-    assert_same_bits(lambda: run(a, case))
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
