@@ -8,23 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from gnnsparse import SparseGraph
-from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, check_blocked, format_spec
-from gnnsparse.formats.convert import convert
+from gnnsparse.formats import ARRAYS, BlockedMatrix, check_blocked
 from gnnsparse.formats.csr import Csr, check_csr, check_permutation
-from gnnsparse.precision import Precision, round_operand
+from gnnsparse.precision import Precision
 from gnnsparse.testing import random_graph
+from tests.formats.conftest import CASES, converted
 from tests.helpers import short_rows
 
-CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
 #: Arrays whose content is known by checksums alone; test_packed_formats.py changes records byte by byte.
 VALUES = {"values", "residual_values", "zero_ptr", "zero_cols", "packed_blocks"}
-
-
-def made(graph: SparseGraph, case: tuple[str, int | None], precision: Precision) -> BlockedMatrix:
-    spec = format_spec(case[0], precision, graph.nnz / max(graph.num_rows * graph.num_cols, 1), case[1])
-    values = torch.ones(graph.nnz) if graph.values is None else graph.values
-    return convert(graph.csr, spec, round_operand(values, precision) if spec.stores_values else None)
 
 
 def test_every_array_has_a_rule() -> None:
@@ -37,7 +29,7 @@ def test_every_array_has_a_rule() -> None:
 def test_a_changed_element_is_found(case: Any, precision: Precision) -> None:
     """Elements of each array in turn, set to other numbers, in and out of range."""
     graph = short_rows()
-    blocked = made(graph, case, precision)
+    blocked = converted(graph, case[0], precision, case[1])
     found = 0
     for name, array in blocked.arrays.items():
         if name in VALUES:
@@ -57,7 +49,7 @@ def test_a_changed_element_is_found(case: Any, precision: Precision) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_arrays_of_another_matrix_are_found(case: Any) -> None:
     one, other = short_rows(3), short_rows(8)
-    blocked = made(one, case, Precision.FP16)
+    blocked = converted(one, case[0], Precision.FP16, case[1])
     check_blocked("x", blocked, one.csr, torch.float16)
     with pytest.raises(ValueError, match=r"x\."):
         check_blocked("x", replace(blocked, nnz=other.nnz), other.csr, torch.float16)
@@ -69,7 +61,7 @@ def test_arrays_of_another_matrix_are_found(case: Any) -> None:
 def test_entries_have_their_places(precision: Precision, other: torch.dtype, first: int) -> None:
     """`first`: the half word that is the place of the first entry."""
     graph = short_rows()
-    blocked = made(graph, ("panel-values", 32), precision)
+    blocked = converted(graph, "panel-values", precision, 32)
     assert blocked.spec.encoding == ("entries" if precision is Precision.FP16 else "word_entries")
     assert blocked.values is not None
     size, values = precision.storage.itemsize, blocked.values.clone()
@@ -83,9 +75,9 @@ def test_entries_have_their_places(precision: Precision, other: torch.dtype, fir
             check_blocked("x", replace(blocked, values=values), graph.csr, precision.storage)
     with pytest.raises(ValueError, match=r"x\.values: got"):
         check_blocked("x", blocked, graph.csr, other)
-    converted = replace(blocked, values=blocked.values.to(other))
+    other_values = replace(blocked, values=blocked.values.to(other))
     with pytest.raises(ValueError, match=r"x\.values: are torch\.\w+; accepted in entries"):
-        check_blocked("x", converted, graph.csr, other)
+        check_blocked("x", other_values, graph.csr, other)
     assert blocked.value_ptr is not None
     moved = blocked.value_ptr.clone()
     moved[1:] += 2

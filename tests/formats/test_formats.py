@@ -7,9 +7,8 @@ import pytest
 
 import gnnsparse
 from gnnsparse.formats import BlockedMatrix, FormatSpec, format_spec
-from gnnsparse.formats.convert import convert
-from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import random_graph
+from tests.formats.conftest import converted
 
 POINTER = 8  # bytes of an offset: the papers have 4 and stop at 2^31 elements
 INDEX = 4
@@ -20,10 +19,8 @@ def build(
     shape: tuple[int, int, float], name: str, precision: str = "fp16", panel: int | None = None
 ) -> tuple[BlockedMatrix, np.ndarray, int]:
     graph = random_graph(*shape, hubs=1 if shape[2] else 0, empty_rows=0.1)
-    spec = format_spec(name, precision, shape[2], panel)
-    values = round_operand(graph.values, Precision.parse(precision)) if spec.stores_values else None
     mask = graph.to_scipy().toarray() != 0
-    return convert(graph.csr, spec, values), mask, graph.nnz
+    return converted(graph, name, precision, panel), mask, graph.nnz
 
 
 def vectors(mask: np.ndarray, height: int) -> list[int]:
@@ -37,36 +34,37 @@ def round_up(count: int, to: int) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(
-    ("name", "panel", "height", "wide"),
-    [("window", None, 8, 16), ("panel", 16, 16, 32), ("panel", 32, 32, 32)],
-)
-def test_ours_store_bits_alone(
-    shape: tuple[int, int, float], name: str, panel: int | None, height: int, wide: int
+    ("name", "precision", "panel", "wide"),
+    [
+        ("window", "fp16", None, 16), ("panel", "fp16", 16, 32), ("panel", "fp16", 32, 32),
+        *(
+            ("panel-values", precision, panel, 32)
+            for precision, panel in [
+                ("fp16", 16), ("fp16", 32), ("bf16", 32), ("tf32", 16), ("tf32", 32), ("fp32", 32)
+            ]
+        ),
+    ],
+)  # fmt: skip
+def test_bytes_of_our_formats(
+    shape: tuple[int, int, float], name: str, precision: str, panel: int | None, wide: int
 ) -> None:
-    got, mask, _ = build(shape, name, panel=panel)
+    """Bits alone; with values 16 rows are dense, and 32 rows are 2 bytes and the value a nonzero, padded."""
+    got, mask, nnz = build(shape, name, precision, panel)
+    height = panel or 8
     counts = [round_up(c, wide) for c in vectors(mask, height)]
-    assert got.values is None
-    assert got.nbytes == POINTER * (len(counts) + 1) + (INDEX + height // 8) * sum(counts)
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(
-    ("precision", "panel"),
-    [("fp16", 16), ("fp16", 32), ("bf16", 32), ("tf32", 16), ("tf32", 32), ("fp32", 32)],
-)
-def test_ours_with_values(shape: tuple[int, int, float], precision: str, panel: int) -> None:
-    """16 rows are dense; 32 rows are 2 bytes and the value a nonzero, padded to 4 or 16 in each stage."""
-    got, mask, nnz = build(shape, "panel-values", precision, panel)
-    counts = [round_up(c, 32) for c in vectors(mask, panel)]
     half = precision in ("fp16", "bf16")
-    assert got.spec.encoding == ("dense" if panel == 16 else "entries" if half else "word_entries")
     frame = POINTER * (len(counts) + 1) + INDEX * sum(counts)
-    if panel == 16:
+    if name != "panel-values":
+        assert got.values is None
+        assert got.nbytes == frame + height // 8 * sum(counts)
+    elif panel == 16:
+        assert got.spec.encoding == "dense"
         assert got.nbytes == frame + (2 if half else 4) * 16 * sum(counts)
     else:
+        assert got.spec.encoding == ("entries" if half else "word_entries")
         stages = sum(counts) // 32
         entries = got.nbytes - frame - POINTER * (stages + 1)
-        size, group = (4, 4) if half else (6, 16)
+        size, group = (4, 4) if half else (6, 16)  # entries of a stage are padded to a multiple of the group
         assert entries % (size * group) == 0
         assert size * nnz <= entries <= size * (nnz + (group - 1) * stages)
 

@@ -13,12 +13,12 @@ import torch
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.formats import PRESETS, BlockedMatrix, check_blocked, format_spec
-from gnnsparse.formats.convert import convert, short_row_limits
-from gnnsparse.precision import Precision, round_operand
+from gnnsparse.formats.convert import short_row_limits
 from gnnsparse.preprocess.api import Recipe
 from gnnsparse.testing import random_graph
 from papers.analysis import partition_rows
 from papers.decode import decode
+from tests.formats.conftest import converted
 
 
 def matrix(rows: int, cols: int, elements: dict[tuple[int, int], float]) -> SparseGraph:
@@ -29,11 +29,6 @@ def matrix(rows: int, cols: int, elements: dict[tuple[int, int], float]) -> Spar
     columns = torch.tensor([c for _, c in places], dtype=torch.int32)
     values = torch.tensor([elements[place] for place in places])
     return SparseGraph.from_csr(indptr, columns, values, num_cols=cols)
-
-
-def converted(graph: SparseGraph, name: str, precision: str = "tf32", **options: Any) -> BlockedMatrix:
-    spec = format_spec(name, precision, panel=options.pop("panel", None), options=options)
-    return convert(graph.csr, spec, round_operand(graph.values, Precision.parse(precision)))
 
 
 def word_list(values: torch.Tensor) -> bytes:

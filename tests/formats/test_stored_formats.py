@@ -13,16 +13,15 @@ from hypothesis import strategies as st
 
 from gnnsparse import SparseGraph
 from gnnsparse.data import load_custom, load_dataset, load_matrix
-from gnnsparse.formats import ARRAYS, PRESETS, BlockedMatrix, FormatSpec, check_blocked, format_spec
+from gnnsparse.formats import ARRAYS, BlockedMatrix, FormatSpec, check_blocked, format_spec
 from gnnsparse.formats.convert import convert, count_slots
 from gnnsparse.formats.packing import entry_parts
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, round_operand
 from gnnsparse.testing import random_graph
 from papers.decode import decode
 from tests.data_folder import data_file, data_folder, requires_data
+from tests.formats.conftest import CASES, converted
 from tests.helpers import precision_for
-
-CASES = [(name, panel) for name, preset in PRESETS.items() for panel in preset.panels or (None,)]
 
 
 def with_zeros(graph: SparseGraph) -> SparseGraph:
@@ -72,12 +71,6 @@ def test_zeros_of_the_matrix_come_back(case: tuple[str, int | None], precision: 
         assert torch.equal(blocked.panel_ptr.diff(), count_slots(graph.csr, blocked.spec))
 
 
-def panels(graph: SparseGraph, precision: Precision, height: int, values: bool) -> BlockedMatrix:
-    spec = format_spec("panel-values" if values else "panel", precision, panel=height)
-    stored = round_operand(graph.values, precision) if values and graph.values is not None else None
-    return convert(graph.csr, spec, stored)
-
-
 def accesses(words: torch.Tensor) -> int:
     """How often shared memory is accessed when a warp stores entries at these words, four a lane."""
     found = 0
@@ -90,7 +83,7 @@ def accesses(words: torch.Tensor) -> int:
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.FP32])
 @pytest.mark.parametrize(("density", "share"), [(0.08, 0.75), (0.3, 0.6), (1.0, 0.4)])
 def test_stores_of_entries_hardly_meet_in_a_bank(density: float, share: float, precision: Precision) -> None:
-    panel = panels(random_graph(64, 640, density), precision, 32, True)
+    panel = converted(random_graph(64, 640, density), "panel-values", precision, 32)
     assert panel.values is not None
     assert panel.value_ptr is not None
     words = entry_parts(panel.values, precision.storage.itemsize)[1] // 4
