@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gnnsparse.data import DATASETS, GENERATED_GRAPHS
 from gnnsparse.formats.csr import Csr
@@ -19,15 +18,13 @@ from papers.__main__ import reproduce
 from papers.figures import PAPERS, Missing, Outcome, Paper, Row
 from papers.session import KNOWN, Found, Library, Session
 from papers.speed import FormatCase, compare_cases, over_peer
+from tests.papers.test_analysis import csr_of
 
 EVERY = [(paper, figure) for paper in PAPERS for figure in PAPERS[paper].figures]
 
 
 def pattern(rows: int, cols: int, density: float, seed: int = 0) -> Csr:
-    dense = np.random.default_rng(seed).random((rows, cols)) < density
-    indptr = np.concatenate([[0], dense.sum(1).cumsum()])
-    columns = torch.from_numpy(dense.nonzero()[1].astype(np.int32))
-    return Csr(torch.from_numpy(indptr), columns, cols)
+    return csr_of(np.random.default_rng(seed).random((rows, cols)) < density)
 
 
 def write_npz(path: Path, csr: Csr) -> None:

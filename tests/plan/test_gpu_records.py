@@ -218,7 +218,7 @@ def made_up() -> list[Case]:
 def test_a_fit_finds_what_chooses_well(made_up: list[Case]) -> None:
     start, table = record_for(H200), Table(made_up)
     ideal = quality_of(another_gpu(), table)
-    fit = fit_record(start, made_up, steps=15, tries=200)
+    fit = fit_record(start, made_up, steps=8, tries=100)
     assert fit.before == quality_of(start, table)
     assert fit.before.lost > 5 + ideal.lost  # the start is wrong about this GPU
     assert fit.after.lost <= max(2, 0.1 * fit.before.lost)
