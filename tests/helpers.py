@@ -217,6 +217,18 @@ def same(found: Sequence[torch.Tensor], right: Sequence[torch.Tensor]) -> bool:
     return len(found) == len(right) and all(map(torch.equal, found, right))
 
 
+def assert_same_by_threads(make: Callable[[], Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+    """Any number of threads makes the same tensors, bit for bit; a test needs the fixture `any_threads`."""
+    found = []
+    for count in (1, 2, 5):
+        torch.set_num_threads(count)
+        assert torch.get_num_threads() == count
+        found.append(list(make()))
+    assert found[0]
+    assert all(same(other, found[0]) for other in found)
+    return found[0]
+
+
 def at_nonzeros(a: SparseOperand, dense: torch.Tensor) -> torch.Tensor:
     """The elements of a dense matrix at the operand's nonzeros, in its order."""
     row, col = a.indices().cpu()

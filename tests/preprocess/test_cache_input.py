@@ -63,33 +63,25 @@ def test_strided_values(count: int, step: int, dtype: torch.dtype) -> None:
     both(lambda cache: gnnsparse.prepare(edges, num_nodes=8, values="mean", edge_weight=values, cache=cache))
 
 
-@pytest.mark.parametrize(
-    "edges",
-    [
-        EDGES.T.contiguous().T, EDGES[:, ::2], EDGES[:, 4:], EDGES[:, :1], EDGES.int(),
-        EDGES.numpy()[:, ::-1],
-        np.broadcast_to(EDGE.numpy(), (2, 5)), EDGES.repeat(2, 3)[::2, ::3], EDGES.numpy().astype("<i8"),
-        EDGES.numpy().astype(">i8"), read_only(EDGES.numpy()),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_edges_of_every_kind(edges: Any) -> None:
-    both(lambda cache: gnnsparse.prepare(edges, num_nodes=5, cache=cache))
+EVERY_EDGES = [
+    EDGES.T.contiguous().T, EDGES[:, ::2], EDGES[:, 4:], EDGES[:, :1], EDGES.int(), EDGES.numpy()[:, ::-1],
+    np.broadcast_to(EDGE.numpy(), (2, 5)), EDGES.repeat(2, 3)[::2, ::3], EDGES.numpy().astype("<i8"),
+    EDGES.numpy().astype(">i8"), read_only(EDGES.numpy()),
+]  # fmt: skip
+EVERY_VALUES = [
+    np.ones(4, ">f4"), np.ones(4, "<f8"), np.arange(4, dtype=np.uint16), np.arange(4, dtype=">i8"),
+    np.ones(8)[::-2], np.array([True] * 4), [1, 2.5, 3, 4], (True, False, True, True), torch.ones(8)[1::2],
+    torch._neg_view(torch.ones(4)), torch.ones(4, requires_grad=True), np.float16([1, 2, 3, 4]),
+    read_only(np.ones(4)),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    "values",
-    [
-        np.ones(4, ">f4"), np.ones(4, "<f8"), np.arange(4, dtype=np.uint16), np.arange(4, dtype=">i8"),
-        np.ones(8)[::-2], np.array([True] * 4), [1, 2.5, 3, 4], (True, False, True, True),
-        torch.ones(8)[1::2],
-        torch._neg_view(torch.ones(4)), torch.ones(4, requires_grad=True), np.float16([1, 2, 3, 4]),
-        read_only(np.ones(4)),
-    ],
-    ids=repr,
-)  # fmt: skip
-def test_values_of_every_kind(values: Any) -> None:
-    both(lambda cache: gnnsparse.prepare(EDGES, values=values, cache=cache))
+    ("edges", "values"),
+    [*((edges, None) for edges in EVERY_EDGES), *((EDGES, values) for values in EVERY_VALUES)],
+)
+def test_edges_and_values_of_every_kind(edges: Any, values: Any) -> None:
+    both(lambda cache: gnnsparse.prepare(edges, num_nodes=5, values=values, cache=cache))
 
 
 BAD_VALUES = [

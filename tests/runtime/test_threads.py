@@ -5,9 +5,6 @@ The products are in tests/ops, what is made of edge lists in tests/sparse, order
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 
@@ -17,7 +14,7 @@ from gnnsparse.formats import format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.testing import random_graph
-from tests.helpers import make
+from tests.helpers import assert_same_by_threads, make
 
 #: Name, precision, panel.
 KINDS = [
@@ -35,18 +32,6 @@ def graph() -> SparseGraph:
     return random_graph(2000, 1500, 0.01, hubs=3, empty_rows=0.2)
 
 
-def assert_same_bits(results: Callable[[], Any]) -> None:
-    """`results` is a function to a list of tensors."""
-    torch.set_num_threads(1)
-    want = results()
-    assert want
-    for count in (2, 5):
-        torch.set_num_threads(count)
-        assert torch.get_num_threads() == count
-        for one, many in zip(want, results(), strict=True):
-            assert torch.equal(one, many)
-
-
 @pytest.mark.parametrize(("name", "precision", "panel"), KINDS)
 def test_conversion(graph: SparseGraph, name: str, precision: str, panel: int | None) -> None:
     assert graph.values is not None
@@ -55,7 +40,7 @@ def test_conversion(graph: SparseGraph, name: str, precision: str, panel: int | 
         round_operand(graph.values, Precision(precision)),
     )
     given = values if spec.stores_values else None
-    assert_same_bits(lambda: list(convert(graph.csr, spec, given).arrays.values()))
+    assert_same_by_threads(lambda: list(convert(graph.csr, spec, given).arrays.values()))
 
 
 @pytest.mark.parametrize("weights", ["gcn", "mean"])
@@ -67,16 +52,16 @@ def test_weights(weights: str) -> None:
         a = make(square, "cpu", values=weights)
         return [a @ x, a.T @ x, a.indices()]
 
-    assert_same_bits(results)
+    assert_same_by_threads(results)
 
 
 def test_counts_of_columns(graph: SparseGraph) -> None:
-    assert_same_bits(lambda: [graph.csr.count_columns(height) for height in (8, 16, 100)])
+    assert_same_by_threads(lambda: [graph.csr.count_columns(height) for height in (8, 16, 100)])
 
 
 def test_rounding() -> None:
     x = torch.randn(100_003)
-    assert_same_bits(lambda: [round_operand(x, Precision.TF32)])
+    assert_same_by_threads(lambda: [round_operand(x, Precision.TF32)])
 
 
 def test_gradient_of_the_softmax(graph: SparseGraph) -> None:
@@ -87,7 +72,7 @@ def test_gradient_of_the_softmax(graph: SparseGraph) -> None:
         p = gnnsparse.edge_softmax(a, leaf)
         return [p.detach(), *torch.autograd.grad(p, leaf, scores)]
 
-    assert_same_bits(results)
+    assert_same_by_threads(results)
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean", "max"])
@@ -101,7 +86,7 @@ def test_heads(graph: SparseGraph, reduce: str) -> None:
         p = gnnsparse.edge_softmax(a, gnnsparse.sddmm(a, leaves[0], leaves[1]))
         return [y, p, *torch.autograd.grad(y.square().sum() + p.square().sum(), leaves)]
 
-    assert_same_bits(results)
+    assert_same_by_threads(results)
 
 
 def test_errors_are_found_by_every_thread() -> None:
