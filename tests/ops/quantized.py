@@ -1,8 +1,10 @@
-"""Numbers of 8 bits by torch's own conversions, independent of the package's."""
+"""Numbers of 8 bits by torch's own conversions, and what an operand stores, in float64."""
 
 from __future__ import annotations
 
 import torch
+
+from gnnsparse import SparseOperand
 
 #: The precisions that store X in 8 bits, with their largest numbers.
 EIGHT_BITS = {"int8": 127.0, "fp8": 448.0}
@@ -24,3 +26,14 @@ def rounding_bound(x: torch.Tensor, precision: str) -> torch.Tensor:
     absolute, relative = STEPS[precision]
     wide = x.double().abs()
     return torch.maximum(wide.amax(0) * absolute, wide * relative) * (1 + 1e-5) + wide * 1e-6
+
+
+def stored_matrix(a: SparseOperand) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrix that an operand stores, without the weights of its columns, and those of its rows."""
+    rows, side = a.shape[0], a.kernels
+    values = torch.ones(a.nnz) if side.values is None else side.values.cpu()
+    matrix = torch.zeros(a.shape, dtype=torch.float64).index_put(tuple(a.indices().cpu()), values.double())
+    by_row = torch.ones(rows) if side.row_scale is None else side.row_scale.cpu()
+    if side.row_ids is not None and side.row_scale is not None:
+        by_row = torch.empty(rows).index_copy(0, side.row_ids.long().cpu(), by_row)
+    return matrix, by_row.double()

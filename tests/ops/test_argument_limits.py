@@ -37,6 +37,8 @@ def test_what_products_refuse(a: SparseOperand) -> None:
     spmm, sddmm, softmax = (partial(f, a) for f in (gnnsparse.spmm, gnnsparse.sddmm, gnnsparse.edge_softmax))
     graph, of_heads = random_graph(30, 20, 0.2), "; features of heads [k, heads, d] go to"
     int8, fp8 = (partial(gnnsparse.spmm, make(graph, "cpu", precision=p)) for p in EIGHT_BITS)
+    attend = partial(gnnsparse.attention, a, q, x, x)
+    reorders = [(n, partial(a.transpose_values, torch.ones(n))) for n in (nnz - 1, nnz + 1)]
     for _ in range(2):
         _ = a @ x, spmm(x, values), sddmm(q, x), spmm(many, by_head), sddmm(queries, many), softmax(by_head)
     refused: dict[type[Exception], list[tuple[str, Callable[[], Any]]]] = {
@@ -56,6 +58,11 @@ def test_what_products_refuse(a: SparseOperand) -> None:
             ("k: has shape (20, 4); accepted: (20, 3, 4), as q", lambda: sddmm(queries, x)),
             (f"scores: has shape ({nnz}, 3, 1)", lambda: softmax(by_head[..., None])),
             (f"scores: has shape ({nnz - 1}, 3)", lambda: softmax(by_head[1:])),
+            *((f"values: has {n} elements; accepted: {nnz}", reorder) for n, reorder in reorders),
+            ("values: has", lambda: torch.ops.gnnsparse.transpose_values(values[1:], a.handle)),
+            # Integers of thousands of digits have a name in errors.
+            ("dropout_p: got about 10^5000", lambda: attend(dropout_p=10**5000)),
+            ("width: got -about 10^5000", lambda: a.stats(-(10**5000))),
             ("impl: got", lambda: spmm(x, impl="magic")),
             ("reduce: got 'add'; accepted: sum, mean, max, min", lambda: spmm(x, reduce="add")),
             ("seed: got -1", lambda: int8(x, seed=-1)),
@@ -70,6 +77,7 @@ def test_what_products_refuse(a: SparseOperand) -> None:
             ("values: got a tensor of dtype torch.float64", lambda: spmm(x, values.double())),
             ("values: got a tensor of dtype torch.float64", lambda: spmm(many, by_head.double())),
             ("values: got", lambda: spmm(x, False)),
+            ("values: got list", lambda: a.transpose_values([1.0] * nnz)),
             ("A: got", lambda: gnnsparse.spmm(a.kernels, x)),
             ("reduce: got list; accepted: one of sum, mean, max, min", lambda: spmm(x, reduce=["sum"])),
             ("seed: got float", lambda: int8(x, seed=1.5)),
@@ -82,59 +90,33 @@ def test_what_products_refuse(a: SparseOperand) -> None:
 
 
 @pytest.mark.parametrize("name", HUGE)
-@pytest.mark.parametrize("cache", [False, True])
-def test_self_loop_weights_that_no_float32_holds(name: str, cache: bool) -> None:
-    with pytest.raises(ValueError, match=r"^self_loop_weight: got .*; accepted: a finite number"):
-        gnnsparse.prepare(EDGES, values="gcn", self_loop_weight=HUGE[name], cache=cache)
-
-
-@pytest.mark.parametrize("name", HUGE)
-def test_scales_that_no_float32_holds(a: SparseOperand, name: str) -> None:
+def test_numbers_that_no_float32_holds(a: SparseOperand, name: str) -> None:
     q, k = torch.randn(30, 4), torch.randn(20, 4)
+    for cache in (False, True):
+        with pytest.raises(ValueError, match=r"^self_loop_weight: got .*; accepted: a finite number"):
+            gnnsparse.prepare(EDGES, values="gcn", self_loop_weight=HUGE[name], cache=cache)
     with pytest.raises(ValueError, match=r"^scale: got .*; accepted: a finite number"):
         gnnsparse.attention(a, q, k, k, scale=HUGE[name])
 
 
-def test_integers_of_thousands_of_digits_have_a_name_in_errors(a: SparseOperand) -> None:
-    q, k = torch.randn(30, 4), torch.randn(20, 4)
-    with pytest.raises(ValueError, match=r"^dropout_p: got about 10\^5000"):
-        gnnsparse.attention(a, q, k, k, dropout_p=10**5000)
-    with pytest.raises(ValueError, match=r"^width: got -about 10\^5000"):
-        a.stats(-(10**5000))
-
-
-WIDE = 1 << 42
-TOO_WIDE: dict[str, tuple[str, Callable[[SparseOperand], Any]]] = {
-    "spmm": ("x", lambda a: a @ torch.zeros(20, 1).expand(20, WIDE)),
-    "spmm with values": (
-        "x", lambda a: gnnsparse.spmm(a, torch.zeros(20, 1).expand(20, WIDE), torch.ones(a.nnz))
-    ),
-    "sddmm": ("q", lambda a: gnnsparse.sddmm(a, *(torch.zeros(n, 1).expand(n, WIDE) for n in (30, 20)))),
-    "attention": (
-        "v", lambda a: gnnsparse.attention(
-            a, torch.zeros(30, 1), torch.zeros(20, 1), torch.zeros(20, 1).expand(20, WIDE)
-        ),
-    ),
-    "batch": (
-        "q", lambda a: gnnsparse.attention(
-            a, torch.zeros(1, 30, 1).expand(WIDE, 30, 1), torch.zeros(20, 1), torch.zeros(20, 1)
-        ),
-    ),
-    "many rows": (
-        "x", lambda a: gnnsparse.prepare(scipy.sparse.csr_matrix((2**20, 1)), cache=False)
-        @ torch.zeros(1, 2**24)
-    ),
-    "no columns": (
-        "x", lambda a: gnnsparse.prepare(scipy.sparse.csr_matrix((3, 0)), cache=False) @ torch.empty(0, WIDE)
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", TOO_WIDE)
-def test_an_operand_that_is_too_wide_for_the_machine(a: SparseOperand, name: str) -> None:
-    argument, call = TOO_WIDE[name]
-    with pytest.raises(MemoryError, match=rf"^{argument}: {argument} of shape .* needs .* GB, and .* leaves"):
-        call(a)
+def test_operands_that_are_too_wide_for_the_machine(a: SparseOperand) -> None:
+    q, k = torch.zeros(30, 1), torch.zeros(20, 1)
+    wide_q, wide_k = (t.expand(-1, 1 << 42) for t in (q, k))
+    tall, empty = (
+        gnnsparse.prepare(scipy.sparse.csr_matrix(shape), cache=False) for shape in ((2**20, 1), (3, 0))
+    )
+    calls: list[tuple[str, Callable[[], Any]]] = [
+        ("x", lambda: a @ wide_k),
+        ("x", lambda: gnnsparse.spmm(a, wide_k, torch.ones(a.nnz))),
+        ("q", lambda: gnnsparse.sddmm(a, wide_q, wide_k)),
+        ("v", lambda: gnnsparse.attention(a, q, k, wide_k)),
+        ("q", lambda: gnnsparse.attention(a, q.expand(1 << 42, 30, 1), k, k)),
+        ("x", lambda: tall @ torch.zeros(1, 2**24)),
+        ("x", lambda: empty @ torch.empty(0, 1 << 42)),
+    ]
+    for name, call in calls:
+        with pytest.raises(MemoryError, match=rf"^{name}: {name} of shape .* needs .* GB, and .* leaves"):
+            call()
 
 
 @pytest.mark.parametrize("nodes", [0, 1, 3])
@@ -158,13 +140,3 @@ def test_graphs_without_edges(nodes: int, weight: float, values: str | None) -> 
         assert y.shape == (nodes, 2)
         assert len(found) == edges.shape[1] == (0 if kind is TransformerConv else nodes)
     assert GCNConv(4, 2)(x, none, torch.empty(0)).shape == (nodes, 2)
-
-
-@pytest.mark.parametrize("count", [-1, 1])
-def test_transpose_values_checks_the_length(a: SparseOperand, count: int) -> None:
-    with pytest.raises(ValueError, match=rf"^values: has {a.nnz + count} elements; accepted: {a.nnz}"):
-        a.transpose_values(torch.ones(a.nnz + count))
-    with pytest.raises(ValueError, match=r"^values: has"):
-        torch.ops.gnnsparse.transpose_values(torch.ones(a.nnz + count), a.handle)
-    with pytest.raises(TypeError, match=r"^values: got list"):
-        a.transpose_values([1.0] * a.nnz)

@@ -23,6 +23,7 @@ from tests.helpers import (
     product_scale,
 )
 from tests.ops.attention_oracle import exact, make_case, plain, run
+from tests.ops.quantized import stored_matrix
 from tests.ops.reductions import compare, on_grid
 from tests.ops.test_sddmm import check as check_scores
 
@@ -44,13 +45,9 @@ def test_spmm(isa: str, precision: Precision, width: int, weights: str | None) -
     graph = random_graph(70, 70, 0.1, weighted=weights is None, hubs=1, empty_rows=0.1)
     a = make(graph, "cpu", values=weights, precision=precision)
     x = torch.randn(70, width)
-    side = a.kernels
-    matrix = torch.zeros(70, 70, dtype=torch.float64)
-    row, col = a.indices()
-    own = torch.ones(a.nnz) if side.values is None else side.values
-    matrix[row, col] = own.double()
-    if side.col_scale is not None and side.row_scale is not None:
-        matrix = side.row_scale.double()[:, None] * matrix * side.col_scale.double()
+    matrix, by_row = stored_matrix(a)
+    by_column = torch.ones(70) if a.kernels.col_scale is None else a.kernels.col_scale
+    matrix = by_row[:, None] * matrix * by_column.double()
     rounded, dense = round_operand(x, precision).float(), dense_matrix(graph, weights)
     exact = matrix @ rounded.double()
     assert _native.cpu_isa() == isa

@@ -142,19 +142,15 @@ def test_every_wrong_device_is_refused(name: str) -> None:
                 call(name, {**given, argument: value.cpu()})
 
 
-def test_handles_of_no_operand(a: SparseOperand, name: str) -> None:
+def test_handles_of_no_operand_and_of_another_size(a: SparseOperand, name: str) -> None:
     given = arguments(name, a)
     dead = make(random_graph(ROWS, COLS, 0.2), str(a.device)).handle
     for handle in (dead, 10**9, -1, 2**62):
         with pytest.raises(RuntimeError, match=f"operand {handle} no longer exists"):
             call(name, {**given, "operand": handle})
-
-
-def test_another_operand_is_refused(a: SparseOperand, name: str) -> None:
-    """Its handle is right, its sizes are not."""
     other = make(random_graph(ROWS + 1, COLS + 2, 0.3), str(a.device))
     with pytest.raises(ValueError, match=r"^\w+: has .*; accepted: "):
-        call(name, {**arguments(name, a), "operand": other.handle})
+        call(name, {**given, "operand": other.handle})
 
 
 def test_shapes_are_checked_while_torch_traces(a: SparseOperand, name: str) -> None:

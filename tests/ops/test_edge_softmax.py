@@ -67,21 +67,16 @@ def check(a: gnnsparse.SparseOperand, scores: torch.Tensor) -> None:
     assert_accurate(got, formula(weights.float(), probe.float()).to(scores.dtype), formula(p, dp), scale=size)
 
 
-@pytest.mark.parametrize("lanes", GRAPHS)
-def test_cases_are_what_they_are_called(lanes: int | str) -> None:
-    graph = GRAPHS[lanes]()
-    longest = int(graph.csr.degrees.max())
-    long = lanes in ("block", "long")
-    assert longest > 1024 if long else longest < 1024 and lanes_of(graph) == lanes
-
-
 @pytest.mark.usefixtures("poisoned")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("spread", [0.1, 3.0, 60.0])
 @pytest.mark.parametrize("graph", GRAPHS)
 def test_matches_float64(place: Place, dtype: torch.dtype, spread: float, graph: int | str) -> None:
     """Also of rows with some masked edges, and two with no other."""
-    a = make(GRAPHS[graph](), place.device, reorder="degree")
+    made = GRAPHS[graph]()
+    longest, long = int(made.csr.degrees.max()), graph in ("block", "long")
+    assert longest > 1024 if long else longest < 1024 and lanes_of(made) == graph
+    a = make(made, place.device, reorder="degree")
     row, scores = a.indices()[0].cpu(), (spread * torch.randn(a.nnz)).to(dtype)
     check(a, scores)
     scores[::3] = scores[row == row[0]] = scores[row == row.bincount().argmax()] = -torch.inf

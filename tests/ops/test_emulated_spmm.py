@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gnnsparse
@@ -136,18 +136,23 @@ def test_fp32_keeps_its_range(native: RunningPath, height: int) -> None:
 
 
 @given(
-    graph=graphs(70, 100, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
-    height=st.sampled_from(HEIGHTS), width=st.integers(1, 80), limit=st.integers(1, 4),
-    precision=st.sampled_from(PRECISIONS),
+    graph=graphs(80, 200, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
+    height=st.sampled_from([0, *HEIGHTS]), width=st.integers(1, 80), limit=st.integers(1, 4),
+    group=st.sampled_from([1, 30, 200, 3000]), precision=st.sampled_from(PRECISIONS),
 )  # fmt: skip
-def test_any_panels(
-    native: RunningPath, graph: SparseGraph, height: int, width: int, limit: int, precision: str
+@settings(max_examples=60)
+def test_property(
+    native: RunningPath, graph: SparseGraph, height: int, width: int, limit: int, group: int, precision: str
 ) -> None:
-    if height not in VALUE_HEIGHTS:
-        graph = replace(graph, values=None)
-    x = emulated.padded(torch.randn(graph.num_cols, width), precision)
-    plan = Plan("panel", height=height, tile_limit=limit, prescale=limit % 2 == 0, longest_first=limit > 2)
-    check(make(graph, "cpu", precision=precision), dense_matrix(graph, None), x, plan=plan)
+    """Panels, and without a height few columns in groups of rows."""
+    plan = Plan("csr", row_limit=(1, 9, 40, 300)[limit - 1], group=group, narrow=True)
+    if height:
+        options = {"prescale": limit % 2 == 0, "longest_first": limit > 2}
+        plan = Plan("panel", height=height, tile_limit=limit, **options)
+        graph = graph if height in VALUE_HEIGHTS else replace(graph, values=None)
+    x = torch.randn(graph.num_cols, width if height else min(width, NARROW_WIDTH))
+    a = make(graph, "cpu", precision=precision)
+    check(a, dense_matrix(graph, None), emulated.padded(x, precision) if height else x, plan=plan)
 
 
 @pytest.mark.parametrize("weights", [None, "gcn", "random"])
@@ -308,18 +313,6 @@ def test_what_narrow_plans_do_not_take_is_refused(native: RunningPath) -> None:
     for group, width in ((10, wide), (0, 1)):
         with pytest.raises(ValueError, match="plan: narrow takes group > 0 and at most 32 columns"):
             gnnsparse.spmm(a, torch.zeros(20, width), plan=Plan("csr", group=group, narrow=True))
-
-
-@given(
-    graph=graphs(90, 300, weighted=st.booleans(), empty_rows=st.sampled_from([0.0, 0.5])),
-    width=st.integers(1, NARROW_WIDTH), group=st.sampled_from([1, 30, 200, 3000]),
-    limit=st.sampled_from([1, 9, 40, 300]), precision=st.sampled_from(PRECISIONS),
-)  # fmt: skip
-def test_any_rows(
-    native: RunningPath, graph: SparseGraph, width: int, group: int, limit: int, precision: str
-) -> None:
-    a, x = make(graph, "cpu", precision=precision), torch.randn(graph.num_cols, width)
-    check(a, dense_matrix(graph, None), x, plan=Plan("csr", row_limit=limit, group=group, narrow=True))
 
 
 # Panels of 32 rows whose stored values are entries.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -24,16 +25,15 @@ from gnnsparse.formats.policy import (
     policy_changes,
     why_not_packed,
 )
-from gnnsparse.nn import AGNNConv
 from gnnsparse.plan import Plan, WindowPlan
 from gnnsparse.plan.window import RESIDUAL_MODES
 from gnnsparse.plan.work import WorkList
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision, dense_view
 from gnnsparse.registry import temporary_registrations
-from gnnsparse.testing import assert_accurate, random_graph
+from gnnsparse.testing import assert_all_accurate, random_graph, with_gradients
 from tests import emulated
 from tests.gpu_paths import RunningPath
-from tests.helpers import dense_matrix, has_precision, make, plain_product, precision_for
+from tests.helpers import ROUNDING, dense_matrix, has_precision, make, precision_for
 from tests.ops.conftest import Place, graphs
 from tests.ops.test_spmm import check, check_dtypes
 
@@ -221,14 +221,26 @@ def close(
         check(a, dense_matrix(graph, None), x, plan=plan)
 
 
-@pytest.mark.parametrize("panel", [16, 32])
-@pytest.mark.parametrize("policy", RECORD_POLICIES, ids=str)
+@pytest.mark.parametrize(
+    ("name", "precision", "policy"),
+    [
+        *(("hrpb", "tf32", policy) for policy in RECORD_POLICIES),
+        *(("rs-tile", precision, policy) for precision in LOW for policy in TILE_POLICIES),
+    ],
+    ids=str,
+)
 @pytest.mark.parametrize("limit", [1, 1000])
-def test_hrpb(late_place: Place, panel: int, policy: WindowPolicy, limit: int) -> None:
-    """Panels whole and cut; parts of a tile of features, and several tiles."""
-    plan = WindowPlan(tile_limit=limit, policy=policy)
+def test_policies_of_packed_formats(
+    late_place: Place, name: str, precision: str, policy: WindowPolicy, limit: int
+) -> None:
+    """Panels and windows whole and cut, an odd number of blocks among them; parts of tiles of features."""
+    plan, widths = WindowPlan(tile_limit=limit, policy=policy), (71, 200)
     for shape in SHAPES[:2]:
-        close(late_place, shape, plan, "tf32", (40, 71, 200), format="hrpb", panel=panel)
+        if name == "rs-tile":  # with rows of CUDA cores in the same launch
+            close(late_place, shape, plan, precision, widths, format=name)
+        else:
+            for panel in (16, 32):
+                close(late_place, shape, plan, precision, (40, *widths), format=name, panel=panel)
 
 
 @pytest.mark.parametrize("panel", [16, 32])
@@ -239,25 +251,11 @@ def test_hrpb_shapes(late_place: Place, panel: int, shape: tuple[int, int, float
 
 
 @pytest.mark.parametrize("precision", LOW)
-@pytest.mark.parametrize("policy", TILE_POLICIES, ids=str)
-@pytest.mark.parametrize("limit", [1, 1000])
-def test_rs_tile(late_place: Place, precision: str, policy: WindowPolicy, limit: int) -> None:
-    """Windows whole and cut, an odd number of blocks among them; rows of CUDA cores in the same launch."""
-    plan = WindowPlan(tile_limit=limit, policy=policy)
-    for shape in SHAPES[:2]:
-        close(late_place, shape, plan, precision, (71, 200), format="rs-tile")
-
-
-@pytest.mark.parametrize("precision", LOW)
 @pytest.mark.parametrize("mode", RESIDUAL_MODES)
 @pytest.mark.parametrize("options", [{"threshold": 0}, None, {"threshold": 64, "new_columns": 65}], ids=str)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_rs_tile_thresholds(
-    late_place: Place,
-    precision: str,
-    mode: str,
-    options: dict[str, int] | None,
-    shape: tuple[int, int, float],
+    late_place: Place, precision: str, mode: str, options: Any, shape: tuple[int, int, float]
 ) -> None:
     """No row, some rows and all rows but long ones on CUDA cores."""
     plan = WindowPlan(tile_limit=2, policy=TILE_POLICY, residual_mode=mode)
@@ -441,33 +439,23 @@ def test_blocks_hold_the_scores_where_spmm_reads_them(
     assert torch.equal(blocks, expected)
 
 
-@pytest.mark.gpu
-def test_agnn_and_its_gradients(precision: str) -> None:
-    """The layer in the blocks of me-bcrs beside the layer over CSR rows."""
-    graph = random_graph(300, 300, 0.04, weighted=False, hubs=1)
-    found = []
-    for name in ("me-bcrs", "auto"):
-        layer = AGNNConv(precision=precision).cuda()
-        x = torch.randn(300, 48, generator=torch.Generator().manual_seed(3)).cuda().requires_grad_()
-        y = layer(x, make(graph, "cuda", precision=precision, format=name, values="gcn"))
-        y.square().sum().backward()
-        found.append((y.detach(), x.grad, layer.beta.grad))
-    for ours, rows in zip(*found, strict=True):
-        torch.testing.assert_close(ours, rows, rtol=2e-2, atol=2e-2 * float(rows.abs().max()))
+def test_agnn_runs_on_its_own_kernels(gpu_place: Place, precision: str) -> None:
+    """AGNN's attention and its gradient as SDDMM, softmax and SpMM in the blocks of me-bcrs."""
+    graph = random_graph(60, 60, 0.1, weighted=False, hubs=1)
+    a = make(graph, gpu_place.device, precision=precision, format="me-bcrs", values="gcn")
 
+    def layer(x: torch.Tensor, **options: Any) -> torch.Tensor:
+        unit = torch.nn.functional.normalize(x)
+        return gnnsparse.attention(a, unit, unit, x, scale=1.0, **options)
 
-def test_agnn_runs_on_its_own_kernels(native: RunningPath) -> None:
-    """AGNN's attention as SDDMM, softmax and SpMM in the blocks of me-bcrs, against float64."""
-    graph = random_graph(60, 60, 0.1, weighted=False)
-    a, x = make(graph, "cpu", precision="fp16", format="me-bcrs", values="gcn"), torch.randn(60, 32)
-    unit = torch.nn.functional.normalize(x)
-    y = gnnsparse.attention(a, unit, unit, x, scale=1.0, plan=Plan("unfused"))
-    assert native.called >= {"cuda_sddmm_blocks", "cuda_softmax", "cuda_spmm_policy"}
-    assert not native.called & {"cuda_sddmm_csr", "cuda_spmm_csr", "cuda_graph_attention"}
-    dense = torch.from_numpy(graph.to_scipy().toarray()) + torch.eye(60)
-    scores = (unit.double() @ unit.double().T).masked_fill(dense == 0, -torch.inf)
-    weights = scores.softmax(1)
-    assert_accurate(y, plain_product(weights, x, "fp16"), weights @ x.double())
+    x, unfused = torch.randn(60, 32, device=a.device), partial(layer, plan=Plan("unfused"))
+    unfused(x)
+    assert gpu_place.ran("cuda_sddmm_blocks", "cuda_softmax", "cuda_spmm_policy")
+    others = {"cuda_sddmm_csr", "cuda_spmm_csr", "cuda_graph_attention"}
+    assert gpu_place.path is None or not gpu_place.path.called & others
+    got, plain = with_gradients(unfused, [x]), with_gradients(partial(layer, impl="reference"), [x])
+    exact = with_gradients(partial(layer, impl="reference"), [x.double()])
+    assert_all_accurate(got, plain, exact, floor=2 * ROUNDING[precision])
 
 
 def test_stored_zeros_that_the_index_lists_are_not_read(native: RunningPath) -> None:

@@ -61,14 +61,12 @@ def test_edge_values_and_scores(device: str, precision: str, name: str, width: i
 def test_expanded_gradients(device: str) -> None:
     """sum() sends an expanded gradient: raw addresses would read beyond its one element."""
     a = make(random_graph(60, 60, 0.1, weighted=False), device)
-    x = torch.randn(60, 24, device=device, requires_grad=True)
-    v = torch.randn(a.nnz, device=device, requires_grad=True)
-    gnnsparse.spmm(a, x, v).sum().backward()
-    ones = torch.ones(60, 24, device=device)
-    assert torch.equal(x.grad, gnnsparse.spmm(a.T, ones, a.transpose_values(v.detach())))
-    x.grad = None
-    (a @ x).sum().backward()
-    assert torch.equal(x.grad, a.T @ ones)
-    q = torch.randn(60, 24, device=device, requires_grad=True)
-    gnnsparse.sddmm(a, q, q).sum().backward()
-    assert torch.isfinite(q.grad).all()
+    x, q = torch.randn(2, 60, 24, device=device)
+    x, q, v = (t.requires_grad_() for t in (x, q, torch.randn(a.nnz, device=device)))
+    ones, of_edges = torch.ones(60, 24, device=device), a.transpose_values(v.detach())
+    (found,) = torch.autograd.grad(gnnsparse.spmm(a, x, v).sum(), x)
+    assert torch.equal(found, gnnsparse.spmm(a.T, ones, of_edges))
+    (found,) = torch.autograd.grad((a @ x).sum(), x)
+    assert torch.equal(found, a.T @ ones)
+    (found,) = torch.autograd.grad(gnnsparse.sddmm(a, q, q).sum(), q)
+    assert torch.isfinite(found).all()

@@ -52,19 +52,19 @@ class NegatesGradients(torch.autograd.Function):
         return torch._neg_view(grad.neg())
 
 
-def operations(a: SparseOperand) -> dict[str, tuple[Callable[..., torch.Tensor], tuple[Any, ...]]]:
+def operations(a: SparseOperand, **how: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     """Returns the operations with the shapes of their arguments, by name."""
     q, k, v, edges = (ROWS, WIDTH), (COLS, WIDTH), (COLS, 6), (a.nnz,)
 
-    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor, **how: Any) -> Any:
-        return gnnsparse.attention(a, q, k, v, bias=b, **how)
+    def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, b: torch.Tensor, **more: Any) -> Any:
+        return gnnsparse.attention(a, q, k, v, bias=b, **how, **more)
 
     return {
-        "matmul": (lambda x: a @ x, (k,)),
+        "matmul": (lambda x: gnnsparse.spmm(a, x, **how) if how else a @ x, (k,)),
         "vector": (lambda x: a @ x, ((COLS,),)),
-        "spmm": (lambda x, values: gnnsparse.spmm(a, x, values), (k, edges)),
-        "sddmm": (lambda q, k: gnnsparse.sddmm(a, q, k), (q, k)),
-        "softmax": (lambda s: gnnsparse.edge_softmax(a, s), (edges,)),
+        "spmm": (partial(gnnsparse.spmm, a, **how), (k, edges)),
+        "sddmm": (partial(gnnsparse.sddmm, a, **how), (q, k)),
+        "softmax": (partial(gnnsparse.edge_softmax, a, **how), (edges,)),
         "attention": (attention, (q, k, v, edges)),
         "heads": (attention, ((2, 3, *q), (2, 3, *k), (2, 3, *v), (3, a.nnz))),
         "unfused": (partial(attention, fused=False), (q, k, v, edges)),
@@ -110,18 +110,16 @@ def test_results_are_those_of_computed_tensors(
 @pytest.mark.parametrize("name", ["matmul", "spmm", "sddmm", "softmax", "attention"])
 def test_the_reference_and_the_operators(device: str, name: str) -> None:
     a = make(random_graph(ROWS, COLS, 0.2, seed=1), device)
-    ops, h, plain = torch.ops.gnnsparse, a.handle, {"impl": "reference"}
-    registered, reference = {
-        "matmul": (lambda x: ops.spmm(x, None, h), lambda x: gnnsparse.spmm(a, x, **plain)),
-        "spmm": (lambda x, v: ops.spmm(x, v, h), lambda x, v: gnnsparse.spmm(a, x, v, **plain)),
-        "sddmm": (lambda q, k: ops.sddmm(q, k, h), lambda q, k: gnnsparse.sddmm(a, q, k, **plain)),
-        "softmax": (lambda s: ops.edge_softmax(s, h), lambda s: gnnsparse.edge_softmax(a, s, **plain)),
-        "attention": (
-            lambda *t: ops.attention(*(x[None, None] for x in t), None, h, 1.0, 0.0, False)[0],
-            lambda q, k, v, b: gnnsparse.attention(a, q, k, v, bias=b, **plain),
-        ),
+    ops, h = torch.ops.gnnsparse, a.handle
+    registered = {
+        "matmul": lambda x: ops.spmm(x, None, h),
+        "spmm": lambda *t: ops.spmm(*t, h),
+        "sddmm": lambda *t: ops.sddmm(*t, h),
+        "softmax": lambda *t: ops.edge_softmax(*t, h),
+        "attention": lambda *t: ops.attention(*(x[None, None] for x in t), None, h, 1.0, 0.0, False)[0],
     }[name]
-    arguments = [torch.randn(shape, device=device) for shape in operations(a)[name][1]]
+    reference, shapes = operations(a, impl="reference")[name]
+    arguments = [torch.randn(shape, device=device) for shape in shapes]
     negative = [torch._neg_view(-t) for t in arguments]
     assert torch.equal(registered(*negative), registered(*arguments))
     # On a GPU the reference adds in any order.

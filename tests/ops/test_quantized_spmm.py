@@ -23,7 +23,7 @@ from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from tests.gpu_paths import RunningPath
 from tests.helpers import dense_matrix, make, product_scale
 from tests.ops.conftest import Place, graphs
-from tests.ops.quantized import EIGHT_BITS, rounding_bound, stored
+from tests.ops.quantized import EIGHT_BITS, rounding_bound, stored, stored_matrix
 
 # torch warns about itself.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -43,17 +43,10 @@ def parts_of(
     a: gnnsparse.SparseOperand, x: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """The matrix and its row weights, and the numbers and scales of what it multiplies, in float64."""
-    rows, cols = a.shape
-    matrix = torch.zeros(rows, cols, dtype=torch.float64)
-    row, col = a.indices().cpu()
-    side = a.kernels
-    matrix[row, col] = torch.ones(a.nnz).double() if side.values is None else side.values.double().cpu()
-    by_row = torch.ones(rows) if side.row_scale is None else side.row_scale.cpu()
-    if side.row_ids is not None and side.row_scale is not None:
-        by_row = torch.empty(rows).index_copy(0, side.row_ids.long().cpu(), by_row)
-    weights = torch.ones(cols) if side.given_col_scale is None else side.given_col_scale.cpu()
+    matrix, by_row = stored_matrix(a)
+    weights = torch.ones(a.shape[1]) if a.kernels.given_col_scale is None else a.kernels.given_col_scale.cpu()
     numbers, scale = stored(x.float() * weights[:, None], a.precision.value)
-    return matrix, by_row.double(), numbers.double(), scale.double()
+    return matrix, by_row, numbers.double(), scale.double()
 
 
 @pytest.mark.usefixtures("poisoned")
@@ -161,19 +154,6 @@ def test_features_of_any_size(device: str, precision: str) -> None:
         assert float((scaled - unit).norm() / unit.norm()) < {"int8": 2e-2, "fp8": 4e-2}[precision]
     tiny = gnnsparse.spmm(a, (x[:, 3:4] * 1e-35).to(device)).cpu()
     assert float(tiny.abs().max()) <= 40 * 1e-34
-
-
-@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 5, 3), (5, 5, 0), (1, 1, 1)])
-def test_empty_ones(device: str, precision: str, shape: tuple[int, int, int]) -> None:
-    rows, cols, width = shape
-    edges = torch.zeros(2, 0, dtype=torch.int64, device=device)
-    a = gnnsparse.prepare(edges, num_nodes=(cols, rows), precision=precision, cache=False)
-    x = torch.randn(cols, width, device=device, requires_grad=True)
-    y = gnnsparse.spmm(a, x)
-    assert torch.equal(y, torch.zeros(rows, width, device=device))
-    y.sum().backward()
-    assert x.grad is not None
-    assert (x.grad == 0).all()
 
 
 @pytest.mark.parametrize("reduce", ["sum", "mean"])

@@ -57,26 +57,24 @@ def test_matches_float64(device: str, precision: str, weights: str | None, width
 
 
 @pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(("name", "precision"), FORMAT_PRECISIONS)
+@pytest.mark.parametrize(
+    ("name", "precision", "panel"),
+    [
+        *((*of, None) for of in FORMAT_PRECISIONS),
+        *product(["hrpb"], ["tf32"], [16, 32]),
+        *product(["cvse", "me-bcrs"], ["fp16"], [8, 16]),
+    ],
+)
 @pytest.mark.parametrize("shape", [(150, 90), (61, 300), (7, 3), (1, 1), (40, 1)])
-def test_every_format(device: str, precision: str, name: str, shape: tuple[int, int]) -> None:
+def test_every_format(
+    device: str, precision: str, name: str, panel: int | None, shape: tuple[int, int]
+) -> None:
     graph = random_graph(*shape, 0.15, hubs=1, empty_rows=0.1)
-    a = make(graph, device, precision=precision, format=name)
+    a = make(graph, device, precision=precision, format=name, panel=panel)
+    assert panel is None or a.kernels.require_blocked().spec.panel == panel
     for width in (1, 40, 128):
         check(a, dense_matrix(graph, None), torch.randn(shape[1], width))
         check(a.T, dense_matrix(graph, None).T, torch.randn(shape[0], width))
-
-
-@pytest.mark.usefixtures("poisoned")
-@pytest.mark.parametrize(
-    ("name", "panel"),
-    [("hrpb", 16), ("hrpb", 32), ("cvse", 8), ("cvse", 16), ("me-bcrs", 8), ("me-bcrs", 16)],
-)
-def test_panels_that_are_asked_for(device: str, name: str, panel: int) -> None:
-    graph = random_graph(150, 90, 0.1)
-    a = make(graph, device, precision=precision_for(name), format=name, panel=panel)
-    assert a.kernels.require_blocked().spec.panel == panel
-    check(a, dense_matrix(graph, None), torch.randn(90, 40))
 
 
 def check_dtypes(
@@ -181,24 +179,6 @@ def test_row_order_is_folded_into_the_result(
     dense = dense_matrix(graph, None)
     check(a, dense, torch.randn(shape[1], 32))
     check(a.T, dense.T, torch.randn(shape[0], 32))
-
-
-def test_any_strides(device: str) -> None:
-    graph = random_graph(50, 80, 0.1)
-    a = make(graph, device, precision="fp16")
-    big = torch.randn(160, 90).to(device)
-    views = {
-        "transposed": torch.randn(33, 80).to(device).T,
-        "columns": big[:80, 3:40],
-        "rows": big[::2, :64],
-        "offset": big.flatten()[1 : 1 + 80 * 64].view(80, 64),
-        "expanded row": torch.randn(1, 40).to(device).expand(80, 40),
-        "expanded column": torch.randn(80, 1).to(device).expand(80, 40),
-        "reversed": big[:80].flip(0),
-    }
-    for name, x in views.items():
-        want = a @ x.clone(memory_format=torch.contiguous_format)
-        assert torch.equal(a @ x, want), name
 
 
 def test_vector(device: str) -> None:

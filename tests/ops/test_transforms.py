@@ -52,6 +52,7 @@ def cases(a: SparseOperand, impl: str) -> dict[str, tuple[Function, tuple[Any, .
         "softmax": (lambda s: gnnsparse.edge_softmax(a, s, impl=impl), (values,)),
         "attention": (attention(None), (q, x, (COLS, 4), values)),
         "unfused": (attention(False), (q, x, (COLS, 4), values)),
+        "attention of heads": (attention(None), ((2, *q), (2, *x), (2, COLS, 4), values)),
         **reduced,
         "layer": (layer, (q, x, x)),
         "layer of heads": (layer, (by_head["q"], by_head["x"], by_head["x"])),
@@ -60,7 +61,7 @@ def cases(a: SparseOperand, impl: str) -> dict[str, tuple[Function, tuple[Any, .
 
 
 NAMES = ("spmm", "own", "sddmm", "softmax", "attention", "unfused")
-OF_HEADS = ("layer of heads", *(f"{reduce} of heads" for reduce in REDUCTIONS))
+OF_HEADS = ("attention of heads", "layer of heads", *(f"{reduce} of heads" for reduce in REDUCTIONS))
 
 
 @pytest.fixture
@@ -91,6 +92,11 @@ def batch(arguments: Arguments, dim: int) -> Arguments:
     return tuple(torch.stack([t, 2 * t, t - 1], dim) for t in arguments)
 
 
+def vmap_of(f: Function, arguments: Arguments, count: int) -> Any:
+    in_dims = (*(1,) * count, *(None,) * (len(arguments) - count))
+    return torch.vmap(f, in_dims)(*batch(arguments[:count], 1), *arguments[count:])
+
+
 def pulled_back(f: Function, arguments: Arguments) -> Any:
     out, pull = func.vjp(f, *arguments)
     return pull(*like((out,)))
@@ -109,8 +115,9 @@ TRANSFORMS: dict[str, Callable[[Function, Arguments], Any]] = {
     "jacrev": lambda f, a: func.jacrev(f, every(a))(*a),
     "jacrev of jacrev": lambda f, a: func.jacrev(func.jacrev(cubed(f)))(*a),
     "vmap": lambda f, a: torch.vmap(f, in_dims=-1)(*batch(a, -1)),
-    "vmap of the first": lambda f, a: torch.vmap(f, (1, *(None,) * (len(a) - 1)))(*batch(a[:1], 1), *a[1:]),
+    "vmap of the first": lambda f, a: vmap_of(f, a, 1),
     "vmap of the last": lambda f, a: torch.vmap(f, (*(None,) * (len(a) - 1), 0))(*a[:-1], *batch(a[-1:], 0)),
+    "vmap of all but the last": lambda f, a: vmap_of(f, a, max(len(a) - 1, 1)),
     "vmap of vmap": lambda f, a: torch.vmap(torch.vmap(f))(*batch(batch(a, 0), 0)),
     "vmap of grad": lambda f, a: torch.vmap(func.grad(cubed(f), every(a)))(*batch(a, 0)),
     "grad of vmap": lambda f, a: func.grad(cubed(torch.vmap(f)), every(a))(*batch(a, 0)),
@@ -173,25 +180,6 @@ def test_forward_mode_and_batches_of_gradients_are_refused(
     out = f(*leaves)
     with pytest.raises(NotImplementedError, match=r"^gnnsparse\.\w+: got a batch of gradients"):
         torch.autograd.grad(out, leaves, batch(like((out,)), 0)[0], is_grads_batched=True)
-
-
-@pytest.mark.parametrize("batches", [(), (2,), (2, 3), (2, 3, 2)])
-@pytest.mark.parametrize("shared_bias", [False, True])
-def test_vmap_of_attention_is_attention_of_each_entry(
-    operand: SparseOperand, device: str, batches: tuple[int, ...], shared_bias: bool
-) -> None:
-    q, k, v = (torch.randn(4, *batches, n, WIDTH, device=device) for n in (ROWS, COLS, COLS))
-    bias = torch.randn(*(() if shared_bias else (4, *batches)), operand.nnz, device=device)
-
-    def f(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-        return gnnsparse.attention(operand, q, k, v, bias=bias)
-
-    def exact(*arguments: torch.Tensor) -> torch.Tensor:
-        return gnnsparse.attention(operand, *arguments[:3], bias=arguments[3], impl="reference")
-
-    got = torch.vmap(f, (0, 0, 0, None if shared_bias else 0))(q, k, v, bias)
-    wide = [x.double() for x in (q, k, v, bias)]
-    assert_all_accurate([got], [exact(q, k, v, bias)], [exact(*wide)])
 
 
 def test_no_fused_kernel_is_promised_inside_a_transform(operand: SparseOperand, device: str) -> None:
