@@ -364,6 +364,13 @@ def test_strides(device: str, layout: str, precision: str) -> None:
     assert got[0].transpose(1, 2).is_contiguous() == (layout == "heads inside rows")
 
 
+def test_expanded_gradient(operand: gnnsparse.SparseOperand) -> None:
+    q, k, v = (x.requires_grad_() for x in tensors(operand, 3))
+    out = gnnsparse.attention(operand, q, k, v)
+    got = torch.autograd.grad(out.sum(), (q, k, v), retain_graph=True)
+    assert all(map(torch.equal, got, torch.autograd.grad(out, (q, k, v), torch.ones_like(out))))
+
+
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (3,), (0, 2), (1, 3)])
 def test_only_the_gradients_that_are_asked_for(
     operand: gnnsparse.SparseOperand, wanted: tuple[int, ...]

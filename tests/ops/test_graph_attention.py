@@ -119,7 +119,7 @@ def test_both_orders_and_returned_weights_agree(device: str, score: str) -> None
     # With dot products this one is scaled dot-product attention, by other kernels.
     (got,), (wanted,) = (torch.autograd.grad(x.sin().sum(), bias, retain_graph=True) for x in (again, out))
     assert torch.allclose(got, wanted, atol=1e-5)
-    _, exact = gnnsparse.graph_attention(a, *given, bias=bias, return_weights=True, impl="reference", **how)
+    _, exact = gnnsparse.graph_attention(a, *given, **how, **in_order, impl="reference")
     (got,), (wanted,) = (torch.autograd.grad(x.square().sum(), given[0]) for x in (weights, exact))
     assert torch.allclose(got, wanted, atol=1e-5)
 
