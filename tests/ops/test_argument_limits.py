@@ -37,6 +37,8 @@ def test_what_products_refuse(a: SparseOperand) -> None:
     spmm, sddmm, softmax = (partial(f, a) for f in (gnnsparse.spmm, gnnsparse.sddmm, gnnsparse.edge_softmax))
     graph, of_heads = random_graph(30, 20, 0.2), "; features of heads [k, heads, d] go to"
     int8, fp8 = (partial(gnnsparse.spmm, make(graph, "cpu", precision=p)) for p in EIGHT_BITS)
+    own = ({"format": name, "precision": "int8"} for name in ("window", "me-bcrs", "hrpb"))
+    in_int8 = [partial(make, graph, "cpu", **options) for options in own]
     attend = partial(gnnsparse.attention, a, q, x, x)
     reorders = [(n, partial(a.transpose_values, torch.ones(n))) for n in (nnz - 1, nnz + 1)]
     for _ in range(2):
@@ -63,6 +65,7 @@ def test_what_products_refuse(a: SparseOperand) -> None:
             # Integers of thousands of digits have a name in errors.
             ("dropout_p: got about 10^5000", lambda: attend(dropout_p=10**5000)),
             ("width: got -about 10^5000", lambda: a.stats(-(10**5000))),
+            *(("precision: got 'int8' with the format", prepared) for prepared in in_int8),
             ("impl: got", lambda: spmm(x, impl="magic")),
             ("reduce: got 'add'; accepted: sum, mean, max, min", lambda: spmm(x, reduce="add")),
             ("seed: got -1", lambda: int8(x, seed=-1)),

@@ -6,13 +6,12 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
 
 import gnnsparse
 from gnnsparse import SparseGraph
 from gnnsparse.testing import assert_accurate, random_graph, with_gradients
 from tests.helpers import make
-from tests.ops.conftest import Place, graphs
+from tests.ops.conftest import Place
 
 #: By the lanes of a GPU that compute a row, which softmax.cu chooses by the mean number of nonzeros; rows
 #: with a block of threads each.
@@ -123,9 +122,3 @@ def test_nan_stays_in_its_row_and_head_and_huge_scores_do_not_overflow(
         spoiled[(chosen, *at[1:])] = True
         assert p[spoiled].isnan().all()
         assert torch.equal(p[~spoiled], before[~spoiled])
-
-
-@given(graph=graphs(40, 80, (0.0, 0.1, 0.9)))
-def test_property(place: Place, graph: SparseGraph) -> None:
-    a = make(graph, place.device)
-    check(a, 4 * torch.randn(a.nnz))

@@ -54,15 +54,11 @@ GOOD: dict[str, dict[str, Any]] = {
     "sddmm_window": {"a": ("window",)},
     "sddmm_panel": {"a": ("panel", "fp16", 16)},
 }
+WINNERS = torch.zeros(20, 8, dtype=torch.int32)
 HEADS = {"precision": "fp32", "heads": 2, "width": 4, "lanes": _native.CsrLanes(1, 32, 1000)}
 GOOD |= {
     "spmm_heads": {**HEADS, "rows": _native.StoredRows(values=torch.zeros(GRAPH.nnz, 2)), "winners": None},
-    "spmm_extreme": {
-        **HEADS,
-        "largest": True,
-        "partial_winners": None,
-        "winners": torch.zeros(20, 8, dtype=torch.int32),
-    },
+    "spmm_extreme": {**HEADS, "largest": True, "partial_winners": None, "winners": WINNERS},
     "sddmm_heads": {**HEADS, "winners": None},
 }
 VALUES = ("panel-values", "fp16", 32)
@@ -101,7 +97,7 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
             ({"heads": 0}, "heads: must be at least 1"),
             ({"width": 0}, "width: must be at least 1"),
             ({"heads": 2**16, "width": 2**16}, r"heads: and width have a product of 2\^31 or more"),
-            ({"winners": torch.zeros(79, dtype=torch.int32)}, r"winners: has .* bytes"),
+            ({"winners": WINNERS[:-1].contiguous()}, r"winners: has .* bytes"),
         )
     ),
     ("spmm_heads", {"rows": _native.StoredRows(values=torch.zeros(GRAPH.nnz))}, r"values: has .* bytes"),

@@ -212,6 +212,7 @@ def test_property(
     compare(gnnsparse.spmm, a, [x[:, -1], values[:, -1]], reduce=reduce)
     compare(gnnsparse.sddmm, a, [on_grid(graph.num_rows, heads, width), x])
     compare(gnnsparse.edge_softmax, a, [values])
+    compare(gnnsparse.edge_softmax, a, [values[:, -1]])
 
 
 # The mean, the maximum and the minimum in place of the sum.

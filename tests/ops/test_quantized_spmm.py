@@ -280,12 +280,6 @@ def test_further_operations_have_operands_of_sixteen_bits(device: str, precision
     assert a.precision.value == precision
 
 
-@pytest.mark.parametrize("name", ["window", "me-bcrs", "hrpb"])
-def test_formats_with_kernels_of_their_own_refuse(name: str) -> None:
-    with pytest.raises(ValueError, match="precision: got 'int8' with the format"):
-        make(random_graph(5, 5, 0.5), "cpu", precision="int8", format=name)
-
-
 def test_fake_quantized_passes_gradients() -> None:
     x = torch.randn(9, 4, requires_grad=True)
     probe = torch.randn(9, 4)

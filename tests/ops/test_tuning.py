@@ -268,10 +268,7 @@ def test_ls_names_plans(
 
 
 def test_a_cpu_has_nothing_to_measure(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    def never(*arguments: Any, **options: Any) -> Timing:
-        raise AssertionError("measured")
-
-    monkeypatch.setattr(tuning, "measure", never)
+    monkeypatch.delattr(tuning, "measure")
     a = prepared()
     _ = a @ torch.randn(200, 8)
     for plan in (a.plan(8), a.tune(8), a.T.tune(8, "sddmm")):
