@@ -15,16 +15,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import gnnsparse
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
 from gnnsparse.distributed.training import Peers
+from gnnsparse.inference import load
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
 from gnnsparse.train.ranks import agreed_problem
 from gnnsparse.train.steps import Recorder, UncapturableError
 from gnnsparse.train.tasks import RunOptions
 from gnnsparse.train.tasks.node import NodeTask
-from models import MODELS
+from models import GCN, MODELS
 from tests.distributed.ranks import Ranks
 from tests.tasks import run_in_chunks, toy_task
 
@@ -235,6 +237,20 @@ def refused_capture(group: dist.ProcessGroup) -> str:
     return "accepted"
 
 
+def fitted(group: dist.ProcessGroup | None, folder: str | None) -> dict[str, Any]:
+    """What `gnnsparse.fit` makes of a model; one that has no products for the ranks to share is refused."""
+    given: dict[str, Any] = {"device": "cpu", "group": group}
+    own = Path(folder) if folder is not None and dist.get_rank(group) == 0 else None
+    torch.manual_seed(0)
+    result = gnnsparse.fit(GCN(8, 8, 3, dropout=0.0), toy_task(), epochs=4, folder=own, **given)
+    found = {"metrics": result.metrics, "logits": result.predict().logits}
+    found["losses"] = [row["train/loss"] for row in result.history]
+    if group is not None:
+        with pytest.raises(ValueError, match="group: goes with models that take an operand"):
+            gnnsparse.fit(torch.nn.Linear(8, 3), toy_task().without_weights(), **given)
+    return found
+
+
 def problems(group: dist.ProcessGroup, of_ranks: list[str | None]) -> str | None:
     peers = peers_of(group)
     return agreed_problem(of_ranks[peers.rank], peers)
@@ -371,3 +387,13 @@ def test_how_products_are_shared_has_no_meaning_on_samples(name: str, got: str) 
     expected = rf"trainer\.{name}: got '{got}'; accepted: auto, as each device has the whole graph"
     with pytest.raises(ValueError, match=expected):
         NodeTask().check(run_of(None, **{name: got}))
+
+
+def test_fit_trains_one_model_in_a_group(ranks: Ranks, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    first, second = ranks.run(2, fitted, str(folder))
+    assert first["metrics"] == second["metrics"]
+    assert torch.equal(first["logits"], second["logits"])
+    alone = fitted(None, None)
+    assert first["losses"] == pytest.approx(alone["losses"], rel=1e-5)
+    assert load(folder, device="cpu").recipe.name == "gcn"

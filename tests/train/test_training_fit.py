@@ -14,12 +14,9 @@ from typing import Any
 import lightning.pytorch as pl
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F  # noqa: N812
 
-import gnnsparse
 from gnnsparse.data import NodeDataset
-from gnnsparse.inference import load
 from gnnsparse.testing import assert_accurate
 from gnnsparse.train import (
     FitResult,
@@ -32,7 +29,6 @@ from gnnsparse.train.callbacks import BestEpoch, Checkpoints
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
 from tests.tasks import classifier, prepared, rows_of, toy_task, train_toy
-from tests.together import in_two_processes
 
 
 def train(
@@ -274,39 +270,6 @@ def test_a_run_that_goes_on_in_its_folder_goes_on_with_the_log(tmp_path: Path) -
     train(toy_task(), 5, tmp_path / "whole")
     assert rows_of(tmp_path) == rows_of(tmp_path / "whole")
     assert [row["epoch"] for row in rows_of(tmp_path)] == ["1", "2", "3", "4", "5"]
-
-
-# In two processes; the modules that they import here are few.
-
-
-def _fit_together(rank: int, folder: str) -> None:
-    torch.manual_seed(0)
-    own = Path(folder) / "run" if rank == 0 else None
-    model, group = GCN(8, 8, 3, dropout=0.0), dist.group.WORLD
-    result = gnnsparse.fit(model, toy_task(), epochs=4, device="cpu", group=group, folder=own)
-    found = {"metrics": result.metrics, "logits": result.predict().logits, "history": result.history}
-    torch.save(found, Path(folder) / f"result{rank}")
-
-
-@pytest.mark.slow
-def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    in_two_processes(_fit_together, str(tmp_path))
-    first, second = (torch.load(tmp_path / f"result{rank}", weights_only=True) for rank in range(2))
-    assert first["metrics"] == second["metrics"]
-    assert torch.equal(first["logits"], second["logits"])
-    torch.manual_seed(0)
-    alone = gnnsparse.fit(GCN(8, 8, 3, dropout=0.0), toy_task(), epochs=4, device="cpu")
-    for row, expected in zip(first["history"], alone.history, strict=True):
-        assert row["train/loss"] == pytest.approx(expected["train/loss"], rel=1e-5)
-    assert load(tmp_path / "run", device="cpu").recipe.name == "gcn"
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/alone", rank=0, world_size=1)
-    try:
-        with pytest.raises(ValueError, match="group: goes with models that take an operand"):
-            gnnsparse.fit(
-                torch.nn.Linear(8, 3), toy_task().without_weights(), device="cpu", group=dist.group.WORLD
-            )
-    finally:
-        dist.destroy_process_group()
 
 
 # The optimiser: what weight decay acts on, and the schedule of the learning rate.
