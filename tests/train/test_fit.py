@@ -155,18 +155,17 @@ def test_labels_and_numbers(metric: str, scores: list[str]) -> None:
     first, last = (gnnsparse.fit(model, dataset, epochs=epochs, device="cpu") for epochs in (1, 60))
     for part in ("train", "val", "test"):
         assert list(last.metrics[part]) == scores
-    gain = last.metrics["train"][metric] - first.metrics["train"][metric]
-    assert gain < 0 if metric == "mae" else gain > 0
+    before, after = (result.metrics["train"][metric] for result in (first, last))
+    assert after < before if metric == "mae" else after > max(0.6, before)
     prediction = last.predict()
     assert (prediction.several_labels, prediction.regression) == (metric == "micro_f1", metric == "mae")
 
 
-class Linear(torch.nn.Module):
+class OfData(torch.nn.Linear):
     """A model without layers of a package by which one could tell how it is called."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.last = torch.nn.Linear(3, 3)
+    def forward(self, data: torch.Tensor) -> torch.Tensor:
+        return super().forward(data)
 
 
 @pytest.mark.parametrize(
@@ -179,7 +178,7 @@ class Linear(torch.nn.Module):
     ],
     ids=["data", "batch", "flag", "nothing"],
 )
-@pytest.mark.parametrize("base", [lambda: Stack(GCNConv), lambda: Stack(pyg.GCNConv), Linear])
+@pytest.mark.parametrize("base", [lambda: Stack(GCNConv), lambda: Stack(pyg.GCNConv), lambda: OfData(3, 3)])
 def test_a_forward_that_takes_something_else(base: Any, forward: Any) -> None:
     model = base()
     model.__class__ = type("Mine", (type(model),), {"forward": forward})
@@ -190,15 +189,10 @@ def test_a_forward_that_takes_something_else(base: Any, forward: Any) -> None:
 
 def test_features_may_be_called_data_and_can_be_made_of_the_graph() -> None:
     """As the errors say that one gets without the argument `inputs`, and without features."""
-
-    class Mine(Linear):
-        def forward(self, data: torch.Tensor) -> torch.Tensor:
-            return self.last(data)
-
     given: dict[str, Any] = {"epochs": 1, "device": "cpu"}
     with pytest.raises(TypeError, match=r"called as forward\(x\); .*inputs= says which it is"):
-        gnnsparse.fit(Mine(), data(edge_weight=None), **given)
-    assert gnnsparse.fit(Mine(), data(edge_weight=None), inputs="none", **given).epochs == 1
+        gnnsparse.fit(OfData(3, 3), data(edge_weight=None), **given)
+    assert gnnsparse.fit(OfData(3, 3), data(edge_weight=None), inputs="none", **given).epochs == 1
     made = dataset_of_pyg(data(x=None), features="degree")
     assert gnnsparse.fit(Stack(GCNConv, inputs=32), made, **given).epochs == 1
 
@@ -419,7 +413,9 @@ def test_every_task_and_resumed_as_uninterrupted(name: str, tmp_path: Path) -> N
     torch.testing.assert_close(resumed, weights, rtol=0.0, atol=0.0)
     with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
         run(1, "third", last)
-    if name != "node":
+    if name == "node":
+        assert first.predict().logits.shape == (150, 3)
+    else:
         with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
             first.predict()
 
@@ -434,7 +430,7 @@ def test_a_row_of_the_history_is_an_epoch() -> None:
     assert all(row["train/loss"] > 0 for row in result.history)
 
 
-def test_what_goes_with_nodes_alone() -> None:
+def test_what_goes_with_nodes_or_the_whole_graph_alone() -> None:
     for name, options, message in (
         ("graph", {"inputs": "none"}, "inputs: got 'none' for a graph task; accepted: auto, operand"),
         ("sequence", {}, "pattern: got nothing; accepted: "),
@@ -443,17 +439,5 @@ def test_what_goes_with_nodes_alone() -> None:
         dataset = CASES[name][0]()
         with pytest.raises(ValueError, match=message):
             gnnsparse.fit(model_for(name, dataset), dataset, device="cpu", **options)
-
-
-def test_samples_of_neighbours() -> None:
-    """That they are drawn anew alike, and what `predict` says of all nodes."""
-    dataset, sampler = toy_task(), SamplerConfig("neighbor", fanouts=(3, 3), batch_size=8)
-    losses = []
-    for _ in range(2):
-        model = model_for("node", dataset)
-        result = gnnsparse.fit(model, dataset, epochs=3, sampler=sampler, device="cpu", seed=2)
-        losses.append([row["train/loss"] for row in result.history])
-        assert result.predict().logits.shape == (60, 3)
-    assert losses[0] == losses[1]
     with pytest.raises(ValueError, match="sampler: Linear takes the whole graph alone; accepted: none"):
-        gnnsparse.fit(torch.nn.Linear(8, 3), dataset.without_weights(), sampler=sampler, device="cpu")
+        gnnsparse.fit(torch.nn.Linear(8, 3), toy_task().without_weights(), sampler=SAMPLER, device="cpu")
