@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import gnnsparse
 from gnnsparse import SparseGraph, SparseOperand
 from gnnsparse.data import BlockBatch, BlockBatches, block_diagonal
-from gnnsparse.nn import GCNConv, GINConv, SAGEConv, pool_graphs
+from gnnsparse.nn import pool_graphs
 from gnnsparse.runtime import device as device_module
 from gnnsparse.testing import assert_accurate, random_graph
 from tests.gpu_paths import RecordingPath
@@ -97,26 +97,6 @@ def test_edge_values_follow_the_transpose(device: str, values: str | None) -> No
     for adj, values_of, matrix in ((batch.adj, edge, dense), (batch.adj.T, edges_back, dense.T)):
         found = gnnsparse.spmm(adj, x, values_of).cpu().double()
         torch.testing.assert_close(found, matrix @ x.cpu().double(), rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("layer", "values"),
-    [(GCNConv(4, 3), "gcn"), (SAGEConv(4, 3), "mean"), (GINConv(torch.nn.Linear(4, 3)), None)],
-)
-def test_layers_and_gradients_on_batches(device: str, layer: torch.nn.Module, values: str | None) -> None:
-    layer.to(device)
-    blocks, chosen = graphs(symmetric=True), [1, 4, 3]
-    batch = batches_of(blocks, values, device).select(torch.tensor(chosen))
-    x = torch.randn(batch.adj.shape[0], 4, device=device, requires_grad=True)
-    together = layer(x, batch.adj)
-    parts = x.split([SIZES[i] for i in chosen])
-    alone = [gnnsparse.prepare(blocks[i].to(device), values=values, cache=False) for i in chosen]
-    single = torch.cat([layer(part, adj) for part, adj in zip(parts, alone, strict=True)])
-    torch.testing.assert_close(together, single)
-    weights = torch.randn_like(single)
-    gradients = [torch.autograd.grad(out, x, weights, retain_graph=True)[0] for out in (together, single)]
-    torch.testing.assert_close(*gradients)
-    layer.cpu()
 
 
 def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -135,7 +136,6 @@ def test_an_index_that_was_made_a_column_is_no_feature(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_what_pandas_writes_with_its_index(ending: str, tmp_path: Path) -> None:
     """An index of numbers is no feature and no end of an edge; one of names has the ids."""
-    pandas = pytest.importorskip("pandas")
     if ending == "parquet":
         pytest.importorskip("pyarrow")
     nodes = pandas.DataFrame({**NODES, **SPLIT})

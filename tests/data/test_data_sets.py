@@ -79,10 +79,12 @@ def test_a_gcn_learns_synthetic_sets_from_the_graph(name: str) -> None:
 
 
 def test_synthetic_sets_depend_on_seed_and_split_and_are_normalized_on_request() -> None:
+    before = torch.get_rng_state()
     plain, again, seeded, split = (
         load_dataset("arxiv_like", scale=0.02, seed=seed, split=split)
         for seed, split in ((0, 0), (0, 0), (1, 0), (0, 1))
     )
+    assert torch.equal(torch.get_rng_state(), before), "the global random state is left alone"
     assert plain.graph.fingerprint == again.graph.fingerprint
     for attribute in ("x", "y", "train_mask"):
         assert torch.equal(getattr(plain, attribute), getattr(again, attribute))
