@@ -35,7 +35,7 @@ from gnnsparse.runtime.device import Device
 from gnnsparse.sparse.kernel_cache import Product
 from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
-from tests.helpers import panel_counts, precision_for
+from tests.helpers import PRECISIONS, panel_counts, precision_for
 
 TILES = st.lists(st.one_of(st.integers(0, 6), st.integers(0, 400)), min_size=1, max_size=60)
 
@@ -258,8 +258,12 @@ def test_choice(change: dict[str, object], kernel: str, why: str) -> None:
     assert hash(plan) == hash(choose_plan(replace(REDDIT, **change)))
 
 
-# Rows, nonzeros, columns of 16- and of 32-row panels, and their lengths in classes.
-REDDIT_LIKE = (
+def like(rows: int, nnz: int, slots: tuple[int, int], tiles: Any) -> dict[str, Any]:
+    """Rows, nonzeros, columns of 16- and of 32-row panels, and their lengths in classes."""
+    return {"rows": rows, "cols": rows, "nnz": nnz, "panels": panel_counts(*slots, tiles=tiles)}
+
+
+REDDIT_LIKE = like(
     232_965, 114_623_235, (54_379_008, 45_303_232),
     (
         ((91, 1927), (119, 12489), (227, 145)),
@@ -269,7 +273,7 @@ REDDIT_LIKE = (
 )  # fmt: skip
 
 
-AMAZON_LIKE = (
+AMAZON_LIKE = like(
     410_236, 5_284_202, (3_086_176, 2_679_424),
     (
         ((2, 14), (3, 9854), (4, 13213), (5, 1959), (6, 368), (7, 169), (10, 46), (14, 10), (20, 5), (33, 2)),
@@ -278,7 +282,7 @@ AMAZON_LIKE = (
 )  # fmt: skip
 
 
-ARXIV_LIKE = (
+ARXIV_LIKE = like(
     169_343, 2_500_329, (2_490_912, 2_305_472),
     (
         ((4, 125), (5, 1926), (6, 3103), (7, 3553), (10, 1443), (14, 236), (22, 185), (76, 13)),
@@ -287,14 +291,19 @@ ARXIV_LIKE = (
 )  # fmt: skip
 
 
-DD_LIKE = (
+DD_LIKE = like(
     334_925, 2_020_925, (2_026_624, 1_672_704),
     (((2, 38), (3, 20324), (4, 571)), ((3, 2), (4, 1228), (5, 8068), (6, 1169))),
 )  # fmt: skip
 
 
+WEIGHTED = {"panels": PANELS, "nnz": 114_623_235, "weighted": True}
+#: Nearly full: dense values are smaller than packed ones.
+FULL = {**WEIGHTED, "nnz": 30 * 45_303_232}
+
+
 @pytest.mark.parametrize(
-    ("counts", "precision", "height", "slices"),
+    ("shape", "precision", "height", "slices"),
     [
         (REDDIT_LIKE, Precision.FP16, 32, 1),
         (REDDIT_LIKE, Precision.TF32, 32, 1),
@@ -302,17 +311,18 @@ DD_LIKE = (
         (AMAZON_LIKE, Precision.TF32, 16, 2),
         (ARXIV_LIKE, Precision.FP16, 16, 1),
         (DD_LIKE, Precision.FP16, 16, 2),
+        *((WEIGHTED, Precision(precision), 32, 1) for precision in PRECISIONS),
+        (FULL, Precision.FP16, 16, 1),
+        (FULL, Precision.FP32, 16, 2),
     ],
 )
 def test_the_model_finds_what_was_fastest(
-    counts: Any, precision: Precision, height: int, slices: int
+    shape: dict[str, Any], precision: Precision, height: int, slices: int
 ) -> None:
-    rows, nnz, slots, tiles = counts
-    shape = {"rows": rows, "cols": rows, "nnz": nnz, "panels": panel_counts(*slots, tiles=tiles)}
     plan = choose_plan(replace(REDDIT, **shape, precision=precision))
     assert (plan.kernel, plan.height, plan.slices) == ("panel", height, slices)
     # A pass over X first pays where its rows are gathered many times, by warps that would all round them.
-    assert plan.prescale == (counts is REDDIT_LIKE and precision is Precision.TF32)
+    assert plan.prescale == (shape is REDDIT_LIKE and precision is Precision.TF32)
 
 
 @pytest.mark.parametrize("size", [1, 10, 1000])
@@ -328,23 +338,6 @@ def test_groups_of_rows_cover_all_in_order(size: int, limit: int) -> None:
         inside = csr.degrees[first:last]
         assert last - first == 1 or int(inside.max()) <= limit
         assert last - first == 1 or int(inside[:-1].sum()) + 2 * (last - first - 1) < size
-
-
-@pytest.mark.parametrize(
-    ("precision", "nnz", "height"),
-    [
-        (Precision.FP16, 114_623_235, 32),  # 2.5 nonzeros of 4 bytes a slot against 16 of 2
-        (Precision.BF16, 114_623_235, 32),
-        (Precision.TF32, 114_623_235, 32),  # 2.5 nonzeros of 6 bytes a slot against 16 of 4
-        (Precision.FP32, 114_623_235, 32),
-        (Precision.FP16, 30 * 45_303_232, 16),  # nearly full: dense values are smaller than packed ones
-        (Precision.FP32, 30 * 45_303_232, 16),
-    ],
-)
-def test_panels_of_weighted_matrices(precision: Precision, nnz: int, height: int) -> None:
-    shape = {"panels": PANELS, "nnz": nnz, "precision": precision}
-    plan = choose_plan(replace(REDDIT, **shape, weighted=True))
-    assert (plan.kernel, plan.height) == ("panel", height)
 
 
 @pytest.mark.parametrize("width", [1, 7, 8, 16, 41, 64, 128, 256, 602])
