@@ -23,8 +23,7 @@ newest() {
   "${PYTHON:-python3}" -m venv "$work/newest"
   "$work/newest/bin/pip" install --quiet "${TORCH:-torch}" "$folder"/*.whl
   "$work/newest/bin/pip" check
-  "$work/newest/bin/python" -I tests/package/smoke.py
-  "$work/newest/bin/python" -I tests/package/extras.py
+  "$work/newest/bin/python" -I tests/package/smoke.py --extras
 }
 
 has_mmdebstrap() {
@@ -43,8 +42,7 @@ unset PIP_FIND_LINKS
 python3 -m venv --system-site-packages /env
 /env/bin/pip install --quiet /package/*.tar.gz
 cd /
-/env/bin/python -I /package/smoke.py
-/env/bin/python -I /package/extras.py
+/env/bin/python -I /package/smoke.py --extras
 INSIDE
   mkdir "$work/package"
   cp "$folder"/*.tar.gz tests/package/*.py "$work/inside.sh" "$work/package"

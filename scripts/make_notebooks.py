@@ -4,7 +4,7 @@
     python scripts/make_notebooks.py --check    exit with 1 if they are not up to date
 
 Prose and Python become cells, without outputs. Commands of a shell stay in the prose, and what blocks print
-is left out. tests/docs/test_notebooks.py makes sure that the code is that of the pages, which tests execute.
+is left out. tests/docs/test_site.py makes sure that the code is that of the pages, which tests execute.
 """
 
 from __future__ import annotations

@@ -12,8 +12,6 @@ from gnnsparse.bench.candidates import KERNELS, PEERS, Peer
 from gnnsparse.bench.kernels import Bench, Settings
 from gnnsparse.bench.kernels_command import add_ratios
 
-__all__ = ["SPEC", "Run", "latency_row", "row", "run_with"]
-
 #: A run of `gnnsparse bench`: of its words, what it prints and the result that it writes.
 Run = Callable[..., tuple[str, Any]]
 #: A small generated graph.

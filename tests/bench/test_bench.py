@@ -54,9 +54,6 @@ def workload(op: str = "spmm", kind: str = "random", precision: str = "fp32", **
     return Workload(make_subject("random", graph, kind), op, Precision(precision), 12)
 
 
-# The command
-
-
 def test_a_small_run_writes_every_measurement(bench: Run) -> None:
     options = "--matrix arxiv_like:scale=0.015 dd_like:scale=0.003 --op spmm sddmm"
     printed, result = bench(SMALL, options, "--values", *VALUES, "--precision", *PRECISIONS)
@@ -115,9 +112,6 @@ def test_files_of_a_folder_square_or_not_and_a_damaged_one(bench: Run, tmp_path:
     assert {r["values"] for r in rows} == {"none"}
     assert "'gcn' needs a square matrix" in printed
     assert "failed: bad.mtx: " in printed
-
-
-# The check
 
 
 def reordered(compute: Callable[[], torch.Tensor]) -> float:

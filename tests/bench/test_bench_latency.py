@@ -23,7 +23,6 @@ from gnnsparse.bench.workload import UnavailableError
 from gnnsparse.nn import gcn_conv
 from gnnsparse.precision import Precision
 from gnnsparse.testing import in_float64, measure_errors
-from tests import warm
 from tests.bench.runs import Run
 from tests.bench.runs import latency_row as row
 from tests.helpers import PRECISIONS
@@ -52,9 +51,6 @@ def task_of(model: str, precision: str = "fp32", settings: LatencySettings = QUI
         return tasks.sequence_task(3, Precision(precision), settings)
     graph = tasks._random_graph("small", 120, 700, 24, 5, settings.device)
     return tasks.graph_task(model, graph, Precision(precision), settings)
-
-
-# Results
 
 
 @needs_pyg
@@ -223,7 +219,6 @@ def test_a_variant_that_fails_or_is_wrong_is_not_chosen() -> None:
 def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task = task_of("gcn")
     answers = {False: reference.answers_of(task)}
-    monkeypatch.setattr("sys.executable", warm.python())
     found = measure.measure_isolated("gnnsparse", task, QUICK, answers)
     assert [r["ok"] for r in found.rows] == [True]
     found = measure.measure_isolated("gnnsparse", task, replace(QUICK, timeout=0.01), answers)
@@ -234,9 +229,6 @@ def test_a_process_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr("sys.executable", str(failing))
     found = measure.measure_isolated("gnnsparse", task, QUICK, answers)
     assert (found.rows, found.problems) == ([], ["its process ended with status 3: no kernel"])
-
-
-# The command
 
 
 @pytest.mark.slow
@@ -280,9 +272,6 @@ def test_files_that_are_missing_are_told_without_their_path(bench: Run, tmp_path
     assert "failed: cora" in printed
     assert "Where we lose:\n  nothing was measured\n" in printed
     assert "samples/s" not in printed
-
-
-# Statistics: percentiles, warm-up, throughput, break-even and ratios
 
 
 def test_percentiles_are_by_the_nearest_rank() -> None:
@@ -361,9 +350,6 @@ def test_ratios_are_to_the_fastest_right_peer() -> None:
     assert (lost["speed"], lost["baseline"], lost["noisy"]) == (0.5, "pyg fp32 eager", True)
     add_ratios(rows := [row("gnnsparse", 1.25), row("pyg", 1.0)])
     assert [lost_cases(rows, drift)[0]["noisy"] for drift in (0.0, 0.2, 0.3)] == [False, False, True]
-
-
-# On a GPU
 
 
 @pytest.mark.gpu

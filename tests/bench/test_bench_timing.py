@@ -29,7 +29,7 @@ class FakeGpu:
         self.now, self.calls, self.replays = 0.0, 0, 0
         self.recording: list[float] | None = None
         self.abandoned: list[Any] = []
-        self.renewed: list[int] = []
+        self.renewed: list[torch.Tensor] = []
 
     def call(self) -> None:
         self.calls += 1
@@ -78,9 +78,7 @@ class FakeGpu:
             "get_rng_state": lambda: torch.tensor([7], dtype=torch.uint8),
         }.items():  # fmt: skip
             patch.setattr(torch.cuda, name, fake)
-        patch.setattr(
-            "gnnsparse.runtime.timing._renew_generator", lambda state: gpu.renewed.append(int(state))
-        )
+        patch.setattr("gnnsparse.runtime.timing._renew_generator", gpu.renewed.append)
         patch.setattr(
             torch._C, "_cuda_endAllocateToPool", lambda d, pool: gpu.abandoned.append(pool), raising=False
         )
@@ -119,7 +117,9 @@ def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.
     timing = measure(gpu.call, "cuda", repeats=5, graph=True)
     assert (timing.median, timing.method) == (pytest.approx(0.04), "events")
     assert timing.problem == "operation not permitted when stream is capturing"
-    assert gpu.renewed == [7]  # or torch's generator would refuse every draw: it is still in the capture
+    assert [int(state) for state in gpu.renewed] == [
+        7
+    ]  # or torch's generator would refuse every draw: it is still in the capture
     assert gpu.abandoned == [(0, 7)]  # or torch would send all new memory to the pool of the graph
     with pytest.raises(CaptureError, match="not permitted"):
         capture(gpu.call, 1)

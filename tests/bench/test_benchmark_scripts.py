@@ -43,7 +43,6 @@ def test_dense_bias_is_the_pattern() -> None:
 
 def test_the_masked_encoder_is_the_sparse_one() -> None:
     layer = TransformerEncoderLayer(16, 2, 16, dropout=0.0, batch_first=True)
-    sparse = TransformerEncoder(layer, 2)
     x = torch.randn(2, 12, 16)
     for pattern, masked in ((masks.random(12, 4, seed=0), True), (masks.full(12), False)):
         a, sparse = gnnsparse.prepare(pattern, cache=False), TransformerEncoder(layer, 2)

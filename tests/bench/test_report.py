@@ -66,9 +66,6 @@ class Page(HTMLParser):
         assert self.open.pop() == tag
 
 
-# Files
-
-
 def test_the_committed_results_make_a_page_without_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -157,9 +154,6 @@ def test_files_with_a_result_for_each_part_are_lists() -> None:
     assert (place, [(row["name"], row["calls"]) for row in rows]) == ("", [("one", 3), ("two", 4)])
 
 
-# Escaping
-
-
 @pytest.mark.parametrize("unknown", [False, True])
 def test_markup_in_files_is_text(unknown: bool, tmp_path: Path) -> None:
     rows: list[dict[str, Any]] = [kernel("auto", 1.0, graph=EVIL), kernel("cusparse", 2.0, graph=EVIL)]
@@ -186,9 +180,6 @@ def test_every_name_and_value_makes_a_well_formed_page(key: str, value: Any) -> 
     report = assemble([render.ResultFile(key, found, (WHERE,))], [], "")
     Page(as_html(report))
     assert as_markdown(report)
-
-
-# What is said
 
 
 WRONG: dict[str, Any] = {"ok": False, "problem": "relative error 3.0"}
@@ -347,9 +338,6 @@ def test_the_origin_of_each_file_is_shown(tmp_path: Path) -> None:
         assert text in row
 
 
-# Cells and charts
-
-
 def test_numbers_have_four_digits_and_cells_units() -> None:
     for value, text in (
         (0.00123456, "0.001235"), (0.5, "0.5000"), (12.3456, "12.35"), (1234.56, "1,235"), (1e-7, "1e-07"),
@@ -380,9 +368,6 @@ def test_charts_of_any_numbers_are_well_formed(values: list[float], lined: bool)
     svg = draw(Bars("t", bars, line=1.0 if lined else None))
     assert not re.search(r'="(nan|-?inf)', svg)
     Page(svg)
-
-
-# Charts mark what is lost
 
 
 def kinds(chart: Bars) -> list[str]:

@@ -37,9 +37,6 @@ def run_json(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, di
     return status, json.loads(capsys.readouterr().out)
 
 
-# The command
-
-
 @pytest.mark.slow
 def test_every_kernel_of_a_healthy_machine_is_right(device: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, found = run_json(capsys, "--seconds", "120")
@@ -75,9 +72,6 @@ def test_the_text_names_every_section_and_a_check_that_fails_is_a_finding(
     (finding,) = found["sections"]["Cache"]["findings"]
     assert finding["level"] == BROKEN
     assert "no such disk" in finding["text"]
-
-
-# Packages
 
 
 def test_missing_packages_are_named_with_what_they_are_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,9 +123,6 @@ sys.exit(main(["doctor", "--seconds", "0.2"]))
         assert text in done.stdout
 
 
-# The cache
-
-
 def test_the_cache_is_described(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     gnnsparse.prepare(random_graph(30, 30, 0.2), cache=True)
     (file,) = own_cache.glob("*.safetensors")
@@ -180,9 +171,6 @@ def test_a_cache_that_can_not_be_written_and_a_size_that_is_no_number_are_notes(
         assert texts(section, BROKEN) == []
     monkeypatch.setenv("GNNSPARSE_CACHE_MAX_BYTES", "much")
     assert any("GNNSPARSE_CACHE_MAX_BYTES is 'much'" in text for text in texts(doctor.check_cache(), NOTE))
-
-
-# GPU and CPU
 
 
 @pytest.mark.parametrize(
@@ -278,9 +266,6 @@ def test_the_instruction_set_stays_and_too_many_threads_are_a_note(
     assert any("1000 threads on" in text for text in texts(section, NOTE))
     assert section.facts["instruction_set"] == _native.cpu_isa() == before
     assert section.facts["instruction_set"] == section.facts["instruction_sets"][-1]
-
-
-# The self-test
 
 
 @pytest.mark.parametrize("wrong", ["a factor", "a row", "nan", "an error"])

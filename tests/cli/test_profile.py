@@ -62,9 +62,6 @@ print(sum(e.count for e in profiler.key_averages() if e.key == "gnnsparse.spmm")
 """
 
 
-# Ranges
-
-
 @pytest.mark.skipif(nvtx.ranges_are_on(), reason="ranges are on")
 def test_without_ranges_functions_are_what_they_were(capsys: pytest.CaptureFixture[str]) -> None:
     def function() -> None:
@@ -112,9 +109,6 @@ def test_registered_operators_get_ranges(monkeypatch: pytest.MonkeyPatch) -> Non
     schema = "ranged_test_operator(Tensor x, int operand) -> Tensor"
     register(schema, lambda x, operand: x.clone(), lambda x, operand: x.clone())
     assert labels == ["ranged_test_operator"]
-
-
-# Profiles
 
 
 def test_overlapping_intervals_count_once() -> None:
@@ -180,9 +174,6 @@ def test_the_tables_have_host_and_gpu_times(tmp_path: Path) -> None:
     text = console.export_text()
     for part in ("aten::mm", "0.500", "1.250", "[red]void kernel", "1.500", "2.000 ms a step", "t.json"):
         assert part in text
-
-
-# The command
 
 
 # That it runs again in a process with ranges shows the story of docs/stories.md on it.

@@ -135,9 +135,6 @@ def test_arguments_of_predict(run: Run) -> None:
         LoadedModel(other_task, loaded.module, loaded.device).predict(x, adj)
 
 
-# What is refused.
-
-
 def written(folder: Path, run: Run, resum: bool = True, **changes: Any) -> Path:
     """A best.ckpt with other contents, with a right checksum or without; a value of None removes a key."""
     content = torch.load(run[0] / "checkpoints" / "best.ckpt", weights_only=True)
@@ -238,9 +235,6 @@ def test_a_recipe_and_its_plain_values() -> None:
         nested = {"a": nested}
     with pytest.raises(ValueError, match=r"options\.a.*: is nested too deeply"):
         dataclasses.replace(RECIPE, options=nested)
-
-
-# Predictor.
 
 
 def test_a_predictor_on_the_cpu(run: Run) -> None:

@@ -35,15 +35,10 @@ from tests.own_graphs import arrays, write_tables
 from tests.tasks import classifier, toy_task, train_toy
 
 TASK = toy_task(nodes=60)
-RECIPE = ModelRecipe(
-    registry="models:MODELS",
-    name="gcn",
-    options={"hidden_channels": 8, "num_layers": 2},
-    in_channels=TASK.num_features,
-    out_channels=TASK.num_classes,
-    values="gcn",
-    run={"dataset": {"name": "toy", "root": "/home/somebody/data/toy"}, "seed": 3},
-)
+OPTIONS = {"hidden_channels": 8, "num_layers": 2}
+TRAINED = {"dataset": {"name": "toy", "root": "/home/somebody/data/toy"}, "seed": 3}
+INPUTS, OUTPUTS = TASK.num_features, TASK.num_classes
+RECIPE = ModelRecipe("models:MODELS", "gcn", OPTIONS, INPUTS, OUTPUTS, values="gcn", run=TRAINED)
 RESULT = {
     "dataset": "toy", "metrics": {"train": {"accuracy": 0.5}, "val": {"accuracy": 0.25},
     "test": {"accuracy": 0.125}}, "best_epoch": 3, "epochs": 7, "seed": 3, "device_name": "A CPU",
@@ -162,9 +157,6 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch: pytest.
     said = r"gnnsparse\.inference\.hub needs the package huggingface_hub: pip install 'gnnsparse\[hub\]'$"
     with pytest.raises(ImportError, match=said):
         importlib.import_module("gnnsparse.inference.hub")
-
-
-# gnnsparse predict
 
 
 @pytest.fixture

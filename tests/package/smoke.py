@@ -1,9 +1,10 @@
 """What an installed package has to do: run in a fresh environment, without the repository and without a GPU.
 
-    python -I tests/package/smoke.py [--cuda-architectures 80,90a]
+    python -I tests/package/smoke.py [--cuda-architectures 80,90a] [--extras]
 
 Results are compared with dense torch in float64 or with what is written here. The script needs the package's
-own dependencies alone, so that it notices an import of anything else.
+own dependencies alone, so that it notices an import of anything else. With `--extras` it asks pip what each
+extra would install: none replaces the torch that is there, or compiles anything.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import importlib.util
+import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -29,6 +32,14 @@ from gnnsparse.testing import assert_accurate, random_graph
 
 #: The dtypes that operands are rounded to.
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+#: What users install; the others are for developers.
+EXTRAS = ("bench", "data", "dgl", "hub", "metis", "train", "transformers")
+#: Packages that come as sources: Python alone, without a compiler.
+PURE_SOURCES = {"antlr4-python3-runtime"}
+#: torch, what it brings, and packages that are compiled for one torch.
+OF_TORCH = re.compile(
+    r"torch|triton|nvidia-.*|torch-(scatter|sparse|cluster|spline-conv)|torchvision|torchaudio|pyg-lib|dgl"
+)
 
 
 def check_installation(cuda_architectures: str) -> None:
@@ -122,11 +133,29 @@ def check_command() -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
+def check_extras() -> None:
+    metadata = importlib.metadata.metadata("gnnsparse")
+    assert {*(metadata.get_all("Provides-Extra") or [])} >= set(EXTRAS)
+    for extra in EXTRAS:
+        with tempfile.TemporaryDirectory() as folder:
+            report = Path(folder) / "report.json"
+            pip = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--report", str(report)]
+            subprocess.run([*pip, f"gnnsparse[{extra}]=={metadata['Version']}"], check=True)
+            found = json.loads(report.read_text())["install"]
+        of = {re.sub(r"[-_.]+", "-", item["metadata"]["name"]).lower(): item for item in found}
+        replaced = [name for name in of if OF_TORCH.fullmatch(name)]
+        assert not replaced, f"gnnsparse[{extra}] replaces torch {torch.__version__}: {replaced}"
+        sources = {name for name, item in of.items() if not item["download_info"]["url"].endswith(".whl")}
+        assert sources <= PURE_SOURCES, f"gnnsparse[{extra}] compiles {sources - PURE_SOURCES}"
+        print(f"gnnsparse[{extra}] adds {len(found)} packages beside torch {torch.__version__}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cuda-architectures", default="", help="those that the module has kernels for")
+    parser.add_argument("--extras", action="store_true", help="look at the extras, too")
     options = parser.parse_args()
     torch.manual_seed(0)
     check_installation(options.cuda_architectures)
@@ -136,6 +165,8 @@ def main() -> None:
     check_layers()
     check_errors()
     check_command()
+    if options.extras:
+        check_extras()
     python = sys.version.split()[0]
     print(f"gnnsparse {gnnsparse.__version__} works with torch {torch.__version__}, Python {python}")
 
