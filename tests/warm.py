@@ -27,10 +27,7 @@ from typing import NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
 #: What train.py and stories import sooner or later.
-PRELOADED = (
-    "gnnsparse", "gnnsparse.data", "gnnsparse.train.fitting", "hydra", "lightning.pytorch", "models",
-    "rich.table", "torch", "torch_geometric.datasets",
-)  # fmt: skip
+PRELOADED = ("gnnsparse.train.fitting", "hydra", "models", "rich.table", "torch_geometric.datasets")
 #: A program of its own, which imports as little as it can.
 _COMMAND = """#!{python} -ISB
 import marshal, os, signal, socket, sys

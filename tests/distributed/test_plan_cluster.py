@@ -96,12 +96,6 @@ def test_the_command_prints_a_row_for_each_number_of_gpus(
     assert [line.split("│")[1].strip() for line in printed.splitlines() if line.startswith("│")] == [
         "8", "64", "1024",
     ]  # fmt: skip
-
-
-def test_a_data_set_is_divided_along_communities(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "150")
     assert main(["plan-cluster", "digits", "--gpus", "1", "2"]) == 0
     assert "1797 nodes" in capsys.readouterr().out
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.launch import Run, Started
+from tests.e2e.started import Run, Started
 from tests.warm import ROOT
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from tests.e2e.launch import Run, Started, wait_for
+from tests.e2e.started import Run, Started, wait_for
 
 OPTIONS = (
     "dataset=digits", "model=gcn", "device=cpu", "model.norm=batch", "model.dropout=0",

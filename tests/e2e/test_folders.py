@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.e2e.launch import Run
+from tests.e2e.started import Run
 
 QUICK = ("trainer.max_epochs=2", "trainer.logger=csv")
 

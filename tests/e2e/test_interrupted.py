@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.e2e.launch import Run, Started, wait_for
+from tests.e2e.started import Run, Started, wait_for
 from tests.own_graphs import arrays
 
 #: Epochs of a run that takes a few seconds, most of them in its epochs, on a machine with nothing else to do.

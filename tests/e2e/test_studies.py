@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.launch import Run, Started, wait_for
+from tests.e2e.started import Run, Started, wait_for
 
 RUN = ("dataset=digits", "model=gcn", "device=cpu", "trainer.max_epochs=8")
 SMALL = ("experiment=precision", "seeds=2", *RUN)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.e2e.launch import Run
+from tests.e2e.started import Run
 from tests.own_graphs import NAMES, NODES, arrays, tensors, write_tables
 from tests.train.test_task_link import write_ddi
 from tests.tu_files import write_text
