@@ -23,12 +23,9 @@ from tests.formats.conftest import converted
 
 def matrix(rows: int, cols: int, elements: dict[tuple[int, int], float]) -> SparseGraph:
     """A matrix of listed elements, stored zeros among them."""
-    places = sorted(elements)
-    counts = np.bincount([r for r, _ in places], minlength=rows)
-    indptr = torch.from_numpy(np.concatenate([[0], counts.cumsum()]))
-    columns = torch.tensor([c for _, c in places], dtype=torch.int32)
-    values = torch.tensor([elements[place] for place in places])
-    return SparseGraph.from_csr(indptr, columns, values, num_cols=cols)
+    places = torch.tensor([*elements]).T
+    coo = torch.sparse_coo_tensor(places, [*elements.values()], (rows, cols))
+    return SparseGraph.from_torch_sparse(coo.coalesce())
 
 
 def word_list(values: torch.Tensor) -> bytes:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gnnsparse import masks
 from gnnsparse.formats import PRESETS, format_spec
 from gnnsparse.formats.convert import convert
 from gnnsparse.formats.csr import Csr
@@ -19,10 +20,7 @@ from papers import analysis
 
 
 def csr_of(dense: np.ndarray) -> Csr:
-    indptr = np.concatenate([[0], dense.sum(1).cumsum()])
-    return Csr(
-        torch.from_numpy(indptr), torch.from_numpy(dense.nonzero()[1].astype(np.int32)), dense.shape[1]
-    )
+    return masks.from_dense(torch.from_numpy(dense)).csr
 
 
 @st.composite
