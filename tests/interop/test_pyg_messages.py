@@ -37,11 +37,6 @@ class TypeTest(Base):
         return x_j
 
 
-class IsTensor(Base):
-    def message(self, x_j: torch.Tensor, w: Any) -> torch.Tensor:
-        return w.unsqueeze(-1) * x_j if torch.is_tensor(w) and w.dim() == 1 else x_j
-
-
 class Counting(Base):
     runs = 0
 
@@ -64,7 +59,7 @@ class OwnSum(pyg.aggr.SumAggregation):
         return super().reduce(*arguments, **options) + 1
 
 
-class OwnStep(IsTensor):
+class OwnStep(TypeTest):
     def _lift(self, src: torch.Tensor, edge_index: Any, dim: int) -> torch.Tensor:
         return 2 * super()._lift(src, edge_index, dim)
 

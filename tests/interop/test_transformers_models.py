@@ -361,11 +361,6 @@ def test_compiled_models(kind: str) -> None:
 
 TEXT = {**SMALL, "vocab_size": TOKENS, "max_position_embeddings": 64}
 GROUPED = {**TEXT, "num_key_value_heads": 2}
-DECODED = {
-    "vocab_size": TOKENS, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2,
-    "encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 24, "decoder_ffn_dim": 24,
-    "max_position_embeddings": 64,
-}  # fmt: skip
 
 TAKEN: dict[str, dict[str, Any]] = {
     "Bert": TEXT,
@@ -389,7 +384,6 @@ TAKEN: dict[str, dict[str, Any]] = {
 
 OTHER_SEQUENCE = "it attends, or can attend, to another sequence"
 LEFT: dict[str, tuple[dict[str, Any], str]] = {
-    "Bart": (DECODED, OTHER_SEQUENCE),
     "T5": (
         {"vocab_size": TOKENS, "d_model": 32, "d_kv": 8, "d_ff": 24, "num_layers": 2, "num_heads": 4},
         OTHER_SEQUENCE,

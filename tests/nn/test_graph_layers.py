@@ -84,8 +84,6 @@ WITH_EDGES = {
 }
 KINDS = {"gcn": Kind(GCNConv, "gcn"), "agnn": Kind(agnn, "gcn"), **AGGREGATING, **ATTENDING}
 OF_KIND = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-OF_ATTENTION = pytest.mark.parametrize("make", ATTENTION.values(), ids=ATTENTION)
-LOOPS = pytest.mark.parametrize("make", [GATConv, GATv2Conv])
 
 
 def without_loops(make: Any) -> dict[str, bool]:
@@ -337,7 +335,7 @@ def test_compiled(kind: Kind) -> None:
         assert_same(y, layer(x, adj), bits=not attends)
 
 
-@OF_ATTENTION
+@pytest.mark.parametrize("make", ATTENTION.values(), ids=ATTENTION)
 def test_gradients_by_torch_func(make: Any) -> None:
     layer, index, x = make(4, 3, heads=2, edge_dim=2), distinct(), torch.randn(NODES, 4)
     attr = torch.randn(index.shape[1], 2)
@@ -575,6 +573,6 @@ def test_refused_by_attention(make: Any, call: Callable[[Any], Any], message: st
         call(make)
 
 
-@LOOPS
+@pytest.mark.parametrize("make", [GATConv, GATv2Conv])
 def test_operands_without_self_loops_are_taken_without_the_option(make: Any) -> None:
     make(4, 4, add_self_loops=False)(X, operand())

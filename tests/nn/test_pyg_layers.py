@@ -271,10 +271,7 @@ def compare(ours: Any, theirs: Any, index: Any, inputs: list[torch.Tensor], adj:
 def inputs_for(
     size: tuple[int, int], widths: Any, index: torch.Tensor, edge_dim: int | None
 ) -> list[torch.Tensor]:
-    if isinstance(widths, int):
-        x = [torch.randn(size[0], widths)]
-    else:
-        x = [torch.randn(count, width) for count, width in zip(size, widths, strict=True)]
+    x = [torch.randn(size[0], widths)] if isinstance(widths, int) else features(size, widths)
     return x if edge_dim is None else [*x, torch.randn(index.shape[1], edge_dim)]
 
 
