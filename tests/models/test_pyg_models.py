@@ -15,7 +15,8 @@ from gnnsparse.data import graph_like
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
 from models import GPS, MODELS
-from tests.nn.pyg_layers import FLOOR, loss_curve, pyg
+from tests.helpers import FLOOR
+from tests.nn.pyg_layers import loss_curve, pyg
 from tests.tasks import toy_task
 
 accuracy: Any = pytest.importorskip("benchmarks.accuracy")

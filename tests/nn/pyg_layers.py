@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import pytest
@@ -10,16 +9,12 @@ import torch
 
 import gnnsparse.nn
 from gnnsparse.data.optional import import_optional
-from tests.helpers import ROUNDING, assert_same_results
 
 try:
     pyg: Any = import_optional("torch_geometric.nn", "this comparison")
 except ImportError as missing:
     pytest.skip(str(missing), allow_module_level=True)
 
-#: A layer rounds in each of its products and sums, about 16 times from its input to a gradient. Over the few
-#: elements of a small layer these may cancel in PyG's run and not in ours.
-FLOOR = 16 * ROUNDING["fp32"]
 #: Sources and targets of the graphs. Some of either have no edges.
 SQUARE, WIDE, TALL = (40, 40), (40, 25), (25, 40)
 
@@ -53,11 +48,6 @@ def pair(name: str, *sizes: Any, **options: Any) -> tuple[Any, Any]:
     ours.load_state_dict(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict())
     return ours, theirs
-
-
-#: Gradients of parameters are judged as one vector: some are sums over all edges of terms that cancel, that
-#: of a lin_key.bias to 0.
-assert_as_pyg = functools.partial(assert_same_results, floor=FLOOR)
 
 
 def loss_curve(model: Any, x: torch.Tensor, adj: Any, y: torch.Tensor, steps: int) -> torch.Tensor:

@@ -13,8 +13,8 @@ import gnnsparse
 from gnnsparse.data.optional import import_optional
 from gnnsparse.nn import AGNNConv, GCNConv
 from gnnsparse.testing import assert_accurate, assert_all_accurate, in_float64, with_gradients
-from tests.helpers import agnn_beta_scale, assert_same_results, named
-from tests.nn.pyg_layers import FLOOR, SQUARE, TALL, WIDE, assert_as_pyg, edges, pair, pyg
+from tests.helpers import FLOOR, agnn_beta_scale, assert_same_results, named
+from tests.nn.pyg_layers import SQUARE, TALL, WIDE, edges, pair, pyg
 
 SIZES = st.sampled_from([SQUARE, WIDE, TALL])
 NODES = SQUARE[0]
@@ -42,7 +42,7 @@ class TestGCNConv:
         def call(layer: Any, x: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
             return layer(x, index if adj is None or layer is theirs else adj, *weight)
 
-        assert_same_results(ours, theirs, call, inputs, in_one=False)
+        assert_same_results(ours, theirs, call, inputs, in_one=False, floor=None)
 
     @pytest.mark.parametrize("sizes", [(5, 12), (12, 5), (7, 7)], ids=str)
     @pytest.mark.parametrize("weighted", [False, True])
@@ -60,6 +60,9 @@ class TestGCNConv:
     def test_improved_and_no_edges(self, weighted: bool) -> None:
         self.compare(pair("GCNConv", 6, 4, improved=True), one_loop_each(1), weighted)
         self.compare(pair("GCNConv", 6, 4), NONE, weighted)
+
+    def test_a_source_without_edges_to_it_adds_nothing(self) -> None:
+        self.compare(pair("GCNConv", 6, 4, add_self_loops=False), torch.tensor([[7, 8], [8, 9]]))
 
     @pytest.mark.parametrize("weighted", [False, True])
     def test_repeated_self_loops_count_once(self, weighted: bool) -> None:
@@ -103,7 +106,7 @@ class TestAGNNConv:
         def call(layer: Any, x: torch.Tensor) -> torch.Tensor:
             return layer(x, index if adj is None or layer is theirs else adj)
 
-        assert_same_results(ours, theirs, call, [x], in_one=False, scales=scales)
+        assert_same_results(ours, theirs, call, [x], in_one=False, floor=None, scales=scales)
 
     @pytest.mark.parametrize("beta", [1.0, -2.5, 8.0])
     @pytest.mark.parametrize("width", [1, 7, 16])
@@ -155,7 +158,7 @@ AGGREGATING = {"size": SIZES, "out": st.sampled_from([3, 12]), "aggr": st.sample
 def test_no_edges(name: str) -> None:
     for aggr in AGGREGATIONS:
         ours, theirs = pair(name, 6, 4, aggr=aggr)
-        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
+        assert_same_results(ours, theirs, lambda layer, x: layer(x, NONE), [torch.randn(9, 6)])
 
 
 @given(**AGGREGATING, bias=FLAG, seed=SEED, normalize=FLAG, root_weight=FLAG, project=FLAG)
@@ -169,11 +172,13 @@ def test_sage(
     ours, theirs = pair("SAGEConv", widths, out, bias=bias, **options)
     index = edges(size, seed)
     if size == SQUARE:
-        assert_as_pyg(ours, theirs, lambda layer, x: layer(x, index), [torch.randn(size[0], 6)])
+        assert_same_results(ours, theirs, lambda layer, x: layer(x, index), [torch.randn(size[0], 6)])
     else:
         inputs = features(size, (6, 4))[: 1 + root_weight]
         rest = [] if root_weight else [torch.randn(size[1], 4)]
-        assert_as_pyg(ours, theirs, lambda layer, *x: layer((*x, *(t.to(x[0]) for t in rest)), index), inputs)
+        assert_same_results(
+            ours, theirs, lambda layer, *x: layer((*x, *(t.to(x[0]) for t in rest)), index), inputs
+        )
 
 
 @given(**AGGREGATING, bias=FLAG, seed=SEED, weighted=FLAG)
@@ -190,7 +195,7 @@ def test_graph_conv(
     def call(layer: Any, source: torch.Tensor, target: torch.Tensor, *weight: torch.Tensor) -> torch.Tensor:
         return layer((source, target), index, *weight)
 
-    assert_as_pyg(ours, theirs, call, [*features(size, (6, 4)), *weights])
+    assert_same_results(ours, theirs, call, [*features(size, (6, 4)), *weights])
 
 
 @given(size=SIZES, train_eps=st.booleans(), eps=st.sampled_from([0.0, 0.3, -2.0]), seed=st.integers(0, 99))
@@ -211,7 +216,7 @@ def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> N
     def call(layer: Any, *x: torch.Tensor) -> torch.Tensor:
         return layer(x, index)
 
-    assert_as_pyg(ours, theirs, call, features(size, (6, 6)))
+    assert_same_results(ours, theirs, call, features(size, (6, 6)))
 
 
 #: Layers that need no features of targets, and which of their parameters then play a part.
@@ -231,10 +236,10 @@ def test_without_features_of_targets(name: str, size: tuple[int, int] | None) ->
     def used(layer: Any) -> dict[str, torch.Tensor]:
         return {n: p for n, p in named(layer).items() if n.startswith(WITHOUT_TARGETS[name])}
 
-    assert_as_pyg(ours, theirs, call, [torch.randn(25, 6)], parameters=used)
+    assert_same_results(ours, theirs, call, [torch.randn(25, 6)], parameters=used)
     network = torch.nn.Linear(6, 3)
     gin = [kinds.GINConv(network) for kinds in (gnnsparse.nn, pyg)]
-    assert_as_pyg(*gin, call, [torch.randn(25, 6)])
+    assert_same_results(*gin, call, [torch.randn(25, 6)])
 
 
 NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
@@ -256,7 +261,7 @@ def compare(ours: Any, theirs: Any, index: Any, inputs: list[torch.Tensor], adj:
     def used(layer: Any) -> dict[str, torch.Tensor]:
         return {name: p for name, p in named(layer).items() if not name.startswith(unused or "-")}
 
-    assert_as_pyg(ours, theirs, call, inputs, parameters=used)
+    assert_same_results(ours, theirs, call, inputs, parameters=used)
     out, (pairs, weights) = call(ours, *inputs, return_attention_weights=True)
     # Returned weights take another kernel, which may add in another order.
     torch.testing.assert_close(out, call(ours, *inputs), rtol=1e-4, atol=1e-5)
