@@ -30,7 +30,7 @@ case $kind in
     preload=$(runtime libtsan.so)
     tests=(tests/runtime/test_threads.py tests/sparse/test_{shared_operands,csr}.py tests/formats/test_stored_formats.py
       tests/preprocess/test_row_orders.py
-      tests/ops/test_{cpu_isa,gradients,edge_softmax,attention_dropout}.py)
+      tests/ops/test_{cpu_isa,gradients,edge_softmax,attention}.py)
     # Every loop that has work for them runs in four threads.
     export OMP_NUM_THREADS=4
     # CPython, torch and libgomp are not instrumented, and what they do to memory is not looked at. Nothing else needs
