@@ -23,6 +23,7 @@ from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import MISSING, DictConfig, OmegaConf
 
+from gnnsparse_cli import wait_passively
 from launch.checks import check_quickly, choices, section, to_dict
 from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
@@ -403,6 +404,7 @@ def command() -> int:
 
     Hydra, a refusal, and a rank other than 0 end the process themselves.
     """
+    wait_passively()
     if is_follower():
         leave(follow())
     try:

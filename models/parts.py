@@ -82,6 +82,8 @@ class GraphModel(torch.nn.Module):
 
     #: Nothing looks at several rows but batch norm, pooling and products with the operand.
     ignores_padding = True
+    #: It takes gnnsparse.nn.sparse_features.SparseFeatures; dropout and a linear layer compute with nonzeros.
+    takes_sparse_features = True
 
     def __init__(self, hidden_channels: int, dropout: float, residual: bool) -> None:
         super().__init__()

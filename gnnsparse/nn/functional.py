@@ -7,6 +7,7 @@ import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_value, check_choice, check_tensor
 from gnnsparse.nn.inputs import check_features
+from gnnsparse.nn.sparse_features import SparseFeatures
 from gnnsparse.ops.segments import segment_sums
 from gnnsparse.runtime.functorch import is_eager
 from gnnsparse.runtime.padding import current_padding
@@ -36,7 +37,7 @@ def dropout(x: torch.Tensor, p: float, training: bool) -> torch.Tensor:
         bad_value("p", f"got {p}; accepted: a number in [0, 1)")
     if not training or p == 0:
         return x
-    if not x.is_cpu:
+    if not x.is_cpu or isinstance(x, SparseFeatures):
         return F.dropout(x, p)
     factor = torch.rand(x.shape, dtype=torch.float32, device=x.device).ge_(p).mul_(1 / (1 - p)).to(x.dtype)
     if (torch.is_grad_enabled() and x.requires_grad) or not is_eager():

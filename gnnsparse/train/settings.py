@@ -24,7 +24,7 @@ DECAYS = ("first", "all")
 SCHEDULES = ("none", "cosine")
 #: Values of `trainer.logger`.
 LOGGERS = ("csv", "tensorboard", "both", "none")
-#: Values of `trainer.capture`.
+#: Values of `trainer.capture` and `trainer.sparse_features`.
 CAPTURES = ("auto", "on", "off")
 #: Values of `sampler.name`.
 SAMPLERS = ("none", "neighbor")
@@ -131,6 +131,9 @@ class TrainerConfig:
             table of what they cost, after a few steps at the start; None: no profile.
         capture: whether steps are captured in a CUDA graph and replayed in blocks, which do not wait for the
             CPU: "auto": where it can be done; "on": it must be; "off".
+        sparse_features: whether features of the nodes of a whole graph are kept as a sparse matrix, which the
+            model's first linear layer multiplies: "auto": on a CPU, if at most an eighth of them are not 0;
+            "on"; "off".
         devices: number of GPUs, or of processes on a CPU, that train one graph together, each with a part of
             its nodes, or of the nodes of each step where steps take samples.
         way: how they share products: "halo", "gather", "features", or "auto", see
@@ -157,6 +160,7 @@ class TrainerConfig:
     plots: bool = False
     profile: int | None = _option(None, least=1)
     capture: str = _option("auto", choices=CAPTURES)
+    sparse_features: str = _option("auto", choices=CAPTURES)
     devices: int = _option(1, least=1)
     way: str = _option("auto", choices=SHARED_WAYS)
     parts: str = _option("auto", choices=PARTITIONS)

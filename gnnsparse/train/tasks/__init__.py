@@ -74,6 +74,7 @@ class Task(Generic[Dataset, Data]):
         shared: whether several devices can train together.
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
         samples: whether training steps can take sampled neighbours.
+        sparse_features: whether features of nodes can be a sparse matrix.
     """
 
     name: ClassVar[str]
@@ -85,11 +86,14 @@ class Task(Generic[Dataset, Data]):
     shared: ClassVar[bool] = False
     steps_per_epoch: ClassVar[int | None] = None
     samples: ClassVar[bool] = False
+    sparse_features: ClassVar[bool] = False
 
     def check(self, run: RunOptions) -> None:
         """Raise TypeError or ValueError if options do not suit the task; called before data is loaded."""
         if run.sampler.draws and not self.samples:
             bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
+        if run.trainer.sparse_features == "on" and not self.sparse_features:
+            bad_value("trainer.sparse_features", f"got 'on' for a {self.name} task; accepted: auto, off")
 
     def known_steps(self, run: RunOptions) -> int | None:
         """Return the optimiser steps of an epoch of a run if they do not depend on the data, else None."""

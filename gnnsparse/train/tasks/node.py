@@ -19,6 +19,8 @@ from gnnsparse.distributed.exchange import total_of
 from gnnsparse.distributed.training import Peers, RowGather, step_seed, sum_gradients
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
+from gnnsparse.nn.sparse_features import SparseFeatures
+from gnnsparse.precision import Precision
 from gnnsparse.sampling import FeatureStore
 from gnnsparse.sparse.graph import SparseGraph
 from gnnsparse.sparse.operand import SparseOperand
@@ -43,6 +45,11 @@ __all__ = [
 ]  # fmt: skip
 
 
+#: Of the elements of features, the part that is not 0 up to which `trainer.sparse_features=auto` keeps them
+#: as a sparse matrix on a CPU.
+SPARSE_FRACTION = 1 / 8
+
+
 @dataclass(frozen=True, eq=False)
 class Part:
     """The nodes of one part of a split.
@@ -65,6 +72,7 @@ class GraphBatch:
         x: [nodes, features], features of the nodes.
         adj: the prepared graph.
         train, val, test: the parts of the split.
+        sparse_x: the features as a sparse matrix, for models that take it; None: they are not kept so.
     """
 
     x: torch.Tensor
@@ -72,6 +80,7 @@ class GraphBatch:
     train: Part
     val: Part
     test: Part
+    sparse_x: SparseFeatures | None = None
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -92,6 +101,7 @@ class FullGraphData(PreparedData):
         seed: seed of what is sampled.
         peers: the ranks that take samples together, each of which has the whole graph; `sampler.batch_size`
             nodes are those of all ranks. None: this process trains alone.
+        sparse_features: whether features are kept as a sparse matrix too, see TrainerConfig.
         options: precision, device and preprocess, see PreparedData.
 
     Attributes:
@@ -108,9 +118,10 @@ class FullGraphData(PreparedData):
         sampler: SamplerConfig | None = None,
         seed: int = 0,
         peers: Peers | None = None,
+        sparse_features: str = "auto",
         **options: Any,
     ) -> None:
-        self.peers = peers
+        self.peers, self._sparse_features = peers, sparse_features
         super().__init__(dataset.graph, values, **options)
         self.dataset = dataset
         self._samples: NodeBatches | None = None
@@ -135,7 +146,18 @@ class FullGraphData(PreparedData):
         else:
             dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
             x = dataset.x.to(self.device, dtype)
-        return GraphBatch(x, adj, *(self._part(mask) for mask in masks))
+        train, val, test = (self._part(mask) for mask in masks)
+        return GraphBatch(x, adj, train, val, test, self._sparse(x))
+
+    def _sparse(self, x: torch.Tensor) -> SparseFeatures | None:
+        wanted = self._sparse_features == "on"
+        if self._sparse_features == "auto" and self._samples is None and x.is_cpu:
+            wanted = 0 < int(x.count_nonzero()) <= x.numel() * SPARSE_FRACTION
+        if not wanted:
+            return None
+        # Dense layers compute in float32 on a CPU, and store no 8 bits.
+        exact = x.is_cpu or self.precision.quantizes
+        return SparseFeatures.of(x.float(), Precision.FP32 if exact else self.precision)
 
     @property
     def batch(self) -> GraphBatch:
@@ -213,6 +235,9 @@ class NodeClassifier(TargetModule):
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
         """Return what the model says of all nodes, or of those of a sample, [nodes, classes]."""
+        sparse_x = getattr(batch, "sparse_x", None)
+        if sparse_x is not None and getattr(self.model, "takes_sparse_features", False):
+            return self.call(self.model, sparse_x, batch.adj)
         return self.call(self.model, batch.x, batch.adj)
 
     def _logits(self, batch: GraphBatch, part: Part) -> torch.Tensor:
@@ -253,11 +278,17 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     module = NodeClassifier
     steps_per_epoch = 1
     samples = True
+    sparse_features = True
     shared = True
 
     def check(self, run: RunOptions) -> None:
         """Raise ValueError if the way in which devices share products is chosen, but each has the graph."""
         super().check(run)
+        if run.trainer.sparse_features == "on" and (run.sampler.draws or run.trainer.devices > 1):
+            bad_value(
+                "trainer.sparse_features",
+                "got 'on'; accepted with sampler=neighbor and on several devices: auto, off",
+            )
         for name in ("way", "parts"):
             got = getattr(run.trainer, name)
             if run.sampler.draws and got != "auto":
@@ -279,7 +310,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     def make_data(self, dataset: NodeDataset, run: RunOptions) -> FullGraphData:
         """Make the data module: the graph with the weights that the model needs, on the run's device."""
         if run.peers is None or run.sampler.draws:
-            return FullGraphData(dataset, sampler=run.sampler, peers=run.peers, **run.of_data)
+            return FullGraphData(
+                dataset, sampler=run.sampler, peers=run.peers, sparse_features=run.trainer.sparse_features,
+                **run.of_data,
+            )  # fmt: skip
         way, parts = run.trainer.way, run.trainer.parts
         return SharedGraphData(dataset, peers=run.peers, way=way, parts=parts, **run.of_data)
 
@@ -315,7 +349,13 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return {"nodes": torch.arange(data.dataset.num_nodes), **arrays_of(prediction)}, scores
 
     def make_module(self, model: torch.nn.Module, data: FullGraphData, run: RunOptions) -> TaskModule:
-        """Make the Lightning module that trains the model; raise ValueError if a part has no nodes."""
+        """Make the Lightning module; raise ValueError if a part has no nodes, or features can't be sparse."""
+        if run.trainer.sparse_features == "on" and not getattr(model, "takes_sparse_features", False):
+            bad_value(
+                "trainer.sparse_features",
+                f"got 'on', and {type(model).__name__} does not say that it takes them "
+                "(takes_sparse_features); accepted: auto, off",
+            )
         for name in ("train", "val", "test"):
             if not getattr(data.dataset, f"{name}_mask").any():
                 problem = f"has no nodes for {name}; accepted: some with labels in each part"
@@ -408,7 +448,7 @@ class SharedGraphData(FullGraphData):
 
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         parts = [part(mask) for mask in (dataset.train_mask, dataset.val_mask, dataset.test_mask)]
-        return GraphBatch(dataset.x[own].to(self.device, dtype), adj, *parts)
+        return GraphBatch(dataset.x[own].to(self.device, dtype), adj, parts[0], parts[1], parts[2])
 
 
 def _counted(y: torch.Tensor) -> int:
