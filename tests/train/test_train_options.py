@@ -307,7 +307,7 @@ def test_comments_list_what_the_library_accepts_of_which_defaults_are() -> None:
                 assert tuple(match[1].split(" | ")) == accepted[option], path
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
                "activation", "pool", "conv", "attention", "metric", "method", "way", "parts",
-              "features", "resume_data"}  # fmt: skip
+              "features", "sparse_features", "resume_data"}  # fmt: skip
     assert listed == closed
     assert {"preprocess.reorder", "preprocess.format", "sampler.name"} <= set(choices)
     for option, names in choices.items():
