@@ -446,8 +446,9 @@ def test_a_run_in_chunks_is_a_run(
     single, of_single = run(kind, name, capture="off", **options)
     (chunks, of_chunks), (_, of_again) = (run(kind, name, **options) for _ in range(2))
     assert (single.capture, chunks.capture) == ("off", "on")
-    tolerance = 1e-3 if precision == "fp32" else 0.1
-    close(of_single, of_chunks, tolerance, 1e-4 if device == "cpu" else tolerance)
+    # On a GPU padding changes the order of sums, and of a gradient near 0 Adam makes any part of a step.
+    tolerance, step = (1e-3, PLAIN.lr / 2) if precision == "fp32" else (0.1, 0.1)
+    close(of_single, of_chunks, tolerance, 1e-4 if device == "cpu" else step)
     assert chunks.epochs == single.epochs == kind.epochs
     torch.testing.assert_close(of_again.state_dict(), of_chunks.state_dict(), rtol=0.0, atol=0.0)
     assert device == "cuda" or in_chunks[0].counts == kind.counts

@@ -86,8 +86,9 @@ def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor
         outs.append(spmm(a, _exact(head.v), p, impl=impl).to(q.dtype))
         weights.append(p.to(q.dtype))
     shape = *q.shape[:2], a.shape[0], call.v.shape[-1]
-    if not outs:
-        return q.new_zeros(shape), q.new_zeros(*q.shape[:2], a.nnz)
+    if not outs:  # autograd sees what nothing was computed from
+        nothing = q.sum() + call.k.sum() + call.v.sum()
+        return q.new_zeros(shape) + nothing, q.new_zeros(*q.shape[:2], a.nnz) + nothing
     with torch.autocast(q.device.type, enabled=False):  # which would not stack float16 on a CPU
         return torch.stack(outs).view(shape), torch.stack(weights).view(*q.shape[:2], a.nnz)
 
