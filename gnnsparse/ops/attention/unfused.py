@@ -87,7 +87,7 @@ def by_operations(call: AttentionCall, impl: str = "auto") -> tuple[torch.Tensor
         weights.append(p.to(q.dtype))
     shape = *q.shape[:2], a.shape[0], call.v.shape[-1]
     if not outs:  # autograd sees what nothing was computed from
-        nothing = q.sum() + call.k.sum() + call.v.sum()
+        nothing = sum(x[:0].sum() for x in (q, call.k, call.v, call.bias) if x is not None)
         return q.new_zeros(shape) + nothing, q.new_zeros(*q.shape[:2], a.nnz) + nothing
     with torch.autocast(q.device.type, enabled=False):  # which would not stack float16 on a CPU
         return torch.stack(outs).view(shape), torch.stack(weights).view(*q.shape[:2], a.nnz)
