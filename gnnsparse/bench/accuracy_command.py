@@ -21,7 +21,7 @@ from rich.text import Text
 
 from gnnsparse import SparseGraph, SparseOperand, attention, graph_attention, prepare, sddmm, spmm
 from gnnsparse.bench.arguments import add_device, add_names, add_outputs, seed_option
-from gnnsparse.bench.figures import accuracy_panels, form_of, plot
+from gnnsparse.bench.figures import ACCUMULATORS, accuracy_panels, form_of, plot
 from gnnsparse.bench.latency_reference import Arithmetic, softmax_by_row
 from gnnsparse.bench.session import Row, new_table, progress
 from gnnsparse.precision import ROUNDED_PRECISIONS, Precision
@@ -206,16 +206,14 @@ def operation_rows(
     precisions: Sequence[str],
     seed: int,
     device: torch.device | str,
-    operations: dict[str, Operation] | None = None,
 ) -> Iterator[Row]:
     """Measure operations on operands of each range, in each precision, with results of each dtype."""
-    operations = operations or OPERATIONS
     for op, name in itertools.product(ops, ranges):
         operands = RANGES[name](op, seed).to(device)
         for precision in map(Precision, precisions):
             for dtype in outputs_of(precision):
                 about = {"op": op, "range": name, "precision": precision.value}
-                row = _measure(op, operations[op], operands, precision, dtype)
+                row = _measure(op, OPERATIONS[op], operands, precision, dtype)
                 yield {**about, "output": str(dtype).removeprefix("torch."), **row}
 
 
@@ -332,16 +330,14 @@ def _relative(result: torch.Tensor, exact: torch.Tensor) -> float | None:
     return float((result.double() - exact).norm() / exact.norm())
 
 
-def accumulation_rows(
-    device: torch.device | str, seed: int, terms: Sequence[int] = TERMS, series: Sequence[str] = tuple(SERIES)
-) -> Iterator[Row]:
-    """Measure sums of `terms` products of float16 operands, by the kernel and with emulated accumulators.
+def accumulation_rows(device: torch.device | str, seed: int) -> Iterator[Row]:
+    """Measure sums of TERMS products of float16 operands, by the kernel and with emulated accumulators.
 
     Errors are None where a sum is not finite. The kernel has to keep the bound of float32 sums in any order:
     terms * 2^-24 times the sum of the magnitudes (Higham, "Accuracy and Stability of Numerical Algorithms",
     2002, section 4.2).
     """
-    for name, count in itertools.product(series, terms):
+    for name, count in itertools.product(SERIES, TERMS):
         x = SERIES[name](count, seed).half()
         exact = x.double().sum(0)
         columns = torch.arange(count, dtype=torch.int64, device="cpu")
@@ -429,9 +425,7 @@ def _dynamic_scale(case: _Case, gradient: torch.Tensor) -> tuple[float, int]:
     return scale, skipped
 
 
-def scaling_rows(
-    device: torch.device | str, seed: int, precisions: Sequence[str] = ("fp16", "bf16")
-) -> Iterator[Row]:
+def scaling_rows(device: torch.device | str, seed: int, precisions: Sequence[str]) -> Iterator[Row]:
     """Measure gradients by a float32 x of y = A x in 16 bits, by the way that the loss is scaled.
 
     The gradient of the loss by y is standard normal times 2 to the power of each of MAGNITUDES. "scaled" is
@@ -471,15 +465,13 @@ TERM = 8.0
 _ROWS, _OVERFLOW_COLUMNS = 4, 16
 
 
-def overflow_rows(
-    device: torch.device | str, precisions: Sequence[str], degrees: Sequence[int] = DEGREES
-) -> Iterator[Row]:
-    """Measure sums and means over rows of `degrees` nonzeros whose terms are all TERM.
+def overflow_rows(device: torch.device | str, precisions: Sequence[str]) -> Iterator[Row]:
+    """Measure sums and means over rows of DEGREES nonzeros whose terms are all TERM.
 
     A result is right if exactly the elements are infinite whose sum rounds to infinity, and the others are
     off by at most two roundings.
     """
-    for degree in degrees:
+    for degree in DEGREES:
         columns = torch.arange(degree, dtype=torch.int64, device="cpu").repeat(_ROWS)
         rows = torch.arange(_ROWS, dtype=torch.int64, device="cpu").repeat_interleave(degree)
         graph = SparseGraph.from_edge_index(torch.stack([columns, rows]), (degree, _ROWS)).to(device)
@@ -591,15 +583,12 @@ def _operation_cell(row: Row) -> Text:
 
 
 def _accumulation_tables(rows: list[Row]) -> Iterable[Table]:
-    names = {
-        "kernel": "float32, measured", "half_blocks": "float16 in blocks of 16, emulated",
-        "half": "float16, emulated",
-    }  # fmt: skip
     yield _pivot(
         "Sums of products of float16 operands, by accumulator: relative error", ["terms", "count"],
-        ({**row, "accumulator": key} for row in rows for key in names),
-        lambda row: (row["series"], str(row["terms"])), lambda row: names[row["accumulator"]],
+        ({**row, "accumulator": key} for row in rows for key in ACCUMULATORS),
+        lambda row: (row["series"], str(row["terms"])), lambda row: ACCUMULATORS[row["accumulator"]],
         lambda row: Text(_error(row[row["accumulator"]]), style="" if row["ok"] else "red"),
+        "sums in float16 are emulated",
     )  # fmt: skip
 
 

@@ -71,6 +71,8 @@ def number_option(
 
 #: Parses an integer from 1 on.
 at_least_one = number_option("an integer from 1 on", lambda value: value >= 1, int)
+#: Parses the size of a generated graph.
+scale_option = number_option("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 #: Parses a seed of random numbers.
 seed_option = number_option("an integer from 0 to 2^63 - 1", lambda value: 0 <= value < 2**63, int)
 
@@ -116,8 +118,10 @@ def add_outputs(parser: argparse.ArgumentParser, drawn: str) -> None:
     )
 
 
-def file_option(text: str) -> Path:
-    """Read an option that names a file to write."""
+def file_option(text: str, endings: tuple[str, ...] = ("",)) -> Path:
+    """Read an option that names a file to write, with one of the endings."""
+    if not text.endswith(endings):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(endings)}")
     path = Path(text)
     if path.is_dir():
         raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
@@ -134,11 +138,10 @@ def folder_option(text: str) -> Path:
 
 def plot_option(text: str) -> Path:
     """Read an option that names a figure to write, which needs matplotlib."""
-    if not text.endswith(PLOT_ENDINGS):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(PLOT_ENDINGS)}")
+    path = file_option(text, PLOT_ENDINGS)
     if importlib.util.find_spec("matplotlib") is None:
         raise argparse.ArgumentTypeError("needs matplotlib: pip install 'gnnsparse[bench]'")
-    return file_option(text)
+    return path
 
 
 #: Files that a folder is searched for.
@@ -196,19 +199,12 @@ def _generated(text: str, name: str, parameters: list[str]) -> MatrixSpec:
         if key == "shuffled" and not value:
             spec = replace(spec, shuffled=True)
         elif key == "scale":
-            spec = replace(spec, scale=check_scale_of(name, _number(parameter, value)))
+            spec = replace(spec, scale=check_scale_of(name, scale_option(value)))
         elif key == "seed" and value.isdecimal():
             spec = replace(spec, seed=int(value))
         else:
             bad_value("matrix", f"got {parameter!r} in {text!r}; accepted: scale=S, shuffled, seed=N")
     return spec
-
-
-def _number(parameter: str, value: str) -> float:
-    try:
-        return float(value)
-    except ValueError:
-        bad_value("matrix", f"got {parameter!r}; accepted: scale=S with a number S")
 
 
 def unique_names(specs: Iterable[MatrixSpec]) -> list[MatrixSpec]:

@@ -157,7 +157,7 @@ class Peer:
     precisions: tuple[str, ...] = ("fp32", *_HALF)
 
 
-def _sparse(work: Workload) -> torch.Tensor:
+def sparse_csr(work: Workload) -> torch.Tensor:
     """Make a torch CSR tensor with int32 indices, which cuSPARSE and MKL read without conversion."""
     subject = work.subject
     if subject.csr.nnz >= 2**31:
@@ -168,7 +168,7 @@ def _sparse(work: Workload) -> torch.Tensor:
 
 
 def _sampled_addmm(work: Workload) -> Callable[[], torch.Tensor]:
-    (q, k), sparse = work.dense, _sparse(work)
+    (q, k), sparse = work.dense, sparse_csr(work)
     return lambda: torch.sparse.sampled_addmm(sparse, q, k.T, beta=0.0).values()
 
 
@@ -188,8 +188,8 @@ def free_bytes(device: torch.device) -> int:
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def _edge_index(work: Workload) -> torch.Tensor:
-    csr = work.subject.csr
+def edge_index_of(csr: Csr) -> torch.Tensor:
+    """Return PyG's edge_index of a matrix: int64 [2, nnz], sources over targets."""
     return torch.stack([csr.indices.long(), csr.row_index()])
 
 
@@ -206,7 +206,7 @@ def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
     from torch_geometric.nn import SimpleConv
 
     conv, csr, (x,) = SimpleConv(aggr="sum"), work.subject.csr, work.dense
-    edge_index, weights = _edge_index(work), _weights(work)
+    edge_index, weights = edge_index_of(csr), _weights(work)
     # A pair (sources, targets) makes PyG number the two apart, so that the matrix need not be square.
     return lambda: conv((x, None), edge_index, weights, size=(csr.cols, csr.rows))
 
@@ -214,7 +214,7 @@ def _pyg(work: Workload) -> Callable[[], torch.Tensor]:
 def _gather_dot(work: Workload) -> Callable[[], torch.Tensor]:
     """Bind a gather of both ends of each edge and a dot product, which is what a PyG layer would run."""
     check_memory(work.subject.csr, work.row_bytes, copies=3)
-    (q, k), (source, target) = work.dense, _edge_index(work)
+    (q, k), (source, target) = work.dense, edge_index_of(work.subject.csr)
     return lambda: (q[target] * k[source]).sum(1)
 
 
@@ -223,7 +223,7 @@ def _dgl(work: Workload) -> Callable[[], torch.Tensor]:
     import dgl
 
     csr, (x,), scale = work.subject.csr, work.dense, work.subject.scale
-    source, target = _edge_index(work)
+    source, target = edge_index_of(csr)
     block = dgl.create_block((source, target), num_src_nodes=csr.cols, num_dst_nodes=csr.rows)
     if scale is not None:
         factor = scale.to(x.dtype)[:, None]
@@ -247,13 +247,15 @@ def _cublas(work: Workload) -> Callable[[], torch.Tensor]:
 #: The peers by name.
 PEERS = {
     "cusparse-best": Peer(("spmm", "sddmm"), ("cuda",), cusparse_variants),
-    "cusparse": Peer(("spmm",), ("cuda",), lambda work: partial(operator.matmul, _sparse(work), *work.dense)),
+    "cusparse": Peer(
+        ("spmm",), ("cuda",), lambda work: partial(operator.matmul, sparse_csr(work), *work.dense)
+    ),
     "cublas": Peer(("spmm",), ("cuda",), _cublas),
     "sparse_mm": Peer(
-        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, _sparse(work), *work.dense), ("fp32",)
+        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, sparse_csr(work), *work.dense), ("fp32",)
     ),
     "sparse_mm_reduce": Peer(
-        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, _sparse(work), *work.dense, "sum")
+        ("spmm",), ("cpu",), lambda work: partial(torch.sparse.mm, sparse_csr(work), *work.dense, "sum")
     ),
     "pyg": Peer(("spmm",), ("cpu", "cuda"), _pyg),
     "dgl": Peer(("spmm",), ("cpu",), _dgl, ("fp32",)),

@@ -9,6 +9,9 @@ from typing import Any
 
 from gnnsparse.bench.session import Row
 
+#: What adds the products of float16 numbers up, by the key of its error.
+ACCUMULATORS = {"kernel": "float32", "half_blocks": "float16, blocks of 16", "half": "float16"}
+
 
 @dataclass
 class Panel:
@@ -98,9 +101,8 @@ def accuracy_panels(content: Row) -> list[Panel]:
         if row["error"]:
             operations.series[form_of(row)].append((f"{row['op']} {row['range']}", row["error"]))
     sums = Panel("sums of float16 products, by accumulator", "relative error", "terms")
-    accumulators = {"kernel": "float32", "half_blocks": "float16, blocks of 16", "half": "float16"}
     for row in content.get("accumulation", ()):
-        for style, (key, accumulator) in zip(("-", "--", ":"), accumulators.items(), strict=True):
+        for style, (key, accumulator) in zip(("-", "--", ":"), ACCUMULATORS.items(), strict=True):
             if row[key]:
                 name = f"{row['series']}, {accumulator}"
                 sums.series[name].append((row["terms"], row[key]))

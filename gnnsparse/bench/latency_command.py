@@ -21,6 +21,7 @@ from gnnsparse.bench.arguments import (
     at_least_one,
     folder_option,
     number_option,
+    scale_option,
 )
 from gnnsparse.bench.figures import latency_panels, plot
 from gnnsparse.bench.latency_measure import LatencyBench
@@ -66,7 +67,6 @@ def _counts(text: str) -> list[int]:
 
 
 _fraction = number_option("a number from 0 on, below 1", lambda value: 0 <= value < 1)
-_scale = number_option("a number above 0, at most 1", lambda value: 0 < value <= 1)
 _seconds = number_option("a number of seconds above 0", lambda value: 0 < value < 1e6)
 
 
@@ -121,7 +121,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             folder_option, None, "DIR",
             "a folder with the files of the data set, or with one for each data set",
         ),
-        "--scale": (_scale, 1.0, "S", "size of generated data sets, at most 1 (default)"),
+        "--scale": (scale_option, 1.0, "S", "size of generated data sets, at most 1 (default)"),
         "--features": (at_least_one, None, "N", "features of a node of cora_like and of generated graphs"),
         "--calls": (at_least_one, 200, "N", "calls of each row; default: 200, fewer of slow ones"),
         "--seconds": (_seconds, 5.0, "S", "time that the calls of a row may take; default: 5"),

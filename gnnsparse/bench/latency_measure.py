@@ -181,7 +181,7 @@ def matmul_precision(precision: Precision) -> Iterator[None]:
 
 
 def measure_backend(
-    name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers] | None = None
+    name: str, task: Task, settings: LatencySettings, answers: dict[bool, Answers]
 ) -> Measured:
     """Measure a backend, with the fastest of its variants whose result is right.
 
@@ -189,7 +189,6 @@ def measure_backend(
     graph or pattern and not that of loading libraries. `answers` are right results by `Backend.dense`;
     missing ones are computed and added.
     """
-    known = {} if answers is None else answers
     makes = variants_of(name, task)
     with matmul_precision(task.precision):
         if name != COMPILED:
@@ -197,10 +196,10 @@ def measure_backend(
                 _initialise(name, task)
         make, tried = makes[0], list[Row]()
         if len(makes) > 1:
-            make, tried = _fastest(makes, task, known)
+            make, tried = _fastest(makes, task, answers)
         else:
-            _answers(known, False, task)  # before peaks of memory are measured
-        return _measure_variant(make, task, settings, known, tried)
+            _answers(answers, False, task)  # before peaks of memory are measured
+        return _measure_variant(make, task, settings, answers, tried)
 
 
 def _initialise(name: str, task: Task) -> None:
@@ -286,27 +285,6 @@ def _measure_variant(
                 **asdict(verdict),
             })  # fmt: skip
 
-    def add_captured(call: Callable[[], torch.Tensor], costs: Row) -> None:
-        """Measure the replays of a CUDA graph."""
-        result: list[torch.Tensor] = []
-
-        def keep() -> None:
-            result[:] = [call()]
-
-        wait()
-        begin = time.perf_counter()
-        try:
-            replay = capture(keep, 1)
-        except CaptureError as error:
-            found.problems.append(f"can't be captured in a CUDA graph: {error}")
-            return
-        wait()
-        costs = {**costs, "capture_ms": 1e3 * (time.perf_counter() - begin)}
-        result[0].fill_(float("nan"))  # so that a replay that writes nothing shows
-        replay()
-        wait()
-        add_rows("captured", replay, costs, judge(result[0], task, known[who.dense], who.name))
-
     wait()
     begin = time.perf_counter()
     adjacency = who.prepare()
@@ -329,8 +307,26 @@ def _measure_variant(
         compiled = who.name == COMPILED and cuda
         if compiled or "eager" in settings.modes or not cuda:
             add_rows("captured" if compiled else "eager", call, costs, verdict)
-        if cuda and "captured" in settings.modes and not compiled:
-            add_captured(call, costs)
+        if compiled or not cuda or "captured" not in settings.modes:
+            return found
+        replayed: list[torch.Tensor] = []
+
+        def keep() -> None:
+            replayed[:] = [call()]
+
+        wait()
+        begin = time.perf_counter()
+        try:
+            replay = capture(keep, 1)
+        except CaptureError as error:
+            found.problems.append(f"can't be captured in a CUDA graph: {error}")
+            return found
+        wait()
+        costs["capture_ms"] = 1e3 * (time.perf_counter() - begin)
+        replayed[0].fill_(float("nan"))  # so that a replay that writes nothing shows
+        replay()
+        wait()
+        add_rows("captured", replay, costs, judge(replayed[0], task, known[who.dense], who.name))
     return found
 
 
@@ -376,8 +372,7 @@ class LatencyBench(Session):
         for task in self._tasks():
             batch = f", batch {task.batch}" if task.model == "transformer" else ""
             self.tell(f"{task.model}, {task.dataset}, {task.precision.value}{batch}")
-            with matmul_precision(task.precision):
-                self.run_task(task)
+            self.run_task(task)
             self.noise.read()
             yield
         yield

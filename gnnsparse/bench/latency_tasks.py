@@ -16,8 +16,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import gnnsparse
-from gnnsparse.bench.candidates import check_memory, free_bytes
-from gnnsparse.bench.workload import UnavailableError
+from gnnsparse.bench.candidates import check_memory, edge_index_of, free_bytes, sparse_csr
+from gnnsparse.bench.workload import UnavailableError, Workload, make_subject
 from gnnsparse.data import GENERATED_GRAPHS, graph_like, load_dataset
 from gnnsparse.data.generated import sizes_of
 from gnnsparse.errors import check_choice
@@ -165,11 +165,6 @@ class Task:
         """Number of samples of a call: sequences, or 1 for a graph."""
         return self.x.shape[0] if self.model == "transformer" else 1
 
-    @property
-    def edge_index(self) -> torch.Tensor:
-        """PyG's: int64 [2, edges], sources over targets."""
-        return torch.stack([self.csr.indices.long(), self.csr.row_index()])
-
     def shown(self, result: torch.Tensor) -> torch.Tensor:
         """Return the part of a result that is checked."""
         return result[list(self.checked)] if self.checked else result
@@ -296,9 +291,9 @@ def _stored(task: Task) -> torch.nn.Module:
 
 
 def _ours(task: Task) -> Backend:
-    graph: Any = {"graph": gnnsparse.SparseGraph(task.csr)}
+    graph: Any = {"graph": SparseGraph(task.csr)}
     if task.model != "transformer":
-        graph = {"graph": task.edge_index, "num_nodes": task.csr.rows, "values": "gcn"}
+        graph = {"graph": edge_index_of(task.csr), "num_nodes": task.csr.rows, "values": "gcn"}
     return Backend(
         "gnnsparse", _stored(task),
         lambda: gnnsparse.prepare(**graph, precision=task.precision, cache=False),
@@ -320,10 +315,8 @@ def _dense(task: Task) -> list[Callable[[], Backend]]:
 
 def _gcn_matrix(task: Task) -> torch.Tensor:
     """Return the adjacency of a GCN as a torch CSR tensor in the storage dtype."""
-    csr, _ = task.csr.add_self_loops()
-    scale = csr.degrees.float().rsqrt()
-    values = (scale[csr.row_index()] * scale[csr.indices.long()]).to(task.precision.storage)
-    return torch.sparse_csr_tensor(csr.indptr.int(), csr.indices, values, (csr.rows, csr.cols))
+    subject = make_subject(task.dataset, SparseGraph(task.csr), "gcn")
+    return sparse_csr(Workload(subject, "spmm", task.precision, task.x.shape[1]))
 
 
 class _DenseConv(torch.nn.Module):
@@ -436,7 +429,7 @@ def _pyg_backend(name: str, task: Task) -> Backend:
         return Backend(name, _pyg_stack(task, layers["gcn of a matrix"]), lambda: _gcn_matrix(task))
     width = max(p.shape[0] for p in task.module.parameters())
     check_memory(task.csr, width * task.precision.storage.itemsize)
-    stack, edge_index, nodes = _pyg_stack(task, layers[task.model]), task.edge_index, task.csr.rows
+    stack, edge_index = _pyg_stack(task, layers[task.model]), edge_index_of(task.csr)
 
     def prepare() -> torch.Tensor:
         if task.model == "gcn":
@@ -445,7 +438,7 @@ def _pyg_backend(name: str, task: Task) -> Backend:
             with torch.no_grad():
                 stack(task.x, edge_index)
             return edge_index
-        edges: torch.Tensor = add_remaining_self_loops(edge_index, num_nodes=nodes)[0]
+        edges: torch.Tensor = add_remaining_self_loops(edge_index, num_nodes=task.csr.rows)[0]
         return edges
 
     if name == "pyg":

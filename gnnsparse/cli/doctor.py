@@ -190,14 +190,10 @@ def _write_problem(folder: Path) -> str | None:
         at = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         if not at.is_dir():
             return f"{at} is no folder"
-        if at != folder and not os.access(at, os.W_OK | os.X_OK):
-            return f"there is no such folder, and {at} can't be written"
-        if at == folder:
-            with tempfile.TemporaryFile(dir=at):
-                pass
+        with tempfile.TemporaryFile(dir=at):
+            return None
     except OSError as error:
         return error.strerror or str(error)
-    return None
 
 
 def _damaged(cache: GraphCache, entries: list[CacheEntry]) -> tuple[dict[str, str], int]:

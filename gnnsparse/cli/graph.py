@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from gnnsparse.bench.arguments import number_option, seed_option
+from gnnsparse.bench.arguments import number_option, scale_option, seed_option
 from gnnsparse.data import DamagedGraphError, StoredGraph, build_graph, generate_graph, graph_info, open_graph
 from gnnsparse.data.generators import BLOCK_MODELS
 from gnnsparse.data.large.build import Progress as Tell
@@ -30,7 +30,6 @@ damaged.
 """
 _gigabytes = number_option("GB, a number from 0.001 on", lambda value: 0.001 <= value < 1e6)
 _nodes = number_option("an integer from 0 to 2^31 - 1", lambda value: 0 <= value < 2**31, int)
-_scale = number_option("a number above 0 and at most 1", lambda value: 0 < value <= 1)
 
 
 def _add_writing(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +57,7 @@ def add_generate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", choices=tuple(BLOCK_MODELS), metavar="NAME", help=", ".join(BLOCK_MODELS))
     _add_writing(parser)
     parser.add_argument(
-        "--scale", type=_scale, default=1.0, metavar="S",
+        "--scale", type=scale_option, default=1.0, metavar="S",
         help="factor of the numbers of nodes and edges, at most 1; default: 1",
     )  # fmt: skip
     parser.add_argument("--seed", type=seed_option, default=0, metavar="N", help="default: 0")

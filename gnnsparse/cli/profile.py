@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -11,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -24,19 +24,13 @@ from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.nvtx import ranges_are_on
 from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
+from gnnsparse.train.device import numerics
 
 DESCRIPTION = """\
 Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and
 chrome://tracing show, and prints what each operation costs host and GPU. The step is that of a stack of
 layers of gnnsparse.nn on a graph, or a function of your own.
 """
-_TRACE_ENDINGS = (".json", ".json.gz")
-
-
-def _trace(text: str) -> Path:
-    if not text.endswith(_TRACE_ENDINGS):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(_TRACE_ENDINGS)}")
-    return file_option(text)
 
 
 def _matrix(text: str) -> MatrixSpec:
@@ -86,7 +80,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, type=at_least_one, default=default, metavar="N", help=f"{text}default: {default}"
         )
     parser.add_argument(
-        "--out", type=_trace, default=Path("trace.json"), metavar="FILE.json",
+        "--out", type=partial(file_option, endings=(".json", ".json.gz")), default=Path("trace.json"),
+        metavar="FILE.json",
         help="the trace, also as FILE.json.gz; default: trace.json",
     )  # fmt: skip
 
@@ -96,7 +91,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 #: Classes of the nodes that the model learns.
 _CLASSES = 16
 _HEADS = 4
-_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 
 def _gin(inputs: int, outputs: int) -> torch.nn.Module:
@@ -150,19 +144,15 @@ def make_step(options: argparse.Namespace) -> Callable[[], object]:
     y = torch.randint(_CLASSES, (nodes,), generator=generator, device=device, dtype=torch.int64)
     torch.manual_seed(0)
     model = _stack(options.model, options.features, options.width, options.layers).to(device)
-    on_gpu = device.type == "cuda"
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and precision.rounded is Precision.FP16)
-    if on_gpu:
-        torch.set_float32_matmul_precision("highest" if precision is Precision.FP32 else "high")
+    scales = device.type == "cuda" and precision.rounded is Precision.FP16
+    scaler = torch.amp.GradScaler(device.type, enabled=scales)
 
     def step() -> None:
-        dtype = _AUTOCAST.get(precision.rounded) if on_gpu else None
-        context = torch.autocast(device.type, dtype) if dtype else contextlib.nullcontext()
         optimizer.zero_grad(set_to_none=True)
-        with context:
+        with numerics(precision, device):
             loss = F.cross_entropy(model(x, adj).float(), y)
-        scaler.scale(loss).backward()
+            scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from gnnsparse.errors import bad_value
 from gnnsparse.inference import LoadedModel, LoadError, load
 from gnnsparse.inference.card import card_text, write_card
 from gnnsparse.inference.loading import CONFIG, WEIGHTS, make_model, read_exported, write_exported
+from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.train.device import resolve_device
 from gnnsparse.train.trained import ModelRecipe
 
@@ -67,12 +67,7 @@ class HubModel(LoadedModel, ModelHubMixin, library_name="gnnsparse", tags=["grap
         Arguments and errors are those of `gnnsparse.load`; a result.json that is none is a ValueError.
         """
         model, file = load(source, device=device, registry=registry), Path(source) / "result.json"
-        result: Any = None
-        if file.is_file():
-            try:
-                result = json.loads(file.read_text())
-            except ValueError:
-                bad_value("source", f"{file} is no JSON; accepted: that of a run, or none")
+        result = read_json(file) if file.is_file() else None
         return cls(model.recipe, model.module, model.device, result)
 
     def _save_pretrained(self, save_directory: Path) -> None:

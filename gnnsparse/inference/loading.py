@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.runtime.environment import write_json
+from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.train.checkpoint import MODEL, CheckpointError, read_trained
 from gnnsparse.train.device import resolve_device
 from gnnsparse.train.trained import EdgeModel, LoadedModel, ModelRecipe
@@ -36,7 +36,7 @@ def write_exported(
 def read_exported(config: Path, weights: Path) -> tuple[ModelRecipe, dict[str, torch.Tensor], dict[str, Any]]:
     """Read what `write_exported` wrote; OSError if a file is missing, ValueError if it is damaged."""
     try:
-        content = json.loads(config.read_text())
+        content = read_json(config)
         recipe, state = ModelRecipe.read(content["gnnsparse"]), load_file(weights)
     except (KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from error

@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
+from gnnsparse.bench.arguments import add_device, file_option
 from gnnsparse.data.catalog import (
     CATALOG,
     load_dataset,  # noqa: F401  (registers the data sets)
@@ -24,7 +26,7 @@ from gnnsparse.data.catalog import (
 from gnnsparse.errors import bad_value, naming
 from gnnsparse.inference import LoadedModel, load
 from gnnsparse.inference.loading import LoadError
-from gnnsparse.runtime.environment import DEVICES, log_shown, write_bytes
+from gnnsparse.runtime.environment import log_shown, write_bytes
 from gnnsparse.train.settings import PreprocessConfig
 from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from gnnsparse.train.trained import ModelRecipe
@@ -40,14 +42,6 @@ model is registered is looked for in the present folder too, so run it where tra
 """
 
 
-def _out(text: str) -> Path:
-    if not text.endswith(ENDINGS):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(ENDINGS)}")
-    if Path(text).is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
-    return Path(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
@@ -58,16 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
     parser.add_argument(
-        "--out", type=_out, required=True, metavar="FILE",
+        "--out", type=partial(file_option, endings=ENDINGS), required=True, metavar="FILE",
         help="FILE.npz: arrays; FILE.csv: a row for each node or sequence; an existing file is replaced",
     )  # fmt: skip
-    parser.add_argument(
-        "--device",
-        choices=DEVICES,
-        default="auto",
-        metavar="NAME",
-        help=f"{', '.join(DEVICES)}; default: auto",
-    )
+    add_device(parser)
 
 
 #: The data set that files and folders of a user are loaded by, with the option that names them.

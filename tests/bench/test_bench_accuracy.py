@@ -20,9 +20,9 @@ PRECISIONS = tuple(p.value for p in ROUNDED_PRECISIONS)
 
 
 def rows_of(
-    device: str, *ops: str, ranges: Any = ("normal",), precisions: Any = PRECISIONS, **more: Any
+    device: str, *ops: str, ranges: Any = ("normal",), precisions: Any = PRECISIONS
 ) -> list[dict[str, Any]]:
-    return list(accuracy.operation_rows(ops, tuple(ranges), precisions, 0, device, **more))
+    return list(accuracy.operation_rows(ops, tuple(ranges), precisions, 0, device))
 
 
 @pytest.mark.parametrize("op", accuracy.OPERATIONS)
@@ -58,32 +58,43 @@ OTHERS = [op for op in accuracy.OPERATIONS if op != "spmm"]
     [("spmm", *pair) for pair in PLANTED]
     + [(op, *pair) for op, pair in zip(OTHERS, itertools.cycle(PLANTED))],
 )
-def test_a_planted_wrong_precision_is_seen(op: str, promised: str, planted: str) -> None:
-    def wrong(a: Any, x: Any) -> torch.Tensor:
-        return accuracy.OPERATIONS[op](prepare(x.graph, precision=planted, cache=False), x)
+def test_a_planted_wrong_precision_is_seen(
+    op: str, promised: str, planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right = accuracy.OPERATIONS[op]
 
-    for row in rows_of("cpu", op, ranges=accuracy.RANGES, precisions=(promised,), operations={op: wrong}):
+    def wrong(a: Any, x: Any) -> torch.Tensor:
+        return right(prepare(x.graph, precision=planted, cache=False), x)
+
+    monkeypatch.setitem(accuracy.OPERATIONS, op, wrong)
+    for row in rows_of("cpu", op, ranges=accuracy.RANGES, precisions=(promised,)):
         hidden = row["output"] != "float32" and row["range"] == "degree"  # rounding the result hides it
         assert row["ok"] == hidden, row
 
 
-def test_planted_faults_are_seen() -> None:
+def test_planted_faults_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    right = accuracy.OPERATIONS["spmm"]
+
+    def rows_by(operation: Any) -> list[dict[str, Any]]:
+        monkeypatch.setitem(accuracy.OPERATIONS, "spmm", operation)
+        return rows_of("cpu", "spmm")
+
     def lossy(a: Any, x: Any) -> torch.Tensor:
-        out = accuracy.OPERATIONS["spmm"](a, x)
+        out = right(a, x)
         out[3, 5] = float("nan")
         return out
 
     def raising(a: Any, x: Any) -> torch.Tensor:
         raise RuntimeError("no such kernel")
 
-    rows = rows_of("cpu", "spmm", operations={"spmm": lossy})
+    rows = rows_by(lossy)
     assert {row["problem"] for row in rows} == {"1 elements are finite in it or in a plain run only"}
-    rows = rows_of("cpu", "spmm", operations={"spmm": raising})
+    rows = rows_by(raising)
     assert {row["problem"] for row in rows} == {"RuntimeError: no such kernel"}
     assert {row["error"] for row in rows} == {None}
     lines = accuracy.problems({"operations": rows})
     assert lines[0] == "WRONG: operations: spmm, normal, fp32, float32: RuntimeError: no such kernel"
-    rows = rows_of("cpu", "spmm", operations={"spmm": lambda a, x: accuracy.OPERATIONS["spmm"](a, x).T})
+    rows = rows_by(lambda a, x: right(a, x).T)
     assert all("the result is" in row["problem"] for row in rows)
 
 
@@ -126,13 +137,15 @@ def test_float16_stops_counting_at_2048() -> None:
     assert torch.equal(accuracy.half_sums(terms), functools.reduce(torch.add, terms))
 
 
-def test_sums_are_float32(device: str) -> None:
-    for row in accuracy.accumulation_rows(device, 0, terms=(256, 4096)):
+def test_sums_are_float32(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "TERMS", (256, 4096))
+    rows = list(accuracy.accumulation_rows(device, 0))
+    for row in rows:
         assert row["ok"]
         assert row["kernel"] < 1e-5
         if row["series"] != "ones":
             assert row["kernel"] < row["half_blocks"] < row["half"]
-    counted = list(accuracy.accumulation_rows(device, 0, terms=(4096,), series=("ones",)))
+    counted = [row for row in rows if (row["series"], row["terms"]) == ("ones", 4096)]
     assert [(row["kernel"], row["half_blocks"], row["half"]) for row in counted] == [(0.0, 0.0, 0.5)]
 
 
@@ -154,8 +167,9 @@ def test_scaling_saves_what_float16_loses(device: str) -> None:
     assert {(row["precision"], row["way"], row["lost"]) for row in bf16} == {("bf16", "unscaled", 0.0)}
 
 
-def test_overflow(device: str) -> None:
-    rows = list(accuracy.overflow_rows(device, PRECISIONS, degrees=(8187, 8192)))
+def test_overflow(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "DEGREES", (8187, 8192))
+    rows = list(accuracy.overflow_rows(device, PRECISIONS))
     assert all(row["ok"] for row in rows)
     infinite = [row for row in rows if row["infinite"]]
     assert [(r["precision"], r["output"], r["reduce"], r["degree"]) for r in infinite] == [

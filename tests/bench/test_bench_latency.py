@@ -121,7 +121,7 @@ def test_what_overflows_in_a_plain_run_is_not_judged_right() -> None:
     + [pytest.param("pyg-csr", "gcn", marks=needs_pyg)],
 )
 def test_every_backend_computes_the_task(name: str, model: str) -> None:
-    found = measure_backend(name, task_of(model), QUICK)
+    found = measure_backend(name, task_of(model), QUICK, {})
     (r,) = found.rows
     assert r["ok"], r["problem"]
     assert found.problems == []
@@ -145,7 +145,7 @@ def test_what_a_backend_lacks_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         ("dense", "gat", "no dense GAT"), ("dense", "gcn", "would need"),
     ):  # fmt: skip
         with pytest.raises(UnavailableError, match=says):
-            measure_backend(name, task_of(model), QUICK)
+            measure_backend(name, task_of(model), QUICK, {})
     with pytest.raises(ValueError, match="accepted: gnnsparse"):
         variants_of("magic", task_of("gcn"))
 
@@ -357,7 +357,7 @@ def test_ratios_are_to_the_fastest_right_peer() -> None:
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_eager_and_captured_on_a_gpu(model: str, precision: str) -> None:
     settings = replace(QUICK, device="cuda", caches=("warm", "cold"))
-    found = measure_backend("gnnsparse", task_of(model, precision, settings), settings)
+    found = measure_backend("gnnsparse", task_of(model, precision, settings), settings, {})
     assert found.problems == []
     assert [(r["mode"], r["cache"]) for r in found.rows] == [
         (mode, cache) for mode in ("eager", "captured") for cache in ("warm", "cold")
@@ -372,7 +372,7 @@ def test_eager_and_captured_on_a_gpu(model: str, precision: str) -> None:
 def test_a_result_that_a_graph_does_not_write_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = replace(QUICK, device="cuda")
     monkeypatch.setattr(measure, "capture", lambda call, calls: (call(), lambda: None)[1])
-    found = measure_backend("gnnsparse", task_of("gcn", settings=settings), settings)
+    found = measure_backend("gnnsparse", task_of("gcn", settings=settings), settings, {})
     eager, captured = found.rows
     assert eager["ok"]
     assert "are NaN" in captured["problem"]
