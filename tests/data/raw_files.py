@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -103,6 +104,15 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     "ogbn_arxiv": lambda folder: write_ogb(folder / "ogbn_arxiv", "time"),
     "ogbn_products": lambda folder: write_ogb(folder / "ogbn_products", "sales_ranking"),
 }
+
+
+def rewritten(path: Path, change: Any, method: int = zipfile.ZIP_STORED) -> None:
+    """Writes an archive again with other members; `change` maps a list of (name, bytes) to another."""
+    with zipfile.ZipFile(path) as archive:
+        members = [(name, archive.read(name)) for name in archive.namelist()]
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, data in change(members):
+            archive.writestr(name, data)
 
 
 def listing(folder: Path) -> list[tuple[str, int, int]]:

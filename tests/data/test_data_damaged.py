@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gnnsparse.data import DatasetUnavailableError, load_dataset, load_matrix
-from tests.data.raw_files import NODES, WRITERS, write_minesweeper
+from tests.data.raw_files import NODES, WRITERS, rewritten, write_minesweeper
 
 pytestmark = pytest.mark.usefixtures("dataset_cache")
 
@@ -80,15 +80,6 @@ def test_other_byte_orders_layouts_and_bytes_of_bools_are_read(tmp_path: Path) -
 def matrix(folder: Path, write: Any = np.savez) -> Path:
     write(folder / "m.npz", indptr=np.array([0, 1, 2]), indices=np.array([1, 0]))
     return folder / "m.npz"
-
-
-def rewritten(path: Path, change: Any, method: int = zipfile.ZIP_STORED) -> None:
-    """Writes an archive again with other members; `change` maps a list of (name, bytes) to another."""
-    with zipfile.ZipFile(path) as archive:
-        members = [(name, archive.read(name)) for name in archive.namelist()]
-    with zipfile.ZipFile(path, "w", method) as archive:
-        for name, data in change(members):
-            archive.writestr(name, data)
 
 
 def header(shape: str, dtype: str = "'<i8'") -> bytes:

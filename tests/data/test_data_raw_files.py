@@ -69,15 +69,11 @@ def test_a_read_only_copy_is_enough_and_is_read_once(tmp_path: Path, dataset_cac
         path.chmod(0o755)
 
 
-def test_what_changed_or_was_damaged_is_made_anew(tmp_path: Path, dataset_cache: Path) -> None:
-    """Also what a killed process has left; what is missing or of another data set is named."""
+def test_what_changed_or_a_killed_process_left_is_made_anew(tmp_path: Path, dataset_cache: Path) -> None:
+    """What is missing or of another data set is named."""
     WRITERS["flickr"](tmp_path)
     whole = load_dataset("flickr", root=tmp_path)
     (made,) = stored(dataset_cache)
-    content = made.read_bytes()
-    made.write_bytes(content[: len(content) // 2])
-    assert torch.equal(load_dataset("flickr", root=tmp_path).x, whole.x)
-    assert made.read_bytes() == content
     made.rename(made.with_name(made.name + ".part"))
     assert torch.equal(load_dataset("flickr", root=tmp_path).x, whole.x)
     assert not list(dataset_cache.rglob("*.part"))

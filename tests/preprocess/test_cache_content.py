@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import operator
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save
 
 import gnnsparse
 from gnnsparse.cli.main import main
@@ -203,6 +205,23 @@ def test_a_header_that_is_none_or_has_a_senseless_array(own_cache: Path, header:
     path.write_bytes(len(text).to_bytes(8, "little") + text.encode() + data[end:])
     assert main(["cache", "ls"]) == 0
     assert_rebuilt(own_cache, "its header is" if is_text else "is damaged")
+
+
+def test_other_bytes_than_were_written(own_cache: Path) -> None:
+    """Parts of a file, flipped bits, what follows its end, and files of others."""
+    prepare()
+    path, draw = the_file(own_cache), random.Random(0)
+    data = path.read_bytes()
+    header = 8 + int.from_bytes(data[:8], "little")
+    contents = [data[:end] for end in (0, 1, 7, 8, 100, len(data) // 2, len(data) - 1)]
+    contents += [data + b"more", save({"forward.indptr": torch.zeros(3)}), bytes(4096), draw.randbytes(9999)]
+    for at in (*draw.sample(range(header), 60), *draw.sample(range(header, len(data)), 40)):
+        contents.append(data[:at] + bytes([data[at] ^ 1 << draw.randrange(8)]) + data[at + 1 :])
+    for content in contents:
+        path.write_bytes(content)
+        assert_rebuilt(own_cache, "is damaged|its header")
+        for kept in own_cache.glob("*.damaged"):  # of which there are at most a few without the mark
+            kept.unlink()
 
 
 def test_the_file_of_another_graph(own_cache: Path) -> None:
