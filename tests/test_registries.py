@@ -101,11 +101,9 @@ def test_files_are_imported_when_they_are_asked_for(tmp_path: Path, monkeypatch:
         (lambda name: register_preset(FormatSpec(name, 8, 8, 8, 8, "dense"), "twice"), "csr"),
         (lambda name: register_reordering(name)(lambda csr: csr.degrees), "degree"),
         (lambda name: register_dataset(name, task="node")(toy_task), "digits"),
-        (lambda name: MODELS.register(name, MODELS["gcn"]), "gcn"),
-        (lambda name: TASKS.register(name, TASKS["node"]), "node"),
         (lambda name: register_block_model(name, BlockModel(9, 9, 1, 3, 1, 2, 2)), "dd_like"),
     ],
-    ids=["preset", "csr", "reordering", "data set", "model", "task", "graph"],
+    ids=["preset", "csr", "reordering", "data set", "graph"],
 )
 def test_nothing_is_registered_twice(register: Callable[[str], Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"got '{name}' to register; accepted: a name that is not taken"):

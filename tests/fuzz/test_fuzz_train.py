@@ -1,9 +1,8 @@
-"""The generator of random runs of train.py works, and finds what it is there to find."""
+"""The generator of random options of train.py works, and finds what it is there to find."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -13,25 +12,14 @@ from tests.fuzz.common import Counts, Draw, FailedCallError, Trial
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(autouse=True)
-def offered(registrations: None) -> None:
-    fuzz.offer()
-
-
-def trial(seed: int) -> Trial:
-    return Trial(Draw(f"unit/{seed}"), Counts())
-
-
 def many(kind: Callable[[Trial], None], count: int) -> None:
     for seed in range(count):
-        kind(trial(seed))
+        kind(Trial(Draw(f"unit/{seed}"), Counts()))
 
 
-@pytest.mark.parametrize(
-    ("kind", "count"), [(fuzz.option_case, 12), (fuzz.command_case, 12), (fuzz.run_case, 1)]
-)
-def test_cases(kind: Callable[[Trial], None], count: int) -> None:
-    many(kind, count)
+@pytest.mark.parametrize("kind", [fuzz.option_case, fuzz.command_case])
+def test_cases(kind: Callable[[Trial], None]) -> None:
+    many(kind, 12)
 
 
 def test_a_run_is_repeatable() -> None:
@@ -45,9 +33,3 @@ def test_it_finds_options_that_are_not_checked(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("train.check_quickly", lambda cfg: cfg.trainer.max_epochs + 1)
     with pytest.raises(FailedCallError, match=r"Error in "):
         many(fuzz.option_case, 200)
-
-
-def test_it_finds_files_that_are_touched() -> None:
-    touched = pytest.raises(FailedCallError, match="files outside of the run folder were touched")
-    with touched, fuzz.sandbox(trial(0)):
-        Path("result.json").unlink()

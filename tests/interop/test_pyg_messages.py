@@ -262,16 +262,12 @@ def test_a_module_whose_functions_read_a_global_that_changes(
         "CALLS = 0\n"
         "class Layer(pyg.MessagePassing):\n"
         "    def forward(self, x, edge_index):\n"
+        "        global CALLS\n"
+        "        CALLS += 1\n"
         "        edge_index, w = gcn_norm(edge_index, num_nodes=x.shape[0])\n"
         "        return FACTOR * self.propagate(edge_index, x=x, w=w)\n"
         "    def message(self, x_j, w):\n"
         "        return w.view(-1, 1) * x_j\n"
-        "class Counting(Layer):\n"
-        "    def forward(self, x, edge_index):\n"
-        "        global CALLS\n"
-        "        CALLS += 1\n"
-        "        edge_index, w = gcn_norm(edge_index, num_nodes=x.shape[0])\n"
-        "        return self.propagate(edge_index, x=x, w=w)\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     users: Any = __import__("users_layers")
@@ -281,9 +277,7 @@ def test_a_module_whose_functions_read_a_global_that_changes(
         users.FACTOR = factor
         close(ours(x, edges), plain(x, edges))
     assert used(ours)
-    counting = interop.accelerate(users.Counting(), convert="always")
-    counting(x, edges)
-    assert users.CALLS == 1
+    assert users.CALLS == 6
     # A file that changed since it was imported no longer says what the code does.
     fresh = type("Fresh", (users.Layer,), {})
     (tmp_path / "users_layers.py").write_text("\n" * 40)

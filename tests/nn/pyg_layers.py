@@ -31,12 +31,16 @@ def edges(size: tuple[int, int] = SQUARE, seed: int = 0, repeats: bool = True) -
 
 
 def pair(name: str, *sizes: Any, **options: Any) -> tuple[Any, Any]:
-    """Our layer and PyG's of one name, which draw the same parameters from one seed; all are then random."""
+    """Our layer and PyG's of one name, which draw the same parameters from one seed; all are then random.
+
+    A function among the arguments makes one.
+    """
     seed = int(torch.randint(1 << 30, ()))
     layers = []
     for kinds in (gnnsparse.nn, pyg):
         torch.manual_seed(seed)
-        layers.append(getattr(kinds, name)(*sizes, **options))
+        given = (size() if callable(size) else size for size in sizes)
+        layers.append(getattr(kinds, name)(*given, **options))
     ours, theirs = layers
     state = theirs.state_dict()
     assert list(ours.state_dict()) == list(state)

@@ -433,7 +433,6 @@ def labelled(make: Any, **options: Any) -> Any:
     ("call", "message"),
     [
         (lambda: GCNConv(0, 3), "in_channels: got 0"),
-        (lambda: GCNConv(-1, 3), "in_channels: got -1"),
         (lambda: GCNConv(3, 2.5), "out_channels: got float"),
         (lambda: GCNConv(3, 3, bias=1), "bias: got int"),
         (lambda: GCNConv(3, 3, precision="fp7"), "precision: got 'fp7'"),
@@ -441,7 +440,6 @@ def labelled(make: Any, **options: Any) -> Any:
         (lambda: GCNConv(4, 4)(X, torch.zeros(3, 4)), "adj: has shape (3, 4); accepted: (2, edges)"),
         (lambda: GCNConv(4, 4)(torch.zeros(NODES, 4, 4), E), "x: has shape"),
         (lambda: GCNConv(4, 4)(X[:, :3], GCN), "x: has shape"),
-        (lambda: GCNConv(4, 4)(X[:, None], GCN), "x: has shape"),
         (lambda: GCNConv(4, 4)(X[:9], GCN), "x: has shape"),
         (lambda: GCNConv(4, 4)(X.half(), GCN), "x: got"),
         (lambda: GCNConv(4, 4)(X.long(), GCN), "x: got"),
@@ -494,8 +492,6 @@ def labelled(make: Any, **options: Any) -> Any:
         (lambda: GATv2Conv(4, 4)((X, None), E), "x: has no features of targets"),
         (lambda: GATConv(4, 4)(X, E, size=(NODES,)), "size: got tuple"),
         (lambda: GATConv(4, 4)(X, E, size=5), "size: got int"),
-        (lambda: GATConv(4, 4)(X, E, size=(NODES, 9)), "size: got (30, 9), x has 30 sources and 30"),
-        (lambda: GATConv(4, 4)(X, E, size=(3, NODES)), "size: got (3, 30), x has 30 sources and 30"),
         (lambda: GATConv(4, 4)(X, E, size=(NODES, -1)), "size: got -1; accepted: two integers"),
     ],
 )
@@ -510,7 +506,6 @@ WIDE = gnnsparse.prepare(D % 20, num_nodes=(NODES, 20), cache=False)
 #: What all layers of attention refuse.
 REFUSED: list[tuple[Callable[[Any], Any], str]] = [
     (lambda make: make(0, 4), "in_channels: got 0; accepted: a positive integer"),
-    (lambda make: make(-1, 4), "in_channels: got -1; accepted: a positive integer"),
     (lambda make: make((4, 4, 4), 4), "in_channels: has 3 numbers"),
     (lambda make: make((4, None), 4), "in_channels: got NoneType"),
     (lambda make: make(4, 2.0), "out_channels: got float"),

@@ -201,16 +201,11 @@ def test_graph_conv(
 @given(size=SIZES, train_eps=st.booleans(), eps=st.sampled_from([0.0, 0.3, -2.0]), seed=st.integers(0, 99))
 def test_gin(size: tuple[int, int], train_eps: bool, eps: float, seed: int) -> None:
     torch.manual_seed(seed)
-    layers = []
-    for kinds in (gnnsparse.nn, pyg):
-        torch.manual_seed(seed)
-        network = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
-        layers.append(kinds.GINConv(network, eps=eps, train_eps=train_eps))
-    ours, theirs = layers
-    state = theirs.state_dict()
-    assert list(ours.state_dict()) == list(state) == ["eps", *(f"nn.{key}" for key in network.state_dict())]
-    assert all(torch.equal(ours.state_dict()[key], state[key]) for key in state)
-    assert repr(ours) == repr(theirs)
+
+    def network() -> torch.nn.Module:
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3))
+
+    ours, theirs = pair("GINConv", network, eps=eps, train_eps=train_eps)
     index = edges(size, seed)
 
     def call(layer: Any, *x: torch.Tensor) -> torch.Tensor:
