@@ -94,6 +94,13 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
+def path_of(name: str, value: Any, accepted: str) -> Path:
+    """Return the path that `value` is, else raise TypeError."""
+    if not isinstance(value, (str, os.PathLike)):
+        bad_type(name, value, accepted)
+    return Path(os.fsdecode(value))
+
+
 def check_array(name: str, value: Any, accepted: str) -> np.ndarray[Any, Any]:
     """Return a list, tuple or array as a contiguous array of a dtype that torch has too, else raise.
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_tensor, shown
-from gnnsparse.formats.csr import check_range
+from gnnsparse.formats.csr import are_in, check_range
 from gnnsparse.sparse.graph import SparseGraph
 
 
@@ -349,11 +349,7 @@ def edge_keys(graph: SparseGraph) -> torch.Tensor:
 
 def has_edges(keys: torch.Tensor, pairs: torch.Tensor, columns: int) -> torch.Tensor:
     """Return for pairs (row, column), int64 [k, 2], whether `edge_keys` of a graph has them, bool [k]."""
-    wanted = pairs[:, 0] * columns + pairs[:, 1]
-    if keys.numel() == 0:
-        return torch.zeros_like(wanted, dtype=torch.bool)
-    at = torch.searchsorted(keys, wanted).clamp(max=keys.numel() - 1)
-    return keys[at] == wanted
+    return are_in(keys, pairs[:, 0] * columns + pairs[:, 1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ It stands alone as the example of a data set in one file, which `discover` finds
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,7 +14,7 @@ from gnnsparse.data.array_files import open_npz
 from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import LinkDataset
 from gnnsparse.data.sources import DatasetUnavailableError
-from gnnsparse.errors import bad_type
+from gnnsparse.errors import path_of
 from gnnsparse.sparse.graph import SparseGraph
 
 _FILE = "ogbl_ddi.npz"
@@ -30,9 +29,7 @@ def load_ddi(root: str | os.PathLike[str]) -> LinkDataset:
     arrays `indptr` and `indices` of the training graph, both directions of each edge, and `valid_edge`,
     `valid_edge_neg`, `test_edge` and `test_edge_neg`, integers [k, 2].
     """
-    if not isinstance(root, (str, os.PathLike)):
-        bad_type("root", root, f"the file {_FILE}, or a folder that has it")
-    base = Path(root).expanduser().absolute()
+    base = path_of("root", root, f"the file {_FILE}, or a folder that has it").expanduser().absolute()
     for file in (base, base / _FILE, base / "graphs" / _FILE):
         if file.is_file():
             break

@@ -15,7 +15,7 @@ from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import SequenceDataset, SequencePart, check_seed, check_split
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder, stored_arrays
 from gnnsparse.data.splits import split_generator
-from gnnsparse.errors import bad_type, bad_value, check_integer, check_memory
+from gnnsparse.errors import bad_value, check_integer, check_memory, path_of
 from gnnsparse.runtime.hashing import fingerprint
 
 #: Token t of a sequence is LISTOPS_TOKENS[t]; the first one is padding.
@@ -167,9 +167,7 @@ def load_text_bytes(root: str | os.PathLike[str], max_length: int = 4096, split:
     """
     check_integer("max_length", max_length)
     check_split(split, None)
-    if not isinstance(root, (str, os.PathLike)):
-        bad_type("root", root, f"a folder: {_LAYOUT}")
-    base = Path(root).expanduser()
+    base = path_of("root", root, f"a folder: {_LAYOUT}").expanduser()
     fixed = (base / "train").is_dir() and (base / "test").is_dir()
     folder = base / "test" if fixed else base
     try:

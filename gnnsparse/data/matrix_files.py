@@ -14,7 +14,7 @@ from typing import BinaryIO
 import numpy as np
 
 from gnnsparse.data.array_files import Arrays, bounded_line, open_npz, parse_rows, read_lines
-from gnnsparse.errors import bad_type, bad_value, check_memory
+from gnnsparse.errors import bad_value, check_memory, path_of
 from gnnsparse.runtime.safe_io import open_text, reading
 from gnnsparse.sparse.graph import SparseGraph
 
@@ -148,9 +148,7 @@ def load_matrix(path: str | os.PathLike[str]) -> SparseGraph:
         MemoryError: the matrix needs more memory than this process can get.
         OSError: there is no such file, or it can't be opened.
     """
-    if not isinstance(path, (str, os.PathLike)):
-        bad_type("path", path, "the path of a file")
-    path = Path(path)
+    path = path_of("path", path, "the path of a file")
     ending = path.name[path.name.rfind(".", 0, -3) :] if path.name.endswith(".gz") else path.suffix
     read = _READERS.get(ending)
     if read is None:

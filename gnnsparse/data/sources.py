@@ -28,7 +28,7 @@ from typing import Any
 import torch
 
 from gnnsparse.data.optional import import_optional
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_value, path_of
 from gnnsparse.runtime.cache_files import DamagedError, NotOursError, open_file, write_file
 
 #: A number to be raised when what a file of processed arrays holds changes.
@@ -217,9 +217,7 @@ def raw_folder(source: Source, root: str | os.PathLike[str] | None, download: bo
     """Return the folder of the raw files of a data set; `read_source` documents the arguments and errors."""
     if root is None:
         return _downloaded(source, download)
-    if not isinstance(root, (str, os.PathLike)):
-        bad_type("root", root, "a folder, or None to download")
-    base = Path(root).expanduser().absolute()
+    base = path_of("root", root, "a folder, or None to download").expanduser().absolute()
     if source.downloader == "ogb":
         places = [".", source.place, source.place.partition("_")[2]]  # last: as in OGB's archive
     else:

@@ -15,7 +15,7 @@ from gnnsparse.data.catalog import register_dataset
 from gnnsparse.data.datasets import GraphDataset, check_seed
 from gnnsparse.data.optional import import_optional
 from gnnsparse.data.sources import DatasetUnavailableError, Source, raw_folder
-from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
+from gnnsparse.errors import bad_value, check_choice, check_flag, check_integer, path_of
 from gnnsparse.runtime.safe_io import open_regular, reading
 from gnnsparse.sparse.graph import SparseGraph
 
@@ -104,11 +104,10 @@ def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
 
 
 def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _Graphs:
-    if root is not None and not isinstance(root, (str, os.PathLike)):
-        bad_type("root", root, "a folder, or None to download")
-    base = None if root is None else Path(root).expanduser().absolute()
+    base = None
     try:
-        if base is not None:
+        if root is not None:
+            base = path_of("root", root, "a folder, or None to download").expanduser().absolute()
             for file in (base, base / f"{title}.npz", base / "tu" / f"{title}.npz"):
                 if file.suffix == ".npz" and file.is_file():
                     return _read_npz(file)

@@ -299,6 +299,14 @@ def check_range(name: str, indices: torch.Tensor, limit: int, of: str = "") -> N
         bad_value(name, f"element {at} is {int(indices[at])}; accepted: {accepted}{why}")
 
 
+def are_in(ascending: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
+    """Return for each number whether it is among the ascending ones, bool."""
+    if ascending.numel() == 0:
+        return torch.zeros_like(numbers, dtype=torch.bool)
+    at = torch.searchsorted(ascending, numbers).clamp_(max=ascending.numel() - 1)
+    return ascending[at] == numbers
+
+
 def check_offsets(name: str, offsets: torch.Tensor, last: int) -> None:
     """Raise ValueError unless int64 offsets begin with 0, never decrease and end with `last`."""
     if offsets.numel() == 0:

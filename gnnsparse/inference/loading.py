@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_type, bad_value, path_of
 from gnnsparse.runtime.environment import write_json
 from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.train.checkpoint import MODEL, CheckpointError, read_trained
@@ -129,9 +129,7 @@ def make_model(
 
 
 def _file(source: Any) -> Path:
-    if not isinstance(source, (str, os.PathLike)):
-        bad_type("source", source, "the folder of a run, or a checkpoint")
-    path = Path(os.fsdecode(source))
+    path = path_of("source", source, "the folder of a run, or a checkpoint")
     try:
         found = path / "checkpoints" / "best.ckpt" if path.is_dir() else path
         if path.is_dir() and not found.is_file() and (path / CONFIG).is_file():

@@ -152,8 +152,7 @@ class LayerPatterns:
             operand, is_whole = pattern_of_mask(mask, self.precision or _precision(like))
             mask = None if is_whole else mask
         else:
-            with_pairs = mask is not None or bool(given.weights)
-            operand = self.get(is_causal).operand(*lengths, like, is_causal=is_causal, with_pairs=with_pairs)
+            operand = self.get(is_causal).operand(*lengths, like, is_causal=is_causal)
             is_causal = False
         if bias is not None and (mask is not None or given.key_padding_mask is not None):
             check_bias(operand, bias, tuple(heads), FLOATS)  # the sum would hide whose shape is wrong

@@ -21,9 +21,10 @@ from gnnsparse.errors import (
     check_device,
     check_integer,
     check_memory,
+    check_number,
     check_tensor,
-)  # fmt: skip
-from gnnsparse.formats.csr import Csr, coo_to_csr
+)
+from gnnsparse.formats.csr import Csr, are_in, coo_to_csr
 from gnnsparse.sparse.graph import SparseGraph
 
 __all__ = [
@@ -274,9 +275,7 @@ def vector_wise(
     """
     rows, cols = _shape(length, keys)
     vector = check_integer("vector", vector)
-    if isinstance(sparsity, bool) or not isinstance(sparsity, (int, float)):
-        bad_type("sparsity", sparsity, "a number in [0, 1]")
-    if not 0 <= sparsity <= 1:
+    if not 0 <= check_number("sparsity", sparsity, "a number in [0, 1]") <= 1:
         bad_value("sparsity", f"got {sparsity}; accepted: a number in [0, 1]")
     strips = -(-rows // vector)
     sets = _random_columns(strips, cols, round((1 - sparsity) * cols), _generator(seed))
@@ -484,14 +483,6 @@ def _numbers(a: torch.Tensor, b: torch.Tensor, nodes: int) -> torch.Tensor:
     return torch.minimum(a, b) * nodes + torch.maximum(a, b)
 
 
-def _are_in(ascending: torch.Tensor, numbers: torch.Tensor) -> torch.Tensor:
-    """Return for each number whether it is among the ascending ones, bool."""
-    if ascending.numel() == 0:
-        return torch.zeros_like(numbers, dtype=torch.bool)
-    at = torch.searchsorted(ascending, numbers).clamp_(max=ascending.numel() - 1)
-    return ascending[at] == numbers
-
-
 def _without(taken: torch.Tensor, cycle: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Change a Hamiltonian cycle until it has none of the edges in `taken`.
 
@@ -501,11 +492,11 @@ def _without(taken: torch.Tensor, cycle: torch.Tensor, generator: torch.Generato
     if each node may be joined to at least half of the nodes, as it is for degrees up to nodes / 2.
     """
     nodes = cycle.numel()
-    while (shared := _are_in(taken, _numbers(cycle, cycle.roll(-1), nodes)).nonzero()).numel():
+    while (shared := are_in(taken, _numbers(cycle, cycle.roll(-1), nodes)).nonzero()).numel():
         cycle = cycle.roll(-1 - int(shared[0]))  # the forbidden edge joins the last node and the first
         ends, next_ones = cycle[:-1], cycle[1:]  # of a part that begins with the first node
-        forbidden = _are_in(taken, _numbers(cycle[-1], ends, nodes))
-        forbidden |= _are_in(taken, _numbers(cycle[0], next_ones, nodes))
+        forbidden = are_in(taken, _numbers(cycle[-1], ends, nodes))
+        forbidden |= are_in(taken, _numbers(cycle[0], next_ones, nodes))
         allowed = (~forbidden).nonzero().flatten()
         drawn = torch.randint(allowed.numel(), (), generator=generator, device="cpu")
         length = int(allowed[drawn]) + 1

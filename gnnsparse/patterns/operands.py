@@ -59,15 +59,13 @@ def _constant(function: Callable[..., bool]) -> Callable[..., bool]:
 
 
 @_constant
-def _make_while_tracing(number: int, with_pairs: bool, *key: Any) -> bool:
+def _make_while_tracing(number: int, *key: Any) -> bool:
     """Make an operand of the patterns with a number.
 
     The traced code then reads the operand from the patterns, so that it is compiled anew for other ones. The
     operand is not dropped while its patterns live, since compiled code carries its handle.
     """
-    operand = _all[number].get(key, for_good=True)
-    if with_pairs:
-        make_pairs(operand)
+    _all[number].get(key, for_good=True)
     return True
 
 
@@ -105,15 +103,14 @@ class Patterns:
         return text_of(self.pattern) + precision
 
     def operand(
-        self, queries: Lengths, keys: Lengths, like: torch.Tensor, *, before: int = 0,
-        is_causal: bool = False, with_pairs: bool = False,
-    ) -> SparseOperand:  # fmt: skip
+        self, queries: Lengths, keys: Lengths, like: torch.Tensor, *, before: int = 0, is_causal: bool = False
+    ) -> SparseOperand:
         """Return the operand of the pattern for a call, made or cached. torch.compile can trace it.
 
         Lengths in tuples are of sequences that lie one after another, each of which attends to itself by the
         pattern of its own length. `before` queries come before these in the pattern, whose rows are left out;
         `is_causal` counts in the whole of it. `like` are the queries, whose device and dtype the operand is
-        for, and `with_pairs` is for masks or weights of all pairs.
+        for.
         """
         if like.dtype not in PRECISIONS:
             bad_type("query", like, "queries of dtype float32, float16 or bfloat16 in a sparse layer")
@@ -121,7 +118,7 @@ class Patterns:
         lengths = _numbers_of(queries), _numbers_of(keys), operator.index(before)
         key = (*lengths, is_causal, like.device, precision)
         if torch.compiler.is_compiling():
-            _make_while_tracing(self.number, with_pairs, *key)
+            _make_while_tracing(self.number, *key)
             return self.operands[key]
         return self.get(key)
 

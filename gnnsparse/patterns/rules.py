@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.formats.csr import Csr
+from gnnsparse.formats.csr import Csr, are_in
 from gnnsparse.patterns.operands import cut
 from gnnsparse.patterns.read import NAMES, Named, United, graph_of, make_pattern, text_of
 from gnnsparse.sparse.graph import SparseGraph
@@ -116,11 +116,7 @@ class Rows(Rule):
 
     def attends(self, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor:
         """See Rule."""
-        wanted = query * self.graph.num_cols + key
-        if not len(self._pairs):
-            return torch.zeros_like(wanted, dtype=torch.bool)
-        place = torch.searchsorted(self._pairs, wanted).clamp(max=len(self._pairs) - 1)
-        return self._pairs[place] == wanted
+        return are_in(self._pairs, query * self.graph.num_cols + key)
 
     def last(self, key: torch.Tensor) -> torch.Tensor:
         """See Rule."""

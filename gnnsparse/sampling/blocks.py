@@ -66,9 +66,13 @@ def draw_at_once(
     once, for the sizes of all. Seeds may be int64, and one out of range is a ValueError. The result is None
     if there are no seeds, a row may have any number of edges, or there would be too many.
     """
-    nodes = graph.csr.rows
-    if seeds.numel() == 0 or nodes == 0 or not _has_room(seeds.numel(), graph.csr.cols, draws):
+    nodes, rows = graph.csr.rows, seeds.numel()
+    if rows == 0 or nodes == 0:
         return None
+    for layer in draws:
+        if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
+            return None
+        rows = min(rows + rows * layer.row_edges, graph.csr.cols)
     counts = torch.zeros(len(draws) + 1, 4, dtype=torch.int32, device=seeds.device)
     # Seeds that are out of range are noticed after the kernels have run, which are given others.
     targets = seeds.clamp(0, nodes - 1)
@@ -94,14 +98,6 @@ def draw_at_once(
         used_layers.append(Layer(made.targets[:rows], drawn, sources, numbers, most))
         rows = sizes[_SOURCES]
     return used_layers
-
-
-def _has_room(rows: int, columns: int, draws: Sequence[LayerDraw]) -> bool:
-    for layer in draws:
-        if layer.row_edges is None or rows * layer.row_edges > _MOST_EDGES:
-            return False
-        rows = min(rows + rows * layer.row_edges, columns)
-    return True
 
 
 def _draw_layer(

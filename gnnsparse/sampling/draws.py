@@ -64,11 +64,6 @@ def running_sums(csr: Csr, weights: torch.Tensor) -> torch.Tensor:
     return running.to(weights.device)
 
 
-#: The weights of a block's edges: float32 [nnz], in the order in which edges were drawn, and factors of the
-#: rows, float32 [rows]; None: 1 each.
-Weights = tuple[torch.Tensor | None, torch.Tensor | None]
-
-
 @dataclass(frozen=True, eq=False)
 class Neighbourhood:
     """A graph to draw from."""
@@ -128,8 +123,10 @@ class Neighbourhood:
                 edges = torch.where(edges < 0, -1, table[edges.clamp(min=0)])
         return edges
 
-    def weigh(self, targets: torch.Tensor, drawn: Drawn) -> Weights:
+    def weigh(self, targets: torch.Tensor, drawn: Drawn) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """Compute the weights of the edges that were drawn of target rows, int32 [rows].
+
+        They are float32 [edges], and factors of the rows, float32 [rows]; None: 1 each.
 
         A sum has the given weights, times how often an edge was drawn. A mean is over what was drawn. With
         "gcn" the edges have the weights that they have in the whole graph, those of neighbours times the

@@ -82,10 +82,7 @@ class Content:
 
 def mask_of_ids(name: str, ids: np.ndarray, nodes: int) -> np.ndarray:
     """Make a mask, bool [nodes], of the numbers of nodes; raise ValueError if one is that of no node."""
-    wrong = (ids < 0) | (ids >= nodes)
-    if wrong.any():
-        at = int(wrong.argmax())
-        bad_value(name, f"element {at} is {ids[at]}; accepted: the nodes 0 to {nodes - 1}")
+    check_range(name, torch.from_numpy(ids), nodes, "the number of nodes")
     mask = np.zeros(nodes, bool)
     mask[ids] = True
     return mask

@@ -25,7 +25,7 @@ from gnnsparse.data.custom.readers import (
 )
 from gnnsparse.data.custom.tables import ENDINGS, read_tables
 from gnnsparse.data.datasets import NodeDataset
-from gnnsparse.errors import bad_type, bad_value, check_choice
+from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
 _log = logging.getLogger("gnnsparse.data")
@@ -148,9 +148,7 @@ def load_custom(
 def _find(path: Any, format: str) -> tuple[Path, str]:
     """Return the path and its format; raise ValueError if there is no such file, or it has another format."""
     accepted = "the path of a file or a folder, as in graph.npz"
-    if not isinstance(path, (str, os.PathLike)):
-        bad_type("path", path, accepted)
-    place = Path(os.fsdecode(path)).expanduser()
+    place = path_of("path", path, accepted).expanduser()
     try:
         is_folder, exists = place.is_dir(), place.exists()
     except (OSError, ValueError):  # a name that is too long, or has a null character

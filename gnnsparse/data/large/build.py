@@ -545,22 +545,16 @@ class EdgeStream:
         weights = pareto_weights(self.num_nodes, model, host)
         sampler = Sampler(weights, bounds, host)
         del weights
-        inside = round(self.num_edges * model.inside)
-        for number, (count, nodes) in enumerate(sampler.inside_parts(inside, _GENERATED_PART)):
-            sampler.generator = self._generator("inside", number)
-            yield self._ends(sampler.fill(count, nodes, sampler.own_community))
-        span = partial(sampler.span_within, model.reach)
-        for number, (count, nodes) in enumerate(sampler.even_parts(self.num_edges - inside, _GENERATED_PART)):
-            sampler.generator = self._generator("outside", number)
-            yield self._ends(sampler.fill(count, nodes, span, between=True))
-
-    def _generator(self, kind: str, number: int) -> torch.Generator:
-        mixed = fingerprint([], "edges", self.seed, kind, number)
-        return torch.Generator().manual_seed(int(mixed[:15], 16))
-
-    def _ends(self, keys: torch.Tensor) -> torch.Tensor:
-        small = keys // self.num_nodes
-        return torch.stack([small, keys - small * self.num_nodes]).to(torch.int32)
+        inside, near = round(self.num_edges * model.inside), partial(sampler.span_within, model.reach)
+        for kind, parts, span in (
+            ("inside", sampler.inside_parts(inside, _GENERATED_PART), sampler.own_community),
+            ("outside", sampler.even_parts(self.num_edges - inside, _GENERATED_PART), near),
+        ):
+            for number, (count, nodes) in enumerate(parts):
+                mixed = fingerprint([], "edges", self.seed, kind, number)
+                sampler.generator = torch.Generator().manual_seed(int(mixed[:15], 16))
+                keys = sampler.fill(count, nodes, span, between=kind == "outside")
+                yield torch.stack([keys // self.num_nodes, keys % self.num_nodes]).to(torch.int32)
 
 
 def edges_like(name: str, scale: float = 1.0, seed: int = 0) -> EdgeStream:

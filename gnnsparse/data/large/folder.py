@@ -24,7 +24,7 @@ import xxhash
 
 from gnnsparse import _native
 from gnnsparse.data.array_files import bytes_of, map_npy
-from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.errors import bad_value, path_of
 from gnnsparse.formats.csr import Csr, check_offsets
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.safe_io import read_json
@@ -38,14 +38,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 class NoSpaceError(OSError):
     """A file system has no room for what has to be written; the message says how much is free and needed."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(errno.ENOSPC, message)
-
-    def __str__(self) -> str:
-        return str(self.strerror)
-
-    def __reduce__(self) -> tuple[type[NoSpaceError], tuple[str]]:
-        return NoSpaceError, (str(self),)
+    errno = errno.ENOSPC
 
 
 def check_space(folder: Path, nbytes: int, what: str) -> None:
@@ -139,12 +132,10 @@ class StoredGraph(Header):
 
 def folder_of(folder: Any) -> Path:
     """Return the argument `folder` as a path; raise TypeError or ValueError if it is none."""
-    if not isinstance(folder, (str, os.PathLike)):
-        bad_type("folder", folder, "the path of a folder")
-    path = os.fsdecode(folder)
-    if not path or "\0" in path:
-        bad_value("folder", f"got {path!r}; accepted: the path of a folder")
-    return Path(path)
+    path = path_of("folder", folder, "the path of a folder")
+    if not os.fsdecode(folder) or "\0" in str(path):
+        bad_value("folder", f"got {os.fsdecode(folder)!r}; accepted: the path of a folder")
+    return path
 
 
 def write_header(folder: Path, header: Header) -> None:

@@ -178,9 +178,8 @@ def _attention(
             "causal model without a mask of all pairs",
         )
     operand = patterns.operand(
-        queries, keys, query, before=keys - queries, is_causal=is_causal and not of_pairs,
-        with_pairs=of_pairs or need_weights,
-    )  # fmt: skip
+        queries, keys, query, before=keys - queries, is_causal=is_causal and not of_pairs
+    )
     bias = _bias(operand, attention_mask)
     out, weights = attend(
         operand, query, key, value, need_weights, bias=bias, dropout_p=dropout, scale=scaling
