@@ -111,7 +111,6 @@ class Side:
     def __init__(self, source: str, name: str, flag: bool, accelerated: bool) -> None:
         import gnnsparse.interop.pyg as interop
 
-        self.flag = flag
         self.module = module_of(source, name)
         self.layer = self.module.make(flag)()
         random.seed(5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import pickle
 import re
 from typing import Any
 
@@ -18,6 +17,7 @@ from gnnsparse import SparseGraph, masks
 from gnnsparse.nn import KeyValueCache, SparseAttention, TransformerEncoder, TransformerEncoderLayer
 from gnnsparse.patterns.read import graph_of, make_pattern, read_own_pattern
 from gnnsparse.testing import assert_accurate
+from tests.helpers import copies_of
 from tests.nn.sparsified import BATCH, HEADS, WIDTH, allowed, assert_near
 
 LENGTH = 40
@@ -219,7 +219,7 @@ def test_copies_pickles_and_clear() -> None:
     q, k, v = heads("cpu", 14)
     cache = KeyValueCache(SINKS)
     cache.attend(*(x[:, :, :10] for x in (q, k, v)))
-    others = [copy.deepcopy(cache), pickle.loads(pickle.dumps(cache))]
+    others = copies_of(cache)
     rest = [x[:, :, 10:] for x in (q, k, v)]
     want = cache.attend(*rest)
     for other in others:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
 import re
 from typing import Any
 
@@ -15,7 +13,7 @@ from hypothesis import strategies as st
 from gnnsparse import masks
 from gnnsparse.nn import SparseLinear
 from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
-from tests.helpers import PRECISIONS, plain_product, product_scale
+from tests.helpers import PRECISIONS, copies_of, plain_product, product_scale
 
 
 def layer_of(rows: int, cols: int, density: float = 0.3, **options: Any) -> SparseLinear:
@@ -107,26 +105,15 @@ def test_the_state_dict_has_the_places() -> None:
         first.load_state_dict(second.state_dict())
 
 
-def test_copies_and_pickles() -> None:
+def test_copies_compiled_code_and_training_after_inference() -> None:
     layer, x = layer_of(8, 6), torch.randn(3, 6)
-    want = layer(x)
-    assert torch.equal(copy.deepcopy(layer)(x), want)
-    assert torch.equal(pickle.loads(pickle.dumps(layer))(x), want)
-
-
-def test_made_in_inference_mode_it_can_still_be_trained() -> None:
-    layer, x = layer_of(8, 6), torch.randn(3, 6)
-    with torch.inference_mode():
+    with torch.inference_mode():  # in which the operand is made
         layer(x)
-    layer(x).sum().backward()
-    assert layer.weight.grad is not None
-
-
-def test_compiles_without_graph_breaks() -> None:
-    layer, x = layer_of(8, 6), torch.randn(3, 6)
     want = layer(x)
+    want.sum().backward()
+    assert layer.weight.grad is not None
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(x), want)
+    assert all(torch.equal(other(x), want) for other in (*copies_of(layer), compiled))
 
 
 @pytest.mark.parametrize(

@@ -406,12 +406,18 @@ def test_layers_may_have_patterns_of_their_own() -> None:
     assert_near(ours(x, None, padded), theirs.norm(want))
 
 
-def test_options_of_attention_in_an_encoder() -> None:
+def test_options_and_own_parameters_of_layers_in_an_encoder() -> None:
     options: dict[str, Any] = {"num_kv_heads": 2, "fused": False, "pattern": WINDOW}
     layer = TransformerEncoderLayer(WIDTH, HEADS, 24, batch_first=True, **options)
     assert layer.self_attn.fused is False
     assert layer.self_attn.in_proj_weight.shape == (WIDTH + 2 * WIDTH // 2, WIDTH)
-    assert TransformerEncoder(layer, 2)(tokens()).shape == (BATCH, LENGTH, WIDTH)
+    encoder = TransformerEncoder(layer, 2)
+    assert encoder(tokens()).shape == (BATCH, LENGTH, WIDTH)
+    first, second = encoder.layers
+    assert torch.equal(first.linear1.weight, second.linear1.weight)
+    encoder.reset_parameters()
+    assert not torch.equal(first.linear1.weight, second.linear1.weight)
+    assert not torch.equal(first.self_attn.in_proj_weight, second.self_attn.in_proj_weight)
 
 
 def test_what_padding_does_in_an_encoder() -> None:
@@ -461,15 +467,6 @@ def test_dropout_acts_in_training_alone() -> None:
     assert torch.equal(layer(x, a), first)
     layer.eval()
     assert torch.equal(layer(x, a), layer(x, a))
-
-
-def test_layers_of_a_stack_get_their_own_parameters() -> None:
-    encoder = TransformerEncoder(TransformerEncoderLayer(WIDTH, HEADS, 24), 2)
-    first, second = encoder.layers
-    assert torch.equal(first.linear1.weight, second.linear1.weight)
-    encoder.reset_parameters()
-    assert not torch.equal(first.linear1.weight, second.linear1.weight)
-    assert not torch.equal(first.self_attn.in_proj_weight, second.self_attn.in_proj_weight)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16", "bf16"])
