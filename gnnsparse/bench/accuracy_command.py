@@ -550,11 +550,12 @@ def _percent(value: float) -> str:
 
 def _pivot(
     title: str, heads: Iterable[str], rows: Iterable[Row], down: Callable[[Row], tuple[str, ...]],
-    across: Callable[[Row], str], cell: Callable[[Row], Text], caption: str | None = None,
+    across: Callable[[Row], str], cell: Callable[[Row], str], caption: str,
 ) -> Table:  # fmt: skip
     found: dict[tuple[str, ...], dict[str, Text]] = {}
     for row in rows:
-        found.setdefault(down(row), {})[across(row)] = cell(row)
+        text = Text(cell(row)) if row["ok"] else Text(f"WRONG {cell(row)}", style="red")
+        found.setdefault(down(row), {})[across(row)] = text
     columns = list(dict.fromkeys(name for cells in found.values() for name in cells))
     table = new_table(title, heads, columns, title_justify="left", caption=caption, caption_justify="left")
     for names, cells in found.items():
@@ -571,15 +572,12 @@ def _operation_tables(rows: list[Row]) -> Iterable[Table]:
         )  # fmt: skip
 
 
-def _operation_cell(row: Row) -> Text:
+def _operation_cell(row: Row) -> str:
     if row["error"] is None:
-        return Text(
-            "FAILED" if row["problem"] else "no finite element", style="red" if row["problem"] else ""
-        )
+        return "or failed" if row["problem"] else "no finite element"
     notes = [f"{_percent(row['lost'])} lost"] if row["lost"] else []
     notes += [f"{row['infinite']} infinite"] if row["infinite"] else []
-    text = f"{_error(row['error'])} ({_error(row['elements'])})" + "".join(f", {note}" for note in notes)
-    return Text(text) if row["ok"] else Text(f"WRONG {text}", style="red")
+    return ", ".join([f"{_error(row['error'])} ({_error(row['elements'])})", *notes])
 
 
 def _accumulation_tables(rows: list[Row]) -> Iterable[Table]:
@@ -587,16 +585,15 @@ def _accumulation_tables(rows: list[Row]) -> Iterable[Table]:
         "Sums of products of float16 operands, by accumulator: relative error", ["terms", "count"],
         ({**row, "accumulator": key} for row in rows for key in ACCUMULATORS),
         lambda row: (row["series"], str(row["terms"])), lambda row: ACCUMULATORS[row["accumulator"]],
-        lambda row: Text(_error(row[row["accumulator"]]), style="" if row["ok"] else "red"),
-        "sums in float16 are emulated",
+        lambda row: _error(row[row["accumulator"]]), "sums in float16 are emulated",
     )  # fmt: skip
 
 
 def _scaling_tables(rows: list[Row]) -> Iterable[Table]:
-    def cell(row: Row) -> Text:
+    def cell(row: Row) -> str:
         lost = f", {_percent(row['lost'])} lost" if row["lost"] else ""
         scale = f" at 2^{math.log2(row['scale']):g}" if row["way"] == "dynamic" else ""
-        return Text(f"{_error(row['error'])}{lost}{scale}" + ("" if row["ok"] else " WRONG"))
+        return f"{_error(row['error'])}{lost}{scale}"
 
     if rows:
         yield _pivot(
@@ -607,9 +604,8 @@ def _scaling_tables(rows: list[Row]) -> Iterable[Table]:
 
 
 def _overflow_tables(rows: list[Row]) -> Iterable[Table]:
-    def cell(row: Row) -> Text:
-        text = f"{row['infinite']} of {row['elements']} inf" if row["infinite"] else f"{row['result']:g}"
-        return Text(text + ("" if row["ok"] else " WRONG"))
+    def cell(row: Row) -> str:
+        return f"{row['infinite']} of {row['elements']} inf" if row["infinite"] else f"{row['result']:g}"
 
     yield _pivot(
         "Overflow of results", ["precision", "reduce"], rows, lambda row: (form_of(row), row["reduce"]),

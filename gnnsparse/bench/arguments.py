@@ -82,8 +82,7 @@ def matrices_option(text: str) -> list[MatrixSpec]:
     try:
         return parse_matrix(text)
     except (ValueError, TypeError) as error:
-        message = str(error)
-        raise argparse.ArgumentTypeError(message.removeprefix("matrix: ")) from None
+        raise argparse.ArgumentTypeError(str(error).removeprefix("matrix: ")) from None
 
 
 def devices_here() -> tuple[str, ...]:

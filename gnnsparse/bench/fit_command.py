@@ -17,7 +17,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields, is_dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ import torch
 from rich.console import Console
 from scipy.optimize import minimize
 
-import gnnsparse
 from gnnsparse.bench.arguments import MatrixSpec, device_option, file_option, matrices_option, parse_matrix
+from gnnsparse.bench.kernels import prepare_subject
 from gnnsparse.bench.session import new_table, printer, progress
 from gnnsparse.bench.workload import make_subject
 from gnnsparse.data.generators import GENERATED_GRAPHS
@@ -69,15 +68,12 @@ class Case:
 
 
 def _plans(problem: Problem) -> list[Plan]:
-    found: dict[Plan, None] = {}
+    plans: list[Plan] = []
     for kernel in KERNELS[problem.op]:
-        if not kernel.can_run(problem):
-            continue
-        plans: list[Plan] = [kernel.default(problem)]
-        if isinstance(kernel, PanelKernel):
-            plans += kernel.options(problem)
-        found.update((replace(plan, reasons=()), None) for plan in plans)
-    return list(found)
+        if kernel.can_run(problem):
+            plans.append(kernel.default(problem))
+            plans += kernel.options(problem) if isinstance(kernel, PanelKernel) else []
+    return list(dict.fromkeys(replace(plan, reasons=()) for plan in plans))
 
 
 def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
@@ -88,10 +84,7 @@ def _cases_of(spec: MatrixSpec, device: torch.device) -> Iterator[Case]:
         products = [Product("spmm", width) for width in (_STORED_WIDTHS if stored else _WIDTHS)]
         products += [] if stored else [Product("sddmm", width) for width in _SCORE_WIDTHS]
         for precision in _PRECISIONS:
-            values = "gcn" if kind == "gcn" else None
-            kernels = gnnsparse.prepare(
-                subject.graph, values=values, precision=precision, cache=False
-            ).kernels
+            kernels = prepare_subject(subject, precision, "none")[0].kernels
             for product in products:
                 problem, run = kernels.problem(product), runner(kernels.scratch(), product)
                 times = {plan: milliseconds(run, plan, device, _REPEATS) for plan in _plans(problem)}
@@ -212,11 +205,8 @@ def _pass_costs(device: torch.device) -> tuple[float, float]:
 
 def _resident_bytes(rates: list[tuple[float, float]]) -> int:
     """Interpolate the bytes of the largest X whose rows are read nearly as fast as those of a small one."""
-    least = _RESIDENT * rates[0][1]
-    for (small, fast), (large, slow) in pairwise(rates):
-        if slow < least:
-            return int(small + (large - small) * (fast - least) / max(fast - slow, 1e-9))
-    return int(rates[-1][0])
+    sizes, speeds = np.array(rates[::-1]).T
+    return int(np.interp(_RESIDENT * speeds[-1], speeds, sizes))
 
 
 def measure_memory(start: MemoryRates, device: torch.device) -> MemoryRates:
@@ -283,7 +273,7 @@ class Table:
                 of_case.append(number)
         self.log_times, self.case = np.array(log_times), np.array(of_case)
         self.cases = len(cases)
-        self._groups = {
+        self.groups = {
             group: (np.array([at for at, _ in found]), _stacked([load for _, load in found]))
             for group, found in rows.items()
         }
@@ -295,15 +285,10 @@ class Table:
         weight[reported] *= _BENCHMARK_WEIGHT
         self.weight = weight / weight.mean()
 
-    @property
-    def panel_variants(self) -> set[tuple[int, str]]:
-        """The heights of panels, each with an arithmetic and storage, that were measured."""
-        return {(group[1], group[2]) for group in self._groups if group[0] == "panel"}
-
     def model(self, record: Any) -> np.ndarray:
         """Compute the logarithms of the modelled microseconds of each plan by a record, float64 [plans]."""
         modelled = np.empty_like(self.log_times)
-        for group, (at, load) in self._groups.items():
+        for group, (at, load) in self.groups.items():
             modelled[at] = np.log(_modelled(record, group, load))
         return modelled
 
@@ -501,7 +486,7 @@ def _with_window(record: GpuRecord, cases: list[Case]) -> GpuRecord:
 def _with_variants(record: GpuRecord, table: Table) -> GpuRecord:
     """Return the record with costs for each arithmetic and storage that was measured."""
     heights = dict(record.panel.heights)
-    for height, name in sorted(table.panel_variants):
+    for height, name in sorted(group[1:] for group in table.groups if group[0] == "panel"):
         row = heights[height]
         heights[height] = replace(row, variants={**row.variants, name: panel_variant(row, name)})
     return replace(record, panel=replace(record.panel, heights=heights))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.nn.functional as F  # noqa: N812
 
-from gnnsparse.bench.latency_tasks import GraphStack, Task
+from gnnsparse.bench.latency_tasks import Task
 from gnnsparse.bench.workload import PEER_FACTOR, Verdict, verdict_of
 from gnnsparse.formats.csr import Csr
 from gnnsparse.precision import Precision, round_operand
@@ -120,7 +120,8 @@ def _gcn(task: Task, how: Arithmetic) -> torch.Tensor:
     scale = csr.degrees.to(how.dtype).rsqrt()
     row, col = csr.row_index(), csr.indices.long()
     weights = how.operand(scale[row] * scale[col])
-    stack, x = _stack(task), task.x
+    stack: Any = task.module
+    x = task.x
     for number, conv in enumerate(stack.convs):
         x = x if number == 0 else F.relu(x)
         product = how.linear(x, conv.lin)
@@ -131,7 +132,7 @@ def _gcn(task: Task, how: Arithmetic) -> torch.Tensor:
 def _agnn(task: Task, how: Arithmetic) -> torch.Tensor:
     """Thekumparampil et al. 2018, equation 6, between two linear layers."""
     csr, _ = task.csr.add_self_loops()
-    stack = _stack(task)
+    stack: Any = task.module
     x = F.relu(how.linear(task.x, stack.before))
     for conv in stack.convs:
         unit = how.operand(how.stored(F.normalize(x.to(how.dtype), dim=1)))
@@ -144,7 +145,8 @@ def _agnn(task: Task, how: Arithmetic) -> torch.Tensor:
 def _gat(task: Task, how: Arithmetic) -> torch.Tensor:
     """Velickovic et al. 2018, equations 1 to 5."""
     csr, _ = task.csr.add_self_loops()
-    stack, x = _stack(task), task.x
+    stack: Any = task.module
+    x = task.x
     for number, conv in enumerate(stack.convs):
         x = x if number == 0 else F.elu(x)
         h = how.linear(x, conv.lin).unflatten(1, (conv.heads, -1))
@@ -156,11 +158,6 @@ def _gat(task: Task, how: Arithmetic) -> torch.Tensor:
         out = _sum(csr, weights, how.operand(h)).flatten(1)
         x = how.stored(out + conv.bias.to(how.dtype))
     return x
-
-
-def _stack(task: Task) -> Any:
-    assert isinstance(task.module, GraphStack)
-    return task.module
 
 
 _GRAPH_MODELS: dict[str, Callable[[Task, Arithmetic], torch.Tensor]] = {

@@ -110,12 +110,11 @@ def make_stack(model: str, features: int, hidden: int, classes: int, layers: int
             before, after = torch.nn.Linear(features, hidden), torch.nn.Linear(hidden, classes)
             return GraphStack(model, [AGNNConv() for _ in range(layers)], before, after).eval()
         widths = [features, *[hidden] * (layers - 1), classes]
-        make: dict[str, Callable[[int, int, int], torch.nn.Module]] = {
-            "gcn": lambda width, out, heads: GCNConv(width, out),
-            "gat": lambda width, out, heads: GATConv(width, out // heads, heads=heads),
-        }
         each_heads = [*[heads] * (layers - 1), 1]
-        convs = [make[model](*sizes, n) for sizes, n in zip(pairwise(widths), each_heads, strict=True)]
+        convs = [
+            GCNConv(width, out) if model == "gcn" else GATConv(width, out // of, heads=of)
+            for (width, out), of in zip(pairwise(widths), each_heads, strict=True)
+        ]
         return GraphStack(model, convs).eval()
 
 

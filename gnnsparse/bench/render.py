@@ -95,8 +95,6 @@ class Report:
 #: Keys by which a file of ours is known: what `gnnsparse.runtime.environment.describe_environment` returns.
 ENVIRONMENT = ("device", "device_name", "threads", "versions", "commit", "date")
 _REQUIRED = {"device_name": str, "versions": dict, "date": str}
-#: How deep in a file lists of rows are looked for.
-_DEPTH = 4
 
 
 def read_results(paths: Sequence[Path]) -> tuple[list[ResultFile], list[str]]:
@@ -145,10 +143,8 @@ def _environments(content: Any) -> tuple[dict[str, Any], ...]:
     return tuple({key: part.get(key) for key in ENVIRONMENT} for part in parts)
 
 
-def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+def row_lists(content: dict[str, Any], at: str = "") -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """Yield every list of objects in a result with its place, such as ("rows", [...])."""
-    if not isinstance(content, dict) or depth == 0:
-        return
     inner = {key: value for key, value in content.items() if key not in ENVIRONMENT}
     if not at and inner and not any(map(_missing, inner.values())):
         yield "", [{"name": key, **value} for key, value in inner.items()]
@@ -158,7 +154,7 @@ def row_lists(content: Any, at: str = "", depth: int = _DEPTH) -> Iterator[tuple
         if isinstance(value, list) and value and all(isinstance(row, dict) for row in value):
             yield place, value
         elif isinstance(value, dict):
-            yield from row_lists(value, place, depth - 1)
+            yield from row_lists(value, place)
 
 
 # Cells of tables as text: numbers with four digits, bytes with a unit, nested values as JSON.

@@ -34,7 +34,7 @@ from gnnsparse.bench.render import (
     shown_number,
     table_of,
 )
-from gnnsparse.bench.session import Row
+from gnnsparse.bench.session import Row, printer, progress
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
 
@@ -390,8 +390,7 @@ def run(options: argparse.Namespace) -> int:
 
     Files that are no results are named on stderr and in the report.
     """
-    errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    tell, say = progress(), printer(Console())
     if not options.files and not DEFAULT_FOLDER.is_dir():
         bad_value("files", f"none is given, and there is no folder {DEFAULT_FOLDER}")
     files, damaged = read_results(options.files or [DEFAULT_FOLDER])
@@ -399,16 +398,16 @@ def run(options: argparse.Namespace) -> int:
     made = f"Made from {len(files)} files of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
     report = assemble(files, damaged, made)
     for problem in report.problems:
-        errors.print(f"gnnsparse report: {problem}")
+        tell(f"gnnsparse report: {problem}")
     if not files:
-        errors.print("gnnsparse report: there is no result; nothing is written")
+        tell("gnnsparse report: there is no result; nothing is written")
         return 1
     out = options.out or (None if options.markdown else Path("report.html"))
     if out is not None:
         write_text(out, as_html(report))
-        console.print(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        say(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if options.markdown is not None:
         write_text(options.markdown, as_markdown(report))
-        console.print(f"{options.markdown}")
-    console.print(losses_text(report.comparisons))
+        say(f"{options.markdown}")
+    say(losses_text(report.comparisons))
     return 0

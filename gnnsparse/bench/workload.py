@@ -239,8 +239,13 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
     (x,) = work.dense
     exact = torch.zeros(sample.chosen.numel(), work.width, dtype=torch.float64, device=x.device)
     plain = exact.float()
-    quantized = _quantized(work, x) if work.precision.quantizes else None
-    scale = sample.subject.scale
+    quantized, scale = None, sample.subject.scale
+    if work.precision.quantizes:
+        # Features have a scale for the whole X, which has the column weights. A row with a large weight
+        # decides the step of its features for all rows: where those have smaller weights by far, the error of
+        # single elements is a multiple of that of an X which is rounded by itself.
+        weighted = x.float() if scale is None else x.float() * scale.float()[:, None]
+        quantized = fake_quantized(weighted, work.precision)
     for local, nnz_index, rows, columns in sample.parts(work.width):
         weights, gathered = sample.subject.weights(nnz_index, rows, columns), x[columns]
         rounded = round_operand(gathered, work.precision).float() if quantized is None else quantized[columns]
@@ -255,17 +260,6 @@ def _spmm_rows(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tens
         exact.index_add_(0, local, gathered)
         plain.index_add_(0, local, rounded)
     return exact, plain.to(x.dtype)
-
-
-def _quantized(work: Workload, x: torch.Tensor) -> torch.Tensor:
-    """Return what 8 bits hold of X: features have a scale for the whole X, which has the column weights.
-
-    A row with a large weight decides the step of its features for all rows. Where those have smaller weights
-    by far, the error of single elements is a multiple of that of an X which is rounded by itself.
-    """
-    scale = work.subject.scale
-    weighted = x.float() if scale is None else x.float() * scale.float()[:, None]
-    return fake_quantized(weighted, work.precision)
 
 
 def _sddmm_nonzeros(work: Workload, sample: Sample) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from gnnsparse.bench.session import printer
 from gnnsparse.data.generated import unpack_generated
 from gnnsparse.distributed.shard import unpack_shard
 from gnnsparse.runtime.cache import GraphCache
@@ -31,11 +33,10 @@ def check_cached(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> 
     read(tensors, metadata)
 
 
-def _list_cache(folder: str | None) -> int:
-    cache = GraphCache(folder)
+def _list(cache: GraphCache, say: Callable[[str], None]) -> int:
     entries = cache.entries()
     if not entries:
-        Console().print(f"{cache.folder} is empty", soft_wrap=True, highlight=False, markup=False)
+        say(f"{cache.folder} is empty")
         return 0
     table = Table(title=Text(str(cache.folder)), caption=f"{sum(e.nbytes for e in entries) / 1e6:.1f} MB")
     for name in ("key", "MB", "last used", "rows x cols", "edges", "reorder, plan or data"):
@@ -52,26 +53,23 @@ def _list_cache(folder: str | None) -> int:
     return 0
 
 
-def _verify_cache(folder: str | None) -> int:
-    console, cache, damaged = Console(), GraphCache(folder), 0
+def _verify(cache: GraphCache, say: Callable[[str], None]) -> int:
+    damaged = 0
     for entry in cache.entries():
         problem = cache.problem_of(entry, check_cached)
         damaged += problem is not None
-        console.print(f"{entry.path}: {problem or 'ok'}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"{damaged} damaged", highlight=False)
+        say(f"{entry.path}: {problem or 'ok'}")
+    say(f"{damaged} damaged")
     return 1 if damaged else 0
 
 
-def _clear_cache(folder: str | None) -> int:
-    cache = GraphCache(folder)
-    removed = cache.clear()
-    text = f"{removed} prepared graphs removed from {cache.folder}"
-    Console().print(text, soft_wrap=True, highlight=False, markup=False)
+def _clear(cache: GraphCache, say: Callable[[str], None]) -> int:
+    say(f"{cache.clear()} prepared graphs removed from {cache.folder}")
     return 0
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command with parsed options, and return its exit status: 1 if a file is damaged, else 0."""
     check_folder(options)
-    actions = {"ls": _list_cache, "verify": _verify_cache, "clear": _clear_cache}
-    return actions[options.action](options.dir)
+    actions = {"ls": _list, "verify": _verify, "clear": _clear}
+    return actions[options.action](GraphCache(options.dir), printer(Console()))

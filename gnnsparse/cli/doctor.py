@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import functools
 import json
@@ -240,19 +241,14 @@ def fit_of_architectures(architectures: str, capability: tuple[int, int]) -> str
 
 def driver_versions() -> tuple[str | None, str | None]:
     """Return the version of the NVIDIA driver, and the newest CUDA that it runs, where known."""
-    driver = None
-    try:
+    driver, newest, number = None, None, ctypes.c_int()
+    with contextlib.suppress(OSError):
         if match := re.search(r"Kernel Module.*?(\d+\.\d+(?:\.\d+)?)", _DRIVER_FILE.read_text()):
             driver = match[1]
-    except OSError:
-        pass
-    try:
-        number = ctypes.c_int()
-        if ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
-            return driver, None
-    except (OSError, AttributeError):
-        return driver, None
-    return driver, f"{number.value // 1000}.{number.value % 1000 // 10}"
+    with contextlib.suppress(OSError, AttributeError):
+        if not ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(number)):
+            newest = f"{number.value // 1000}.{number.value % 1000 // 10}"
+    return driver, newest
 
 
 def check_gpu() -> Section:
@@ -282,11 +278,9 @@ def check_gpu() -> Section:
             "install a torch with CUDA: https://pytorch.org/get-started/locally",
         )
     else:
-        reason = "torch.cuda.is_available() is False"
-        if told:
-            reason = str(told[0].message).splitlines()[0][:200]
+        reason = str(told[0].message) if told else "torch.cuda.is_available() is False"
         section.broken(
-            f"there is an NVIDIA driver, but torch can't use a GPU: {reason}",
+            f"there is an NVIDIA driver, but torch can't use a GPU: {reason.splitlines()[0][:200]}",
             "compare the driver's CUDA with torch's, and look at CUDA_VISIBLE_DEVICES and at nvidia-smi",
         )
     return section

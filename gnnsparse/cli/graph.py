@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -79,18 +80,14 @@ def run(options: argparse.Namespace) -> int:
     """Make or describe a graph, and return the exit status: 1 if a file is damaged, else 0."""
     if options.subject == "info":
         return _info(options.folder, verify=options.verify)
+    how: Any = {"memory": int(options.memory * 1e9), "overwrite": options.overwrite}
     with _bar() as tell:
         if options.subject == "build":
-            made = build_graph(
-                options.edges, options.folder, options.nodes, symmetric=options.symmetric,
-                memory=int(options.memory * 1e9), overwrite=options.overwrite, about=options.about,
-                progress=tell,
-            )  # fmt: skip
+            how |= {"symmetric": options.symmetric, "about": options.about}
+            made = build_graph(options.edges, options.folder, options.nodes, progress=tell, **how)
         else:
-            made = generate_graph(
-                options.name, options.folder, options.scale, options.seed, memory=int(options.memory * 1e9),
-                overwrite=options.overwrite, progress=tell,
-            )  # fmt: skip
+            given = options.name, options.folder, options.scale, options.seed
+            made = generate_graph(*given, progress=tell, **how)
     Console().print(_table(made))
     return 0
 

@@ -111,8 +111,8 @@ def _operands(precision: Precision, device: str) -> Iterator[tuple[str, SparseOp
 
 def _graph_attention(score: str, a: SparseOperand, *x: torch.Tensor, **options: Any) -> torch.Tensor:
     q, k, v, *att = x
-    given: dict[str, Any] = {"att": att[0]} if att else {}
-    result: torch.Tensor = gnnsparse.graph_attention(a, q, k, v, score=score, **given, **options)
+    options["att"] = att[0] if att else None
+    result: torch.Tensor = gnnsparse.graph_attention(a, q, k, v, score=score, **options)
     return result
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,4 +206,5 @@ def test_a_wrong_result_ends_the_command_with_1(bench: Run, monkeypatch: pytest.
     monkeypatch.setitem(accuracy.OPERATIONS, "spmm", lambda a, x: spmm(a, x.v.bfloat16()).to(x.v.dtype))
     printed, _ = bench("accuracy --device cpu --part operations --op spmm", status=1)
     assert "WRONG: operations: spmm, normal, fp32, float32: error" in printed
+    assert re.search(r"WRONG \d\.\de-", printed)
     assert "normal, bf16, bfloat16" not in printed.partition("WRONG: ")[2]
