@@ -107,35 +107,21 @@ def test_without_cusparse_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     cusparse.load_library.cache_clear()
 
 
-class FakeLibrary:
-    """A stand-in for cuSPARSE that records its calls; functions return the status that is set for them."""
+class FakeLibrary(mock.Mock):
+    """A stand-in for cuSPARSE, whose functions return 0 unless another status is set for them."""
 
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, tuple[Any, ...]]] = []
-        self.status: dict[str, int] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-        def call(*arguments: Any) -> int:
-            self.calls.append((name, arguments))
-            if name.endswith("_bufferSize"):
-                arguments[-1]._obj.value = 640
-            return self.status.get(name, 0)
-
-        if name == "cusparseGetErrorName":
-            return lambda status: f"CUSPARSE_STATUS_{status}".encode()
-        return call
+    def _get_child_mock(self, **options: Any) -> mock.Mock:
+        return mock.Mock(**options, return_value=0)
 
     @property
     def names(self) -> list[str]:
-        return [name.removeprefix("cusparse") for name, _ in self.calls]
+        return [name.removeprefix("cusparse") for name, _, _ in self.mock_calls]
 
 
 @pytest.fixture
 def library(monkeypatch: pytest.MonkeyPatch) -> FakeLibrary:
     fake = FakeLibrary()
+    fake.cusparseGetErrorName = lambda status: f"CUSPARSE_STATUS_{status}".encode()
     monkeypatch.setattr(cusparse, "load_library", lambda: fake)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: types.SimpleNamespace(cuda_stream=7))
@@ -155,19 +141,21 @@ def test_a_call_has_its_preprocessing_and_keeps_its_buffer(op: str, library: Fak
         "Create", "CreateCsr", "CreateDnMat", "CreateDnMat", "SetStream", f"{product}_bufferSize",
         f"{product}_preprocess",
     ]  # fmt: skip
-    shapes = [tuple(a.value for a in arguments[1:4]) for name, arguments in library.calls if "Create" in name]
+    created = [arguments[1:4] for name, arguments, _ in library.mock_calls if "Create" in name]
+    shapes = [tuple(a.value for a in arguments) for arguments in created]
     dense = [(30, 8, 8), (20, 8, 8)] if op == "spmm" else [(20, 8, 8), (30, 8, 8)]
     assert shapes[1:] == [(20, 30, work.subject.csr.nnz), *dense]
-    prepared = library.calls[-1][1]
-    del library.calls[:]
+    prepared = library.mock_calls[-1].args
+    library.reset_mock()
     out = call()
     assert out.shape == work.output_shape
     assert not (out.isfinite() & (out < 1e4)).any()  # nothing has written it
     assert library.names == ["SetStream", product]
-    given = library.calls[-1][1]
+    given = library.mock_calls[-1].args
     assert given[-1].value == prepared[-1].value  # the buffer of the preprocessing
     assert given[:-1] == prepared[:-1]
-    del library.calls[:], call, out, prepared, given
+    library.reset_mock()
+    del call, out, prepared, given
     gc.collect()
     assert sorted(library.names) == ["Destroy", "DestroyDnMat", "DestroyDnMat", "DestroySpMat"]
     assert library.names[-1] == "Destroy"
@@ -177,10 +165,10 @@ def test_what_cusparse_refuses_or_fails_at(library: FakeLibrary, monkeypatch: py
     work = small_work("spmm")
     _, make = next(cusparse.cusparse_variants(work))
     call, _ = make()
-    library.status = {"cusparseSpMM": 6}
+    library.cusparseSpMM.return_value = 6
     with pytest.raises(RuntimeError, match="cusparseSpMM: CUSPARSE_STATUS_6"):
         call()
-    library.status = {"cusparseSpMM_bufferSize": 10}
+    library.cusparseSpMM_bufferSize.return_value = 10
     with pytest.raises(UnsupportedError, match="cusparseSpMM_bufferSize: CUSPARSE_STATUS_10"):
         make()
     monkeypatch.setattr(type(work.subject.csr), "nnz", 2**31)  # offsets beyond 32 bits

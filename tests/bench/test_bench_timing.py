@@ -24,12 +24,15 @@ from tests.bench.runs import SPEC
 class FakeGpu:
     """Calls take `kernel_ms` on the GPU and, outside a graph, `python_ms` more."""
 
-    def __init__(self, kernel_ms: float, python_ms: float, capturable: bool = True) -> None:
+    def __init__(
+        self, patch: pytest.MonkeyPatch, kernel_ms: float, python_ms: float, capturable: bool = True
+    ) -> None:
         self.kernel_ms, self.python_ms, self.capturable = kernel_ms, python_ms, capturable
         self.now, self.calls, self.replays = 0.0, 0, 0
         self.recording: list[float] | None = None
         self.abandoned: list[Any] = []
         self.renewed: list[torch.Tensor] = []
+        self._install(patch)
 
     def call(self) -> None:
         self.calls += 1
@@ -40,7 +43,7 @@ class FakeGpu:
         else:
             raise RuntimeError("operation not permitted when stream is capturing\nand a trace")
 
-    def install(self, patch: pytest.MonkeyPatch) -> None:
+    def _install(self, patch: pytest.MonkeyPatch) -> None:
         gpu = self
 
         class Event:
@@ -84,14 +87,8 @@ class FakeGpu:
         )
 
 
-def fake(patch: pytest.MonkeyPatch, *args: Any, **options: Any) -> FakeGpu:
-    gpu = FakeGpu(*args, **options)
-    gpu.install(patch)
-    return gpu
-
-
 def test_a_graph_times_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03)
+    gpu = FakeGpu(monkeypatch, kernel_ms=0.01, python_ms=0.03)
     by_events = measure(gpu.call, "cuda", repeats=5)
     assert (by_events.median, by_events.method) == (pytest.approx(0.04), "events")
     timing = measure(gpu.call, "cuda", repeats=5, warmup=2, graph=True)
@@ -103,7 +100,7 @@ def test_a_graph_times_what_the_gpu_does(monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.parametrize(("ms", "calls"), [(0.001, 20), (0.1, 10), (0.3, 3), (2.0, 1)])
 def test_a_graph_holds_a_millisecond_of_calls(ms: float, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = fake(monkeypatch, kernel_ms=ms, python_ms=0.0)
+    gpu = FakeGpu(monkeypatch, kernel_ms=ms, python_ms=0.0)
     captured: list[int] = []
     monkeypatch.setattr(
         "gnnsparse.runtime.timing.capture", lambda call, n: (captured.append(n), capture(call, n))[1]
@@ -113,7 +110,7 @@ def test_a_graph_holds_a_millisecond_of_calls(ms: float, calls: int, monkeypatch
 
 
 def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.MonkeyPatch) -> None:
-    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03, capturable=False)
+    gpu = FakeGpu(monkeypatch, kernel_ms=0.01, python_ms=0.03, capturable=False)
     timing = measure(gpu.call, "cuda", repeats=5, graph=True)
     assert (timing.median, timing.method) == (pytest.approx(0.04), "events")
     assert timing.problem == "operation not permitted when stream is capturing"
@@ -127,7 +124,7 @@ def test_a_call_that_can_not_be_captured_is_timed_by_events(monkeypatch: pytest.
 
 def test_memory_of_graphs_that_are_gone_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """It fills the GPU after some hundred captures of large results, and a capture can't free it."""
-    gpu = fake(monkeypatch, kernel_ms=0.01, python_ms=0.03)
+    gpu = FakeGpu(monkeypatch, kernel_ms=0.01, python_ms=0.03)
     emptied: list[int] = []
     monkeypatch.setattr("torch.cuda.empty_cache", lambda: emptied.append(len(gpu.abandoned)))
 
@@ -144,7 +141,7 @@ def test_memory_of_graphs_that_are_gone_is_given_back(monkeypatch: pytest.Monkey
 def test_what_is_no_matter_of_a_capture_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="no CUDA graphs on cpu"):
         measure(lambda: None, "cpu", graph=True)
-    fake(monkeypatch, kernel_ms=0.01, python_ms=0.0)
+    FakeGpu(monkeypatch, kernel_ms=0.01, python_ms=0.0)
     with pytest.raises(ValueError, match="broken"):
         measure(mock.Mock(side_effect=ValueError("broken")), "cuda", repeats=2, graph=True)
 

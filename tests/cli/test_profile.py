@@ -22,7 +22,6 @@ from rich.console import Console
 import gnnsparse
 from gnnsparse.cli.main import main
 from gnnsparse.cli.profile import MODELS
-from gnnsparse.ops.dispatch import register
 from gnnsparse.runtime import nvtx
 from gnnsparse.runtime.profiler import OpCost, StepProfile, _busy_ms, _in_ranges, print_profile, profile_steps
 
@@ -101,14 +100,6 @@ def test_a_range_ends_where_its_function_raises(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ValueError, match="no"):
         nvtx.ranged("op")(mock.Mock(side_effect=ValueError("no"), __name__="op"))()
     assert ranges.mock_calls == [mock.call.range_push("gnnsparse.op"), mock.call.range_pop()]
-
-
-def test_registered_operators_get_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
-    labels: list[str] = []
-    monkeypatch.setattr("gnnsparse.ops.dispatch.ranged", lambda name: lambda run: labels.append(name) or run)
-    schema = "ranged_test_operator(Tensor x, int operand) -> Tensor"
-    register(schema, lambda x, operand: x.clone(), lambda x, operand: x.clone())
-    assert labels == ["ranged_test_operator"]
 
 
 def test_overlapping_intervals_count_once() -> None:

@@ -139,28 +139,3 @@ def test_a_graph_on_disk_is_planned_without_being_read_into_memory(
     assert found["1"][3].strip() == "0"
     assert 0 < int(found["4"][3]) < 22_212
     assert "nonzeros and halos are counted, rows that products read are estimated from 100 of 695" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--graph", "g", "--nodes", "5", "--edges", "9"], "DATASET: accepted: a data set, or --nodes and"),
-        (["digits", "--graph", "g"], "or --nodes and --edges, or --graph in its place"),
-        (["--graph", "nowhere"], "folder: nowhere is no folder of a graph"),
-        (["digits", "--nodes", "5", "--edges", "9"], "DATASET: accepted: a data set, or --nodes and --edges"),
-        (["--nodes", "5"], "DATASET: accepted: a data set, or --nodes and --edges"),
-        (["digits", "--gpus", "2000"], "at most 1024"),
-        (["digits", "--gpus", "0"], "accepted: a positive integer"),
-        (["digits", "--link-gbs", "nan"], "accepted: a number above 0"),
-        (["digits", "--gpu", "Z9"], "--gpu: got 'Z9'; accepted:"),
-        (["digits", "--precision", "int8"], "argument --precision: invalid choice: 'int8'"),
-        (["nowhere"], "nowhere"),
-    ],
-)
-def test_wrong_options_are_refused(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["plan-cluster", *words])
-    assert stopped.value.code == 2
-    assert message in capsys.readouterr().err

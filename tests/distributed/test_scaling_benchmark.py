@@ -108,12 +108,9 @@ def test_waits_are_those_for_data_and_nothing_else(monkeypatch: pytest.MonkeyPat
     def spend(more: float) -> None:
         seconds[0] += more
 
-    class Late:
-        def wait(self) -> None:
-            spend(0.02)
-
+    late = mock.Mock(wait=lambda: spend(0.02))
     monkeypatch.setattr(time, "perf_counter", lambda: seconds[0])
-    monkeypatch.setattr(dist, "all_to_all_single", lambda *args, async_op=False, **options: Late())
+    monkeypatch.setattr(dist, "all_to_all_single", lambda *args, async_op=False, **options: late)
     before, waits = dist.all_to_all_single, Waits(torch.device("cpu"))
     with waits.watching():
         for _ in range(WARMUP + 2):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import torch
 
 from tests.e2e.started import Run, Started, wait_for
+from tests.tasks import rows_of
 
 OPTIONS = (
     "dataset=digits", "model=gcn", "device=cpu", "model.norm=batch", "model.dropout=0",
@@ -22,11 +22,9 @@ OPTIONS = (
 
 def losses(folder: Path) -> torch.Tensor:
     """The training losses of all steps, whichever runs wrote them."""
-    rows: dict[int, float] = {}
-    for log in sorted(folder.glob("logs/csv/*/metrics.csv")):
-        found = csv.DictReader(log.read_text().splitlines())
-        rows |= {int(row["step"]): float(row["train/loss"]) for row in found}
-    return torch.tensor([rows[step] for step in sorted(rows)])
+    rows = rows_of(folder)
+    assert [row["step"] for row in rows] == [str(step) for step in range(1, len(rows) + 1)]
+    return torch.tensor([float(row["train/loss"]) for row in rows])
 
 
 def test_two_and_three_processes_train_as_one_and_go_on_from_each_others_checkpoints(

@@ -113,30 +113,6 @@ def test_signals_at_random_moments(start: Callable[..., Started], whole: Path, t
     same(whole, folder)
 
 
-def test_a_run_that_is_killed_loses_ten_seconds_at_most(
-    start: Callable[..., Started], whole: Path, tmp_path: Path
-) -> None:
-    """With the defaults; the log goes on where the checkpoint is, and its rows after it are not doubled."""
-    last = tmp_path / "checkpoints" / "last.ckpt"
-    slow = [word for word in LONG if not word.startswith("trainer.")]
-    process = start(*slow, "trainer.max_epochs=100000", f"hydra.run.dir={tmp_path}", folder=tmp_path)
-    wait_for(last.exists, process)
-    time.sleep(random.Random(9).uniform(0, 1.5))
-    process.send(signal.SIGKILL)
-    killed = time.time()
-    assert process.wait().status == -9
-    assert killed - last.stat().st_mtime < 10
-    done = torch.load(last, weights_only=True)["global_step"]
-    finished(start("resume=.", f"trainer.max_epochs={max(done + 5, EPOCHS)}", folder=tmp_path).wait())
-    rows = (tmp_path / "logs/csv/version_0/metrics.csv").read_text().splitlines()[1:]
-    column = [row.split(",")[0] for row in rows]
-    assert column == [str(epoch) for epoch in range(1, max(done + 5, EPOCHS) + 1)]
-    if done + 5 <= EPOCHS:
-        same(whole, tmp_path)
-    else:  # a fast machine: what both have done is equal
-        assert rows[:EPOCHS] == outcome(whole)[1].splitlines()[1:]
-
-
 #: Ends the process, without a chance to do anything, when a model is scored for the nth time.
 KILLED = """
 import os, signal

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,51 +14,31 @@ from tests.own_graphs import NAMES, NODES, arrays, tensors, write_tables
 from tests.train.test_task_link import write_ddi
 from tests.tu_files import write_text
 
-PNG = b"\x89PNG\r\n\x1a\n"
 
-
-def test_graphs(train: Callable[..., Run], tmp_path: Path) -> None:
-    root = write_text(tmp_path / "tu", count=60)
-    trained = train(
-        "model=gin", "dataset=proteins", f"dataset.root={root}", "model.dropout=0", "trainer.max_epochs=20",
-        "trainer.batch_size=8", "trainer.plots=true", "device=cpu",
-    )  # fmt: skip
-    result = trained.result
-    assert (result["task"], result["graphs"], result["model"]) == ("graph", 60, "gin")
-    assert result["metrics"]["test"]["accuracy"] >= 0.8
-    assert set(result["metrics"]) == {"train", "val", "test"}
-    assert "CUDA graphs need a GPU" in result["capture"]
-    plots = sorted((trained.folder / "plots").iterdir())
-    assert [file.name for file in plots] == ["confusion.png", "curves.png"]
-    assert all(file.read_bytes().startswith(PNG) for file in plots)
-    assert "gin on proteins" in trained.output
-    run = train("mode=predict", f"checkpoint={trained.folder}", "device=cpu")
-    assert run.result["metrics"]["test"] == pytest.approx(result["metrics"]["test"])
+@pytest.mark.parametrize(
+    ("words", "names", "count"),
+    [
+        (
+            "model=gin dataset=proteins dataset.fold=3 dataset.validation=fold model.pool=max",
+            {"graphs", "classes", "probabilities"}, 6,
+        ),
+        ("model=graphsage dataset=ogbl_ddi", {"pairs", "is_edge", "probabilities"}, 260),
+    ],
+    ids=["graphs", "links"],
+)  # fmt: skip
+def test_predictions_of_graphs_and_links(
+    words: str, names: set[str], count: int, train: Callable[..., Run], tmp_path: Path
+) -> None:
+    """Stories of docs/stories.md show that they are learned."""
+    root = write_text(tmp_path, count=60) if count == 6 else write_ddi(tmp_path / "ogbl_ddi.npz").parent
+    first = train(*words.split(), f"dataset.root={root}", "trainer.max_epochs=2", "device=cpu")
+    scores = first.result["metrics"]
+    assert count != 6 or scores["val"] == scores["test"]
+    run = train("mode=predict", f"checkpoint={first.folder}", "device=cpu")
+    assert run.result["metrics"]["test"] == pytest.approx(scores["test"], abs=0.02)
     with np.load(run.folder / "predictions.npz") as arrays:
-        assert set(arrays.files) == {"graphs", "classes", "probabilities"}
-        assert arrays["classes"].shape == arrays["graphs"].shape == (6,)
-    run = train(  # another model, and another fold
-        "model=graphsage", "dataset=proteins", f"dataset.root={root}", "dataset.fold=3",
-        "dataset.validation=fold", "model.pool=max", "trainer.max_epochs=2", "device=cpu",
-    )  # fmt: skip
-    assert run.result["metrics"]["val"] == run.result["metrics"]["test"]
-
-
-def test_links(train: Callable[..., Run], tmp_path: Path) -> None:
-    write_ddi(tmp_path / "data" / "ogbl_ddi.npz")
-    run = train(
-        "model=graphsage", "dataset=ogbl_ddi", f"dataset.root={tmp_path / 'data'}",
-        "model.hidden_channels=16", "trainer.max_epochs=20", "trainer.batch_size=200", "trainer.val_every=1",
-        "device=cpu",
-    )  # fmt: skip
-    result = run.result
-    assert (result["task"], result["nodes"], result["train_edges"]) == ("link", 60, 500)
-    assert result["metrics"]["test"]["hits@20"] > 0.9
-    predicted = train("mode=predict", f"checkpoint={run.folder}", "device=cpu")
-    with np.load(predicted.folder / "predictions.npz") as arrays:
-        assert set(arrays.files) == {"pairs", "is_edge", "probabilities"}
-    again = json.loads((predicted.folder / "result.json").read_text())["metrics"]["test"]
-    assert again == pytest.approx(result["metrics"]["test"], abs=0.02)
+        assert set(arrays.files) == names
+        assert len(arrays["probabilities"]) == count
 
 
 def test_from_tables_to_predictions(train: Callable[..., Run], tmp_path: Path) -> None:
@@ -69,18 +48,7 @@ def test_from_tables_to_predictions(train: Callable[..., Run], tmp_path: Path) -
     result = first.result
     assert (result["dataset"], result["nodes"]) == ("custom", NODES)
     assert result["metrics"]["test"]["accuracy"] > 0.6  # a third by chance
-    run = train("mode=predict", f"checkpoint={first.folder}")
-    assert run.result["metrics"]["test"] == pytest.approx(result["metrics"]["test"], abs=1e-6)
-    with np.load(run.folder / "predictions.npz") as file:
-        found = dict(file.items())
-    assert found["ids"].tolist() == [f"n{i}" for i in range(NODES)]
-    assert found["class_names"].tolist() == list(NAMES)
-    named = found["class_names"][found["classes"]]
-    y = arrays()["y"]
-    hits = [named[i] == NAMES[y[i]] for i in range(NODES) if y[i] >= 0]
-    assert np.mean(hits) > 0.6
-    # New nodes without labels: the classes keep their numbers, and nothing is scored. Their columns come in
-    # another order, with one more.
+    # Without labels nothing is scored. The columns come in another order, with one more.
     new = write_tables(tmp_path / "new", split=False)
     rows = [line.split(",") for line in (new / "nodes.csv").read_text().splitlines()]
     lines = [
@@ -93,8 +61,11 @@ def test_from_tables_to_predictions(train: Callable[..., Run], tmp_path: Path) -
     said = "nodes.csv: id = ids; f0, f1, f2 = features; not used: city\n"
     assert run.output.startswith(f"edges.csv: source, target = ends; weight = weights\n{said}")
     with np.load(run.folder / "predictions.npz") as file:
-        assert np.array_equal(file["classes"], found["classes"])
-        assert np.array_equal(file["class_names"], found["class_names"])
+        found = dict(file.items())
+    assert found["ids"].tolist() == [f"n{i}" for i in range(NODES)]
+    assert found["class_names"].tolist() == list(NAMES)
+    y = arrays()["y"]
+    assert np.mean([NAMES[found["classes"][i]] == NAMES[y[i]] for i in range(NODES) if y[i] >= 0]) > 0.6
     (new / "nodes.csv").write_text("\n".join(line.split(",", 1)[1] for line in lines))
     run = train("mode=predict", f"checkpoint={first.folder}", "dataset=custom", f"dataset.path={new}")
     assert run.status == 2

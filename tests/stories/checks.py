@@ -196,7 +196,8 @@ def steps_of(outcome: Outcome, run: str = "run") -> list[int]:
 @story("Graphs of TU Dortmund", given=lambda folder: write_text(folder / "tu", count=60))
 def _(outcome: Outcome) -> None:
     result = outcome.result()
-    assert (result["task"], result["graphs"]) == ("graph", 60)
+    assert (result["task"], result["graphs"], result["model"]) == ("graph", 60, "gin")
+    assert set(result["metrics"]) == {"train", "val", "test"}
     assert result["metrics"]["test"]["accuracy"] >= 0.8  # a half by chance
     assert {"curves.png", "confusion.png"} <= outcome.files("run/plots")
 
@@ -211,7 +212,7 @@ def _(outcome: Outcome) -> None:
 @story("Missing links", given=lambda folder: write_ddi(folder / "ddi" / "ogbl_ddi.npz"))
 def _(outcome: Outcome) -> None:
     result = outcome.result()
-    assert (result["task"], result["nodes"]) == ("link", 60)
+    assert (result["task"], result["nodes"], result["train_edges"]) == ("link", 60, 500)
     assert result["metrics"]["test"]["hits@20"] > 0.9
     assert set(result["metrics"]["test"]) == {"hits@20", "mrr"}
 

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -20,29 +21,24 @@ import pytest
 from gnnsparse.train import RunFolder, RunFolderError, RunFolderWarning
 from gnnsparse.train.folders import MARK, make_new
 from tests.tasks import train_toy
+from tests.together import run_together
 
 FORK = multiprocessing.get_context("fork")
-#: Processes that start together.
+#: Runs that start together.
 CROWD = 8
 #: The folders of this process, which are locked as long as they are here.
 KEPT: list[RunFolder] = []
 
 
 def together(work: Callable[..., str], *given: Any) -> list[str]:
-    """What `work` returns in processes that begin at the same time and live until all have done it."""
-    results, gate, end = FORK.Queue(), FORK.Barrier(CROWD), FORK.Barrier(CROWD)
+    """What `work` returns in threads that begin at the same time: each opens, and locks, files of its own."""
+    found: list[str] = []
 
-    def run() -> None:
+    def run(_: int, gate: threading.Barrier) -> None:
         gate.wait()
-        results.put(work(*given))
-        end.wait()
+        found.append(work(*given))
 
-    processes = [FORK.Process(target=run) for _ in range(CROWD)]
-    for process in processes:
-        process.start()
-    found = [results.get(timeout=60) for _ in processes]
-    for process in processes:
-        process.join()
+    run_together(CROWD, run)
     return found
 
 

@@ -15,7 +15,6 @@ from scipy import stats
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.timing import capture
-from gnnsparse.testing import random_graph
 from gnnsparse.train.metrics import known_items, make_loss, make_scores, shown_score
 from gnnsparse.train.statistics import (
     LEAST_PAIRS,
@@ -25,23 +24,13 @@ from gnnsparse.train.statistics import (
     smallest_p_value,
     summarize,
 )
-
-
-def dataset(classes: int, metric: str, several: bool = False) -> NodeDataset:
-    nodes = 12
-    y = torch.randint(classes, (nodes,))
-    masks = [torch.arange(nodes) % 3 == part for part in range(3)]
-    labels = torch.nn.functional.one_hot(y, classes).float() if several else y
-    graph = random_graph(nodes, nodes, 0.3, weighted=False)
-    return NodeDataset(
-        "toy", graph, torch.randn(nodes, 4), labels, *masks, num_classes=classes, metric=metric
-    )
+from tests.tasks import toy_task
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_scores_of_half_precision_logits_and_of_missing_classes(dtype: torch.dtype) -> None:
     logits = torch.tensor([[2.0, -1.0], [0.5, 1.5], [-1.0, 3.0], [1.0, 0.0]]).to(dtype)
-    scores = make_scores(dataset(2, "roc_auc"))
+    scores = make_scores(toy_task(12, 2, "roc_auc"))
     for y, accuracy in (([0, 1, 1, 1], 0.75), ([0, -1, -1, 1], 0.5)):
         assert float(scores["accuracy"](logits, torch.tensor(y))) == accuracy
         assert float(scores["roc_auc"](logits, torch.tensor(y))) == 1.0
@@ -49,9 +38,9 @@ def test_scores_of_half_precision_logits_and_of_missing_classes(dtype: torch.dty
 
 def test_metrics_that_do_not_go_with_the_labels() -> None:
     for base, metric in (
-        (dataset(3, "accuracy"), "roc_auc"),
-        (dataset(3, "accuracy"), "micro_f1"),
-        (dataset(3, "micro_f1", several=True), "accuracy"),
+        (toy_task(12, 3, "accuracy"), "roc_auc"),
+        (toy_task(12, 3, "accuracy"), "micro_f1"),
+        (toy_task(12, 3, "micro_f1"), "accuracy"),
     ):
         with pytest.raises(ValueError, match=r"metric: .* does not go with the labels of toy"):
             make_scores(dataclasses.replace(base, metric=metric))
@@ -61,18 +50,18 @@ def test_scores_are_those_of_torchmetrics() -> None:
     """With ties of the ROC's margins; the accuracy is a mean over nodes, and not over classes."""
     from torchmetrics.functional.classification import binary_auroc, multiclass_accuracy, multilabel_f1_score
 
-    assert list(make_scores(dataset(3, "accuracy"))) == ["accuracy"]
+    assert list(make_scores(toy_task(12, 3, "accuracy"))) == ["accuracy"]
     for seed in range(5):
         torch.manual_seed(seed)
         logits, y = torch.randn(200, 2).round(decimals=1), (torch.rand(200) < 0.2).long()
-        scores = make_scores(dataset(2, "roc_auc"))
+        scores = make_scores(toy_task(12, 2, "roc_auc"))
         assert list(scores) == ["roc_auc", "accuracy"]
         margin = logits[:, 1] - logits[:, 0]
         torch.testing.assert_close(scores["roc_auc"](logits, y), binary_auroc(margin.double(), y).float())
         accuracy = multiclass_accuracy(logits, y, 2, average="micro")
         torch.testing.assert_close(scores["accuracy"](logits, y), accuracy)
         logits, y = torch.randn(40, 5), (torch.rand(40, 5) < 0.3).long()
-        scores = make_scores(dataset(5, "micro_f1", several=True))
+        scores = make_scores(toy_task(12, 5, "micro_f1"))
         assert list(scores) == ["micro_f1"]
         wanted = multilabel_f1_score(logits, y, 5, average="micro")
         torch.testing.assert_close(scores["micro_f1"](logits, y), wanted)
@@ -81,9 +70,9 @@ def test_scores_are_those_of_torchmetrics() -> None:
 @pytest.mark.parametrize("label", [0, 1])
 def test_a_fraction_of_nothing_is_zero(label: int) -> None:
     for base, name, logits, y in (
-        (dataset(2, "roc_auc"), "roc_auc", torch.randn(6, 2), torch.full((6,), label)),
-        (dataset(3, "micro_f1", several=True), "micro_f1", -torch.ones(6, 3), torch.zeros(6, 3)),
-        (dataset(3, "accuracy"), "accuracy", torch.zeros(0, 3), torch.zeros(0).long()),
+        (toy_task(12, 2, "roc_auc"), "roc_auc", torch.randn(6, 2), torch.full((6,), label)),
+        (toy_task(12, 3, "micro_f1"), "micro_f1", -torch.ones(6, 3), torch.zeros(6, 3)),
+        (toy_task(12, 3, "accuracy"), "accuracy", torch.zeros(0, 3), torch.zeros(0).long()),
     ):
         assert float(make_scores(base)[name](logits, y)) == 0
 
@@ -92,7 +81,7 @@ def test_a_fraction_of_nothing_is_zero(label: int) -> None:
 @pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "micro_f1"])
 def test_scores_can_be_captured(metric: str) -> None:
     several = metric == "micro_f1"
-    score = make_scores(dataset(2, metric, several))[metric]
+    score = make_scores(toy_task(12, 2, metric))[metric]
     logits = torch.randn(300, 2, device="cuda")
     y = torch.randint(2, (300, 2) if several else (300,), device="cuda")
     y = y.float() if several else y
@@ -104,7 +93,7 @@ def test_scores_can_be_captured(metric: str) -> None:
 
 
 def numbers(metric: str, columns: int) -> NodeDataset:
-    base = dataset(2, "accuracy")
+    base = toy_task(12, 2, "accuracy")
     y = torch.randn(12, columns) if columns > 1 else torch.randn(12)
     return dataclasses.replace(base, y=y, num_classes=columns, metric=metric)
 
@@ -117,7 +106,7 @@ def with_gaps(y: torch.Tensor, share: float = 0.3) -> torch.Tensor:
 def test_mean_roc_auc_is_scikit_learns_mean(gaps: bool) -> None:
     from sklearn.metrics import roc_auc_score
 
-    base = dataclasses.replace(dataset(5, "micro_f1", several=True), metric="mean_roc_auc")
+    base = dataclasses.replace(toy_task(12, 5, "micro_f1"), metric="mean_roc_auc")
     scores = make_scores(base)
     assert list(scores) == ["mean_roc_auc", "micro_f1"]
     logits, y = torch.randn(60, 5).round(decimals=1), (torch.rand(60, 5) < 0.3).float()
@@ -151,7 +140,7 @@ def test_errors_are_scikit_learns(columns: int) -> None:
 
 def test_losses_leave_out_what_is_missing() -> None:
     torch.manual_seed(0)
-    labels = make_loss(dataset(4, "micro_f1", several=True))
+    labels = make_loss(toy_task(12, 4, "micro_f1"))
     logits, y = torch.randn(20, 4), with_gaps((torch.rand(20, 4) < 0.5).float())
     logits.requires_grad_()
     known = ~y.isnan()

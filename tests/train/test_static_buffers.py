@@ -263,61 +263,54 @@ def same_products(ours: Any, alone: Any, device: str) -> None:
     assert torch.equal(ours.indices()[:, : alone.nnz], alone.indices())
 
 
-@pytest.mark.parametrize("values", [None, "gcn", "mean"])
-def test_batches_of_graphs_are_the_batches(device: str, values: str | None) -> None:
-    steps = steps_of(GRAPHS.data(values=values, device=device), 6)
-    assert [step.buffers is None for step in steps] == [False] * 6
-    assert len({step.buffers for step in steps}) == 2, "one for batches of 8 graphs, one for those of 4"
-    assert steps[0].buffers is steps[4].buffers
-    addresses = set()
-    for step in steps:
-        want, found = step.single(), static_batch(step)
-        nodes = want.x.shape[0]
-        assert int(found.padding.count) == nodes < found.x.shape[0]
-        assert torch.equal(found.x[:nodes], want.x)
-        assert not found.x[nodes:].any()
-        assert torch.equal(found.graph_ptr, want.graph_ptr)
-        assert torch.equal(found.y, want.y)
-        same_products(found.adj, want.adj, device)
-        assert bool((found.adj.indices()[0, want.adj.nnz :] == found.x.shape[0] - 1).all())
-        if len(found.y) == 8:
-            addresses.add((found.adj.kernels.csr.indptr.data_ptr(), found.graph_ptr.data_ptr()))
-    assert len(addresses) == 1
-
-
-CASES: dict[str, dict[str, Any]] = {
-    "sum": {"values": None},
-    "mean": {"values": "mean"},
-    "gcn": {"values": "gcn"},
-    "mean of repeats": {"values": "mean", "sampler": {"replace": True}},
-    "all neighbours": {"values": "mean", "sampler": {"fanouts": [-1, 3]}},
-    "labor": {"values": "gcn", "sampler": {"method": "labor"}},
-    "three layers, fp16": {"values": "gcn", "precision": "fp16", "sampler": {"fanouts": [3, 3, 3]}},
+CASES: dict[str, tuple[Kind, dict[str, Any]]] = {
+    "graphs, sum": (GRAPHS, {"values": None}),
+    "graphs, mean": (GRAPHS, {"values": "mean"}),
+    "graphs, gcn": (GRAPHS, {"values": "gcn"}),
+    "sum": (SAMPLES, {"values": None}),
+    "mean": (SAMPLES, {"values": "mean"}),
+    "gcn": (SAMPLES, {"values": "gcn"}),
+    "mean of repeats": (SAMPLES, {"values": "mean", "sampler": {"replace": True}}),
+    "all neighbours": (SAMPLES, {"values": "mean", "sampler": {"fanouts": [-1, 3]}}),
+    "labor": (SAMPLES, {"values": "gcn", "sampler": {"method": "labor"}}),
+    "three layers, fp16": (
+        SAMPLES,
+        {"values": "gcn", "precision": "fp16", "sampler": {"fanouts": [3, 3, 3]}},
+    ),
 }
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_samples_in_buffers_are_the_samples(device: str, case: str) -> None:
-    steps = steps_of(SAMPLES.data(device=device, **CASES[case]), 9)
-    # 100 nodes to train on: six batches of 16 and one of 4, which is launched by itself.
-    assert [step.buffers is None for step in steps] == [False] * 6 + [True] + [False] * 2
+def test_batches_in_buffers_are_the_batches(device: str, case: str) -> None:
+    kind, options = CASES[case]
+    steps = steps_of(kind.data(device=device, **options), 9)
+    # Graphs have buffers for batches of 8 and of 4; a batch of 4 nodes is launched by itself.
+    assert [step.buffers is None for step in steps] == [kind is SAMPLES and n == 6 for n in range(9)]
     assert len({step.buffers for step in steps}) == 2
-    addresses = set()
+    assert steps[0].buffers is steps[4].buffers
+    addresses: dict[Any, set[Any]] = {}
     for step in steps:
         if step.buffers is None:
             continue
         want, found = step.single(), static_batch(step)
-        assert torch.equal(found.y, want.y)
-        nodes = want.x.shape[0]
+        alone, ours = ([batch.adj] if kind is GRAPHS else batch.adj for batch in (want, found))
+        paddings, nodes = [found.padding] if kind is GRAPHS else found.paddings, want.x.shape[0]
         assert torch.equal(found.x[:nodes], want.x)
-        counts = [nodes, *(adj.shape[0] for adj in want.adj)]
-        assert [int(padding.count) for padding in found.paddings] == counts
-        rows = [found.x.shape[0], *(adj.shape[0] for adj in found.adj)]
-        assert [padding.rows for padding in found.paddings] == rows
-        for ours, alone in zip(found.adj, want.adj, strict=True):
-            same_products(ours, alone, device)
-        addresses.add(tuple(adj.kernels.csr.indptr.data_ptr() for adj in found.adj))
-    assert len(addresses) == 1
+        assert torch.equal(found.y, want.y)
+        for sizes, adjs in (([int(padding.count) for padding in paddings], [want.x, *alone]),
+                            ([padding.rows for padding in paddings], [found.x, *ours])):  # fmt: skip
+            assert sizes == [adj.shape[0] for adj in adjs[: len(sizes)]]
+        for a, b in zip(ours, alone, strict=True):
+            same_products(a, b, device)
+        kept = [adj.kernels.csr.indptr for adj in ours]
+        if kind is GRAPHS:
+            assert nodes < found.x.shape[0]
+            assert not found.x[nodes:].any()
+            assert torch.equal(found.graph_ptr, want.graph_ptr)
+            assert bool((found.adj.indices()[0, want.adj.nnz :] == found.x.shape[0] - 1).all())
+            kept.append(found.graph_ptr)
+        addresses.setdefault(step.buffers, set()).add(tuple(array.data_ptr() for array in kept))
+    assert all(len(places) == 1 for places in addresses.values())
 
 
 # Steps.

@@ -12,19 +12,20 @@ import torch
 from gnnsparse.data import NodeDataset
 from gnnsparse.train import (
     FitResult,
+    FullGraphData,
     GraphBatch,
     NodeClassifier,
     TrainerConfig,
     UncapturableError,
 )
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History
-from gnnsparse.train.data import PreparedData
 from gnnsparse.train.steps import Chunks, obstacle
 from models import AGNN
 from tests.helpers import PRECISIONS
 from tests.tasks import (
     PlainRecorder,
     classifier,
+    prepared,
     rows_of,
     toy_task,
     train_toy,
@@ -244,21 +245,13 @@ def test_the_time_of_a_step_has_its_share_of_validation(monkeypatch: pytest.Monk
 # What forbids a capture.
 
 
-class _OnGpu:
-    """What `obstacle` looks at of data on a GPU."""
-
-    peers = None
-
-    def __init__(self, fixed_batch: Any = ()) -> None:
-        self.device, self.fixed_batch = torch.device("cuda", 0), fixed_batch
-
-    capture_obstacle = PreparedData.capture_obstacle
-
-
 def test_what_forbids_a_capture(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, data = classifier(toy_task()), _OnGpu()
+    plain, data = classifier(toy_task()), prepared(toy_task())
+    data.device = torch.device("cuda", 0)
     assert obstacle(plain, data) is None
-    assert obstacle(plain, _OnGpu(None)) == "the batches of this task differ from step to step"
+    with monkeypatch.context() as patch:
+        patch.setattr(FullGraphData, "fixed_batch", None)
+        assert obstacle(plain, data) == "the batches of this task differ from step to step"
     forward, backward, tensor = (classifier(toy_task()) for _ in range(3))
     forward.model.convs[1].register_forward_hook(lambda *_: None)
     backward.model.register_full_backward_hook(lambda *_: None)

@@ -179,16 +179,6 @@ def test_validation_every_few_epochs_and_after_the_last(
     assert result.best_epoch in want
 
 
-def test_patience(tmp_path: Path) -> None:
-    task = toy_task()
-    result, _ = train(task, 200, tmp_path, patience=9)
-    accuracies = [float(row["val/accuracy"]) for row in rows_of(tmp_path)]
-    best = accuracies.index(max(accuracies)) + 1
-    assert result.best_epoch == best
-    assert result.epochs == best + 9 == len(accuracies)
-    assert result.epochs < 200
-
-
 def test_the_first_of_equal_epochs_is_the_best_and_without_a_score_the_last_weights_stay() -> None:
     nan = float("nan")
     for scores, epoch, weight in (([0.25, 0.75, 0.5, 0.75, nan, 0.625], 2, 2), ([nan, nan], 0, 2)):
