@@ -49,9 +49,17 @@ def test_products_are_those_of_the_graphs(device: str, values: str | None, symme
     x = torch.randn(sum(rows), 5)
     assert batch.adj.shape == dense.shape
     assert (batch.adj.normalization, batch.adj.nnz) == (values, sum(one.nnz for one in single))
-    for operand, matrix in ((batch.adj, dense), (batch.adj.T, dense.T)):
+    edge = torch.randn(batch.adj.nnz)
+    weighted = torch.zeros_like(dense).index_put(tuple(batch.adj.indices().cpu()), edge.double())
+    forward = edge.to(device)
+    back = batch.adj.transpose_values(forward)
+    for operand, of_edges, matrix, other in (
+        (batch.adj, forward, dense, weighted), (batch.adj.T, back, dense.T, weighted.T)
+    ):  # fmt: skip
         found = (operand @ x.to(device)).cpu()
         assert_accurate(found, matrix.float() @ x, matrix @ x.double())
+        found = gnnsparse.spmm(operand, x.to(device), of_edges).cpu().double()
+        torch.testing.assert_close(found, other @ x.double(), rtol=1e-5, atol=1e-5)
 
 
 def check(found: torch.Tensor, alone: SparseOperand, x: torch.Tensor, precision: str) -> None:
@@ -84,19 +92,6 @@ def test_products_of_emulated_kernels(precision: str, values: str | None) -> Non
             found = adj @ x
             check(found[:nodes], alone, x[:nodes], precision)
             assert not found[nodes:].any()
-
-
-@pytest.mark.parametrize("values", [None, "gcn"])
-def test_edge_values_follow_the_transpose(device: str, values: str | None) -> None:
-    batch = batches_of(graphs(), values, device).select(torch.tensor([3, 1, 1]))
-    edge = torch.randn(batch.adj.nnz, device=device)
-    x = torch.randn(batch.adj.shape[0], 4, device=device)
-    dense = torch.zeros(batch.adj.shape, dtype=torch.float64)
-    dense[tuple(batch.adj.indices().cpu())] = edge.cpu().double()
-    edges_back = batch.adj.transpose_values(edge)
-    for adj, values_of, matrix in ((batch.adj, edge, dense), (batch.adj.T, edges_back, dense.T)):
-        found = gnnsparse.spmm(adj, x, values_of).cpu().double()
-        torch.testing.assert_close(found, matrix @ x.cpu().double(), rtol=1e-5, atol=1e-5)
 
 
 def arrays_of(batch: BlockBatch) -> list[torch.Tensor]:

@@ -107,10 +107,8 @@ SMTX = "3, 4, 3\n0 2 2 3\n1 3 0\n"
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("", "line 1: got ''"),
         ("3, 4\n0 0 0 0\n\n", "line 1: got '3, 4'; accepted: rows, cols, nnz"),
         ("-1, 4, 0\n0\n\n", "line 1: got"),
-        ("a, b, c\n0\n\n", "line 1: got"),
         ("3, 4, é\n", "line 1: got"),
         ("3, 4, 3\n0 2 3\n1 3 0\n", "indptr: has 3 offsets; accepted: rows . 1 = 4"),
         ("3, 4, 3\n0 3 2 3\n1 3 0\n", "indptr: decreases"),
@@ -159,13 +157,10 @@ BAD_ARCHIVES = {
     "csc: negative row": (of_scipy(indices=[0, -1]), "csc: indices must be >= 0"),
     "csc: descends": (of_scipy(indptr=[0, 10**6, 2]), "csc: indptr must be a non-decreasing"),
     "csc: few offsets": (of_scipy(indptr=[0, 2]), "csc: index pointer size 2 should be 3"),
-    "csc: begins late": (of_scipy(indptr=[1, 1, 2]), "csc: index pointer should start with 0"),
     "csc: many columns": (of_scipy(shape=[2, 10**12]), "shape: is"),
     "csc: negative rows": (of_scipy(shape=[-2, 2]), "shape: is"),
-    "csc: values": (of_scipy(data=np.ones(7)), "csc: indices and data should have the same size"),
     "coo: no rows": (of_scipy(b"coo"), "row: is missing"),
     "coo: row": (of_scipy(b"coo", row=[0, 2], col=[0, 1]), "coo: axis 0 index 2 exceeds"),
-    "coo: negative column": (of_scipy(b"coo", row=[0, 1], col=[0, -1]), "coo: negative axis 1 index: -1"),
     "bsr: blocks": (of_scipy(b"bsr", data=np.ones((2, 2, 0))), "bsr: "),
     "bsr: column": (
         of_scipy(b"bsr", data=np.ones((1, 2, 2)), indices=[7], indptr=[0, 1]),

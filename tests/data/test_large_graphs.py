@@ -137,23 +137,18 @@ WEIGHTED = "int32 or int64, without weights of edges"
 LATE = np.where(np.arange(5000) == 4321, [[7], [0]], 0)
 WRONG_EDGES: list[tuple[Any, type[Exception], str]] = [
     (None, TypeError, rf"^edges: got NoneType; accepted: .*{WEIGHTED}: a tensor, an array, the path"),
-    (5, TypeError, "^edges: got int; accepted"),
     (b"edges.npy", TypeError, "^edges: got bytes; accepted"),
-    ({"a": 1}, TypeError, "^edges: got dict; accepted"),
     ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{WEIGHTED}"),
     (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{WEIGHTED}"),
     (np.zeros((2, 3), ">i8"), TypeError, "^edges: got dtype >i8; accepted"),
-    (np.zeros((2, 3), np.uint32), TypeError, "^edges: got dtype uint32; accepted"),
     (torch.zeros(2, 3), TypeError, "^edges: got a tensor of dtype torch.float32; accepted"),
     (torch.zeros(2, 3, dtype=torch.int64).to_sparse(), TypeError, "^edges: got a tensor .*layout"),
     (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{WEIGHTED}"),
-    (np.zeros(4, np.int64), ValueError, r"^edges: has shape \(4,\); accepted"),
     (LATE, ValueError, r"^edges: element \[0, 4321\] is 7; accepted: 0 to 6"),
     (torch.tensor([[0], [7]]), ValueError, r"^edges: element \[1, 0\] is 7; accepted: 0 to 6, as num_n"),
     (np.array([[0, -1], [1, 1]]), ValueError, r"^edges: element \[0, 1\] is -1; accepted: 0 to 6"),
     ([np.zeros((2, 3), np.int64), np.zeros((2, 3))], TypeError, r"^edges\[1\]: got dtype float64"),
     (iter([np.zeros((2, 0), np.int64), torch.full((2, 3), 9)]), ValueError, r"^edges\[1\]: element"),
-    ((np.zeros((2, 3), np.int64), np.ones(3)), TypeError, r"^edges\[1\]: got dtype float64"),
 ]
 
 
@@ -165,14 +160,11 @@ WRONG_EDGES: list[tuple[Any, type[Exception], str]] = [
         ("num_nodes", -1, ValueError, "^num_nodes: got -1; accepted: 0 to 2"),
         ("num_nodes", 2**31, ValueError, "^num_nodes: got 2147483648; accepted: 0 to 2"),
         ("num_nodes", 1.5, TypeError, "^num_nodes: got float; accepted"),
-        ("num_nodes", None, TypeError, "^num_nodes: got NoneType; accepted"),
-        ("num_nodes", (3, 4), TypeError, "^num_nodes: got tuple; accepted"),
         ("symmetric", 1, TypeError, "^symmetric: got int; accepted: True or False"),
         ("overwrite", "yes", TypeError, "^overwrite: got str; accepted: True or False"),
         ("memory", 65_535, ValueError, "^memory: got 65535; accepted: a number of bytes, at least 65536"),
         ("memory", 1e9, TypeError, "^memory: got float; accepted"),
         ("about", None, TypeError, "^about: got NoneType; accepted: a text"),
-        ("folder", None, TypeError, "^folder: got NoneType; accepted: the path of a folder"),
         ("folder", "", ValueError, "^folder: got ''; accepted: the path of a folder"),
         ("folder", "a\0b", ValueError, "^folder: got .*; accepted: the path of a folder"),
     ],
@@ -199,7 +191,6 @@ SMALL = random_edges(9, 50)
     ("content", "message"),
     [
         (b"", "e.npy.*no whole array of the npy format"),
-        (b"hello, world", "e.npy.*no whole array of the npy format"),
         (file_of(SMALL)[:-8], r"e.npy.*mmap length is greater"),
         (file_of(SMALL * 1.0), "e.npy.*is of type float64; accepted: int32 or int64"),
         (file_of(SMALL.astype(object)), "e.npy.*Python objects in dtype"),
@@ -207,7 +198,7 @@ SMALL = random_edges(9, 50)
         (file_of(SMALL.T), r"^edges: has shape \(50, 2\); accepted"),
         (file_of(SMALL, np.savez), "e.npy.*no whole array of the npy format"),
     ],
-    ids=range(8),
+    ids=range(7),
 )
 def test_wrong_files_are_named(content: bytes, message: str, tmp_path: Path) -> None:
     (tmp_path / "e.npy").write_bytes(content)

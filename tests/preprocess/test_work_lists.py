@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pickle
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
-from math import ceil
 from typing import Any
 
 import pytest
@@ -37,8 +35,6 @@ from gnnsparse.testing import random_graph
 from tests.gpu_paths import H200, StandInPath
 from tests.helpers import PRECISIONS, panel_counts, precision_for
 
-TILES = st.lists(st.one_of(st.integers(0, 6), st.integers(0, 400)), min_size=1, max_size=60)
-
 
 def parts_of(cut: Any, tiles: list[int], concurrent: int) -> list[int]:
     return cut(torch.tensor(tiles), concurrent).tolist()
@@ -56,12 +52,13 @@ def test_the_papers_991_panels_need_no_cut() -> None:
     assert parts_of(wave_parts, [10, *[1] * 990], 991) == [10, *[1] * 990]
 
 
-@given(tiles=TILES, concurrent=st.integers(1, 70))
-def test_waves_follow_equations_6_and_7(tiles: list[int], concurrent: int) -> None:
-    mean, waves = Fraction(sum(tiles), len(tiles)), ceil(Fraction(len(tiles), concurrent))
-    ratios = [tile / mean / waves if mean else Fraction(0) for tile in tiles]
-    wanted = [max(1, min(tile, ceil(ratio))) for tile, ratio in zip(tiles, ratios, strict=True)]
-    assert parts_of(wave_parts, tiles, concurrent) == wanted
+def test_waves_by_hand() -> None:
+    """Equations 6 and 7: tiles over their mean and the waves, rounded up, and no part without a tile."""
+    for tiles, concurrent, wanted in (
+        ([3, 3, 3], 3, [1, 1, 1]), ([4, 1, 1], 3, [2, 1, 1]), ([5, 1, 1], 3, [3, 1, 1]),
+        ([5, 1, 1], 2, [2, 1, 1]), ([1, 0, 0, 0], 4, [1, 1, 1, 1]), ([0, 0], 1, [1, 1]),
+    ):  # fmt: skip
+        assert parts_of(wave_parts, tiles, concurrent) == wanted
 
 
 # RSH-SpMM's super-long windows.
@@ -75,16 +72,10 @@ def test_super_long_windows_by_hand() -> None:
     assert parts_of(adaptive_parts, tiles, 1) == [1] * 10  # one place computes it in any case
     assert parts_of(adaptive_parts, [24, *[4] * 9], 60) == [1] * 10  # exactly 4 times the mean of 6
     assert parts_of(adaptive_parts, [24, *[4] * 9, 0, 0], 60) == [1] * 12  # empty windows do not count
-
-
-@given(tiles=TILES, concurrent=st.integers(1, 70))
-def test_the_adaptive_rule(tiles: list[int], concurrent: int) -> None:
-    filled = [tile for tile in tiles if tile]
-    mean = Fraction(sum(tiles), max(len(filled), 1))
-    share = Fraction(sum(tiles), concurrent)
-    limit = max(ceil(2 * mean), ceil(share))
-    wanted = [ceil(Fraction(tile, limit)) if tile > max(4 * mean, share) else 1 for tile in tiles]
-    assert parts_of(adaptive_parts, tiles, concurrent) == wanted
+    assert parts_of(adaptive_parts, [25, *[4] * 9, 0, 0], 60) == [2, *[1] * 11]
+    assert parts_of(adaptive_parts, [42, *[3] * 9], 10) == [3, *[1] * 9]  # of at most 13.8, which is 14
+    assert parts_of(adaptive_parts, [36, *[4] * 6, *[3] * 3], 4) == [2, *[1] * 9]  # of at most 69 / 4
+    assert parts_of(adaptive_parts, [0, 0], 1) == [1, 1]
 
 
 # Work lists.
