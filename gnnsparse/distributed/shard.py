@@ -132,7 +132,7 @@ def _transposed(weights: Weighted) -> Weighted | None:
     values = None if graph.values is None else graph.values[index.long()]
     same_values = values is None or torch.equal(values, graph.values)  # type: ignore[arg-type]
     same_structure = torch.equal(csr.indptr, graph.csr.indptr) and torch.equal(csr.indices, graph.csr.indices)
-    if same_structure and same_values and symmetric_scales(weights, csr):
+    if same_structure and same_values and symmetric_scales(weights):
         return None
     return Weighted(SparseGraph(csr, values), weights.col_scale, weights.row_scale)
 

@@ -64,7 +64,17 @@ class FormatSpec:
     lane_order: bool = False
 
     def __post_init__(self) -> None:
-        self._check_ranges()
+        # Each attribute by itself first: a file may hold anything, and the others are divided by sizes.
+        if not isinstance(self.name, str):
+            bad_type("format.name", self.name, "a text")
+        for name in ("window", "panel", "block", "brick", "pad"):
+            check_integer(f"format.{name}", getattr(self, name), most=_LARGEST)
+        for name in ("packed", "active_bricks", "zero_index", "split_short_rows", "records", "lane_order"):
+            check_flag(f"format.{name}", getattr(self, name))
+        for name in ("threshold", "new_columns"):
+            if (count := getattr(self, name)) is not None:
+                accepted = "an integer from 0 on, or None"
+                check_integer(f"format.{name}", count, least=0, accepted=accepted, most=2**31 - 1)
         if self.panel % self.window or self.block % self.brick:
             bad_value("format", "panel must be a multiple of window, block a multiple of brick")
         if self.encoding not in ENCODINGS:
@@ -91,19 +101,6 @@ class FormatSpec:
             bad_value("format", "a threshold goes with rows that are kept out of the windows")
         if self.split_short_rows and self.panel != self.window:
             bad_value("format", "rows are kept out of windows that are panels")
-
-    def _check_ranges(self) -> None:
-        """Check each attribute by itself: a file may hold anything, and the others are divided by sizes."""
-        if not isinstance(self.name, str):
-            bad_type("format.name", self.name, "a text")
-        for name in ("window", "panel", "block", "brick", "pad"):
-            check_integer(f"format.{name}", getattr(self, name), most=_LARGEST)
-        for name in ("packed", "active_bricks", "zero_index", "split_short_rows", "records", "lane_order"):
-            check_flag(f"format.{name}", getattr(self, name))
-        for name in ("threshold", "new_columns"):
-            if (count := getattr(self, name)) is not None:
-                accepted = "an integer from 0 on, or None"
-                check_integer(f"format.{name}", count, least=0, accepted=accepted, most=2**31 - 1)
 
     @property
     def _has_record_shape(self) -> bool:

@@ -12,7 +12,7 @@ from gnnsparse.errors import bad_type, bad_value
 from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
-from gnnsparse.runtime.functorch import innermost, is_eager, outside, unwrapped
+from gnnsparse.runtime.functorch import innermost, is_eager, outside, untraced, unwrapped
 from gnnsparse.runtime.hashing import digest
 from gnnsparse.sparse.operand import SparseOperand
 
@@ -105,10 +105,7 @@ class Recipe:
     def prepare(self, edges: torch.Tensor, size: tuple[int, int], values: str | None = None) -> SparseOperand:
         """Prepare an operand as the recipe says."""
         how = asdict(self.preparation or Preparation())
-        operand: SparseOperand = prepare(
-            edges, num_nodes=size, values=values, precision=self.precision, **how
-        )
-        return operand
+        return prepare(edges, num_nodes=size, values=values, precision=self.precision, **how)
 
 
 @dataclass(frozen=True)
@@ -241,18 +238,12 @@ class AdjacencyMemo:
         check_edges(adj)
         if edge_weight is not None and not isinstance(edge_weight, torch.Tensor):
             bad_type("edge_weight", edge_weight, "a floating-point tensor [edges], or None")
-        if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
-            return torch.compiler.disable(self._resolve)(adj, edge_weight, size, recipe)
         return self._resolve(adj, edge_weight, size, recipe)
 
+    @untraced
     def adjacency(self, size: tuple[int, int], edge_index: Any, recipe: Recipe) -> Any:
         """Return what a recipe makes of an edge_index without edge weights, made or cached; see `resolve`."""
         check_edges(edge_index)
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(self._adjacency)(edge_index, size, recipe)
-        return self._adjacency(edge_index, size, recipe)
-
-    def _adjacency(self, edge_index: torch.Tensor, size: tuple[int, int], recipe: Recipe) -> Any:
         entry = self._entry = self._find(edge_index, (size, recipe, False))
         return entry.adjacency
 
@@ -273,6 +264,7 @@ class AdjacencyMemo:
             made = recipe.make(unwrapped("adj", edge_index), size, weighted)
             return _Entry(made_for, fingerprint, made)
 
+    @untraced
     def _resolve(
         self,
         edge_index: torch.Tensor,

@@ -78,13 +78,6 @@ def read_call(positional: tuple[Any, ...], named: Given) -> Given:
     return named
 
 
-def refuse_beside_nested(given: Given) -> None:
-    """Raise a ValueError if a call with nested tensors, of several lengths, has more than `is_causal`."""
-    for name in ("pattern", "key_padding_mask", "attn_mask", "bias", "need_weights"):
-        if getattr(given, name) is not None and getattr(given, name) is not False:
-            bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
-
-
 def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.Tensor:
     """Make the argument `bias` of `gnnsparse.attention` by which padded keys are masked.
 
@@ -169,6 +162,16 @@ class LayerPatterns:
             terms = pair_terms(operand, "attn_mask", mask, blocks=True)
             bias = terms if bias is None else bias + terms
         return AttentionEdges(operand, bias, is_causal)
+
+    def edges_of_nested(
+        self, given: Given, queries: tuple[int, ...], keys: tuple[int, ...], like: torch.Tensor
+    ) -> AttentionEdges:
+        """Return the edges of nested tensors by their lengths; beside these a call has `is_causal` alone."""
+        for name in ("pattern", "key_padding_mask", "attn_mask", "bias", "need_weights"):
+            if getattr(given, name) is not None and getattr(given, name) is not False:
+                bad_value(name, "was given with nested tensors; accepted: the layer's own pattern alone")
+        operand = self.get(given.is_causal).operand(queries, keys, like, is_causal=given.is_causal)
+        return AttentionEdges(operand, None, False)
 
 
 def _precision(like: torch.Tensor) -> Precision:

@@ -51,23 +51,18 @@ def _with_loops(edge_index: torch.Tensor, others: torch.Tensor | None, loops: in
     return torch.cat([edge_index, nodes.expand(2, -1)], dim=1)
 
 
+@dataclass(frozen=True, eq=False)
 class Edges:
     """The edges of a layer's call, `count` of an edge_index or an operand (`given`: its repeats count once).
 
     `others` int64 are the edges that are no self-loops (None: all are used), which `loops` self-loops follow.
     """
 
-    def __init__(
-        self,
-        operand: SparseOperand,
-        count: int,
-        others: torch.Tensor | None = None,
-        loops: int = 0,
-        *,
-        given: bool = False,
-    ) -> None:
-        self.operand, self.count = operand, count
-        self._others, self._loops, self.given = others, loops, given
+    operand: SparseOperand
+    count: int
+    others: torch.Tensor | None = None
+    loops: int = 0
+    given: bool = False
 
     @property
     def log_counts(self) -> torch.Tensor | None:
@@ -78,7 +73,7 @@ class Edges:
         """Return the edges of `edge_index` with self-loops, sources over targets; an operand in its order."""
         if self.given:
             return self.operand.indices().flip(0)
-        return _with_loops(unwrapped("adj", edge_index), self._others, self._loops)
+        return _with_loops(unwrapped("adj", edge_index), self.others, self.loops)
 
     def features(self, edge_attr: Any, edge_index: Any, weight: torch.Tensor, fill: Fill) -> torch.Tensor:
         """Return the features of all edges in the order of `index`, self-loops included. Differentiable.
@@ -104,14 +99,14 @@ class Edges:
                 "the operand has self-loops that prepare added, without features; accepted: an edge_index, "
                 "or an operand of the edges alone",
             )
-        if self._others is not None:
-            edge_attr = edge_attr[self._others]
-        if self._loops == 0:
+        if self.others is not None:
+            edge_attr = edge_attr[self.others]
+        if self.loops == 0:
             return edge_attr
         return torch.cat([edge_attr, self._of_loops(edge_attr, edge_index, fill)])
 
     def _of_loops(self, features: torch.Tensor, edge_index: torch.Tensor, fill: Fill) -> torch.Tensor:
-        shape = self._loops, features.shape[1]
+        shape = self.loops, features.shape[1]
         if isinstance(fill, torch.Tensor):
             fill = fill.to(features.device, features.dtype)
             try:
@@ -125,22 +120,22 @@ class Edges:
         if fill in ("mean", "add", "sum"):
             return self._sums(features, mean=fill == "mean")
         edge_index = unwrapped("adj", edge_index)
-        target = (edge_index if self._others is None else edge_index[:, self._others])[1].long()
+        target = (edge_index if self.others is None else edge_index[:, self.others])[1].long()
         start = features.new_ones if fill == "mul" else features.new_zeros
         reduce = {"mul": "prod", "max": "amax", "min": "amin"}[fill]
         found = start((self.operand.shape[0], shape[1])).scatter_reduce(
             0, target[:, None].expand_as(features), features, reduce, include_self=fill == "mul"
         )
-        return found[: self._loops]
+        return found[: self.loops]
 
     def _sums(self, features: torch.Tensor, mean: bool) -> torch.Tensor:
-        operand, none = self.operand, features.new_zeros((self._loops, features.shape[1]))
+        operand, none = self.operand, features.new_zeros((self.loops, features.shape[1]))
         wide = torch.cat([features, none])
         if wide.dtype in (torch.float16, torch.bfloat16):
             wide = wide.float()
-        sums = row_sums(operand, operand.from_coo_order(wide))[: self._loops]
+        sums = row_sums(operand, operand.from_coo_order(wide))[: self.loops]
         if mean:
-            others = operand.kernels.csr.degrees[: self._loops] - 1  # without the self-loop
+            others = operand.kernels.csr.degrees[: self.loops] - 1  # without the self-loop
             sums = sums / others.clamp(min=1)[:, None]
         return sums.to(features.dtype)
 
@@ -260,8 +255,6 @@ def joined(out: torch.Tensor, concat: bool) -> torch.Tensor:
     return out.flatten(1) if concat else out.mean(dim=1)
 
 
-def wants_weights(return_attention_weights: Any) -> bool:
+def wants_weights(given: Any) -> bool:
     """Return whether a call returns the weights: False for None. Else raise unless it is a bool."""
-    if return_attention_weights is None:
-        return False
-    return check_flag("return_attention_weights", return_attention_weights)
+    return given is not None and check_flag("return_attention_weights", given)

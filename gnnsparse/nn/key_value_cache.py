@@ -80,8 +80,7 @@ class KeyValueCache:
     @property
     def nbytes(self) -> int:
         """Bytes of the memory for keys and values."""
-        stored = (x for x in (self._keys, self._values) if x is not None)
-        return sum(x.numel() * x.element_size() for x in stored)
+        return sum(x.nbytes for x in (self._keys, self._values) if x is not None)
 
     def _batch(self) -> int:
         return 1 if self._keys is None else self._keys.shape[0]
@@ -167,10 +166,7 @@ class KeyValueCache:
             wanted = (batch, k.shape[1], count, size)
             if x.shape != wanted:
                 bad_value(name, f"has shape {tuple(x.shape)}; accepted: {wanted}")
-            if old is None:
-                continue
-            same_sizes = old.shape[:2] == x.shape[:2] and old.shape[3] == x.shape[3]
-            if not same_sizes or old.dtype != x.dtype or old.device != x.device:
+            if old is not None and _kind(old) != _kind(x):
                 bad_value(name, f"is {_kind(x)}; accepted: {_kind(old)}, as in earlier calls")
 
     def _read_lengths(self, lengths: Any, batch: int, count: int) -> torch.Tensor:

@@ -9,14 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_flag, check_integer, check_share
-from gnnsparse.nn.attention_edges import (
-    AttentionEdges,
-    Given,
-    LayerPatterns,
-    read_call,
-    refuse_beside_nested,
-    weights_of,
-)
+from gnnsparse.nn.attention_edges import AttentionEdges, Given, LayerPatterns, read_call, weights_of
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
 from gnnsparse.patterns.operands import attend
@@ -305,7 +298,6 @@ class SparseAttention(torch.nn.Module):
 
     def _of_sequences(self, query: Any, key: Any, value: Any, call: Given, itself: bool) -> torch.Tensor:
         """Compute the output of nested tensors: no query attends to another sequence."""
-        refuse_beside_nested(call)
         of_query = Sequences.of("query", query)
         of_key = of_query if itself else Sequences.of("key", key)
         of_value = of_key if value is key else Sequences.of("value", value)
@@ -313,10 +305,8 @@ class SparseAttention(torch.nn.Module):
             bad_value("key", "the numbers of sequences, or the lengths of keys and values, differ")
         inputs, _ = self._batches(of_query.values, of_key.values, of_value.values, None)
         q, k, v = self._project(inputs, itself)
-        operand = self.patterns.get(call.is_causal).operand(
-            of_query.lengths, of_key.lengths, q, is_causal=call.is_causal
-        )
-        return of_query.nested(self._attend(AttentionEdges(operand, None, False), q, k, v, False)[0])
+        edges = self.patterns.edges_of_nested(call, of_query.lengths, of_key.lengths, q)
+        return of_query.nested(self._attend(edges, q, k, v, False)[0])
 
     def make_cache(self, max_length: int | None = None) -> KeyValueCache:
         """Return an empty cache for `decode`, of the layer's pattern; without one a token attends to all.

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer, check_share
-from gnnsparse.nn.attention_edges import AttentionEdges, Given, refuse_beside_nested
+from gnnsparse.nn.attention_edges import AttentionEdges, Given, read_call
 from gnnsparse.nn.functional import dropout as drop
 from gnnsparse.nn.inputs import MOST_FEATURES, check_features
 from gnnsparse.nn.key_value_cache import KeyValueCache
@@ -265,10 +265,7 @@ def _given(
         if mask is not None:
             bad_type(name, mask, "one mask; this argument was given by position and by name")
         pattern, mask = None, pattern
-    if pattern is not None and not isinstance(pattern, SparseOperand):
-        bad_type("pattern", pattern, "a SparseOperand, from gnnsparse.prepare")
-    check_flag("is_causal", is_causal)
-    return Given(pattern, padding, False, mask, True, is_causal, bias)
+    return read_call((), Given(pattern, padding, False, mask, True, is_causal, bias))
 
 
 def _like(x: torch.Tensor) -> torch.Tensor:
@@ -281,10 +278,7 @@ def _like(x: torch.Tensor) -> torch.Tensor:
 
 def _edges(attn: SparseAttention, src: Sequences | torch.Tensor, given: Given) -> AttentionEdges:
     if isinstance(src, Sequences):
-        refuse_beside_nested(given)
-        patterns, like = attn.patterns.get(given.is_causal), _like(src.values)
-        operand = patterns.operand(src.lengths, src.lengths, like, is_causal=given.is_causal)
-        return AttentionEdges(operand, None, False)
+        return attn.patterns.edges_of_nested(given, src.lengths, src.lengths, _like(src.values))
     if given.pattern is not None and given.key_padding_mask is None and given.attn_mask is None:
         return AttentionEdges(given.pattern, given.bias, given.is_causal)
     check_features("src", src, attn.embed_dim, attn.out_proj.weight, dim=None)

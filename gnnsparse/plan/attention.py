@@ -77,24 +77,20 @@ class RowsPlan(Plan):
     kernel: ClassVar[str] = "rows"
 
 
-def _takes_slice(problem: AttentionProblem, what: str, has: str, takes: str) -> CanRun:
-    """Return whether kernels called `what` have the precision, and features of a slice at most."""
+def _takes_slice(problem: AttentionProblem, where: str = "the pass in one") -> CanRun:
+    """Return whether kernels of 16 bits and of a slice's features, which text calls `where`, can run."""
     if problem.precision.storage.itemsize != 2:
-        return CanRun(f"{what} {has} no {problem.precision.value}")
+        return CanRun(f"no {problem.precision.value} in {where}")
     if max(problem.width, problem.value_width) > _SLICE_FEATURES:
-        return CanRun(f"{what} {takes} at most {_SLICE_FEATURES} features")
+        return CanRun(f"at most {_SLICE_FEATURES} features in {where}")
     return CanRun()
 
 
 def _may_be_tall(problem: AttentionProblem) -> CanRun:
-    what = f"panels of {TALL_ROWS} rows"
-    if (answer := _takes_slice(problem, what, "have", "take")) and problem.has_score_terms:
-        return CanRun(f"{what} have no bias, dropout or causal mask")
+    where = f"panels of {TALL_ROWS} rows"
+    if (answer := _takes_slice(problem, where)) and problem.has_score_terms:
+        return CanRun(f"no bias, dropout or causal mask in {where}")
     return answer
-
-
-def _may_fuse(problem: AttentionProblem) -> CanRun:
-    return _takes_slice(problem, "the pass in one", "has", "takes")
 
 
 def _takes_features(problem: AttentionProblem, most: int, whose: str) -> CanRun:
@@ -197,12 +193,12 @@ class _AttentionGradKernel(_AttentionKernel):
             return
         if plan.rows.height != SCORE_ROWS:
             bad_value("plan", f"fused_heads: go with rows of height {SCORE_ROWS}, not {plan.rows.height}")
-        if not (answer := _may_fuse(problem)):
+        if not (answer := _takes_slice(problem)):
             bad_value("plan", f"fused_heads: {answer.problem}")
 
     def _fused_heads(self, problem: AttentionProblem, rows: AttentionPlan) -> tuple[int, str]:
         """Return how many heads the fused backward takes at a time, 0 for two passes; and the reason."""
-        if not (answer := _may_fuse(problem)):
+        if not (answer := _takes_slice(problem)):
             return 0, f"two passes: {answer.problem}"
         if rows.height != SCORE_ROWS:
             return 0, f"two passes: panels of {rows.height} rows have no pass in one"

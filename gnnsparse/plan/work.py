@@ -84,12 +84,6 @@ def cut_rows(csr: Csr, limit: int) -> WorkList:
     return WorkList(items, cuts, partials)
 
 
-def no_work(device: torch.device) -> WorkList:
-    """Return the work list of a matrix without rows to cut, which `cut_rows` would make after counting."""
-    nothing = torch.empty(0, 4, dtype=torch.int32, device=device)
-    return WorkList(nothing, nothing, 0)
-
-
 def group_rows(csr: Csr, size: int, limit: int, *, at_once: bool = False) -> torch.Tensor:
     """Group neighbouring rows to about `size` nonzeros, two more for storing each row: int32 [groups + 1].
 

@@ -199,16 +199,10 @@ class Recipe:
     precision: Precision = Precision.FP32
 
     @property
-    def added_loops(self) -> float | None:
-        """Weight of the self-loops that nodes without one get; None: none are added."""
-        return self.self_loop_weight if self.normalization == "gcn" else None
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Attributes of Prepared that a recipe stands for."""
-        return {
-            "normalization": self.normalization, "added_loops": self.added_loops, "precision": self.precision,
-        }  # fmt: skip
+        loops = self.self_loop_weight if self.normalization == "gcn" else None
+        return {"normalization": self.normalization, "added_loops": loops, "precision": self.precision}
 
     def spec(self, density: float) -> FormatSpec | None:
         """Return the parameters of the format for a density, nnz / (rows * columns); None for "csr"."""
@@ -303,7 +297,7 @@ def _same_values(weights: Weighted, backward: KernelCache) -> bool:
     """Return whether the values of a matrix with symmetric structure are symmetric."""
     values = backward.given_values
     same = values is None or torch.equal(values, values[backward.value_index.long()])  # type: ignore[union-attr]
-    return same and symmetric_scales(weights, backward.csr)
+    return same and symmetric_scales(weights)
 
 
 def _load(cache: GraphCache, key: str, recipe: Recipe) -> Prepared | None:

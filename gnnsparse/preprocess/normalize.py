@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 import torch
 
 from gnnsparse.errors import bad_value
-from gnnsparse.formats.csr import Csr
 from gnnsparse.sparse.graph import SparseGraph
 
 
@@ -73,9 +72,7 @@ def normalize(graph: SparseGraph, kind: str | None, self_loop_weight: float = 1.
     return _apply(graph, scale, scale)
 
 
-def symmetric_scales(weighted: Weighted, csr: Csr) -> bool:
-    """Return whether rank-1 weights are symmetric: r equals c, or both are None."""
+def symmetric_scales(weighted: Weighted) -> bool:
+    """Return whether rank-1 weights of a square matrix are symmetric: r equals c, or both are None."""
     row, col = weighted.row_scale, weighted.col_scale
-    if row is None or col is None:
-        return row is col
-    return csr.rows == csr.cols and torch.equal(row, col)
+    return row is col or (row is not None and col is not None and torch.equal(row, col))

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import platformdirs
 import torch
 
 from gnnsparse.errors import bad_type, bad_value
@@ -74,11 +75,8 @@ class CacheEntry:
 
 
 def _default_folder() -> Path:
-    if folder := os.environ.get("GNNSPARSE_CACHE_DIR"):
-        return Path(folder)
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("gnnsparse")) / "graphs"
+    own = os.environ.get("GNNSPARSE_CACHE_DIR")
+    return Path(own or platformdirs.user_cache_path("gnnsparse") / "graphs")
 
 
 def _size_cap() -> int:
@@ -119,17 +117,16 @@ class GraphCache:
             bad_type("cache", folder, "True, False or a folder")
         self.max_bytes = _size_cap()
         self._what = what
-        self._told: set[str] = set()
-        self._left_alone: set[Path] = set()
+        self._told: set[str | Path] = set()
 
     def path(self, key: str) -> Path:
         """Return the file of a key, whether or not it exists."""
         return self.folder / (key + _SUFFIX)
 
-    def _warn(self, text: str) -> None:
-        """Warn of a problem, once for each cache object."""
-        if text not in self._told:
-            self._told.add(text)
+    def _warn(self, text: str, about: Path | None = None) -> None:
+        """Warn of a problem, once for each cache object, or once `about` a path whatever the text."""
+        if (about or text) not in self._told:
+            self._told.add(about or text)
             warnings.warn(text, CacheWarning, stacklevel=4)
 
     def check_folder(self) -> None:
@@ -237,9 +234,7 @@ class GraphCache:
 
     def _leave_alone(self, path: Path, problem: str) -> None:
         """Warn once that something is in the place of a file and stays there; `store` keeps away from it."""
-        if path not in self._left_alone:
-            self._left_alone.add(path)
-            self._warn(f"{problem}; it is left alone, and {self._what} is not kept")
+        self._warn(f"{problem}; it is left alone, and {self._what} is not kept", path)
 
     def store(self, key: str, tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> None:
         """Write tensors on the CPU and plain values of JSON atomically; what goes wrong is a CacheWarning."""

@@ -62,6 +62,18 @@ def runs_outside(function: _Function) -> _Function:
     return call  # type: ignore[return-value]
 
 
+def untraced(function: _Function) -> _Function:
+    """Make torch.compile call a function instead of tracing it."""
+
+    @wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        if torch.compiler.is_compiling():  # only then: `disable` imports modules, which takes seconds
+            return torch.compiler.disable(function)(*arguments, **options)
+        return function(*arguments, **options)
+
+    return call  # type: ignore[return-value]
+
+
 def materialised(t: torch.Tensor) -> torch.Tensor:
     """Return `t` with its numbers in memory, differentiably: negative views negated, zero tensors filled."""
     # While torch.compile traces, the dispatcher settles the arguments of registered operators.

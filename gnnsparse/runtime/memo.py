@@ -8,7 +8,7 @@ import functools
 import os
 import weakref
 from collections.abc import Callable, Hashable, Iterator
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
 import torch
 
@@ -49,25 +49,23 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew)
 
 
-class cached_property(functools.cached_property[_T]):  # noqa: N801
-    """functools.cached_property as from Python 3.12 on, without the lock that all objects of a class share.
+if TYPE_CHECKING:
+    cached_property = functools.cached_property
+else:
 
-    A process forked while another thread holds that lock would wait for ever. Here two threads may compute a
-    value at once, and both get that of the one that is done first.
-    """
+    class cached_property(functools.cached_property):  # noqa: N801
+        """functools.cached_property as from Python 3.12 on, without the lock that objects of a class share.
 
-    @overload
-    def __get__(self, instance: None, owner: type[Any] | None = None) -> cached_property[_T]: ...
+        A process forked while another thread holds that lock would wait for ever. Here two threads may
+        compute a value at once, and both get that of the one that is done first.
+        """
 
-    @overload
-    def __get__(self, instance: object, owner: type[Any] | None = None) -> _T: ...
-
-    def __get__(self, instance: Any, owner: type[Any] | None = None) -> Any:
-        if instance is None:
-            return self
-        name, values = str(self.attrname), instance.__dict__
-        found = values.get(name, _MISSING)
-        return values.setdefault(name, self.func(instance)) if found is _MISSING else found
+        def __get__(self, instance: Any, owner: Any = None) -> Any:
+            if instance is None:
+                return self
+            name, values = self.attrname, instance.__dict__
+            found = values.get(name, _MISSING)
+            return values.setdefault(name, self.func(instance)) if found is _MISSING else found
 
 
 class Memo:

@@ -7,6 +7,7 @@ ranges.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -34,8 +35,8 @@ def ranges_are_on() -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _nvtx() -> Any:
-    """Return torch's NVTX functions; None if torch was built without CUDA, or there is no GPU."""
-    return torch.cuda.nvtx if torch.cuda.is_available() else None
+    """Return what makes an NVTX range; without a GPU, or CUDA in torch, a context that does nothing."""
+    return torch.cuda.nvtx.range if torch.cuda.is_available() else contextlib.nullcontext
 
 
 def ranged(name: str) -> Callable[[_Function], _Function]:
@@ -50,14 +51,7 @@ def _in_range(label: str, function: Any) -> Any:
     def call(*arguments: Any, **options: Any) -> Any:
         if torch.compiler.is_compiling():
             return function(*arguments, **options)
-        nvtx = _nvtx()
-        with torch.profiler.record_function(label):
-            if nvtx is None:
-                return function(*arguments, **options)
-            nvtx.range_push(label)
-            try:
-                return function(*arguments, **options)
-            finally:
-                nvtx.range_pop()
+        with torch.profiler.record_function(label), _nvtx()(label):
+            return function(*arguments, **options)
 
     return call

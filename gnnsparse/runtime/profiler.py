@@ -255,10 +255,11 @@ def print_profile(profile: StepProfile, console: Console, top: int = 15) -> None
     hosted = [op for op in profile.ops if op.kind == "host"]
     by_time = sorted(hosted, key=lambda op: -(op.host_ms + op.gpu_ms))
     on_gpu = profile.device == "cuda"
-    console.print(_table("Operations and ranges, for a step", by_time[:top], on_gpu=on_gpu, host=True))
+    columns = {"host, ms": "host_ms", "GPU, ms": "gpu_ms"} if on_gpu else {"host, ms": "host_ms"}
+    console.print(_table("Operations and ranges, for a step", by_time[:top], columns))
     kernels = [op for op in profile.ops if op.kind == "kernel"]
     if kernels:
-        console.print(_table("Work of the GPU, for a step", kernels[:top], on_gpu=True, host=False))
+        console.print(_table("Work of the GPU, for a step", kernels[:top], {"GPU, ms": "gpu_ms"}))
     parts = [] if profile.wall_ms is None else [f"{profile.wall_ms:.3f} ms a step"]
     parts.append(f"{profile.profiled_ms:.3f} ms under the profiler")
     if on_gpu:
@@ -268,16 +269,14 @@ def print_profile(profile: StepProfile, console: Console, top: int = 15) -> None
     console.print("\n".join(filter(None, lines)), markup=False, highlight=False, soft_wrap=True)
 
 
-def _table(title: str, ops: list[OpCost], *, on_gpu: bool, host: bool) -> Table:
+def _table(title: str, ops: list[OpCost], columns: dict[str, str]) -> Table:
+    """Make a table of operations with some of their costs, the fields of an OpCost by their headings."""
     table = Table(title=title)
     table.add_column("name", overflow="fold")
-    columns = ["calls", *(["host, ms"] if host else []), *(["GPU, ms"] if on_gpu else [])]
-    for name in columns:
+    for name in ("calls", *columns):
         table.add_column(name, justify="right", no_wrap=True)
     for op in ops:
-        cells = [f"{op.calls:g}"]
-        cells += [f"{op.host_ms:.3f}"] if host else []
-        cells += [f"{op.gpu_ms:.3f}"] if on_gpu else []
+        cells = [f"{op.calls:g}", *(f"{getattr(op, cost):.3f}" for cost in columns.values())]
         name = op.name.removeprefix("void ").replace("(anonymous namespace)::", "")
         name = name if len(name) <= _NAME else f"{name[: _NAME - 3]}..."
         table.add_row(Text(name, style="bold" if op.name.startswith("gnnsparse") else ""), *cells)

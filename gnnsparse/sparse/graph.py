@@ -453,11 +453,10 @@ class SparseGraph(Exported):
         if matrix.layout == torch.sparse_csr:
             return cls.from_csr(matrix.crow_indices(), matrix.col_indices(), matrix.values(), cols)
         if matrix.layout == torch.sparse_csc:
-            row = matrix.row_indices()
-            check_offsets("indptr", matrix.ccol_indices().long(), row.numel())
-            counts = matrix.ccol_indices().diff()
-            col = torch.repeat_interleave(torch.arange(cols, device=row.device), counts)
-            edge_index, values = torch.stack([col, row.long()]), matrix.values()
+            offsets, row = matrix.ccol_indices().long(), matrix.row_indices()
+            check_offsets("indptr", offsets, row.numel())
+            edge_index = torch.stack([Csr(offsets, row, rows).row_index(), row.long()])
+            values = matrix.values()
         else:
             edge_index, values = matrix._indices().flip(0), matrix._values()
         return cls.from_edge_index(edge_index, (cols, rows), values)

@@ -15,7 +15,7 @@ from gnnsparse.plan import AttentionProblem, PanelCounts, Plan, Problem, choose_
 from gnnsparse.plan.base import NEAR
 from gnnsparse.plan.gpu_records.record import GpuRecord, record_for
 from gnnsparse.plan.panel import HEIGHTS, takes
-from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows, no_work
+from gnnsparse.plan.work import WorkList, cut_panels, cut_rows, cut_windows, group_rows
 from gnnsparse.precision import Precision, round_operand
 from gnnsparse.runtime.device import PANEL_K_TILE, describe_device
 from gnnsparse.runtime.memo import DispatchCache, ForkLock, Memo, Streams, made_once
@@ -234,7 +234,10 @@ class KernelCache:
     @made_once
     def row_work(self, limit: int) -> WorkList:
         """Return the parts into which rows of more than `limit` nonzeros are cut."""
-        return no_work(self.csr.device) if self._none_above(limit) else cut_rows(self.csr, limit)
+        if not self._none_above(limit):
+            return cut_rows(self.csr, limit)
+        nothing = torch.empty(0, 4, dtype=torch.int32, device=self.csr.device)  # without counting
+        return WorkList(nothing, nothing, 0)
 
     @made_once
     def row_groups(self, size: int, limit: int) -> torch.Tensor:

@@ -28,7 +28,7 @@ from gnnsparse.plan import Plan
 from gnnsparse.plan.store import PlanStore
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.device import path
-from gnnsparse.runtime.functorch import outside, runs_outside, unwrapped
+from gnnsparse.runtime.functorch import outside, runs_outside, untraced, unwrapped
 from gnnsparse.runtime.memo import ForkLock, Memo
 from gnnsparse.sparse.graph import Exported, index_tensor
 from gnnsparse.sparse.kernel_cache import KernelCache
@@ -356,6 +356,8 @@ class SparseOperand(Exported):
         """Return the operand on the CPU."""
         return self.to("cpu")
 
+    @untraced
+    @runs_outside
     def __getitem__(self, rows: Any) -> SparseOperand:
         """Return some of the rows as an operand: `A[10:20]`, `A[numbers]`, `A[mask]`.
 
@@ -375,15 +377,6 @@ class SparseOperand(Exported):
             ValueError: a row number is out of range, or a shape is wrong.
             MemoryError: on the CPU, the rows need more memory than this process can get.
         """
-        if torch.compiler.is_compiling():
-            return torch.compiler.disable(self._rows)(rows)
-        return self._rows(rows)
-
-    #: Python would otherwise iterate by `A[0]`, `A[1]`, ...
-    __iter__ = None
-
-    @runs_outside
-    def _rows(self, rows: Any) -> SparseOperand:
         prepared, start = self._prepared, time.perf_counter()
         whole, numbers = self._kernels, row_numbers(rows, self.shape[0], self.device)
         stored = numbers if whole.row_ids is None else inverse(whole.row_ids)[numbers].long()
@@ -407,6 +400,9 @@ class SparseOperand(Exported):
             is_part=True, cache_hit=False, plans=plans, one_stream=False, renewable=False,
         )  # fmt: skip
         return SparseOperand.on(chosen, self.device)
+
+    #: Python would otherwise iterate by `A[0]`, `A[1]`, ...
+    __iter__ = None
 
     def __matmul__(self, x: torch.Tensor) -> torch.Tensor:
         """Return A X for X [..., k, n] or [k], as torch.matmul does. Differentiable.
@@ -535,7 +531,13 @@ class SparseOperand(Exported):
         prepared, own = self._prepared, self._kernels
         blocked = own.blocked
         report, values = prepared.report, own.values
-        chosen = {op: _kernel_report(own, op, width) for op in operations(own.format_name)}
+        chosen: dict[str, Any] = {}
+        for op in operations(own.format_name):
+            try:
+                plan = own.plan(op, width)
+                chosen[op] = {"name": plan.kernel, "why": list(plan.reasons)}
+            except ValueError as error:  # the device has no kernel of the format that was asked for
+                chosen[op] = {"name": None, "why": [str(error)]}
         rows, cols, nnz = own.csr.rows, own.csr.cols, own.csr.nnz
         stored, inside, format_bytes = rows * cols, nnz, None
         if blocked is not None:
@@ -580,15 +582,6 @@ class SparseOperand(Exported):
             bad_value(name, f"has {values.shape[0]} elements; accepted: {count}, one for each edge")
         if values.device != self.device:
             bad_value(name, f"is on {values.device}; accepted: {self.device}, where the operand is")
-
-
-def _kernel_report(kernels: KernelCache, op: str, width: int) -> dict[str, Any]:
-    """Return the name of the kernel that runs a product, or None, and the reasons."""
-    try:
-        plan = kernels.plan(op, width)
-    except ValueError as error:  # the device has no kernel of the format that was asked for
-        return {"name": None, "why": [str(error)]}
-    return {"name": plan.kernel, "why": list(plan.reasons)}
 
 
 send_by_value(SparseOperand)

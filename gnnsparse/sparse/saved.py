@@ -43,7 +43,7 @@ class _Format:
 
 @dataclass(frozen=True)
 class _Facts:
-    """The plain values of a file: the report of Prepared, the shape, and a _Format or None."""
+    """The plain values of a file: the report of Prepared, and the shape; format None: "csr"."""
 
     symmetric: bool
     seconds: float
@@ -51,7 +51,7 @@ class _Facts:
     rows: int
     cols: int
     reorder: Any
-    format: Any
+    format: _Format | None
 
 
 @dataclass(frozen=True)
@@ -94,18 +94,16 @@ def pack(prepared: Prepared, storage: torch.dtype) -> tuple[dict[str, torch.Tens
     return {name: t.cpu().contiguous() for name, t in tensors.items() if t is not None}, facts
 
 
-def _read_facts(metadata: dict[str, Any]) -> tuple[_Facts, _Format | None]:
+def _read_facts(metadata: dict[str, Any]) -> _Facts:
     facts: _Facts = from_plain(_Facts, metadata, "metadata")
     for name in ("rows", "cols"):
         if getattr(facts, name) > _MOST_NODES:
             bad_value(f"metadata.{name}", f"got {getattr(facts, name)}; accepted: at most {_MOST_NODES}")
     if facts.reorder != {"method": "none"}:
         from_plain(_Order, facts.reorder, "metadata.reorder")
-    if facts.format is None:
-        return facts, None
-    form: _Format = from_plain(_Format, facts.format, "metadata.format")
-    check_choice("metadata.format.storage", form.storage, tuple(_STORAGE))
-    return facts, form
+    if facts.format is not None:
+        check_choice("metadata.format.storage", facts.format.storage, tuple(_STORAGE))
+    return facts
 
 
 def _take(tensors: dict[str, torch.Tensor], name: str) -> torch.Tensor:
@@ -128,13 +126,9 @@ def _unpack_structure(
     if form is None:
         return csr, row_ids, None
     name = f"{prefix}.blocked"
-    arrays = {key.removeprefix(name + "."): key for key in tensors if key.startswith(name + ".")}
-    required = {"panel_ptr", "columns"} - set(arrays)
-    unknown = set(arrays) - set(ARRAYS)
-    for part in sorted(required | unknown):
-        bad_value(f"{name}.{part}", "is missing" if part in required else "is no array of the format")
-    taken = {part: _take(tensors, key) for part, key in arrays.items()}
-    blocked = BlockedMatrix(form.spec, csr.rows, csr.cols, csr.nnz, **taken)
+    required = [_take(tensors, f"{name}.{part}") for part in ("panel_ptr", "columns")]
+    others = {part: tensors.pop(f"{name}.{part}") for part in ARRAYS if f"{name}.{part}" in tensors}
+    blocked = BlockedMatrix(form.spec, csr.rows, csr.cols, csr.nnz, *required, **others)
     check_blocked(name, blocked, csr, _STORAGE[form.storage])
     return csr, row_ids, blocked
 
@@ -182,15 +176,15 @@ def _check_transpose(forward: KernelCache, backward: KernelCache, index: torch.T
 def unpack(tensors: dict[str, torch.Tensor], metadata: dict[str, Any], **settings: Any) -> Prepared:
     """Restore the prepared graph of `pack`, and check all of it, since native code trusts arrays."""
     tensors = dict(tensors)
-    facts, form = _read_facts(metadata)
+    facts = _read_facts(metadata)
     shared = {name: tensors.pop(name) for name in _SHARED if name in tensors}
     index = _take(shared, "transpose_map")
-    csr, row_ids, blocked = _unpack_structure(tensors, "forward", facts.rows, facts.cols, form)
+    csr, row_ids, blocked = _unpack_structure(tensors, "forward", facts.rows, facts.cols, facts.format)
     _check_shared(shared, facts, csr.nnz)
     values, row_scale, col_scale = (shared.get(name) for name in _SHARED[2:])
     forward = KernelCache(csr, row_ids, blocked, values, None, row_scale, col_scale)
     if "backward.indptr" in tensors:
-        csr, row_ids, blocked = _unpack_structure(tensors, "backward", facts.cols, facts.rows, form)
+        csr, row_ids, blocked = _unpack_structure(tensors, "backward", facts.cols, facts.rows, facts.format)
     elif facts.rows != facts.cols:
         bad_value("backward.indptr", "is missing; accepted without it: square matrices")
     for name in tensors:

@@ -96,7 +96,9 @@ def test_a_senseless_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_range_ends_where_its_function_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     ranges = mock.Mock()
     monkeypatch.setattr(nvtx, "_on", True)
-    monkeypatch.setattr(nvtx, "_nvtx", lambda: ranges)
+    monkeypatch.setattr(nvtx, "_nvtx", lambda: torch.cuda.nvtx.range)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", ranges.range_push)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", ranges.range_pop)
     with pytest.raises(ValueError, match="no"):
         nvtx.ranged("op")(mock.Mock(side_effect=ValueError("no"), __name__="op"))()
     assert ranges.mock_calls == [mock.call.range_push("gnnsparse.op"), mock.call.range_pop()]
