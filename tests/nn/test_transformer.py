@@ -290,33 +290,26 @@ def test_transforms_of_torch_func() -> None:
 
 @pytest.mark.parametrize("norm_first", [True, False])
 @pytest.mark.parametrize("training", [True, False])
-def test_an_encoder_layer(device: str, norm_first: bool, training: bool) -> None:
-    theirs = torch.nn.TransformerEncoderLayer(
+def test_our_attention_in_torchs_encoder(device: str, norm_first: bool, training: bool) -> None:
+    """In evaluation without gradients torch's fast paths know no pattern, and leave padding out."""
+    layer = torch.nn.TransformerEncoderLayer(
         WIDTH, HEADS, 24, dropout=0.0, batch_first=True, norm_first=norm_first, device=device
-    ).train(training)
+    )
+    theirs = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=not norm_first)
     ours = copy.deepcopy(theirs)
-    ours.self_attn, theirs.self_attn = pair(device)
-    ours.train(training)
-    mask = blocked(device)
-    assert_same((ours, ours), (lambda x: theirs(x, mask), theirs), [tokens(device)])
-    with torch.no_grad():  # torch's fast path in evaluation knows no pattern
-        x = tokens(device)
-        assert_near(ours(x), theirs(x, mask))
-
-
-def test_padded_sequences_that_torch_makes_nested(device: str) -> None:
-    """In evaluation without gradients torch's encoder leaves padding out, in its older nested layout."""
-    layer = torch.nn.TransformerEncoderLayer(WIDTH, HEADS, 24, 0.0, batch_first=True, device=device)
-    model = torch.nn.TransformerEncoder(layer, 2).eval()
-    for mine in model.layers:
-        mine.self_attn = pair(device)[0]
-    x, padded = tokens(device), padding(device)
+    for mine, its in zip(ours.layers, theirs.layers, strict=True):
+        mine.self_attn, its.self_attn = pair(device)
+    for model in (ours, theirs):
+        model.train(training)
+    x, mask, padded = tokens(device), blocked(device), padding(device)
+    assert_same((ours, ours), (lambda x: theirs(x, mask), theirs), [x])
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # nested tensors of that layout are a prototype, torch says
-        got = model(x, src_key_padding_mask=padded)
-    want = model(x, src_key_padding_mask=padded)
+        warnings.simplefilter("ignore")  # nested tensors of torch's older layout are a prototype, torch says
+        assert_near(ours(x), theirs(x, mask))
+        got = ours(x, src_key_padding_mask=padded)
+    want = ours(x, src_key_padding_mask=padded)
     assert_near(got[~padded], want[~padded])
-    assert not got[padded].any()
+    assert bool(got[padded].any()) == (norm_first or training)
 
 
 def encoders(device: str = "cpu", pattern: Any = WINDOW, **options: Any) -> tuple[Any, Any, Any]:
