@@ -178,7 +178,6 @@ def test_a_cache_that_can_not_be_written_and_a_size_that_is_no_number_are_notes(
     [
         ("90a", (9, 0), "built"),
         ("90a", (10, 0), ""),
-        ("90a", (8, 0), ""),
         ("80,90a", (8, 6), "built"),
         ("80,90a", (9, 0), "built"),
         ("75,80,86,89,90a,100,120", (12, 1), "built"),

@@ -80,11 +80,9 @@ def test_a_fraction_of_nothing_is_zero(label: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "micro_f1"])
 def test_scores_can_be_captured(metric: str) -> None:
-    several = metric == "micro_f1"
-    score = make_scores(toy_task(12, 2, metric))[metric]
+    base = toy_task(300, 2, metric)
+    score, y = make_scores(base)[metric], base.y.to("cuda")
     logits = torch.randn(300, 2, device="cuda")
-    y = torch.randint(2, (300, 2) if several else (300,), device="cuda")
-    y = y.float() if several else y
     kept: list[torch.Tensor] = []
     replay = capture(lambda: kept.append(score(logits, y)), 1)
     logits.copy_(torch.randn(300, 2, device="cuda"))
@@ -93,9 +91,8 @@ def test_scores_can_be_captured(metric: str) -> None:
 
 
 def numbers(metric: str, columns: int) -> NodeDataset:
-    base = toy_task(12, 2, "accuracy")
     y = torch.randn(12, columns) if columns > 1 else torch.randn(12)
-    return dataclasses.replace(base, y=y, num_classes=columns, metric=metric)
+    return dataclasses.replace(toy_task(12), y=y, num_classes=columns, metric=metric)
 
 
 def with_gaps(y: torch.Tensor, share: float = 0.3) -> torch.Tensor:
