@@ -52,16 +52,18 @@ def _distinct(keys: torch.Tensor) -> torch.Tensor:
 class Sampler:
     """Draws distinct pairs of nodes on a device, in proportion to the product of the nodes' weights.
 
-    `weights` are float64 [nodes], `bounds` int64 [communities + 1] the first node of each community and the
-    number of nodes, both on the CPU; the generator, on the device, may be replaced.
+    Communities, `bounds` int64 [communities + 1] on the CPU, and weights are drawn by `host`, a generator on
+    the CPU, so that they are equal for every device. `generator`, on the device, may be replaced.
     """
 
-    def __init__(self, weights: torch.Tensor, bounds: torch.Tensor, generator: torch.Generator) -> None:
-        self.nodes, self.device, self.generator = weights.numel(), generator.device, generator
-        self.bounds = bounds
+    def __init__(
+        self, model: BlockModel, nodes: int, host: torch.Generator, generator: torch.Generator
+    ) -> None:
+        self.nodes, self.device, self.generator = nodes, generator.device, generator
+        self.bounds = _community_bounds(nodes, model, host)
         # Summed on the CPU, because a running sum on a GPU may differ from run to run.
-        self.weight_below = pad(weights.cumsum(0), (1, 0)).to(self.device)
-        self._bounds_there = bounds.to(self.device)
+        self.weight_below = pad(_pareto_weights(nodes, model, host).cumsum(0), (1, 0)).to(self.device)
+        self._bounds_there = self.bounds.to(self.device)
 
     def inside_parts(self, count: int, most: int) -> Iterator[tuple[int, slice]]:
         """Yield numbers of pairs inside communities, `most` or those of one, and their range of nodes."""
@@ -295,17 +297,14 @@ def sample_graph(
     if torch.device(device).type == "cpu":
         what = f"generating {nodes} nodes and {edges} edges"
         check_memory("scale", _NODE_BYTES * nodes + _EDGE_BYTES * edges, what)
-    # Communities, weights and ids are drawn on the CPU, so that they are equal for every device.
     host = torch.Generator().manual_seed(seed)
-    bounds = community_bounds(nodes, model, host)
-    weights = pareto_weights(nodes, model, host)
+    sampler = Sampler(model, nodes, host, torch.Generator(device=torch.device(device)).manual_seed(seed))
     relabel = torch.randperm(nodes, generator=host)
-    sampler = Sampler(weights, bounds, torch.Generator(device=torch.device(device)).manual_seed(seed))
     inside = round(edges * model.inside)
     parts = [sampler.fill(*part, sampler.own_community) for part in sampler.inside_parts(inside, _CHUNK)]
     span = partial(sampler.span_within, model.reach)
     parts.append(sampler.fill(edges - inside, slice(0, nodes), span, between=True))
-    community = torch.repeat_interleave(torch.arange(bounds.numel() - 1), bounds.diff())
+    community = torch.arange(sampler.bounds.numel() - 1).repeat_interleave(sampler.bounds.diff())
     if shuffled:
         ids = relabel.to(sampler.device)
         parts = [_pair_keys(ids[part // nodes], ids[part % nodes], nodes) for part in parts]
@@ -321,7 +320,7 @@ def sample_graph(
     return SparseGraph(_symmetric_csr(small, large, nodes)), community
 
 
-def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
+def _community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
     """Draw the first node of each community, and the number of nodes as the end: int64 [communities + 1]."""
     count = max(2, round(nodes / model.community))
     sizes = torch.exp(model.spread * torch.randn(count, generator=generator, dtype=torch.float64))
@@ -329,7 +328,7 @@ def community_bounds(nodes: int, model: BlockModel, generator: torch.Generator) 
     return torch.unique(pad(ends, (1, 0)))
 
 
-def pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
+def _pareto_weights(nodes: int, model: BlockModel, generator: torch.Generator) -> torch.Tensor:
     """Return Pareto quantiles in random order, float64 [nodes]; draws would make degrees vary by seed."""
     weights = torch.arange(nodes, dtype=torch.float64).add_(0.5).div_(nodes)
     weights.pow_(-1 / model.tail).clamp_(max=model.cap)

@@ -250,10 +250,8 @@ class PaddedBlocks:
 
 def _shifts(bounds: torch.Tensor, chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return how far the place of each chosen block is from that in the whole, and where it ends."""
-    begin = bounds[chosen]
-    counts = bounds[chosen + 1] - begin
-    ends = counts.cumsum(0)
-    return begin - (ends - counts), ends
+    begin, counts, start = _ranges(bounds, chosen)
+    return begin - start, start + counts
 
 
 def _assembled(
@@ -364,8 +362,7 @@ class BlockBatches:
             bad_value("graph_ptr", "an edge joins two of its graphs; accepted: the blocks of the operand")
         self._edges = offsets[0]
         self._index = whole.transpose_map.to(operand.device)
-        self._longest = [int(m.csr.degrees.max()) if m.csr.rows else 0 for m in sides]
-        self._plans = [BatchPlans(number) for number in self._longest]
+        self._plans = [BatchPlans(int(m.csr.degrees.max()) if m.csr.rows else 0) for m in sides]
         self._source: _PaddingSource | None = None
 
     def __len__(self) -> int:
@@ -386,7 +383,7 @@ class BlockBatches:
         if self._source is None:
             self._source = _PaddingSource(self._operand, self._nodes, self._edges)
         # Plans of their own, whose rows are never split.
-        plans = [BatchPlans(number) for number in self._longest]
+        plans = [BatchPlans(plans.longest_row) for plans in self._plans]
         return PaddedBlocks(self._source, graphs, nodes, edges, plans)
 
     def select(self, graphs: torch.Tensor) -> BlockBatch:

@@ -139,14 +139,13 @@ def import_downloader(source: Source) -> Any:
 @contextlib.contextmanager
 def no_update_check() -> Iterator[None]:
     """Hide `outdated`, by which ogb asks the network for a newer release, without a time limit."""
-    if "outdated" in sys.modules:
-        yield
-        return
-    sys.modules["outdated"] = None  # type: ignore[assignment]
+    hides = "outdated" not in sys.modules
+    sys.modules.setdefault("outdated", None)  # type: ignore[arg-type]
     try:
         yield
     finally:
-        del sys.modules["outdated"]
+        if hides:
+            del sys.modules["outdated"]
 
 
 class _DownloadedError(Exception):

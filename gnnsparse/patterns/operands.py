@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -72,31 +72,23 @@ def _make_while_tracing(number: int, *key: Any) -> bool:
 class Patterns:
     """A pattern, and its operands by lengths, device and precision; copies share them, pickles do not."""
 
-    def __init__(self, pattern: Any, precision: Precision | None) -> None:
+    def __init__(
+        self, pattern: Any, precision: Precision | None, operands: Mapping[_Key, SparseOperand] | None = None
+    ) -> None:
         self.pattern, self._precision = pattern, precision
-        self._start({})
-
-    def _start(self, operands: dict[_Key, SparseOperand]) -> None:
-        self.operands = operands
-        self._used = dict.fromkeys(operands, 0)
+        self.operands: dict[_Key, SparseOperand] = dict(operands or {})
+        self._used = dict.fromkeys(self.operands, 0)
         self._for_good: set[_Key] = set()
         self._lock, self._clock = ForkLock(), itertools.count(1)
         self.number = next(_numbers)
         _all[self.number] = self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Patterns:
-        other = type(self).__new__(type(self))
-        other.pattern, other._precision = self.pattern, self._precision
         with self._lock:
-            other._start(dict(self.operands))
-        return other
+            return type(self)(self.pattern, self._precision, self.operands)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"pattern": self.pattern, "_precision": self._precision}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._start({})
+    def __reduce__(self) -> Any:
+        return type(self), (self.pattern, self._precision)
 
     def __str__(self) -> str:
         precision = "" if self._precision is None else f", {self._precision.value}"
@@ -173,16 +165,15 @@ def graph_of_lengths(
     pattern: Any, queries: tuple[int, ...], keys: tuple[int, ...], is_causal: bool
 ) -> SparseGraph:
     """Return the patterns of several sequences as the blocks of a diagonal: none attends to another."""
-    graphs: dict[tuple[int, int], SparseGraph] = {}
+    pairs = list(zip(queries, keys, strict=True))
+    graphs = {
+        pair: cut(graph_of(make_pattern(pattern, *pair)), pair[0], is_causal) for pair in dict.fromkeys(pairs)
+    }
     counts, columns, first = [torch.zeros(1, dtype=torch.int64, device="cpu")], [], 0
-    for rows, cols in zip(queries, keys, strict=True):
-        graph = graphs.get((rows, cols))
-        if graph is None:
-            graph = graph_of(make_pattern(pattern, rows, cols))
-            graph = graphs[rows, cols] = cut(graph, rows, True) if is_causal else graph
-        counts.append(graph.csr.indptr.diff())
-        columns.append(graph.csr.indices + first)
-        first += cols
+    for pair in pairs:
+        counts.append(graphs[pair].csr.indptr.diff())
+        columns.append(graphs[pair].csr.indices + first)
+        first += pair[1]
     indices = torch.cat(columns) if columns else torch.zeros(0, dtype=torch.int32, device="cpu")
     return SparseGraph(Csr(torch.cat(counts).cumsum(0), indices, first))
 

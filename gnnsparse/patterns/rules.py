@@ -142,10 +142,8 @@ _RULES: dict[str, Callable[..., Rule]] = {
 
 def _as_named(pattern: Any) -> Any:
     """Return a function of gnnsparse.masks, options bound or not, as the named pattern that it is."""
-    options: tuple[tuple[str, Any], ...] = ()
-    function = pattern
-    if isinstance(pattern, partial) and not pattern.args:
-        function, options = pattern.func, tuple(pattern.keywords.items())
+    is_bound = isinstance(pattern, partial) and not pattern.args
+    function, options = (pattern.func, tuple(pattern.keywords.items())) if is_bound else (pattern, ())
     return next((Named(name, options) for name, known in NAMES.items() if known is function), pattern)
 
 

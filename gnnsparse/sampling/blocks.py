@@ -77,11 +77,25 @@ def draw_at_once(
     # Seeds that are out of range are noticed after the kernels have run, which are given others.
     targets = seeds.clamp(0, nodes - 1)
     counts[-1, 0] = (targets != seeds).any()
-    targets, used, layers = targets.to(torch.int32), None, []
+    targets, layers = targets.to(torch.int32), []
+    used: torch.Tensor | None = None  # int32 [1], how many of the targets there are; None: all
     with numbering.using_places() as place:
         for number, layer in enumerate(draws):
-            layers.append(_draw_layer(graph, place, targets, used, layer, counts[number]))
-            targets, used = layers[-1].sources, counts[number, _SOURCES : _SOURCES + 1]
+            drawn = draw_edges(graph, targets, layer, used, waits=False)
+            numbers = torch.empty_like(drawn.nodes)
+            own, own_used = (targets, used) if graph.is_square else (targets[:0], None)
+            rank = torch.empty(own.numel() + numbers.numel(), dtype=torch.int32, device=seeds.device)
+            launch(seeds.device, "cuda_mark_first", own, drawn.nodes, place, rank, own_used, drawn.indptr)
+            rank.cumsum_(0)
+            different = min(rank.numel(), place.numel())
+            sources = torch.empty(different, dtype=torch.int32, device=seeds.device)
+            uses = torch.zeros(different, dtype=torch.int32, device=seeds.device)
+            launch(
+                seeds.device, "cuda_number_nodes", own, drawn.nodes, rank, place, sources, numbers, own_used,
+                drawn.indptr, uses, counts[number],
+            )  # fmt: skip
+            layers.append(Layer(targets, drawn, sources, numbers))
+            targets, used = sources, counts[number, _SOURCES : _SOURCES + 1]
         found = path().read(counts.view(-1))
     if found[-4]:
         check_range("seeds", seeds, nodes, "the number of nodes")
@@ -98,33 +112,6 @@ def draw_at_once(
         used_layers.append(Layer(made.targets[:rows], drawn, sources, numbers, most))
         rows = sizes[_SOURCES]
     return used_layers
-
-
-def _draw_layer(
-    graph: Neighbourhood,
-    place: torch.Tensor,
-    targets: torch.Tensor,
-    used: torch.Tensor | None,
-    layer: LayerDraw,
-    sizes: torch.Tensor,
-) -> Layer:
-    """Queue the kernels of a layer; `used`, int32 [1], says how many targets there are; None: all."""
-    device = targets.device
-    drawn = draw_edges(graph, targets, layer, used, waits=False)
-    indptr, nodes = drawn.indptr, drawn.nodes
-    numbers = torch.empty_like(nodes)
-    first_targets, first_used = (targets, used) if graph.is_square else (targets[:0], None)
-    rank = torch.empty(first_targets.numel() + nodes.numel(), dtype=torch.int32, device=device)
-    launch(device, "cuda_mark_first", first_targets, nodes, place, rank, first_used, indptr)
-    rank.cumsum_(0)
-    different = min(rank.numel(), place.numel())
-    sources = torch.empty(different, dtype=torch.int32, device=device)
-    uses = torch.zeros(different, dtype=torch.int32, device=device)
-    launch(
-        device, "cuda_number_nodes", first_targets, nodes, rank, place, sources, numbers, first_used, indptr,
-        uses, sizes,
-    )  # fmt: skip
-    return Layer(targets, drawn, sources, numbers)
 
 
 #: Rows of blocks with more nonzeros are split into parts, whatever the width of X, so that their parts can be

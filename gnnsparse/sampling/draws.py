@@ -38,12 +38,7 @@ class LayerDraw:
 
     draw: _native.SampleDraw
     fanout: int
-    loops: int  # 1 if each row begins with an edge from its own node, else 0
-
-    @property
-    def row_edges(self) -> int | None:
-        """Most edges of a row; None: as many as it has."""
-        return self.fanout + self.loops if self.draw.draws_first else None
+    row_edges: int | None  # most edges of a row, a self-loop that is added included; None: as many as it has
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,8 +79,9 @@ class Neighbourhood:
         cls, graph: SparseGraph, normalization: str | None, weights: Any, *, replace: bool
     ) -> Neighbourhood:
         """Make the neighbourhood of a graph; edges are drawn by `weights`, [edges] as given, or None."""
-        whole = cls(graph.csr, normalization, graph.values)
-        made = _without_loops(graph) if normalization == "gcn" else whole
+        made = (
+            _without_loops(graph) if normalization == "gcn" else cls(graph.csr, normalization, graph.values)
+        )
         nonzeros, first, drawn_by = graph.nnz_index_of_edge, None, _edge_weights(graph, weights)
         if nonzeros is not None:
             edges = torch.arange(nonzeros.numel(), dtype=torch.int64, device=graph.device)

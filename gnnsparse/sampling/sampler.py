@@ -392,7 +392,7 @@ class NeighborSampler:
         for number, fanout in enumerate(self.fanouts):
             rule, count = (Rule.ALL, 0) if fanout < 0 else (_RULES[self._method, self._replace], fanout)
             draw = _native.SampleDraw(rule, count, self._seed, step, number, loops)
-            draws.append(LayerDraw(draw, count, int(loops)))
+            draws.append(LayerDraw(draw, count, count + loops if draw.draws_first else None))
         return draws
 
     def _blocks(self, arrays: tuple[BlockArrays, ...]) -> tuple[Block, ...]:

@@ -357,10 +357,6 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
         there = ", ".join(names)[:200] or "none"
         bad_value("label", f"no node has the attribute {label!r}; they have {there}")
 
-    def texts(name: Any) -> np.ndarray:
-        found = (of.get(name) for of in of_nodes.values())
-        return np.array(["" if value is None else str(value) for value in found], dtype=object)
-
     if features is None:
         rest = [name for name in names if name not in (label, "split")]
         features = [
@@ -377,7 +373,9 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
         _check_numbers("weight", weight, "edge", of_edges, "a number at every edge, or at none")
         weights = np.array([of[weight] for of in of_edges.values()], dtype=np.float64)
     table = [[of[name] for name in features] for of in of_nodes.values()]
-    columns = {name: texts(name) for name in names}
+    columns = {
+        name: np.array([str(of.get(name, "")) for of in of_nodes.values()], dtype=object) for name in names
+    }
     return Content(
         len(of_nodes),
         np.array(ends, dtype=np.int64).reshape(-1, 2).T,

@@ -20,13 +20,7 @@ import xxhash
 
 from gnnsparse.data.array_files import bytes_of, map_npy
 from gnnsparse.data.datasets import check_seed
-from gnnsparse.data.generators import (
-    BLOCK_MODELS,
-    Sampler,
-    check_scale_of,
-    community_bounds,
-    pareto_weights,
-)
+from gnnsparse.data.generators import BLOCK_MODELS, Sampler, check_scale_of
 from gnnsparse.data.large.folder import (
     FILES,
     HEADER,
@@ -533,18 +527,11 @@ class EdgeStream:
         self._model = BLOCK_MODELS[name]
         self.num_nodes, self.num_edges = self._model.scaled(scale)
 
-    def __repr__(self) -> str:
-        about = f"{self.num_nodes} nodes, about {self.num_edges} edges"
-        return f"EdgeStream({self.name}, scale={self.scale:g}, seed={self.seed}: {about})"
-
     def __iter__(self) -> Iterator[torch.Tensor]:
         what = f"generating edges of {self.num_nodes} nodes"
         check_memory("scale", _GENERATED_NODE_BYTES * self.num_nodes, what)
         model, host = self._model, torch.Generator().manual_seed(self.seed)
-        bounds = community_bounds(self.num_nodes, model, host)
-        weights = pareto_weights(self.num_nodes, model, host)
-        sampler = Sampler(weights, bounds, host)
-        del weights
+        sampler = Sampler(model, self.num_nodes, host, host)
         inside, near = round(self.num_edges * model.inside), partial(sampler.span_within, model.reach)
         for kind, parts, span in (
             ("inside", sampler.inside_parts(inside, _GENERATED_PART), sampler.own_community),

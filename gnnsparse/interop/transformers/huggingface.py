@@ -31,10 +31,10 @@ _REFUSED = ("softcap", "position_bias", "s_aux", "cache")
 
 
 class RegisteredPatterns(Patterns):
-    """Patterns of layers of transformers, which register the functions of this module when unpickled."""
+    """Patterns of layers of transformers, which register the functions of this module, unpickled ones too."""
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
         _register()
 
 
