@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import functools
 import os
-import statistics
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -43,6 +41,7 @@ from gnnsparse.runtime.cache import GraphCache
 from gnnsparse.runtime.functorch import outside
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.runtime.serialization import to_plain
+from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 
@@ -267,16 +266,11 @@ def _seconds(
 ) -> float:
     """Return the median time of a call on the slowest rank, after one call that is not timed."""
 
-    def now() -> float:
+    def complete() -> None:
+        call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return time.perf_counter()
 
-    call()
-    found = []
-    for _ in range(repeats):
-        start = now()
-        call()
-        found.append(now() - start)
-    own = torch.tensor([statistics.median(found)], dtype=torch.float64, device=device)
+    found = measure(complete, "cpu", warmup=1, repeats=repeats)  # by the host's clock, on a GPU too
+    own = torch.tensor([1e-3 * found.median], dtype=torch.float64, device=device)
     return float(gather_ranks(own, group).max())

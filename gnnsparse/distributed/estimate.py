@@ -94,7 +94,6 @@ class Workload:
 class Estimate:
     """What a step is estimated to take; the memory, in bytes, is that of the GPU that needs most."""
 
-    gpus: int
     way: str
     product_ms: float
     dense_ms: float
@@ -172,7 +171,7 @@ def estimate(load: Workload, facts: ShardFacts, gpu: GpuRecord, machines: Machin
         rates = _rates(load, load.hidden, facts.ranks, gpu, machines)
         dense += 2 * (rates.latency + 4 * parameters / rates.link_bytes)
     way = max(ways)[1]
-    return Estimate(facts.ranks, way, 1e3 * products, 1e3 * dense, _nbytes(load, facts, way, parameters))
+    return Estimate(way, 1e3 * products, 1e3 * dense, _nbytes(load, facts, way, parameters))
 
 
 def _nbytes(load: Workload, facts: ShardFacts, way: str, parameters: int) -> float:
@@ -368,7 +367,7 @@ def _table(load: Workload, gpu: GpuRecord, found: list[tuple[ShardFacts, Estimat
     for facts, one in found:
         ratio = first.milliseconds / one.milliseconds
         table.add_row(
-            str(one.gpus), one.way, str(max(facts.halo)), f"{one.product_ms:.3g}", f"{one.dense_ms:.3g}",
+            str(facts.ranks), one.way, str(max(facts.halo)), f"{one.product_ms:.3g}", f"{one.dense_ms:.3g}",
             f"{one.milliseconds:.3g}", f"{ratio:.2f}", f"{one.nbytes / 1e9:.3g}",
             "yes" if one.nbytes < gpu.memory_bytes else "no",
         )  # fmt: skip
@@ -402,7 +401,7 @@ def run(options: argparse.Namespace) -> int:
         console.print(subject.remark, soft_wrap=True, highlight=False, markup=False)
     console.print(
         f"{machines.link_gbs:g} GB/s in machines of {machines.machine_gpus}, {machines.network_gbs:g} GB/s "
-        f"between them; speedup over {found[0][1].gpus}; {machines.about}",
+        f"between them; speedup over {divided[0].ranks}; {machines.about}",
         soft_wrap=True, highlight=False, markup=False,
     )  # fmt: skip
     return 0

@@ -20,8 +20,6 @@ from gnnsparse.distributed.shard import Shard, ShardFacts
 
 #: torch 2.13 gave the function another name.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-
-
 #: Elements from which on more than two ranks divide the work of a sum.
 _SHARED_SUM = 4096
 
@@ -31,11 +29,6 @@ class Pending:
 
     def __init__(self, work: Any, result: torch.Tensor, sent: torch.Tensor | None = None) -> None:
         self._work, self._result, self._sent = work, result, sent
-
-    def of(self, result: torch.Tensor) -> Pending:
-        """Return this transfer as one whose result is `result`, which has what is received in it."""
-        self._result = result
-        return self
 
     def wait(self) -> torch.Tensor:
         """Return what was received, complete for what the caller computes with it next."""
@@ -52,14 +45,14 @@ def exchange_rows(
     group: dist.ProcessGroup | None,
     found: torch.Tensor | None = None,
 ) -> Pending:
-    """Begin to send `send[r]` rows of x to rank r and to receive `receive[r]`, into `found` if given."""
-    x = x.contiguous()
+    """Begin to send `send[r]` rows of x to rank r and to receive `receive[r]`, the last rows of `found`."""
+    x, count = x.contiguous(), sum(receive)
     if found is None:
-        found = x.new_empty((sum(receive), *x.shape[1:]))
+        found = x.new_empty((count, *x.shape[1:]))
     if x.shape[1:].numel() == 0:
         return Pending(None, found)  # rows without features, on every rank
     width = x.shape[1:].numel() * x.element_size()
-    out, into = (_bytes_of(t, width) for t in (x, found))
+    out, into = (_bytes_of(t, width) for t in (x, found[len(found) - count :]))
     work = dist.all_to_all_single(into, out, list(receive), list(send), group=group, async_op=True)
     return Pending(work, found, x)
 
@@ -100,19 +93,13 @@ class HaloExchange:
         self._rows = shard.send_rows.to(device)
         self.columns = shard.halo.numel()
 
-    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of other ranks' nodes, which travel in `dtype`: [columns, ...]."""
-        sent = _select_rows(x, self._rows).to(dtype or x.dtype)
-        return exchange_rows(sent, self._send, self._receive, self._group)
-
-    def start_whole(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to fetch the features of all columns of a shard, those of the own nodes first."""
-        rows, dtype = x.shape[0], dtype or x.dtype
-        sent = _select_rows(x, self._rows).to(dtype)
-        found = x.new_empty((rows + self.columns, *x.shape[1:]), dtype=dtype)
-        pending = exchange_rows(sent, self._send, self._receive, self._group, found[rows:])
-        _copy_rows(found[:rows], x)
-        return pending.of(found)
+    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = False) -> Pending:
+        """Begin to fetch the columns of other ranks, in `dtype`; with `whole` the own ones come first."""
+        sent, own = _select_rows(x, self._rows).to(dtype), x if whole else x[:0]
+        found = x.new_empty((len(own) + self.columns, *x.shape[1:]), dtype=dtype)
+        pending = exchange_rows(sent, self._send, self._receive, self._group, found)
+        _copy_rows(found[: len(own)], own)
+        return pending
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begin to send gradients of other ranks' features, [columns, ...], to their owners."""
@@ -135,10 +122,10 @@ class GatherExchange:
         self._facts, self._group = facts, group
         self.columns = facts.ranks * facts.most_rows
 
-    def start(self, x: torch.Tensor, dtype: torch.dtype | None = None) -> Pending:
-        """Begin to gather the features of all nodes."""
+    def start(self, x: torch.Tensor, dtype: torch.dtype, whole: bool = True) -> Pending:
+        """Begin to gather the features of all nodes, [columns, ...] in `dtype`."""
         most, begin = self._facts.most_rows, self._facts.rank * self._facts.most_rows
-        found = x.new_empty((self.columns, *x.shape[1:]), dtype=dtype or x.dtype)
+        found = x.new_empty((self.columns, *x.shape[1:]), dtype=dtype)
         if found.numel() == 0:
             return Pending(None, found)
         # Own features are sent from their place in the result, where a gather would copy them to anyway.
@@ -147,8 +134,6 @@ class GatherExchange:
         own[x.shape[0] :].zero_()
         out, into = (t.reshape(-1).view(torch.uint8) for t in (own, found))
         return Pending(_all_gather(into, out, group=self._group, async_op=True), found, own)
-
-    start_whole = start
 
     def start_back(self, grad: torch.Tensor) -> Pending:
         """Begin to send the gradients of all columns to the ranks that own them."""
@@ -239,7 +224,7 @@ class Extend(torch.autograd.Function):
     def forward(ctx: Any, x: torch.Tensor, exchange: Any, wire: torch.dtype | None) -> torch.Tensor:
         """Fetch the features of other ranks' nodes."""
         ctx.exchange, ctx.rows = exchange, x.shape[0]
-        received: torch.Tensor = exchange.start(x if wire is None else x.to(wire)).wait().to(x.dtype)
+        received: torch.Tensor = exchange.start(x, wire or x.dtype).wait().to(x.dtype)
         return received if exchange.has_own else torch.cat([x, received])
 
     @staticmethod

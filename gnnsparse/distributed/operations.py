@@ -19,7 +19,7 @@ from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
-from gnnsparse.ops.arguments import FLOATS, check_features
+from gnnsparse.ops.arguments import FLOATS
 from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import Recipe, prepare_weighted
@@ -119,9 +119,9 @@ class RowProduct:
         """Return the own rows of the product, [rows, n], of the own rows of X, [rows, n]."""
         width, dtype = x.shape[1], self.wire or x.dtype
         parts = slices_of(width, dtype.itemsize, self._choice.chunks)
-        begin = self.exchange.start if self._choice.split else self.exchange.start_whole
-        pending = [begin(_in_vectors(x[:, part], dtype), dtype) for part in parts]
-        y, split = x.new_empty(self._shard.facts.rows, width), self._choice.split
+        split = self._choice.split
+        pending = [self.exchange.start(_in_vectors(x[:, part], dtype), dtype, not split) for part in parts]
+        y = x.new_empty(self._shard.facts.rows, width)
         if split:
             spmm_into(self._operand("own"), x, y)
         operand = self._operand("others" if split else "whole")
@@ -176,12 +176,12 @@ class RowOperations:
         found: torch.Tensor = Extend.apply(x, self._product.exchange, self._product.wire)
         return found
 
-    def _extended_along(self, a: SparseOperand, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
+    def _extended_along(self, dim: int, k: Any, v: Any) -> list[torch.Tensor]:
         """Extend keys and values in one exchange along their dimension of nodes, after checking it."""
-        rows = a.shape[1]
+        rows = self.whole.shape[0]
         accepted = f"({rows}, ..)" if dim == 0 else f"(.., {rows}, any)"
         for name, x in (("k", k), ("v", v)):
-            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=a.device)
+            check_tensor(name, x, dtypes=(*FLOATS, torch.float64), device=self.whole.device)
             if x.dim() < 2 or x.shape[dim] != rows:
                 bad_value(name, f"has shape {tuple(x.shape)}; accepted: {accepted} for this A")
         first = [x.movedim(dim, 0) for x in (k, v)]
@@ -194,13 +194,7 @@ class RowOperations:
         ]
 
     def spmm(
-        self,
-        a: SparseOperand,
-        x: torch.Tensor,
-        values: torch.Tensor | None,
-        reduce: str,
-        impl: str,
-        plan: Any,
+        self, x: torch.Tensor, values: torch.Tensor | None, reduce: str, impl: str, plan: Any
     ) -> torch.Tensor:
         """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         _refuse_plan(plan)
@@ -209,27 +203,24 @@ class RowOperations:
         y: torch.Tensor = _Product.apply(x.flatten(1), self._product, self._transposed)
         return y.unflatten(1, x.shape[1:]) if x.dim() == 3 else y
 
-    def sddmm(self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
-        """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
+    def sddmm(self, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
+        """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` has checked q and k."""
         _refuse_plan(plan)
-        k = check_features("k", k, a, a.shape[1], impl)
         return sddmm(self.whole, q, self.extended(k), impl=impl)
 
-    def edge_softmax(self, a: SparseOperand, scores: torch.Tensor, impl: str) -> torch.Tensor:
+    def edge_softmax(self, scores: torch.Tensor, impl: str) -> torch.Tensor:
         """Compute the softmax over the own rows' nonzeros, for which nothing has to travel."""
         return edge_softmax(self.whole, scores, impl=impl)
 
-    def attention(
-        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
-    ) -> Any:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
         """Compute attention of the own nodes; `gnnsparse.attention` documents the arguments."""
         _refuse_plan(options.pop("plan"))
         _refuse_causal(options)
-        k, v = self._extended_along(a, -2, k, v)
+        k, v = self._extended_along(-2, k, v)
         return attention(self.whole, q, k, v, **options)
 
     def graph_attention(
-        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
         """Compute attention of the own nodes; `gnnsparse.graph_attention` documents the arguments."""
         _refuse_causal(options)
@@ -238,10 +229,10 @@ class RowOperations:
         if has_terms and options["edge_order"] == "coo":
             accepted = "'operand', its own order"
             bad_value("edge_order", f"got 'coo', but a rank has a part of the edges; accepted: {accepted}")
-        k, v = self._extended_along(a, 0, k, v)
+        k, v = self._extended_along(0, k, v)
         if (mask := options["key_padding_mask"]) is not None:
-            rows = a.shape[1]
-            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=a.device, shape=(rows,))
+            device, rows = self.whole.device, self.whole.shape[0]
+            check_tensor("key_padding_mask", mask, dtypes=(torch.bool,), device=device, shape=(rows,))
             options["key_padding_mask"] = self.extended(mask.float()).bool()
         return graph_attention(self.whole, q, k, v, **options)
 
@@ -261,36 +252,28 @@ class FeatureOperations:
         self._exchange = FeatureExchange(sizes, rank, group)
 
     def spmm(
-        self,
-        a: SparseOperand,
-        x: torch.Tensor,
-        values: torch.Tensor | None,
-        reduce: str,
-        impl: str,
-        plan: Any,
+        self, x: torch.Tensor, values: torch.Tensor | None, reduce: str, impl: str, plan: Any
     ) -> torch.Tensor:
         """Compute the own rows of A x; `gnnsparse.spmm` documents the arguments, and has checked x."""
         _refuse_plan(plan)
         if values is not None:
             self._refuse("values")
         if x.dim() == 3:
-            return self.spmm(a, x.flatten(1), None, reduce, impl, plan).unflatten(1, x.shape[1:])
+            return self.spmm(x.flatten(1), None, reduce, impl, plan).unflatten(1, x.shape[1:])
         width = x.shape[1]
         padded = F.pad(x, (0, -width % self._ranks))
         y = spmm(self.whole, self._exchange.to_features(padded), reduce=reduce, impl=impl)
         return self._exchange.to_rows(y)[:, :width]
 
-    def sddmm(self, a: SparseOperand, q: Any, k: Any, impl: str, plan: Any) -> torch.Tensor:
+    def sddmm(self, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
         """Refuse: a sum over features would have to travel for each nonzero."""
         self._refuse("sddmm")
 
-    def edge_softmax(self, a: SparseOperand, scores: Any, impl: str) -> torch.Tensor:
+    def edge_softmax(self, scores: torch.Tensor, impl: str) -> torch.Tensor:
         """Refuse: no rank has scores of its own rows."""
         self._refuse("edge_softmax")
 
-    def attention(
-        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
-    ) -> Any:
+    def attention(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]) -> Any:
         """Compute attention of the own nodes, each rank for a share of the heads [..., heads, L, D]."""
         _refuse_plan(options.pop("plan"))
         self._check_terms(options, ("bias",))
@@ -302,7 +285,7 @@ class FeatureOperations:
         return self._exchange.to_rows(out.transpose(0, 1)).transpose(0, 1)
 
     def graph_attention(
-        self, a: SparseOperand, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, options: dict[str, Any]
     ) -> Any:
         """Compute attention of the own nodes, each rank for a share of the heads."""
         self._check_terms(options, ("bias", "edge_features", "gate", "edge_weight", "key_padding_mask"))

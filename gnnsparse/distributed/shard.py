@@ -5,6 +5,7 @@ A file of the cache of prepared graphs is of one rank, and each process reads it
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -68,7 +69,7 @@ class ShardFacts:
     @property
     def most_rows(self) -> int:
         """Largest number of nodes of a rank."""
-        return max(b - a for a, b in zip(self.starts, self.starts[1:], strict=False))
+        return max(b - a for a, b in itertools.pairwise(self.starts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +243,13 @@ def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> S
     if unknown or not set(_ARRAYS) <= set(tensors):
         bad_value("arrays", f"are {', '.join(sorted(tensors))}; accepted: those of a shard")
     facts: ShardFacts = from_plain(ShardFacts, metadata.get("shard"), "metadata.shard")
-    _check_facts(facts)
+    ranks = facts.ranks
+    ascending = all(a <= b for a, b in itertools.pairwise(facts.starts))
+    fits = len(facts.starts) == ranks + 1 == len(facts.halo) + 1 == len(facts.outside) + 1
+    if not ranks or not fits or not ascending or facts.starts[0] != 0 or not facts.rank < ranks:
+        bad_value("metadata.shard", "does not describe the ranges of nodes of its ranks")
+    if facts.nodes >= 2**31:
+        bad_value("metadata.shard", f"has {facts.nodes} nodes; accepted: fewer than 2^31")
     indptr, indices, halo, send_rows, nodes = (tensors[name] for name in _ARRAYS)
     csr = Csr(indptr, indices, facts.rows + halo.numel())
     check_host_array("indptr", indptr, (torch.int64,), facts.rows + 1)
@@ -262,25 +269,15 @@ def _unpack_one(tensors: dict[str, torch.Tensor], metadata: dict[str, Any]) -> S
     sent = metadata.get("sent")
     if (
         not isinstance(sent, list)
-        or len(sent) != facts.ranks
+        or len(sent) != ranks
         or not all(type(count) is int and count >= 0 for count in sent)
         or sum(sent) != send_rows.numel()
     ):
-        bad_value("metadata.sent", f"got {sent!r}; accepted: {facts.ranks} counts of send_rows")
+        bad_value("metadata.sent", f"got {sent!r}; accepted: {ranks} counts of send_rows")
     if facts.nnz[facts.rank] != csr.nnz or facts.halo[facts.rank] != halo.numel():
         bad_value("metadata.shard", "counts other nonzeros or columns than the arrays have")
     values, row_scale, col_scale = (tensors.get(name) for name in _OPTIONAL)
     return Shard(facts, csr, values, row_scale, col_scale, halo, send_rows, tuple(sent), nodes)
-
-
-def _check_facts(facts: ShardFacts) -> None:
-    ranks = len(facts.nnz)
-    ascending = all(a <= b for a, b in zip(facts.starts, facts.starts[1:], strict=False))
-    fits = len(facts.starts) == ranks + 1 == len(facts.halo) + 1 == len(facts.outside) + 1
-    if not ranks or not fits or not ascending or facts.starts[0] != 0 or not facts.rank < ranks:
-        bad_value("metadata.shard", "does not describe the ranges of nodes of its ranks")
-    if facts.nodes >= 2**31:
-        bad_value("metadata.shard", f"has {facts.nodes} nodes; accepted: fewer than 2^31")
 
 
 def content_of(graph: SparseGraph, recipe: ShardRecipe) -> str:

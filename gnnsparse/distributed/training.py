@@ -1,4 +1,4 @@
-"""What a training step on several ranks adds: sums of gradients, rows in one order, shared batch norms."""
+"""What a training on several ranks adds: agreements, sums of gradients, rows in one order, batch norms."""
 
 from __future__ import annotations
 
@@ -27,6 +27,21 @@ class Peers:
     ranks: int
     group: dist.ProcessGroup | None
     control: dist.ProcessGroup | None
+
+
+def agreed_problem(problem: str | None, peers: Peers | None) -> str | None:
+    """Return this rank's problem, or else that of the first rank with one. All ranks call it."""
+    if peers is None:
+        return problem
+    found: list[str | None] = [None] * peers.ranks
+    dist.all_gather_object(found, problem, group=peers.control)
+    others = (f"on rank {rank} {text}" for rank, text in enumerate(found) if text is not None)
+    return problem if problem is not None else next(others, None)
+
+
+def all_of_ranks(number: int, peers: Peers) -> torch.Tensor:
+    """Return the number of each rank, int64 [ranks] on the CPU. All ranks call it."""
+    return gather_ranks(torch.tensor([number], dtype=torch.int64, device="cpu"), peers.control)
 
 
 def group_options(backend: str, timeout: timedelta | None = None) -> Any:

@@ -46,24 +46,20 @@ def from_networkx(
     if weight is not None and not isinstance(weight, str):
         bad_type("weight", weight, "the name of an edge attribute, or None")
     number = _numbers(graph, nodelist)
-    edges = list(graph.edges(data=weight, default=1) if weight is not None else graph.edges())
-    ends = np.array([(number[edge[0]], number[edge[1]]) for edge in edges], dtype=np.int64).reshape(-1, 2).T
+    edges = list(graph.edges(data=weight, default=1))
+    ends = np.array([(number[u], number[v]) for u, v, _ in edges], dtype=np.int64).reshape(-1, 2).T
     values = None
     if weight is not None:
-        values = np.array([_checked(weight, edge) for edge in edges], dtype=np.float64)
+        for source, target, value in edges:
+            if not isinstance(value, Real):
+                of = f"{weight!r} of the edge from {source!r} to {target!r}"
+                bad_type("weight", value, f"a real number as {of}")
+        values = np.array([float(value) for _, _, value in edges], dtype=np.float64)
     if not graph.is_directed():
         others = ends[0] != ends[1]
         ends = np.concatenate([ends, ends[::-1, others]], axis=1)
         values = None if values is None else np.concatenate([values, values[others]])
     return SparseGraph.from_edge_index(ends, len(number), values)
-
-
-def _checked(weight: str, edge: tuple[Any, Any, Any]) -> float:
-    value = edge[2]
-    if not isinstance(value, Real):
-        of = f"{weight!r} of the edge from {edge[0]!r} to {edge[1]!r}"
-        bad_type("weight", value, f"a real number as {of}")
-    return float(value)
 
 
 def _numbers(graph: Any, nodelist: Any) -> dict[Any, int]:

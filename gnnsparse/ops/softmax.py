@@ -50,7 +50,7 @@ def edge_softmax(
     check_operand(A)
     kind = resolve_impl(impl, A)
     if A.operations is not None:
-        return A.operations.edge_softmax(A, scores, impl)
+        return A.operations.edge_softmax(scores, impl)
     scores = check_edges("scores", scores, A, kind, any_heads=True)
     if kind == "reference":
         exact = scores if scores.dtype == torch.float64 else scores.float()

@@ -49,21 +49,6 @@ class BatchSource:
     captures_validation: bool = True
 
 
-class RepeatedBatch:
-    """A data loader that yields one batch, which holds all of the data, one time or without end.
-
-    Args:
-        batch: the batch.
-        endless: whether the batch is repeated without end.
-    """
-
-    def __init__(self, batch: Any, endless: bool) -> None:
-        self._batch, self._endless = batch, endless
-
-    def __iter__(self) -> Iterator[Any]:
-        return itertools.repeat(self._batch, *([] if self._endless else [1]))
-
-
 class LazyLoader:
     """A data loader that makes its batches anew each time that they are asked for, by a function."""
 
@@ -72,6 +57,18 @@ class LazyLoader:
 
     def __iter__(self) -> Iterator[Any]:
         return self._make()
+
+
+class RepeatedBatch(LazyLoader):
+    """A data loader that yields one batch, which holds all of the data, one time or without end.
+
+    Args:
+        batch: the batch.
+        endless: whether the batch is repeated without end.
+    """
+
+    def __init__(self, batch: Any, endless: bool) -> None:
+        super().__init__(lambda: itertools.repeat(batch) if endless else iter([batch]))
 
 
 class PreparedData(pl.LightningDataModule):

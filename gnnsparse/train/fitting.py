@@ -18,6 +18,7 @@ import torch
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.pytorch.callbacks import Callback
 
+from gnnsparse.distributed.training import agreed_problem
 from gnnsparse.errors import is_out_of_memory
 from gnnsparse.precision import Precision
 from gnnsparse.train.callbacks import (
@@ -37,7 +38,6 @@ from gnnsparse.train.folders import RunFolder, RunFolderError
 from gnnsparse.train.interruption import StopAtRequest, StopRequest, TrainingInterrupted
 from gnnsparse.train.module import StepTrainer, TaskModule
 from gnnsparse.train.plots import Curves, write_plots
-from gnnsparse.train.ranks import agreed_problem
 from gnnsparse.train.settings import TrainerConfig
 from gnnsparse.train.steps import Chunks, ChunkStrategy, Recorder, UncapturableError, obstacle
 from gnnsparse.train.trained import ModelRecipe

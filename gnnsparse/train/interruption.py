@@ -12,8 +12,7 @@ from typing import Any
 import lightning.pytorch as pl
 from lightning.pytorch.callbacks import Callback
 
-from gnnsparse.distributed.training import Peers
-from gnnsparse.train.ranks import all_of_ranks
+from gnnsparse.distributed.training import Peers, all_of_ranks
 
 #: The signals that end a training: Ctrl-C, and what `kill`, batch systems and containers send.
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)

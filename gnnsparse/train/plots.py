@@ -21,8 +21,6 @@ _MOST_NAMED = 20
 _DPI = 120
 #: What the losses are called in the plot.
 _LOSSES = {"train/loss": "training", "val/loss": "validation"}
-
-
 #: The losses and validation scores of a run: a step, counted from 1, and its values by name ("train/loss").
 Curves = list[tuple[int, dict[str, float]]]
 
@@ -40,29 +38,26 @@ def confusion_matrix(
 
 def write_plots(
     folder: Path, curves: Curves, confusion: torch.Tensor | None, *, steps_per_epoch: int, title: str
-) -> list[Path]:
-    """Write curves.png, and confusion.png if there is a matrix, to a new folder; return what was written."""
+) -> None:
+    """Write curves.png, and confusion.png if there is a matrix, to a new folder."""
     # Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
     try:
         from matplotlib.figure import Figure  # not pyplot, which keeps every figure and looks for a display
     except ImportError:
         _warn("no plots are drawn, as matplotlib is missing (pip install matplotlib, or trainer.plots=false)")
-        return []
+        return
     figures = {"curves.png": Figure(figsize=(8, 3.2), layout="constrained")}
     _draw_curves(figures["curves.png"], curves, steps_per_epoch, title)
     if confusion is not None and confusion.numel():
         side = min(3 + 0.45 * len(confusion), 12)
         figures["confusion.png"] = Figure(figsize=(side + 0.8, side), layout="constrained")
         _draw_confusion(figures["confusion.png"], confusion, title)
-    written = []
     for name, figure in figures.items():
         try:
             folder.mkdir(exist_ok=True)
             figure.savefig(folder / name, dpi=_DPI)
-            written.append(folder / name)
         except OSError as error:
             _warn(f"{folder / name} can't be written ({error.strerror or error})")
-    return written
 
 
 def _warn(problem: str) -> None:

@@ -16,6 +16,7 @@ import torch
 
 from gnnsparse.data.graph_batches import BatchPlans
 from gnnsparse.data.splits import split_generator
+from gnnsparse.distributed.training import all_of_ranks
 from gnnsparse.errors import bad_value
 from gnnsparse.formats.csr import PaddedCsr
 from gnnsparse.precision import PRECISIONS
@@ -27,7 +28,6 @@ from gnnsparse.sampling.blocks import BlockArrays, prepare_block
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import Prepared
 from gnnsparse.train.data import StepInput, shuffled_epochs
-from gnnsparse.train.ranks import all_of_ranks
 from gnnsparse.train.settings import SamplerConfig
 from gnnsparse.train.tasks import text_of
 
@@ -52,11 +52,6 @@ class BlockBound:
     rows: int
     cols: int
     nnz: int
-
-    def takes(self, block: BlockArrays) -> bool:
-        """Return whether there is room for a block."""
-        csr = block.csr
-        return csr.rows < self.rows and csr.cols < self.cols and csr.nnz <= self.nnz
 
 
 def _rounded(size: int) -> int:
@@ -173,7 +168,8 @@ class StaticBlocks:
 
     def takes(self, blocks: Sequence[BlockArrays]) -> bool:
         """Return whether there is room for a sample."""
-        return all(bound.takes(block) for bound, block in zip(self._bounds, blocks, strict=True))
+        pairs = zip(self._bounds, (block.csr for block in blocks), strict=True)
+        return all(a.rows < of.rows and a.cols < of.cols and a.nnz <= of.nnz for of, a in pairs)
 
     def load(self, blocks: Sequence[BlockArrays]) -> None:
         """Copy the arrays of a sample, for which there is room, on the current stream."""

@@ -18,20 +18,8 @@ from gnnsparse.plan.window import BALANCES
 from gnnsparse.preprocess.reorder import REORDERINGS
 from gnnsparse.sampling.features import PLACEMENTS
 
-#: Values of `optimizer.decay`.
-DECAYS = ("first", "all")
-#: Values of `optimizer.schedule`.
-SCHEDULES = ("none", "cosine")
-#: Values of `trainer.logger`.
-LOGGERS = ("csv", "tensorboard", "both", "none")
 #: Values of `trainer.capture` and `trainer.sparse_features`.
 CAPTURES = ("auto", "on", "off")
-#: Values of `sampler.name`.
-SAMPLERS = ("none", "neighbor")
-#: Values of `sampler.method`: those of NeighborSampler that need no weights to draw by.
-SAMPLING_METHODS = ("uniform", "labor")
-#: Values of `trainer.way` and `trainer.parts`.
-SHARED_WAYS = ("auto", *WAYS)
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -56,7 +44,13 @@ def _check_fields(section: str, settings: Any) -> None:
         elif "choices" in accepts:
             check_choice(name, value, accepts["choices"])
         elif "zero" in accepts:
-            _check_number(name, value, accepts["zero"])
+            accepted = "a number, 0 or more" if accepts["zero"] else "a number above 0"
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            _check_type(name, value, is_number, accepted)
+            if isinstance(value, int) and abs(value) > _MOST:
+                bad_value(name, f"got an integer of {value.bit_length()} bits; accepted: {accepted}")
+            if not math.isfinite(value) or value < 0 or (value == 0 and not accepts["zero"]):
+                bad_value(name, f"got {value}; accepted: {accepted}")
         elif "least" in accepts and not (value is None and field.default is None):
             accepted = f"an integer, at least {accepts['least']}"
             _check_type(name, value, isinstance(value, int) and not isinstance(value, bool), accepted)
@@ -68,15 +62,6 @@ def _check_type(name: str, value: Any, fits: bool, accepted: str) -> None:
     """Refuse a value of another type, by the value: it is what somebody typed."""
     if not fits:
         raise TypeError(f"{name}: got {value!r}; accepted: {accepted}")
-
-
-def _check_number(name: str, value: Any, zero: bool) -> None:
-    accepted = "a number, 0 or more" if zero else "a number above 0"
-    _check_type(name, value, isinstance(value, (int, float)) and not isinstance(value, bool), accepted)
-    if isinstance(value, int) and abs(value) > _MOST:
-        bad_value(name, f"got an integer of {value.bit_length()} bits; accepted: {accepted}")
-    if not math.isfinite(value) or value < 0 or (value == 0 and not zero):
-        bad_value(name, f"got {value}; accepted: {accepted}")
 
 
 @dataclass(frozen=True)
@@ -97,8 +82,8 @@ class OptimizerConfig:
 
     lr: float = _option(0.01, zero=False)
     weight_decay: float = _option(5e-4, zero=True)
-    decay: str = _option("first", choices=DECAYS)
-    schedule: str = _option("none", choices=SCHEDULES)
+    decay: str = _option("first", choices=("first", "all"))
+    schedule: str = _option("none", choices=("none", "cosine"))
 
     def __post_init__(self) -> None:
         _check_fields("optimizer", self)
@@ -152,7 +137,7 @@ class TrainerConfig:
     batch_size: int = _option(32, least=1)
     val_every: int = _option(1, least=1)
     patience: int | None = _option(None, least=1)
-    logger: str = _option("csv", choices=LOGGERS)
+    logger: str = _option("csv", choices=("csv", "tensorboard", "both", "none"))
     log_every: int = _option(50, least=1)
     checkpoint: bool = True
     checkpoint_seconds: float = _option(5.0, zero=True)
@@ -162,7 +147,7 @@ class TrainerConfig:
     capture: str = _option("auto", choices=CAPTURES)
     sparse_features: str = _option("auto", choices=CAPTURES)
     devices: int = _option(1, least=1)
-    way: str = _option("auto", choices=SHARED_WAYS)
+    way: str = _option("auto", choices=("auto", *WAYS))
     parts: str = _option("auto", choices=PARTITIONS)
     shard_optimizer: bool = False
 
@@ -223,10 +208,10 @@ class SamplerConfig:
         ValueError: an attribute is out of range, or differs from its default where nothing is sampled.
     """
 
-    name: str = _option("none", choices=SAMPLERS)
+    name: str = _option("none", choices=("none", "neighbor"))
     fanouts: Sequence[int] = (10, 10)
     batch_size: int = _option(1024, least=1)
-    method: str = _option("uniform", choices=SAMPLING_METHODS)
+    method: str = _option("uniform", choices=("uniform", "labor"))  # those that need no weights
     replace: bool = False
     prefetch: int = _option(2, least=0)
     features: str = _option("auto", choices=PLACEMENTS)

@@ -9,9 +9,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from gnnsparse.distributed.training import Peers
+from gnnsparse.distributed.training import Peers, all_of_ranks
 from gnnsparse.train.callbacks import Checkpoints
-from gnnsparse.train.ranks import all_of_ranks
 
 with warnings.catch_warnings():
     # The package compiles other optimisers with torch.jit when it is imported, of which torch warns itself.

@@ -20,12 +20,11 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from torch.nn.modules import module as torch_modules
 
-from gnnsparse.distributed.training import Peers
+from gnnsparse.distributed.training import Peers, agreed_problem
 from gnnsparse.runtime.timing import CaptureError, capture
 from gnnsparse.train.callbacks import BestEpoch, EpochTimer, History, StepRows, validate
 from gnnsparse.train.data import BatchSource, PreparedData, StepInput
 from gnnsparse.train.module import TaskModule
-from gnnsparse.train.ranks import agreed_problem
 
 _log = logging.getLogger("gnnsparse.train")
 
@@ -35,8 +34,11 @@ _PER_STEP = (
     "on_before_optimizer_step", "on_before_zero_grad", "on_train_batch_end", "on_train_batch_start",
     "optimizer_step", "optimizer_zero_grad",
 )  # fmt: skip
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-_TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+#: Where modules and parameters keep their hooks.
+_HOOKS = (
+    "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks",
+    "_post_accumulate_grad_hooks",
+)  # fmt: skip
 
 
 class UncapturableError(ValueError):
@@ -61,19 +63,12 @@ def obstacle(module: TaskModule, data: PreparedData) -> str | None:
     for name in _PER_STEP:
         if getattr(type(module), name) is not getattr(TaskModule, name):
             return f"{type(module).__name__}.{name} would not run in each step"
-    return _hook(module)
-
-
-def _hook(module: torch.nn.Module) -> str | None:
-    """Return a sentence on a hook, which would run when a step is captured and not in each step."""
+    # A hook would run when a step is captured.
     if torch_modules._has_any_global_hook():
         return "a hook of all modules would not run in each step"
-    for name, part in module.named_modules():
+    for name, part in (*module.named_modules(), *module.named_parameters()):
         if any(getattr(part, hooks, None) for hooks in _HOOKS):
             return f"a hook of {name or 'the module'} would not run in each step"
-    for name, parameter in module.named_parameters():
-        if any(getattr(parameter, hooks, None) for hooks in _TENSOR_HOOKS):
-            return f"a hook of {name} would not run in each step"
     return None
 
 

@@ -111,20 +111,18 @@ def from_dgl(graph: Any, etype: Any = None, weight: str | None = None) -> Sparse
     relation = _relation(graph, etype)
     values = None
     if weight is not None:
-        values = _weights(graph.edges[relation].data, weight, graph.num_edges(relation))
+        features, edges = graph.edges[relation].data, graph.num_edges(relation)
+        if not isinstance(weight, str):
+            bad_type("weight", weight, "the name of an edge feature, or None")
+        if weight not in features:
+            bad_value("weight", f"got {weight!r}; accepted: {', '.join(map(repr, features)) or 'None'}")
+        values = features[weight].detach()
+        if values.numel() != edges or values.dim() > 2:
+            shape = f"{weight!r} has shape {tuple(values.shape)}"
+            bad_value("weight", f"{shape}; accepted: one number for each edge")
+        values = values.reshape(edges)
     edge_index, size = edges_of_relation(graph, relation)
     return SparseGraph.from_edge_index(edge_index, size, values)
-
-
-def _weights(features: Any, name: Any, edges: int) -> torch.Tensor:
-    if not isinstance(name, str):
-        bad_type("weight", name, "the name of an edge feature, or None")
-    if name not in features:
-        bad_value("weight", f"got {name!r}; accepted: {', '.join(map(repr, features)) or 'None'}")
-    values: torch.Tensor = features[name]
-    if values.numel() != edges or values.dim() > 2:
-        bad_value("weight", f"{name!r} has shape {tuple(values.shape)}; accepted: one number for each edge")
-    return values.detach().reshape(edges)
 
 
 def _relation(graph: Any, etype: Any) -> tuple[str, str, str]:

@@ -23,8 +23,6 @@ from gnnsparse.runtime.memo import ForkLock
 
 #: The most adjacencies of a graph, and adjacencies by content, that are cached.
 _MOST_ADJACENCIES, _MOST_CONTENTS = 8, 8
-
-
 #: What `accelerate` accepts as `convert`.
 CONVERSIONS = ("auto", "always")
 

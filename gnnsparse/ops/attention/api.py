@@ -154,7 +154,7 @@ def attention(
             "scale": scale, "bias": bias, "dropout_p": dropout_p, "is_causal": is_causal,
             "return_weights": return_weights, "fused": fused, "impl": impl, "plan": plan,
         }  # fmt: skip
-        return A.operations.attention(A, q, k, v, given)
+        return A.operations.attention(q, k, v, given)
     if kind != "reference":
         A.kernels.require("A", "attention", "sddmm")
     dtypes = dtypes_of(kind)
@@ -496,7 +496,7 @@ def graph_attention(
             "is_causal": is_causal, "key_padding_mask": key_padding_mask, "edge_order": edge_order,
             "return_weights": return_weights, "impl": impl,
         }  # fmt: skip
-        return A.operations.graph_attention(A, q, k, v, given_options)
+        return A.operations.graph_attention(q, k, v, given_options)
     check_choice("score", score, _SCORES)
     check_choice("edge_target", edge_target, ("both", "keys", "values"))
     in_coo = check_choice("edge_order", edge_order, ("coo", "operand")) == "coo"
