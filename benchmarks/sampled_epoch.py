@@ -151,7 +151,7 @@ class Trained:
         """Make a training step; returns its loss, which is still being computed."""
         row = self._made % _ROWS
         if row == 0:
-            self._steps.begin_chunk()
+            self._steps.next_row.zero_()
         self._given.append(given)
         with matmul_precision(self.precision, self.device):
             self._steps.train()

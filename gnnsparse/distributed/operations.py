@@ -19,7 +19,7 @@ from gnnsparse.distributed.shard import Shard
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.formats.csr import Csr, coo_to_csr
 from gnnsparse.ops import attention, edge_softmax, graph_attention, sddmm, spmm
-from gnnsparse.ops.arguments import FLOATS
+from gnnsparse.ops.arguments import FLOATS, check_features
 from gnnsparse.ops.spmm_kernels import spmm_into
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import Recipe, prepare_weighted
@@ -204,8 +204,9 @@ class RowOperations:
         return y.unflatten(1, x.shape[1:]) if x.dim() == 3 else y
 
     def sddmm(self, q: torch.Tensor, k: torch.Tensor, impl: str, plan: Any) -> torch.Tensor:
-        """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` has checked q and k."""
+        """Compute dot products at the own rows' nonzeros; `gnnsparse.sddmm` documents the arguments."""
         _refuse_plan(plan)
+        k = check_features("k", k, self.whole, self.whole.shape[0], impl)
         return sddmm(self.whole, q, self.extended(k), impl=impl)
 
     def edge_softmax(self, scores: torch.Tensor, impl: str) -> torch.Tensor:

@@ -315,12 +315,12 @@ def sddmm(
             return _sddmm_with_grad(q, k, A, run) if needs_grad(q, k) else run(q, k)
     check_operand(A)
     kind = resolve_impl(impl, A)
+    if A.operations is not None:
+        return A.operations.sddmm(q, k, impl, plan)
     if plan is not None:
         kernel_of("sddmm", plan)
     q = check_features("q", q, A, A.shape[0], kind)
     k = check_features("k", k, A, A.shape[1], kind)
-    if A.operations is not None:
-        return A.operations.sddmm(q, k, impl, plan)
     if q.dim() == k.dim() == 2 and q.shape[1] != k.shape[1]:
         bad_value("k", f"has {k.shape[1]} columns; accepted: {q.shape[1]}, as q")
     if q.shape[1:] != k.shape[1:]:

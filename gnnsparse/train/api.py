@@ -26,7 +26,6 @@ from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConf
 
 if TYPE_CHECKING:
     from gnnsparse.data import NodeDataset
-    from gnnsparse.distributed.training import Peers
     from gnnsparse.train.tasks import RunOptions, Task
     from gnnsparse.train.trained import ModelRecipe, Prediction
 
@@ -246,11 +245,16 @@ def fit(
         check_integer("seed", seed, 0, "an integer from 0 on, or None", 2**63 - 1)
     check_flag("progress", progress)
     try:
+        from gnnsparse.distributed.training import Peers
         from gnnsparse.train.fitting import fit as train
         from gnnsparse.train.tasks import TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
     dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS)
+    peers = None
+    if group is not None:
+        control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
+        peers = Peers(dist.get_rank(group), dist.get_world_size(group), group, control)
     run = RunOptions(
         device=resolve_device(device),
         precision=Precision.parse(precision).value,
@@ -262,7 +266,7 @@ def fit(
         optimizer=OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule),
         sampler=sampler or SamplerConfig(),
         groups={} if pattern is None else {"pattern": dict(pattern)},
-        peers=None if group is None else _peers(group),
+        peers=peers,
     )  # fmt: skip
     of_nodes = task.name == "node"
     caller = _caller_of(model, data, dataset, inputs, values, run) if of_nodes else None
@@ -330,13 +334,6 @@ def _dataset(
         if data.get(name) is None:
             bad_value(f"data.{name}", f"is missing; accepted: {accepted}")
     return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
-
-
-def _peers(group: dist.ProcessGroup) -> Peers:
-    from gnnsparse.distributed.training import Peers
-
-    control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
-    return Peers(dist.get_rank(group), dist.get_world_size(group), group, control)
 
 
 def _caller_of(

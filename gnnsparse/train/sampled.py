@@ -53,6 +53,11 @@ class BlockBound:
     cols: int
     nnz: int
 
+    def takes(self, block: BlockArrays) -> bool:
+        """Return whether there is room for a block."""
+        csr = block.csr
+        return csr.rows < self.rows and csr.cols < self.cols and csr.nnz <= self.nnz
+
 
 def _rounded(size: int) -> int:
     return -(-size // _MULTIPLE) * _MULTIPLE
@@ -168,8 +173,7 @@ class StaticBlocks:
 
     def takes(self, blocks: Sequence[BlockArrays]) -> bool:
         """Return whether there is room for a sample."""
-        pairs = zip(self._bounds, (block.csr for block in blocks), strict=True)
-        return all(a.rows < of.rows and a.cols < of.cols and a.nnz <= of.nnz for of, a in pairs)
+        return all(bound.takes(block) for bound, block in zip(self._bounds, blocks, strict=True))
 
     def load(self, blocks: Sequence[BlockArrays]) -> None:
         """Copy the arrays of a sample, for which there is room, on the current stream."""

@@ -196,14 +196,10 @@ class Steps:
         self.losses = torch.zeros(chunks.longest, dtype=torch.float32, device=device)
         self.scores = torch.zeros(chunks.longest, 0, dtype=torch.float32, device=device)
         self.names: tuple[str, ...] = ()
-        self._next_row = torch.zeros(1, dtype=torch.int64, device=device)
+        self.next_row = torch.zeros(1, dtype=torch.int64, device=device)  # of these, for the next step
         self._step = torch.tensor(done, dtype=torch.int64, device=device)
         self._programs: dict[Hashable, Program] = {}
         self._validation = Program(self._validate, recorder)
-
-    def begin_chunk(self) -> None:
-        """Make the next step's results those of the first row."""
-        self._next_row.zero_()
 
     def begin(self, step: int) -> None:
         """Do what a step needs of the host, before it is launched or replayed."""
@@ -246,8 +242,8 @@ class Steps:
         else:
             self._update(lambda: scaler.step(self._optimizer))
             scaler.update()
-        self.losses.index_copy_(0, self._next_row, loss.detach().float().reshape(1))
-        self._next_row.add_(1)
+        self.losses.index_copy_(0, self.next_row, loss.detach().float().reshape(1))
+        self.next_row.add_(1)
         self._step.add_(1)
 
     def _update(self, step: Callable[[], Any]) -> None:
@@ -289,7 +285,7 @@ class Steps:
         if not self.names:
             self.names = tuple(scores)
             self.scores = row.new_zeros(self.losses.numel(), len(scores))
-        self.scores.index_copy_(0, self._next_row - 1, row[None])
+        self.scores.index_copy_(0, self.next_row - 1, row[None])
 
 
 class ChunkStrategy(SingleDeviceStrategy):
@@ -313,7 +309,7 @@ class ChunkStrategy(SingleDeviceStrategy):
             self._steps = Steps(self, self._source(), self._recorder, chunks, trainer.global_step)
         steps, done, end = self._steps, trainer.global_step, trainer.max_steps
         count, validated = chunks.count(done, end), set()
-        steps.begin_chunk()
+        steps.next_row.zero_()
         for step in range(done + 1, done + count + 1):
             chunks.timer.mark(self.root_device, step - 1)
             steps.begin(step - 1)
