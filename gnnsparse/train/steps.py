@@ -196,7 +196,7 @@ class Steps:
         self.losses = torch.zeros(chunks.longest, dtype=torch.float32, device=device)
         self.scores = torch.zeros(chunks.longest, 0, dtype=torch.float32, device=device)
         self.names: tuple[str, ...] = ()
-        self.next_row = torch.zeros(1, dtype=torch.int64, device=device)  # of these, for the next step
+        self.next_row = torch.zeros(1, dtype=torch.int64, device=device)  # where the next results go
         self._step = torch.tensor(done, dtype=torch.int64, device=device)
         self._programs: dict[Hashable, Program] = {}
         self._validation = Program(self._validate, recorder)
