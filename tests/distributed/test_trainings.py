@@ -18,7 +18,7 @@ import torch.distributed as dist
 import gnnsparse
 from gnnsparse.data import NodeDataset
 from gnnsparse.distributed import share_batch_norm
-from gnnsparse.distributed.training import Peers, agreed_problem
+from gnnsparse.distributed.training import Peers
 from gnnsparse.inference import load
 from gnnsparse.runtime.timing import CaptureError
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, SamplerConfig, TrainerConfig, fit
