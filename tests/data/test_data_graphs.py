@@ -144,7 +144,6 @@ def test_options_of_folds(
     [
         ("A", "1, 999\n", "A.txt: holds other than pairs of nodes from 1 to"),
         ("A", "1, 30\n", "graph: has an edge from node 29 to node 0 of another graph"),
-        ("A", "1\n", "A.txt: holds other than pairs"),
         ("A", "one, two\n", "could not convert"),
         ("A", "", "is empty"),
         ("graph_indicator", "1\n" * 295, "graph_indicator.txt: does not count from 1 to 40"),

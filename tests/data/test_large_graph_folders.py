@@ -118,7 +118,6 @@ def test_headers_that_can_not_be(
         ([0, 2, 1, 3], [0, 1, 2], r"indptr.npy: decreases after element 1; accepted"),
         ([1, 2, 2, 3], [0, 1, 2], r"indptr.npy: runs from 1 to 3; accepted: 0 to 3"),
         ([0, 2, 2, 4], [0, 1, 2], r"indptr.npy: runs from 0 to 4; accepted: 0 to 3"),
-        ([0, 2, 9, 3], [0, 1, 2], r"indptr.npy: decreases after element 2"),
         ([0, 2, 2, 3], [0, 3, 2], r"indices.npy: is damaged .element 1 is 3; accepted: 0 to 2"),
         ([0, 2, 2, 3], [0, 1, -1], r"indices.npy: is damaged .element 2 is -1; accepted: 0 to 2"),
         ([0, 2, 2, 3], [1, 0, 2], r"indices.npy: is damaged .columns do not ascend in a row from"),
@@ -354,14 +353,3 @@ def test_errors_of_a_full_disk_can_be_sent_between_processes() -> None:
     error = NoSpaceError("folder: is full")
     again = pickle.loads(pickle.dumps(error))
     assert (type(again), str(again), again.errno) == (NoSpaceError, "folder: is full", errno.ENOSPC)
-
-
-def test_a_build_in_a_folder_that_can_not_be_written(tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        pytest.skip("root may write everywhere")
-    tmp_path.chmod(0o500)
-    try:
-        with pytest.raises(PermissionError):
-            build_graph(EDGES, tmp_path / "g", 200)
-    finally:
-        tmp_path.chmod(0o700)

@@ -55,14 +55,17 @@ def test_the_sizes_are_those_of_the_published_graph() -> None:
 @pytest.mark.parametrize("name", [*SCALE, PAPERS])
 def test_a_generated_graph_is_like_the_one_in_memory(name: str, tmp_path: Path) -> None:
     scale = SCALE.get(name, 0.0004)
-    made = generate_graph(name, tmp_path / "g", scale, seed=3, memory=2**20)
+    stream, told = edges_like(name, scale, seed=3), []
+    options: dict[str, Any] = {"memory": 2**20, "progress": lambda *done: told.append(done)}
+    made = generate_graph(name, tmp_path / "g", scale, seed=3, **options)
+    assert {total for what, _, total in told if what == "distribute"} == {stream.num_edges}
     graph, in_memory = open_graph(made.folder), graph_like(name, scale, seed=3)
+    both = torch.cat([edge for chunk in stream for edge in (chunk, chunk.flip(0))], dim=1)
+    assert_same(graph, SparseGraph(SparseGraph.from_edge_index(both, stream.num_nodes).csr))
     assert made.about == f"{name}, scale {scale:g}, seed 3"
     assert graph.num_rows == in_memory.num_rows
     assert graph.nnz == pytest.approx(in_memory.nnz, rel=0.02)
     assert made.nnz == graph.nnz <= 2 * made.num_edges
-    transposed, _ = graph.csr.transpose()
-    assert_same(SparseGraph(transposed), graph)
     assert graph.csr.count_near(0) == 0
     ours, theirs = (one.csr.degrees.double().sort().values for one in (graph, in_memory))
     assert float((ours - theirs).abs().mean()) < 0.05 * float(theirs.mean())
@@ -108,15 +111,6 @@ def test_a_part_is_drawn_without_the_parts_before_it(monkeypatch: pytest.MonkeyP
     assert len(parts) == len(set(seeds)) > 15
     for number, (part, wanted) in enumerate(zip(parts, whole, strict=True)):
         assert torch.equal(part, wanted if number % 3 == 1 else wanted[:, :0])
-
-
-def test_the_graph_is_that_of_the_stream(tmp_path: Path) -> None:
-    stream, told = edges_like("dd_like", 0.02), []
-    generate_graph("dd_like", tmp_path / "g", 0.02, progress=lambda *done: told.append(done))
-    both = torch.cat([edge for chunk in stream for edge in (chunk, chunk.flip(0))], dim=1)
-    wanted = SparseGraph.from_edge_index(both, stream.num_nodes)
-    assert_same(open_graph(tmp_path / "g"), SparseGraph(wanted.csr))
-    assert {total for what, _, total in told if what == "distribute"} == {stream.num_edges}
 
 
 def test_nodes_that_do_not_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -65,7 +65,6 @@ BCRS: dict[str, list[Any]] = {"panel_ptr": [0, 5, 7], "columns": [0, 1, 4, 6, 7,
 EXAMPLES: dict[tuple[Any, ...], tuple[dict[str, list[Any]], int]] = {
     # FlashSparse, figure 10: a block is row-major, and as narrow as it has vectors.
     ("me-bcrs", "fp16", None): ({**BCRS, "values": flat(FIRST + SECOND)}, 2 * 4 + 7 * 4 + 7 * 8 * 2),
-    ("me-bcrs", "bf16", None): ({**BCRS, "values": flat(FIRST + SECOND)}, 2 * 4 + 7 * 4 + 7 * 8 * 2),
     # Blocks of 8 x 4: the fifth vector of the first window is a block of its own.
     ("me-bcrs", "tf32", None): (
         {**BCRS, "values": flat([*(row[:4] for row in FIRST), *(row[4:] for row in FIRST), *SECOND])},

@@ -162,7 +162,6 @@ def test_options_are_part_of_the_recipe_and_of_the_cache_key() -> None:
         ({"format": "rs-tile", "format_options": {"threshold": 2.5}}, TypeError, "threshold: got float"),
         ({"format": "rs-tile", "format_options": {"threshold": True}}, TypeError, "threshold: got bool"),
         ({"format": "hrpb", "format_options": {"threshold": 1}}, ValueError, "'hrpb': threshold; accepted"),
-        ({"format": "csr", "format_options": {"threshold": 1}}, ValueError, "'csr': threshold; accepted"),
         ({"format_options": {"threshold": 1}}, ValueError, "'auto': threshold; accepted: none"),
     ],
 )  # fmt: skip

@@ -53,16 +53,6 @@ def test_matrices_without_nonzeros(make: Any, shape: tuple[int, int]) -> None:
     assert (a.shape, a.nnz) == (shape, 0)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2])
-@pytest.mark.parametrize("step", [1, 2, 4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.int64, torch.bool])
-def test_strided_values(count: int, step: int, dtype: torch.dtype) -> None:
-    values = torch.ones(4 * step).to(dtype)[::step][:count]
-    edges = torch.arange(8).reshape(2, 4)[:, :count]
-    both(lambda cache: gnnsparse.prepare(edges, num_nodes=8, values=values, cache=cache))
-    both(lambda cache: gnnsparse.prepare(edges, num_nodes=8, values="mean", edge_weight=values, cache=cache))
-
-
 EVERY_EDGES = [
     EDGES.T.contiguous().T, EDGES[:, ::2], EDGES[:, 4:], EDGES[:, :1], EDGES.int(), EDGES.numpy()[:, ::-1],
     np.broadcast_to(EDGE.numpy(), (2, 5)), EDGES.repeat(2, 3)[::2, ::3], EDGES.numpy().astype("<i8"),
@@ -81,7 +71,8 @@ EVERY_VALUES = [
     [*((edges, None) for edges in EVERY_EDGES), *((EDGES, values) for values in EVERY_VALUES)],
 )
 def test_edges_and_values_of_every_kind(edges: Any, values: Any) -> None:
-    both(lambda cache: gnnsparse.prepare(edges, num_nodes=5, values=values, cache=cache))
+    for options in ({"values": values}, {"values": "mean", "edge_weight": values}):
+        both(lambda cache, options=options: gnnsparse.prepare(edges, num_nodes=5, **options, cache=cache))
 
 
 BAD_VALUES = [

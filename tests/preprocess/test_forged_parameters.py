@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import functools
 import itertools
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -36,10 +38,7 @@ def paths(content: Any, where: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]
 def forge(content: Any, path: tuple[Any, ...], value: Any) -> Any:
     """A copy of plain values in which one is another."""
     forged = copy.deepcopy(content)
-    inner = forged
-    for key in path[:-1]:
-        inner = inner[key]
-    inner[path[-1]] = value
+    functools.reduce(operator.getitem, path[:-1], forged)[path[-1]] = value
     return forged
 
 

@@ -75,6 +75,7 @@ def test_super_long_windows_by_hand() -> None:
     assert parts_of(adaptive_parts, [25, *[4] * 9, 0, 0], 60) == [2, *[1] * 11]
     assert parts_of(adaptive_parts, [42, *[3] * 9], 10) == [3, *[1] * 9]  # of at most 13.8, which is 14
     assert parts_of(adaptive_parts, [36, *[4] * 6, *[3] * 3], 4) == [2, *[1] * 9]  # of at most 69 / 4
+    assert parts_of(adaptive_parts, [40, *[1] * 9], 60) == [4, *[1] * 9]
     assert parts_of(adaptive_parts, [0, 0], 1) == [1, 1]
 
 
@@ -191,11 +192,7 @@ def test_cut_rows_lists_long_rows_alone() -> None:
 
 
 PANELS = panel_counts(54_379_008, 45_303_232)
-
-
 SCORE_PANELS = panel_counts(54_379_008)
-
-
 REDDIT = Problem("spmm", H200, Precision.FP16, 232_965, 232_965, 114_416_026, 128, "window", 68_212_192)
 
 
@@ -262,8 +259,6 @@ REDDIT_LIKE = like(
          (312, 33), (336, 34), (360, 7), (384, 10), (408, 4), (432, 2)),
     ),
 )  # fmt: skip
-
-
 AMAZON_LIKE = like(
     410_236, 5_284_202, (3_086_176, 2_679_424),
     (
@@ -271,8 +266,6 @@ AMAZON_LIKE = like(
         ((4, 3), (5, 994), (6, 6417), (7, 4948), (10, 419), (14, 27), (19, 9), (32, 3)),
     ),
 )  # fmt: skip
-
-
 ARXIV_LIKE = like(
     169_343, 2_500_329, (2_490_912, 2_305_472),
     (
@@ -280,14 +273,10 @@ ARXIV_LIKE = like(
         ((8, 31), (11, 2594), (14, 1965), (19, 561), (31, 124), (66, 14), (106, 3)),
     ),
 )  # fmt: skip
-
-
 DD_LIKE = like(
     334_925, 2_020_925, (2_026_624, 1_672_704),
     (((2, 38), (3, 20324), (4, 571)), ((3, 2), (4, 1228), (5, 8068), (6, 1169))),
 )  # fmt: skip
-
-
 WEIGHTED = {"panels": PANELS, "nnz": 114_623_235, "weighted": True}
 #: Nearly full: dense values are smaller than packed ones.
 FULL = {**WEIGHTED, "nnz": 30 * 45_303_232}

@@ -324,7 +324,6 @@ def test_links_are_given_as_positions_among_the_seeds() -> None:
         (r"fanouts: got 0; accepted: positive integers, or -1", {"fanouts": [0]}),
         (r"fanouts: got float", {"fanouts": [2.0]}),
         (r"fanouts: got int; accepted: a sequence", {"fanouts": 3}),
-        (r"fanouts: got str", {"fanouts": "10"}),
         (r"fanouts: got bool", {"fanouts": [True]}),
         (r"method: got 'random'; accepted: uniform, weighted, labor", {"method": "random"}),
         (r"weights: got None with method='weighted'", {"method": "weighted"}),
