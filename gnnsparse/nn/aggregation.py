@@ -50,10 +50,8 @@ class Neighbours:
         """Compute edge values [nnz] or [nnz, heads] of weights; None: the operand's own are right."""
         operand = self.operand
         merged = self._reduce in ("max", "min") and operand.num_edges != operand.nnz
-        if edge_weight is None:
-            if merged:  # the operand has their numbers as weights
-                return torch.ones(operand.nnz, dtype=torch.float32, device=operand.device)
-            return None
+        if edge_weight is None:  # an operand of merged edges has their numbers as weights
+            return torch.ones(operand.nnz, dtype=torch.float32, device=operand.device) if merged else None
         weights = check_edge_weight(edge_weight, operand.num_edges, operand.device, by_head=True).float()
         if merged:
             bad_value(

@@ -23,8 +23,6 @@ from gnnsparse.runtime.functorch import is_eager, outside, unwrapped
 from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
 
-_MASK_DTYPES = (torch.bool, torch.float32, torch.float16, torch.bfloat16)
-
 #: The order of positional arguments after query, key and value, if the first of them is a pattern, ...
 _OURS = ("pattern", "key_padding_mask", "is_causal")
 #: ... and else, as in torch.nn.MultiheadAttention.
@@ -97,7 +95,7 @@ def edge_bias(pattern: SparseOperand, key_padding_mask: torch.Tensor) -> torch.T
     """
     keys = pattern.shape[1]
     accepted = f"a tensor [{keys}] or [batch, {keys}] of bool or of a floating dtype"
-    mask = check_tensor("key_padding_mask", key_padding_mask, dtypes=_MASK_DTYPES)
+    mask = check_tensor("key_padding_mask", key_padding_mask, dtypes=(torch.bool, *FLOATS))
     if mask.dim() not in (1, 2) or mask.shape[-1] != keys:
         bad_value("key_padding_mask", f"has shape {tuple(mask.shape)}; accepted: {accepted}")
     if mask.device != pattern.device:

@@ -123,11 +123,9 @@ class GINConv(GraphLayer):
 
 def _parts(network: torch.nn.Module) -> tuple[Any, ...]:
     """Return the parts of a network that begins with a linear layer that nothing watches; else itself."""
-    if type(network) is not torch.nn.Sequential or len(network) < 2:
-        return (network,)
-    if is_watched(network) or not is_plain_linear(network[0]):
-        return (network,)
-    return tuple(network)
+    if type(network) is torch.nn.Sequential and len(network) > 1 and is_plain_linear(network[0]):
+        return (network,) if is_watched(network) else tuple(network)
+    return (network,)
 
 
 def _reset(module: torch.nn.Module) -> None:

@@ -107,8 +107,7 @@ def _is_inference(x: torch.Tensor, weight: torch.Tensor) -> bool:
 
 def linear_in_vectors(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Compute x W^T; in inference on a GPU with rows that begin at whole vectors, as kernels read them."""
-    features = weight.shape[0]
-    rest = features * weight.dtype.itemsize % VECTOR_BYTES
+    rest = weight.shape[0] * weight.dtype.itemsize % VECTOR_BYTES
     if rest == 0 or not x.is_cuda or not _is_inference(x, weight):
         return F.linear(x, weight)
     return padded_linear(x, weight)

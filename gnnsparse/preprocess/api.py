@@ -146,13 +146,10 @@ def prepare(
     source = read_source(graph, num_nodes, num_cols, weights)
     if _device_of(source.arrays).type == "cpu":
         check_size(num_nodes, recipe)
-    folder = None if isinstance(cache, bool) else cache
-    store = None if cache is False else GraphCache(folder)
+    store = None if cache is False else GraphCache(None if cache is True else cache)
     prepared = prepare_arrays(source, recipe, store)
     _check_range(prepared.forward.given_values, precision)
-    plans = None
-    if autotune:
-        plans = PlanStore("" if store is None else recipe.key(source), store)
+    plans = PlanStore("" if store is None else recipe.key(source), store) if autotune else None
     prepared = replace(prepared, auto_format=format == "auto", plans=plans, balance=balance)
     return SparseOperand.on(prepared, _device_of(source.arrays))
 

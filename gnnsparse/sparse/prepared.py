@@ -167,10 +167,8 @@ class Prepared:
             precision = self.precision.rounded
             spec = format_spec("window", precision) if takes(describe_device(device), precision) else None
             forward = forward.with_blocked(None).in_format(precision, spec)
-            backward = backward.with_blocked(None)
-            backward = (
-                backward.with_blocked(forward.blocked) if shared else backward.in_format(precision, spec)
-            )
+            backward = backward.with_blocked(forward.blocked if shared else None)
+            backward = backward if shared else backward.in_format(precision, spec)
         return replace(self, forward=forward, backward=backward, one_stream=False, renewable=False)
 
     def find_self_loops(self) -> bool:

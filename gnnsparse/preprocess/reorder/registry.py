@@ -155,9 +155,8 @@ class Method:
     @property
     def missing_package(self) -> str | None:
         """The package that the reordering needs if it is not installed, else None. Nothing is imported."""
-        if self.package is None or importlib.util.find_spec(self.package) is not None:
-            return None
-        return self.package
+        is_missing = self.package is not None and importlib.util.find_spec(self.package) is None
+        return self.package if is_missing else None
 
     def check_package(self) -> None:
         """Raise an ImportError if the package that the reordering needs can't be imported."""
@@ -228,8 +227,7 @@ class Reordering:
     def report(self) -> dict[str, Any]:
         """Return everything but the order as plain values."""
         plain = asdict(replace(self, order=None))
-        del plain["order"]
-        return plain
+        return {name: value for name, value in plain.items() if name != "order"}
 
 
 def reorder(graph: SparseGraph, method: str = "none", **options: Any) -> Reordering:
