@@ -373,9 +373,10 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
         _check_numbers("weight", weight, "edge", of_edges, "a number at every edge, or at none")
         weights = np.array([of[weight] for of in of_edges.values()], dtype=np.float64)
     table = [[of[name] for name in features] for of in of_nodes.values()]
-    columns = {
-        name: np.array([str(of.get(name, "")) for of in of_nodes.values()], dtype=object) for name in names
-    }
+    columns = {}
+    for name in names:
+        found = (of.get(name) for of in of_nodes.values())
+        columns[name] = np.array(["" if value is None else str(value) for value in found], dtype=object)
     return Content(
         len(of_nodes),
         np.array(ends, dtype=np.int64).reshape(-1, 2).T,
