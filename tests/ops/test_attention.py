@@ -167,8 +167,8 @@ def test_large_scores(device: str, d: int) -> None:
     """None overflows, and columns have the weights of rows: in the gradient of v, 1 has to stay 1."""
     a = make(random_graph(40, 40, 0.2), device)
     case = make_case(a, d, 8, lead=(1, 1), scale=100.0)
-    floor = floor_in_parts(a, d, 8)
-    if floor is not None:
+    floor = None
+    if device == "cuda":
         # What a score is off by, a weight is off by: roundings of q and k, and the product that is left out.
         scores = exact_scores(a, case)
         floor = 3 * ROUNDING["fp32"] * float(scores[scores.isfinite()].abs().max())

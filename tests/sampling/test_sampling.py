@@ -421,7 +421,9 @@ def test_a_gpu_draws_what_the_cpu_draws(
         x = torch.randn(found.nodes.numel(), 8)
         products = [(block.adj @ x[: block.adj.shape[1]].to(place.device)).cpu() for block in found.blocks]
     for product, block in zip(products, on_cpu.blocks, strict=True):
-        torch.testing.assert_close(product, block.adj @ x[: block.adj.shape[1]])
+        # Sums of many neighbours are added up in another order.
+        right = block.adj @ x[: block.adj.shape[1]]
+        torch.testing.assert_close(product, right, rtol=1e-5, atol=1e-5 * float(right.abs().max()))
 
 
 @ON_GPU
