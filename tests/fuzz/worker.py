@@ -159,7 +159,7 @@ class Generator:
         """Runs `work(counts)`, an iterator over cases, in a forked process for some seconds."""
         receiving, sending = _FORK.Pipe(duplex=False)
         process = _FORK.Process(target=_child, args=(work, sending, seconds, self.memory))
-        base, case, since = _bytes_of("self", 1), shared.case, time.monotonic()
+        base, case, since = _memory_of("self")[1], shared.case, time.monotonic()
         process.start()
         sending.close()
         failed: tuple[str, str] | None = None
@@ -168,7 +168,7 @@ class Generator:
                 case, since = shared.case, time.monotonic()
             if time.monotonic() - since > self.case_seconds:
                 failed = "hang", f"no end after {self.case_seconds:g} s"
-            elif _bytes_of(process.pid, 1) - base > self.memory:
+            elif _memory_of(process.pid)[1] - base > self.memory:
                 failed = "memory", f"more than {self.memory >> 20} MiB"
         try:
             if failed is None:
@@ -192,7 +192,7 @@ def _child(work: Callable[[Counts], Iterator[None]], pipe: Connection, seconds: 
     counts, end = Counts(), time.monotonic() + seconds
     faulthandler.disable()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_AS, (_bytes_of("self", 0) + 2 * memory,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (_memory_of("self")[0] + 2 * memory,) * 2)
     for _ in work(counts):
         if len(counts.failures) >= most_failures or time.monotonic() > end:
             break
@@ -200,9 +200,14 @@ def _child(work: Callable[[Counts], Iterator[None]], pipe: Connection, seconds: 
     os._exit(0)  # without what the interpreter does at its end
 
 
-def _bytes_of(process: int | str | None, which: int) -> int:
+def _memory_of(process: int | str | None) -> tuple[int, int]:
+    """Returns the bytes that a process has mapped, and those in memory that no file has.
+
+    A forked process maps pages of files anew when it reads them: with these it would begin below its parent.
+    """
     try:
-        pages = int(Path(f"/proc/{process}/statm").read_text().split()[which])
-    except (OSError, IndexError):  # it has ended
-        return 0
-    return pages * os.sysconf("SC_PAGE_SIZE")
+        mapped, resident, of_files = map(int, Path(f"/proc/{process}/statm").read_text().split()[:3])
+    except (OSError, ValueError):  # it has ended
+        return 0, 0
+    page = os.sysconf("SC_PAGE_SIZE")
+    return page * mapped, page * (resident - of_files)
