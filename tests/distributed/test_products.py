@@ -265,7 +265,7 @@ def other_division(group: dist.ProcessGroup, folder: str) -> None:
             even = lambda graph, parts, method: Partition.even(graph.num_rows, parts)  # noqa: E731
             patch.setattr("gnnsparse.distributed.shard.partition_rows", even)
         with pytest.raises(
-            ValueError, match=r"^cache: has shards of several divisions; accepted: another fo"
+            ValueError, match=r"^cache: has shards of several divisions; accepted: another folder"
         ):
             cached(group, folder)
 
