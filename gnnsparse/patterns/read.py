@@ -98,6 +98,14 @@ def read_pattern(name: str, pattern: Any) -> Any:
     # A module is called with tensors; a class has been given by mistake in place of its instance.
     if not callable(pattern) or isinstance(pattern, (torch.nn.Module, type)):
         bad_type(name, pattern, _ACCEPTED)
+    try:
+        signature = inspect.signature(pattern)
+    except (TypeError, ValueError):  # some functions written in C have no signature
+        return pattern
+    try:
+        signature.bind(1, **({"keys": 1} if "keys" in signature.parameters else {}))
+    except TypeError as error:
+        bad_value(name, f"{text_of(pattern)} can't be called with a length: {error}; accepted: {_ACCEPTED}")
     return pattern
 
 

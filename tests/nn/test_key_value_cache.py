@@ -292,6 +292,7 @@ SHORT = gnnsparse.prepare(masks.window(5, 1), cache=False)
             lambda: TransformerEncoder(TransformerEncoderLayer(8, 2), 2).decode(Q[0], []),
             "caches: are 0; accepted: 2, as there are layers",
         ),
+        (lambda: KeyValueCache(lambda: None), "<lambda> can't be called with a length: too many"),
         (
             SparseAttention(8, 2, pattern="expander", pattern_options={"degree": 2, "seed": 0}).make_cache,
             "max_length: got None; accepted for expander",

@@ -318,3 +318,11 @@ def test_cuda_graphs(with_padding: bool) -> None:
         x.copy_(torch.randn_like(x))
         graph.replay()
         assert torch.equal(out, layer(x, x, x, padded, need_weights=False)[0])
+
+
+def test_a_function_that_needs_the_number_of_keys_is_a_pattern() -> None:
+    layer = SparseAttention(
+        8, 2, batch_first=True, pattern=lambda length, *, keys: masks.full(length, keys=keys)
+    )
+    keys = torch.randn(2, 5, 8)
+    assert layer(torch.randn(2, 3, 8), keys, keys)[0].shape == (2, 3, 8)
