@@ -574,7 +574,7 @@ def _operation_tables(rows: list[Row]) -> Iterable[Table]:
 
 def _operation_cell(row: Row) -> str:
     if row["error"] is None:
-        return "or failed" if row["problem"] else "no finite element"
+        return "(failed)" if row["problem"] else "no finite element"
     notes = [f"{_percent(row['lost'])} lost"] if row["lost"] else []
     notes += [f"{row['infinite']} infinite"] if row["infinite"] else []
     return ", ".join([f"{_error(row['error'])} ({_error(row['elements'])})", *notes])

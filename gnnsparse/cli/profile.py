@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import importlib.util
 import itertools
@@ -24,7 +25,7 @@ from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.nvtx import ranges_are_on
 from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
-from gnnsparse.train.device import numerics
+from gnnsparse.train.device import matmul_precision
 
 DESCRIPTION = """\
 Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and
@@ -145,14 +146,16 @@ def make_step(options: argparse.Namespace) -> Callable[[], object]:
     torch.manual_seed(0)
     model = _stack(options.model, options.features, options.width, options.layers).to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2, fused=True)
-    scales = device.type == "cuda" and precision.rounded is Precision.FP16
-    scaler = torch.amp.GradScaler(device.type, enabled=scales)
+    on_gpu = device.type == "cuda"
+    half = on_gpu and precision.rounded in (Precision.FP16, Precision.BF16)
+    scaler = torch.amp.GradScaler(device.type, enabled=on_gpu and precision.rounded is Precision.FP16)
 
     def step() -> None:
         optimizer.zero_grad(set_to_none=True)
-        with numerics(precision, device):
-            loss = F.cross_entropy(model(x, adj).float(), y)
-            scaler.scale(loss).backward()
+        with matmul_precision(precision, device):
+            with torch.autocast(device.type, precision.storage) if half else contextlib.nullcontext():
+                loss = F.cross_entropy(model(x, adj).float(), y)
+            scaler.scale(loss).backward()  # not under autocast, as in training
         scaler.step(optimizer)
         scaler.update()
 
