@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf, open_dict
@@ -80,8 +80,17 @@ def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
         for group, content in recipe.run.items():
             if group in given and OmegaConf.select(cfg, f"{group}.name") != content.get("name"):
                 continue  # another data set, say, with all of its options
-            OmegaConf.update(own, group, content, merge=False, force_add=True)
+            OmegaConf.update(own, group, _literal(content), merge=False, force_add=True)
             for option in given:
                 if option.startswith(f"{group}."):
                     OmegaConf.update(own, option, OmegaConf.select(cfg, option), force_add=True)
     return own
+
+
+def _literal(content: Any) -> Any:
+    """Return plain values whose texts are no references of OmegaConf to other options."""
+    if isinstance(content, dict):
+        return {key: _literal(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_literal(value) for value in content]
+    return content.replace("${", "\\${") if isinstance(content, str) else content

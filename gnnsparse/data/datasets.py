@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -167,6 +168,8 @@ class NodeDataset(_WithTargets):
         node_ids: the names of the nodes in the user's files, N different texts; None: they are numbered.
         class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
         feature_names: the names of the features, F different texts; None: they have none.
+        feature_transform: how the features were made of columns of a user's file, plain values, by which
+            `load_custom(..., transform=)` makes those of another file; None: the data are no user's file.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -187,6 +190,7 @@ class NodeDataset(_WithTargets):
     node_ids: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
     feature_names: tuple[str, ...] | None = None
+    feature_transform: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)

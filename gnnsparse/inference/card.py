@@ -30,7 +30,9 @@ def card_text(recipe: ModelRecipe, result: Mapping[str, Any], options: Mapping[s
     """
     metrics: Mapping[str, Mapping[str, float]] = result.get("metrics", {})
     groups: dict[str, Mapping[str, Any]] = {"Model": {"name": recipe.name, **recipe.options}}
-    groups |= {title: recipe.run[name] for name, title in _GROUPS.items() if recipe.run.get(name)}
+    for name, title in _GROUPS.items():
+        if found := {key: v for key, v in recipe.run.get(name, {}).items() if key != "transform"}:
+            groups[title] = found  # what a transform has is long, and in the recipe
     groups |= {name.capitalize(): group for name, group in options.items() if group}
     environment = {
         "device": result.get("device_name"), "seed": result.get("seed"),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import io
+import json
 import os
 import re
 import sys
@@ -55,7 +57,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=partial(file_option, endings=ENDINGS), required=True, metavar="FILE",
         help="FILE.npz: arrays; FILE.csv: a row for each node or sequence; an existing file is replaced",
     )  # fmt: skip
+    parser.epilog = (
+        "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
+        "dataset.label=null takes another column of ids, and no labels."
+    )
+    parser.set_defaults(rest=[])
     add_device(parser)
+
+
+def _option(word: str) -> tuple[str, Any]:
+    """Return the name and the value of an option as train.py reads it: a text, a number, null or a list."""
+    name, sign, value = word.partition("=")
+    if not sign or not name.startswith("dataset."):
+        bad_value("argument", f"got {word!r}; accepted: dataset.OPTION=VALUE, as in dataset.id=name")
+    if value.startswith("[") and value.endswith("]"):
+        return name.removeprefix("dataset."), [
+            _plain(item.strip()) for item in value[1:-1].split(",") if item
+        ]
+    return name.removeprefix("dataset."), _plain(value)
+
+
+def _plain(text: str) -> Any:
+    """Return null, true, false and numbers as Python's, and any other text as it is, without its quotes."""
+    with contextlib.suppress(ValueError):
+        return json.loads(text)
+    quoted = len(text) > 1 and text[0] == text[-1] == "'"
+    return text[1:-1] if quoted else text
 
 
 #: The data set that files and folders of a user are loaded by, with the option that names them.
@@ -88,6 +115,7 @@ def predict_run(
     root: str | None = None,
     device: str = "auto",
     registry: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Predictions:
     """Compute the predictions of the model of a run, as `gnnsparse predict` does.
 
@@ -96,6 +124,7 @@ def predict_run(
         data: the name of a data set, or a file or folder in a form that the data set "custom" reads; None:
             the data that the model was trained on.
         root: the folder with the files of a published data set; None: that of the run, if it had one.
+        options: options of the data set in place of those of the training, as in {"id": "name"}.
 
     Raises:
         LoadError: the model can't be loaded.
@@ -104,9 +133,9 @@ def predict_run(
     model = load(source, device=device, registry=registry)
     recipe = model.recipe
     task = TASKS[TASKS.check(recipe.task)]
-    name, options = _data_of(recipe, data)
-    if root is not None:
-        options["root"] = root
+    name, given = _data_of(recipe, data)
+    given |= {} if root is None else {"root": root}
+    given |= options or {}
     run = RunOptions(  # by which the data are prepared as in training
         device=model.device,
         precision=recipe.precision,
@@ -116,8 +145,8 @@ def predict_run(
         groups={group: recipe.run[group] for group in task.groups if group in recipe.run},
     )
     task.check(run)
-    with naming("data"):
-        dataset = task.load(name, options)
+    with naming("dataset"):
+        dataset = task.load(name, given)
     return predict_dataset(model, task, run, dataset, name)
 
 
@@ -184,7 +213,7 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
     features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
-    return _OWN, {**features, **(trained if name == _OWN else {}), _PATH: data}
+    return _OWN, {**features, **(trained if name in (_OWN, None) else {}), _PATH: data}
 
 
 #: The endings of files that predictions can be written to.
@@ -278,7 +307,10 @@ def run(options: argparse.Namespace) -> int:
     sys.path.append(os.getcwd())
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with log_shown("gnnsparse.data", console.print):
-        found = predict_run(options.source, options.data, root=options.root, device=options.device)
+        found = predict_run(
+            options.source, options.data, root=options.root, device=options.device,
+            options=dict(map(_option, options.rest)),
+        )  # fmt: skip
     write_predictions(options.out, found.arrays, found.names)
     count = len(next(iter(found.arrays.values())))
     scores = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.get("test", {}).items())

@@ -433,6 +433,7 @@ def _recipe(
         if caller.kind == "edge_index" and caller.fixed is not None:  # what it can take and got
             inputs = ("edge_index", *caller.fixed[1][1])
     groups = {**run.groups, **({} if seed is None else {"seed": seed})}
+    groups |= {"dataset": found} if (found := task.found_options(dataset)) else {}
     recipe = task.recipe(
         dataset, run, registry=None, name=type(model).__name__, options={}, inputs=inputs, run=groups
     )

@@ -114,7 +114,7 @@ def test_wrong_options(options: dict[str, Any], message: str, tmp_path: Path) ->
         ("edges.csv", b"", "path: .*edges.csv: is no table"),
         ("edges.csv", b"source\na\n", "target: edges.csv has the columns source; accepted: two column"),
         ("edges.csv", b"source,target\na,b\na,b,c,d\n", "path: .*edges.csv: is no table"),
-        ("edges.csv", b"source,target\n\xff\xfe,b\n", "path: .*edges.csv: is no table"),
+        ("edges.csv", b"source,target\na,\0b\n", "path: .*edges.csv: has null characters, and is no text"),
         ("edges.csv.gz", b"\x1f\x8b damaged", "path: .*edges.csv.gz: is damaged"),
         ("edges.parquet", b"PAR1 damaged PAR1", "path: .*edges.parquet: is no table"),
         ("graph.pt", b"not a zip", "path: .*graph.pt: is no archive of torch.save"),

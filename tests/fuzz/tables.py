@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
+import re
 import tempfile
 import warnings
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from tests.fuzz.common import Draw, FailedCallError, Trial
 _CLASSES = (("law", "math"), ("US", "DE", "NA"), ("None", "null", "N/A", "nan", "x"), ("0", "1", "2"),
             ("-1", "1"), ("NA", "nan"), ("1", "2", "NA"), ("true", "false"), ("1.5", "old"))  # fmt: skip
 _MISSING = ("NA", "None", "null", "N/A", "nan")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?")
 _PARTS = ("train", "val", "test")
 
 
@@ -89,12 +91,26 @@ def _nodes(draw: Draw, made: Written, pairs: list[tuple[int, int]]) -> tuple[Col
         columns.append((draw.choice(["label", "y", "train_mask"]), ["1"] * count))
         made.refused += ["label", "feature_columns", "path"]  # the last where two names are equal
     made.x = np.array([by_name[name] for name in made.features], dtype=np.float32).T
-    if draw.chance(0.1):
-        by_name[draw.choice(made.features)][draw.below(count)] = draw.choice(["", "NA", "nan", "inf", "many"])
-        made.refused.append("feature_columns")
+    if draw.chance(0.3):
+        _damage(draw, made, by_name)
     if draw.chance(0.3):
         columns.insert(0, (draw.choice(["", "Unnamed: 0"]), _row_numbers(draw, count)))
     return columns, id_is_named
+
+
+def _damage(draw: Draw, made: Written, columns: dict[str, list[str]]) -> None:
+    """Empties a cell of a feature, which is filled in, or writes what is no number."""
+    name, at = draw.choice(made.features), draw.below(len(made.ids))
+    columns[name][at] = draw.choice(["", "NA", "nan", "inf", "many"])
+    if columns[name][at] in ("inf", "many"):
+        made.refused.append("feature_columns")
+        return
+    column = made.features.index(name)
+    train = [i for i, label in enumerate(made.labels) if i % 3 == 0 and label is not None]
+    made.x[at, column] = np.mean([made.x[i, column] for i in train if i != at])
+    if at in train:
+        made.features.insert(column + 1, f"{name} is missing")
+        made.x = np.insert(made.x, column + 1, np.arange(len(made.ids)) == at, axis=1)
 
 
 def _row_numbers(draw: Draw, count: int) -> list[str]:
@@ -165,9 +181,12 @@ def _edges(
 
 def _write(draw: Draw, path: Path, columns: Columns, header: bool) -> None:
     """Writes a table with or without names, with or without quotes, spaces and a byte order mark."""
-    separator = "\t" if ".tsv" in path.suffixes else ","
+    separator = "\t" if ".tsv" in path.suffixes else draw.choice(",,;|")
     rows = [[name for name, _ in columns]] if header else []
-    rows += [list(row) for row in zip(*(values for _, values in columns), strict=True)]
+    cells = [values for _, values in columns]
+    if separator != "," and draw.chance(0.5):
+        cells = [[v.replace(".", ",") for v in c] if all(map(_NUMBER.fullmatch, c)) else c for c in cells]
+    rows += [list(row) for row in zip(*cells, strict=True)]
     style = draw.choice(["plain", "quoted", "spaced"])
     if style == "spaced":
         text = "".join(f"{separator} ".join(row) + "\n" for row in rows)
@@ -176,7 +195,7 @@ def _write(draw: Draw, path: Path, columns: Columns, header: bool) -> None:
         quoting = csv.QUOTE_ALL if style == "quoted" else csv.QUOTE_MINIMAL
         csv.writer(stream, delimiter=separator, quoting=quoting, lineterminator="\n").writerows(rows)
         text = stream.getvalue()
-    content = text.encode("utf-8-sig" if draw.chance(0.2) else "utf-8")
+    content = text.encode(draw.choice(["utf-8", "utf-8", "utf-8", "utf-8-sig", "utf-16"]))
     path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
 
 
@@ -206,7 +225,7 @@ def verify(trial: Trial, made: Written, folder: Path) -> None:
     matrix = found.graph.to_scipy().toarray()
     trial.check(found.node_ids == tuple(made.ids), f"the ids are {found.node_ids}")
     trial.check(found.feature_names == tuple(made.features), f"the features are {found.feature_names}")
-    trial.check(np.array_equal(found.x.numpy(), made.x), "features have other values")
+    trial.check(np.allclose(found.x.numpy(), made.x, rtol=1e-6), "features have other values")
     trial.check(names == tuple(made.classes), f"the classes are {names}")
     trial.check(labels == made.labels, f"the labels are {labels}")
     trial.check(np.array_equal(matrix, made.matrix), "edges have other ends or weights")

@@ -283,7 +283,7 @@ def test_a_registered_model_is_loaded_by_its_folder(tmp_path: Path) -> None:
     loaded = gnnsparse.load(tmp_path / "run", device="cpu")
     assert (loaded.recipe.registry, loaded.recipe.name) == ("models:MODELS", "gcn")
     assert loaded.recipe.options == {"hidden_channels": 8, "num_layers": 3, "dropout": 0.0}
-    assert (loaded.recipe.values, loaded.recipe.run) == ("gcn", {"seed": 4})
+    assert (loaded.recipe.values, loaded.recipe.run["seed"]) == ("gcn", 4)
     same_predictions(result, loaded, result.dataset.graph)
     with pytest.raises(ValueError, match="data: got nothing, and the checkpoint does not say what"):
         predict_run(tmp_path / "run")

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, separator_of
+from gnnsparse.data.custom.features import FeatureTransform
 from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import (
@@ -28,8 +30,6 @@ from gnnsparse.sparse.graph import SparseGraph
 
 #: The parts of a split.
 PARTS = ("train", "val", "test")
-#: Words, in small letters, that programs write where a value is missing, and that may be names as well.
-MISSING_WORDS = ("na", "n/a", "nan", "null", "none")
 #: The metrics of each kind of labels, the usual one first.
 _METRICS = {
     "class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc"),
@@ -62,11 +62,12 @@ class Content:
     masks: Mapping[str, np.ndarray] = field(default_factory=dict)
     columns: Mapping[str, np.ndarray] = field(default_factory=dict)  # others of the nodes by name, [N] each
     ids: tuple[str, ...] | None = None
-    feature_names: tuple[str, ...] | None = None
     label_columns: tuple[str, ...] | None = None  # the names of the columns of `y`, if it has several
     directed: bool = True  # whether an edge stands for one direction, unless the user says otherwise
     named: bool = False  # whether values of `y` are names of classes; otherwise integers are their numbers
     uses: tuple[str, ...] = ()  # for each table that was read a line that says what its columns are used for
+    #: In place of x the columns of features by name, as FeatureTransform.fit takes them.
+    features: Mapping[str, np.ndarray] | None = None
 
     def __post_init__(self) -> None:
         rows = {"x": self.x, "y": self.y, **{f"{name}_mask": mask for name, mask in self.masks.items()}}
@@ -104,14 +105,6 @@ def sorted_texts(texts: Iterable[str]) -> list[str]:
     return sorted(found, key=int) if all(map(_is_integer, found)) else found
 
 
-def is_number(text: str) -> bool:
-    """Return whether a text is a finite number."""
-    try:
-        return bool(np.isfinite(float(text))) and "_" not in text  # which Python reads over
-    except ValueError:
-        return False
-
-
 def text_of(value: Any) -> str:
     """Return a value of a table as a text, "" if it is missing."""
     if isinstance(value, (float, np.floating)):
@@ -141,7 +134,7 @@ def _count_and_names(classes: int | tuple[str, ...], least: int = 1) -> tuple[in
 
 
 def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
-    """Make labels; an empty text is a missing one, and so is -1 unless `classes` have it as a name."""
+    """Make labels; an empty text and -1 are missing ones unless `classes` have them as names."""
     y = content.y
     if y is None:
         if classes is None:
@@ -161,7 +154,8 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
         if kind == "multilabel":
             bad_value("label_kind", "got 'multilabel' for one column; accepted: class, regression or auto")
         texts = [text_of(value) for value in (y if y.dtype.kind == "f" else y.tolist())]
-        if kind == "class" or not _are_fractions(set(texts)):
+        given = isinstance(classes, tuple) and len(classes) > 1
+        if kind == "class" or given or not _are_fractions(set(texts)):
             return _of_names(texts, classes)
     return _of_numbers(_numbers(y), kind, classes, content.label_columns)
 
@@ -182,7 +176,7 @@ def _are_fractions(texts: set[str]) -> bool:
 
 def _of_names(texts: list[str], classes: Classes) -> _Labels:
     """Make classes of names. Without `classes` they are sorted, as numbers if all of them are integers."""
-    words = set(texts) - {""}
+    words = set(texts) - ({""} - set(classes if isinstance(classes, tuple) else ()))
     if isinstance(classes, int) or (classes is not None and _NO_CLASS not in classes):
         words.discard(_NO_CLASS)
     found = sorted_texts(words)
@@ -324,6 +318,8 @@ class BuildOptions:
     seed: int = 0
     directed: bool | None = None
     normalize_features: bool = False
+    standardize: bool = False
+    transform: Any = None  # a FeatureTransform, given as what its to_dict returns; or None
 
     def __post_init__(self) -> None:
         check_choice("features", self.features, _FEATURES)
@@ -342,7 +338,16 @@ class BuildOptions:
         check_seed(self.seed)
         if self.directed is not None:
             check_flag("directed", self.directed)
-        check_flag("normalize_features", self.normalize_features)
+        for flag in ("normalize_features", "standardize"):
+            check_flag(flag, getattr(self, flag))
+        if self.transform is not None:
+            object.__setattr__(self, "transform", FeatureTransform.read(self.transform))
+
+    @property
+    def of_model(self) -> FeatureTransform | None:
+        """What makes the features of a trained model, if they are made of columns of a file."""
+        made: FeatureTransform | None = self.transform
+        return made if made is not None and made.columns and self.features == "file" else None
 
     def split_kind(self) -> tuple[str, str]:
         """Return the kind of split, and what follows the colon."""
@@ -375,9 +380,11 @@ class FileOptions(BuildOptions):
     id: str | None = None
     label: str | Sequence[str] | None = None
     feature_columns: Sequence[str] | None = None
+    separator: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        object.__setattr__(self, "separator", separator_of(self.separator))
         files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id")
         for name in (*files, *columns):
             value = getattr(self, name)
@@ -406,19 +413,20 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
     classes: Any = options.classes
     labels = _read_labels(content, options.label_kind, classes)
     graph = _graph(content, options.directed)
-    x = _features(content, graph, options.features)
+    masks = _split(content, labels, options)
+    x, transform = _features(content, graph, options, masks[0])
     if options.normalize_features:
         normalize_rows(x)
-    masks = _split(content, labels, options)
     metrics = _METRICS[labels.kind]
     metric = options.metric or metrics[0]
     if metric not in metrics:
         got = f"got {metric!r} for labels of the kind {labels.kind}"
         bad_value("metric", f"{got}; accepted: {', '.join(metrics)}")
-    features = content.feature_names if options.features == "file" else None
+    feature_names = None if transform is None or content.features is None else transform.names
     return NodeDataset(
-        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, features
-    )
+        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names,
+        feature_names, {} if transform is None else transform.to_dict(),
+    )  # fmt: skip
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
@@ -439,15 +447,48 @@ def _graph(content: Content, directed: bool | None) -> SparseGraph:
     return SparseGraph(made.csr, made.values if directed or weights is not None else None)
 
 
-def _features(content: Content, graph: SparseGraph, kind: str) -> torch.Tensor:
-    nodes, x = content.nodes, content.x
+def _features(
+    content: Content, graph: SparseGraph, options: BuildOptions, train: torch.Tensor
+) -> tuple[torch.Tensor, FeatureTransform | None]:
+    """Return features [N, F], and what made them of columns if columns have names or are scaled."""
+    nodes, kind = content.nodes, options.features
     if kind == "file":
+        return features_of(content.x, content.features, options, train)
+    return _made_features(graph, nodes, kind), None
+
+
+def features_of(
+    x: np.ndarray | None, columns: Mapping[str, np.ndarray] | None, options: BuildOptions, train: torch.Tensor
+) -> tuple[torch.Tensor, FeatureTransform | None]:
+    """Make features of an array [N, F], or of columns as FeatureTransform.fit takes them.
+
+    The rows `train`, bool [N], decide what columns become, or all if there are none to train on, unless the
+    options have a transform.
+    """
+    transform = options.of_model
+    if columns is None:
         if x is None:
             accepted = "degree, constant or identity, as in features=degree"
             bad_value("features", f"got 'file', and the file has no features; accepted: {accepted}")
-        check_memory("x", 4 * x.size, f"features of shape {x.shape}")
-        with np.errstate(over="ignore"):  # too large ones become infinite, which the data set refuses
-            return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32))
+        if transform is None and not options.standardize:
+            check_memory("x", 4 * x.size, f"features of shape {x.shape}")
+            with np.errstate(over="ignore"):  # too large ones become infinite, which the data set refuses
+                return torch.from_numpy(np.ascontiguousarray(x, dtype=np.float32)), None
+        names = list(map(str, range(x.shape[1]))) if transform is None else transform.columns
+        if len(names) != x.shape[1] or (transform is not None and transform.categories):
+            accepted = f"a table with the {len(names)} columns of the training"
+            bad_value("x", f"has {x.shape[1]} columns of numbers; accepted: {accepted}")
+        if not np.isfinite(x).all():
+            bad_value("x", "has a number that is not finite; accepted: finite numbers")
+        columns = {name: x[:, at].astype(np.float64) for at, name in enumerate(names)}
+    if transform is None:
+        rows = train.numpy() if train.any() else np.ones(len(train), bool)
+        transform = FeatureTransform.fit(columns, rows, options.standardize)
+    return torch.from_numpy(transform(columns)), transform
+
+
+def _made_features(graph: SparseGraph, nodes: int, kind: str) -> torch.Tensor:
+    """Make features of the graph alone."""
     if kind == "constant":
         return torch.ones(nodes, 1, dtype=torch.float32, device="cpu")
     if kind == "identity":

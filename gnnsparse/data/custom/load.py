@@ -6,7 +6,7 @@ import inspect
 import logging
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +67,9 @@ def load_custom(
     seed: int = 0,
     directed: bool | None = None,
     normalize_features: bool = False,
+    standardize: bool = False,
+    separator: str | None = None,
+    transform: Mapping[str, Any] | None = None,
 ) -> NodeDataset:
     """Make a data set of nodes of your own file or folder.
 
@@ -78,7 +81,7 @@ def load_custom(
 
     Args:
         path: a file or a folder: a PyG graph saved by torch.save (`.pt`); an `.npz` archive; a folder with a
-            table of edges and a table of nodes (`.csv`, `.tsv`, `.csv.gz`, `.tsv.gz`, `.parquet`), or the
+            table of edges and a table of nodes (`.csv`, `.tsv`, `.txt`, these with `.gz`, `.parquet`), or the
             table of edges; a Matrix Market file (`.mtx`) with a file of labels beside it; `.graphml`; a
             folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`).
         format: one of CUSTOM_FORMATS.
@@ -94,7 +97,9 @@ def load_custom(
             that has each end of an edge once.
         label: column (attribute in GraphML) of the labels, or a list of columns of 0 and 1 of several labels;
             None: label or y.
-        feature_columns: columns of the features; None: all others but row numbers, which must be numbers.
+        feature_columns: columns of the features; None: all others but row numbers. Of a column of texts each
+            text becomes a feature NAME=TEXT. Empty cells of numbers get the mean, and if training nodes have
+            some, there is a feature `NAME is missing`.
         features: "file": those of the file; or made of the graph: "degree" (32 columns, one for each power of
             two), "constant" (a column of ones), "identity" (a column for each node).
         label_kind: "auto", "class", "multilabel" or "regression"; "auto": whole numbers and texts are
@@ -112,6 +117,12 @@ def load_custom(
         directed: whether an edge leads from its source to its target alone; False: both ways. None: False for
             tables and OGB's folders, and as stored for other formats.
         normalize_features: whether features are divided by the sum of the magnitudes in their row.
+        standardize: whether columns of numbers have mean 0 and deviation 1 over the training nodes. A column
+            with one number for all of them stays as it is.
+        separator: of tables that are texts, "comma", "semicolon", "tab", "pipe" or "space", or the character;
+            None: found by their content.
+        transform: the `feature_transform` of the data set a model was trained on, by which columns of its
+            names become its features. Labels may be missing.
 
     Returns:
         The data set, on the CPU, with the names of nodes, features and classes if the file has such.
@@ -127,7 +138,8 @@ def load_custom(
     """
     options = FileOptions(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-        normalize_features, edges, nodes, labels, source, target, weight, id, label, feature_columns,
+        normalize_features, standardize, transform, edges, nodes, labels, source, target, weight, id, label,
+        feature_columns, separator,
     )  # fmt: skip
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
@@ -187,8 +199,8 @@ def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
         data: the graph, on any device: edge_index, x, y, and if there are such edge_weight, and train_mask,
             val_mask and test_mask, bool [N] or [N, splits].
         options: those of `load_custom` that are of no file: features, label_kind, classes, metric, split,
-            train_fraction, val_fraction, seed, directed and normalize_features. With directed=None edges are
-            as they are.
+            train_fraction, val_fraction, seed, directed, normalize_features, standardize and transform. With
+            directed=None edges are as they are.
 
     Returns:
         The data set, on the CPU.

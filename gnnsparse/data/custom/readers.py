@@ -348,6 +348,8 @@ def read_graphml(path: Path, options: FileOptions) -> Content:
 
 def _of_networkx(graph: Any, options: FileOptions) -> Content:
     of_nodes, label, features = dict(graph.nodes.items()), options.label, options.feature_columns
+    if options.of_model is not None:
+        features = options.of_model.columns
     number = {node: at for at, node in enumerate(of_nodes)}
     ends = [(number[edge[0]], number[edge[1]]) for edge in graph.edges()]
     names = list(dict.fromkeys(name for of in of_nodes.values() for name in of))
@@ -372,7 +374,7 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
     if of_edges and has_weights:
         _check_numbers("weight", weight, "edge", of_edges, "a number at every edge, or at none")
         weights = np.array([of[weight] for of in of_edges.values()], dtype=np.float64)
-    table = [[of[name] for name in features] for of in of_nodes.values()]
+    table = {n: np.array([of[n] for of in of_nodes.values()], dtype=np.float64) for n in features}
     columns = {}
     for name in names:
         found = (of.get(name) for of in of_nodes.values())
@@ -381,12 +383,11 @@ def _of_networkx(graph: Any, options: FileOptions) -> Content:
         len(of_nodes),
         np.array(ends, dtype=np.int64).reshape(-1, 2).T,
         weights,
-        x=np.array(table, dtype=np.float64) if features and table else None,
+        features=table if of_nodes and table else None,
         y=None if label is None else columns[str(label)],
         masks={part: columns["split"] == part for part in PARTS if "split" in columns},
         columns=columns,
         ids=tuple(str(node) for node in of_nodes),
-        feature_names=tuple(features) if features and table else None,
         directed=bool(graph.is_directed()),
         named=True,
     )

@@ -8,7 +8,6 @@ It stands alone because its rules about columns are an idea of their own, and te
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from collections import Counter
@@ -20,21 +19,14 @@ from typing import Any, BinaryIO, NoReturn
 import numpy as np
 
 from gnnsparse.data.array_files import read_text
-from gnnsparse.data.custom.build import (
-    MISSING_WORDS,
-    PARTS,
-    Content,
-    FileOptions,
-    is_number,
-    sorted_texts,
-    text_of,
-)
+from gnnsparse.data.custom.build import PARTS, Content, FileOptions, sorted_texts, text_of
+from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, parse
 from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value, check_memory
 from gnnsparse.runtime.safe_io import open_regular, reading
 
 #: The endings of the names of tables.
-ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+ENDINGS = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".txt", ".txt.gz", ".parquet")
 #: Bytes of memory for each byte of a text.
 _FACTOR = 12
 #: Names of columns to which nobody gave one: pandas' in texts and in Parquet files.
@@ -48,6 +40,10 @@ _LABELS = ("label", "y")
 _NO_FEATURES = (*_IDS, *_LABELS, "train_mask", "val_mask", "test_mask")
 #: The name under which pandas writes an index that was made a column.
 _INDEX = "index"
+#: Different texts that a column of features may have, and rows that are names if all of them differ.
+CATEGORIES, _MANY = 100, 20
+#: Cells that are empty, in small letters, where others are numbers.
+_EMPTY = ("", *MISSING_WORDS)
 #: How many times the size of the other features a column is that there is a warning of.
 _OUTSIZED = 500
 #: The column of the split, and what its values mean.
@@ -66,6 +62,7 @@ class Table:
     columns: tuple[np.ndarray, ...]
     first_row: bool = False  # whether the names are the first row of a text, which may be values
     nameless: bool = False  # whether the columns have no names, but numbers: column 1, column 2 and so on
+    separator: str = ""  # its name, of a text
 
     def headless(self) -> Table:
         """Return the table whose first row is values and whose columns have no names."""
@@ -76,7 +73,7 @@ class Table:
         while len(columns) > 1 and not any(columns[-1].tolist()):  # each line ends with a separator
             columns.pop()
         names = tuple(f"column {number + 1}" for number in range(len(columns)))
-        return Table(self.file, names, tuple(columns), nameless=True)
+        return Table(self.file, names, tuple(columns), nameless=True, separator=self.separator)
 
     def with_names(self) -> Table:
         """Return the table itself if no two of its columns have the same name, else raise."""
@@ -86,11 +83,18 @@ class Table:
         return self
 
     def choose(self, option: str, name: str) -> str:
-        """Return the name of the column that an option chooses, if there is such a column, else raise."""
-        if name not in self.names:
+        """Return the name of the column that an option chooses, in any case if only one fits, else raise."""
+        alike = [name] if name in self.names else self.called([name.casefold()])
+        if len(alike) != 1:
             known = ", ".join(self.names)[:300]
-            bad_value(option, f"there is no column {name!r}; {self.file} has {known or 'none'}")
-        return name
+            bad_value(option, f"there is no column {name!r}; {self.file} has {known or 'none'}{self.hint}")
+        return alike[0]
+
+    @property
+    def hint(self) -> str:
+        """What an error says of a text that has one column, maybe because of its separator."""
+        single = self.separator and len(self.names) == 1
+        return f" (the separator is taken to be a {self.separator}; separator= says it)" if single else ""
 
     def called(self, usual: Collection[str]) -> list[str]:
         """Return the names of columns that are one of some usual names, in capital or small letters."""
@@ -135,6 +139,44 @@ class Table:
             self.refuse(option, name, int(wrong.argmax()), accepted)
         return numbers
 
+    def feature(self, name: str, is_text: bool | None = None) -> np.ndarray:
+        """Return a column of features: float64, NaN where a cell is empty; or texts, "" where one is.
+
+        Args:
+            name: the column.
+            is_text: whether it has texts; None: it has if more than half of its cells have a letter, and
+                others are neither numbers nor true and false.
+
+        Raises:
+            ValueError: a cell is no number where others are, or there are too many texts.
+        """
+        texts = np.array([]) if self.values(name).dtype.kind in "biuf" else self.texts(name)
+        if is_text:
+            return texts if texts.size else self.texts(name)
+        words = [text.casefold() for text in texts.tolist()]
+        if words and set(words) <= {"true", "false", "", *MISSING_WORDS} and {"true", "false"} & set(words):
+            return np.array([{"true": 1.0, "false": 0.0}.get(word, np.nan) for word in words])
+        numbers, wrong = self._parsed(name)
+        if words:
+            wrong &= np.array([word not in MISSING_WORDS for word in words])
+        wrong |= np.isinf(numbers)
+        letters = sum(any(map(str.isalpha, word)) and word not in MISSING_WORDS for word in words)
+        if is_text is None and wrong.any() and 2 * letters > sum(word not in _EMPTY for word in words):
+            self._check_categories(name, texts)
+            return texts
+        if wrong.any():
+            self.refuse("feature_columns", name, int(wrong.argmax()), "a number, or an empty cell")
+        return numbers
+
+    def _check_categories(self, name: str, texts: np.ndarray) -> None:
+        """Raise ValueError for texts that are names of rows, and no categories."""
+        found = texts[texts != ""]
+        count = len(set(found.tolist()))
+        if count > CATEGORIES or count == len(found) >= _MANY:
+            problem = f"column {name!r} has {count} different texts in {len(found)} rows, as names are"
+            accepted = f"at most {CATEGORIES}, each in several rows"
+            bad_value("feature_columns", f"{self.file}: {problem}; accepted: {accepted}")
+
     def is_numeric(self, name: str) -> bool:
         """Return whether each value of a column is a finite number."""
         return bool(np.isfinite(self._parsed(name)[0]).all())
@@ -156,31 +198,20 @@ class Table:
         return numbers, np.isnan(numbers) & ~series.str.lower().isin(["", "nan"]).to_numpy(bool)
 
 
-def read_table(path: Path) -> Table:
-    """Read a table: a text in UTF-8, separated by commas, or by tabs in `.tsv`; or a Parquet file."""
-    is_parquet = path.name.endswith(".parquet")
-    with (
-        reading(path),
-        open_regular(path) if is_parquet else io.BytesIO(read_text(path, _FACTOR)) as file,
-    ):
+def read_table(path: Path, separator: str | None = None) -> Table:
+    """Read a table: a delimited text, whose separator is found if it is not given; or a Parquet file."""
+    with reading(path):
+        if not path.name.endswith(".parquet"):
+            tabs = path.name.endswith((".tsv", ".tsv.gz"))
+            found = parse(path.name, read_text(path, _FACTOR), separator, tabs)
+            return Table(path.name, found.first, found.columns, not found.named, separator=found.separator)
         try:
-            return _parquet(path.name, file) if is_parquet else _csv(path.name, file)
+            with open_regular(path) as file:
+                return _parquet(path.name, file)
         except (MemoryError, ImportError, OSError):
             raise
-        except Exception as error:  # pandas and pyarrow raise errors of many types
+        except Exception as error:  # pyarrow raises errors of many types
             raise ValueError(f"is no table ({type(error).__name__}: {str(error).strip()[:200]})") from error
-
-
-def _csv(name: str, file: BinaryIO) -> Table:
-    """Read a table of texts; every cell stays as it is written, so that only an empty one is missing."""
-    pandas = import_optional("pandas", name)
-    table = pandas.read_csv(
-        file, sep="\t" if name.endswith((".tsv", ".tsv.gz")) else ",", dtype=str, na_filter=False,
-        encoding="utf-8-sig", header=None, index_col=False, skipinitialspace=True,
-    )  # fmt: skip
-    cells = [table[name].to_numpy(dtype=object) for name in table.columns]
-    names = tuple(str(column[0]).strip() for column in cells)
-    return Table(name, names, tuple(column[1:] for column in cells), first_row=True)
 
 
 def _parquet(name: str, file: BinaryIO) -> Table:
@@ -208,8 +239,8 @@ def read_tables(path: Path, options: FileOptions) -> Content:
         bad_value("edges", f"got {options.edges!r}, and path is a file itself; accepted: a folder as path")
     edges = _file(path, "edges", options.edges) if is_folder else path
     nodes = _file(path if is_folder else path.parent, "nodes", options.nodes)
-    of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes), options)
-    of_edges = _with_names_of_edges(read_table(edges), options, of_nodes)
+    of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes, options.separator), options)
+    of_edges = _with_names_of_edges(read_table(edges, options.separator), options, of_nodes)
     (source, target, weight), line = _edge_columns(of_edges, options)
     ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
     weights = None if weight is None else of_edges.numbers("weight", weight)
@@ -268,7 +299,8 @@ def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None
 
 def _with_names_of_nodes(table: Table, options: FileOptions) -> Table:
     """Return the table of nodes, after making sure that it has names of columns."""
-    given = (options.id, *options.label_columns, *(options.feature_columns or ()), options.time)
+    of_model = () if options.of_model is None else options.of_model.columns
+    given = (options.id, *options.label_columns, *(options.feature_columns or ()), *of_model, options.time)
     usual = table.called((*_NO_FEATURES, _SPLIT))
     if not (usual or _are_names(table, given) or _differ_from_values(table)):
         bad_value(
@@ -385,7 +417,7 @@ def _ends(table: Table, options: FileOptions, left: list[str]) -> tuple[str, str
             accepted = "the names source and target, or source=COLUMN target=COLUMN"
             rest = f", of which several may be the ends of edges; accepted: {accepted}"
         columns = f"{table.file} has the columns {', '.join(table.names)[:300]}"
-        bad_value("source" if source is None else "target", f"{columns}{rest}")
+        bad_value("source" if source is None else "target", f"{columns}{rest}{table.hint}")
     return source, target
 
 
@@ -419,6 +451,8 @@ def _id_column(table: Table, options: FileOptions, ends: np.ndarray, taken: Iter
         return len(set(texts)) == len(texts) and "" not in texts and needed.issubset(texts)
 
     needed, taken = set(ends.tolist()), set(taken)
+    if options.of_model is not None:
+        taken |= set(options.of_model.columns)
     among = table.called(_IDS) or [name for name in table.names if name not in taken]
     found = [name for name in among if has_ids(name)]
     if len(found) == 1:
@@ -432,9 +466,12 @@ def _id_column(table: Table, options: FileOptions, ends: np.ndarray, taken: Iter
 def _nodes(
     table: Table, options: FileOptions, ends: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], str, str]:
-    labels = [table.choose("label", name) for name in options.label_columns] or table.called(_LABELS)
+    given = options.label_columns
+    if options.transform is not None and not set(given) & set(table.names):
+        given = []  # a model predicts for nodes without labels too
+    labels = [table.choose("label", name) for name in given] or table.called(_LABELS)
     several = options.label is not None and not isinstance(options.label, str)
-    if not options.label_columns and len(labels) > 1:
+    if not given and len(labels) > 1:
         bad_value("label", f"{table.file} has {' and '.join(labels)}; accepted: label=COLUMN")
     split = table.called((_SPLIT,))[:1]
     taken = [*labels, *split, options.time]
@@ -444,24 +481,26 @@ def _nodes(
         twice = next(text for text, count in Counter(ids).items() if count > 1)
         bad_value("id", f"{table.file}: {twice[:80]!r} has two rows; accepted: one for each node")
     y = table.values(labels[0]) if labels and not several else None
-    if several:
+    if several and labels:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
     chosen, row_numbers, unused = _feature_columns(table, options, labels, {column, *taken})
-    accepted = "a number in each row"
-    try:
-        features = [table.numbers("feature_columns", name, accepted=accepted) for name in chosen]
-    except ValueError as error:
-        fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
-        choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
-        raise ValueError(f"{error}, or {choice}") from None
-    if options.feature_columns is None:
-        _compare_sizes(table, dict(zip(chosen, features, strict=True)))
+    features = _features(table, options, chosen)
+    if empty := [name for name in chosen if name not in features]:
+        _warn("feature_columns", table, f"columns that are not used, as they are empty: {_listed(empty)}")
+        chosen, unused = list(features), [*unused, *empty]
+    if options.feature_columns is None and options.of_model is None and not options.standardize:
+        _compare_sizes(table, features)
     times = [name for name in table.names if name == options.time]
-    uses = {"ids": [column], "features": chosen, "labels": labels, "split": split, "times": times}
+    uses = {
+        "ids": [column],
+        "features": _described(features),
+        "labels": labels,
+        "split": split,
+        "times": times,
+    }
     content = {
         "ids": ids,
-        "x": np.stack(features, axis=1) if features else None,
-        "feature_names": tuple(chosen) or None,
+        "features": features or None,
         "y": y,
         "label_columns": tuple(labels) if several else None,
         "masks": _split(table, split[0]) if split else {},
@@ -478,6 +517,8 @@ def _feature_columns(
     rest = [name for name in table.names if name not in taken]
     if options.features != "file":
         return [], [], rest
+    if options.of_model is not None:
+        return _columns_of_model(table, options.of_model.columns, rest)
     if options.feature_columns is not None:
         chosen = [table.choose("feature_columns", name) for name in options.feature_columns]
         if (label := next((name for name in labels if name in chosen), None)) is not None:
@@ -500,16 +541,65 @@ def _feature_columns(
     return [name for name in rest if name not in unused], row_numbers, unused
 
 
+def _columns_of_model(
+    table: Table, wanted: Sequence[str], rest: Sequence[str]
+) -> tuple[list[str], list[str], list[str]]:
+    """Return what `_feature_columns` does, for features of a trained model; raise if columns are missing."""
+    if missing := [name for name in wanted if name not in table.names]:
+        there = f"{table.file} has {_listed(table.names)}{table.hint}"
+        problem = f"there is no column {_listed(list(map(repr, missing)))}; {there}"
+        bad_value("feature_columns", f"{problem}; accepted: all columns that the model was trained with")
+    more = [name for name in rest if name not in wanted]
+    numbers = [name for name in more if _UNNAMED.fullmatch(name)]
+    more = [name for name in more if name not in numbers]
+    if more:
+        _warn("feature_columns", table, f"columns that the model does not take are not used: {_listed(more)}")
+    return list(wanted), numbers, more
+
+
+def _features(table: Table, options: FileOptions, chosen: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return the columns of features, without those that are empty and that no model was trained with."""
+    of_model = options.of_model
+    if of_model is not None:
+        return {name: table.feature(name, name in of_model.categories) for name in chosen}
+    features: dict[str, np.ndarray] = {}
+    for name in chosen:
+        try:
+            column = table.feature(name)
+        except ValueError as error:
+            fitting = ",".join(name for name in chosen if table.is_numeric(name))[:200]
+            choice = f"feature_columns=[{fitting}] without this column" if fitting else "features=degree"
+            raise ValueError(f"{error}, or {choice}") from None
+        if column.dtype.kind == "O" or not len(column) or not np.isnan(column).all():
+            features[name] = column
+    return features
+
+
+def _described(features: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the names of columns of features, with the number of different texts and of empty cells."""
+    described = []
+    for name, column in features.items():
+        texts = column.dtype.kind == "O"
+        empty = int((column == "").sum() if texts else np.isnan(column).sum())
+        notes = [f"{len(set(column.tolist()) - {''})} texts"] if texts else []
+        notes += [f"{empty} empty"] if empty else []
+        described.append(f"{name} ({', '.join(notes)})" if notes else name)
+    return described
+
+
 def _compare_sizes(table: Table, features: dict[str, np.ndarray]) -> None:
     """Warn of a column that nobody has chosen, next to which a model hardly sees the others, as a year."""
-    sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in features.items() if column.size}
+    numbers = {
+        name: column[~np.isnan(column)] for name, column in features.items() if column.dtype.kind == "f"
+    }
+    sizes = {name: float(np.sqrt(np.mean(column**2))) for name, column in numbers.items() if column.size}
     for name, size in sizes.items():
         others = [other for key, other in sizes.items() if key != name and other > 0]
         usual = float(np.median(others)) if others else size
         if size > _OUTSIZED * usual:
             problem = (
                 f"the values of {name!r} are about {size:.3g}, and those of the others about {usual:.3g}, "
-                "which a model then hardly sees; scale them, or name the columns"
+                "which a model then hardly sees; standardize=true scales them, or name the columns"
             )
             _warn("feature_columns", table, problem)
 

@@ -323,12 +323,14 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         return {name: np.array(texts, dtype=str) for name, texts in found.items() if texts is not None}
 
     def found_options(self, dataset: NodeDataset) -> dict[str, Any]:
-        """Return what the labels are (kind, classes, metric), and the names of the features."""
+        """Return what the labels are (kind, classes, metric), and what the features are made of."""
         names = dataset.class_names
         kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
         classes = dataset.num_classes if names is None else list(names)
         found: dict[str, Any] = {"label_kind": kind, "classes": classes, "metric": dataset.metric}
-        if dataset.feature_names is not None:
+        if dataset.feature_transform is not None:
+            found["transform"] = dict(dataset.feature_transform)
+        elif dataset.feature_names is not None:
             found["feature_columns"] = list(dataset.feature_names)
         return found
 
