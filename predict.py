@@ -84,6 +84,8 @@ def _options_of_the_run(cfg: DictConfig, recipe: ModelRecipe) -> DictConfig:
             for option in given:
                 if option.startswith(f"{group}."):
                     OmegaConf.update(own, option, OmegaConf.select(cfg, option), force_add=True)
+        if OmegaConf.select(own, "dataset.task") == "auto":  # another data set than that of the training
+            own.dataset.task = recipe.task
     return own
 
 

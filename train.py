@@ -84,13 +84,33 @@ def task_name(cfg: DictConfig) -> str:
 
     names = [OmegaConf.select(cfg, f"{group}.name") for group in ("dataset", "model")]
     with naming("dataset"):
-        task = CATALOG[CATALOG.check(names[0])].task
+        entry = CATALOG[CATALOG.check(names[0])]
+        asked = OmegaConf.select(cfg, "dataset.task")
+        task = asked if asked in entry.tasks else entry.task
+        if entry.also and task != asked:
+            task = task_of(load_dataset(OmegaConf.to_yaml(cfg.dataset, resolve=True)))
     if task not in MODELS[MODELS.check(names[1])].tasks:
         fitting = ", ".join(name for name, model in MODELS.items() if task in model.tasks)
         raise ValueError(
             f"model: got {cfg.model.name} for {cfg.dataset.name}, a data set of {task}s; accepted: {fitting}"
         )
     return task
+
+
+@functools.lru_cache(maxsize=1)
+def load_dataset(group: str) -> Any:
+    """Load a data set whose files say which task it is for, one time for all that asks; `group` is YAML."""
+    from gnnsparse.data.catalog import load_entry
+
+    options: Any = OmegaConf.to_container(OmegaConf.create(group))
+    return load_entry(options.pop("name"), options)
+
+
+def task_of(dataset: Any) -> str:
+    """Return the task that a data set is of."""
+    from gnnsparse.data import GraphDataset
+
+    return "graph" if isinstance(dataset, GraphDataset) else "node"
 
 
 def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
@@ -180,10 +200,10 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
 
 def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
     """Return the data set without weights of edges that the model ignores, after a line that says so."""
-    from gnnsparse.data import NodeDataset
+    from gnnsparse.data import GraphDataset, NodeDataset
     from models import MODELS
 
-    ignored = isinstance(dataset, NodeDataset) and not MODELS[cfg.model.name].edge_weights
+    ignored = isinstance(dataset, (NodeDataset, GraphDataset)) and not MODELS[cfg.model.name].edge_weights
     if not ignored or dataset.graph.values is None:
         return dataset
     problem = f"model: {cfg.model.name} does not use the weights of the edges, or counts of repeated ones"
@@ -197,6 +217,7 @@ def set_up(
     """Load and prepare the data, and build the model; return the Lightning module and data module."""
     import lightning
 
+    from gnnsparse.data import CATALOG
     from gnnsparse.errors import naming
     from gnnsparse.train import check_checkpoint
 
@@ -204,7 +225,10 @@ def set_up(
     if resume is not None:
         check_checkpoint(resume, run.trainer, identity_of(cfg, task, run), task.known_steps(run))
     with naming("dataset"):
-        dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
+        if CATALOG[cfg.dataset.name].also:
+            dataset = load_dataset(OmegaConf.to_yaml(cfg.dataset, resolve=True))
+        else:
+            dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     dataset = without_unused_weights(cfg, dataset)
     check_model(cfg, *task.model_sizes(dataset))
     data = task.make_data(dataset, run)

@@ -14,7 +14,7 @@ from gnnsparse.data.catalog import (
     load_sequences,
     register_dataset,
 )
-from gnnsparse.data.custom.load import CUSTOM_FORMATS, dataset_of_pyg, load_custom
+from gnnsparse.data.custom.load import CUSTOM_FORMATS, dataset_of_graphs, dataset_of_pyg, load_custom
 from gnnsparse.data.datasets import GraphDataset, LinkDataset, NodeDataset, SequenceDataset, SequencePart
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, block_diagonal
@@ -49,6 +49,7 @@ __all__ = [
     "block_diagonal",
     "build_graph",
     "data_folder",
+    "dataset_of_graphs",
     "dataset_of_pyg",
     "edges_like",
     "generate_graph",

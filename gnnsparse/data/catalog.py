@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ class DatasetEntry:
         name: the name that users give.
         load: the loader; it is called with options by keyword, and returns a data set of the task's type.
         task: the training task that it is for, a name in gnnsparse.train.tasks.
+        also: other tasks that it can be for; its option `task` then says which, or the files do with "auto".
         splits: number of splits, if `load` has an option `split`; None: there is no end of them, since they
             are random.
     """
@@ -38,6 +39,12 @@ class DatasetEntry:
     load: Callable[..., Any]
     task: str
     splits: int | None = None
+    also: tuple[str, ...] = ()
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks that it can be for."""
+        return (self.task, *self.also)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -49,7 +56,9 @@ class DatasetEntry:
 CATALOG: Registry[DatasetEntry] = Registry("name")
 
 
-def register_dataset(name: str, *, task: str, splits: int | None = None) -> Callable[[Loader], Loader]:
+def register_dataset(
+    name: str, *, task: str, splits: int | None = None, also: Sequence[str] = ()
+) -> Callable[[Loader], Loader]:
     """Register the decorated function as the loader of a data set.
 
     train.py offers a data set without a file in configs/dataset with the defaults of the function's
@@ -59,13 +68,15 @@ def register_dataset(name: str, *, task: str, splits: int | None = None) -> Call
         name: the name that users give.
         task: the training task that it is for, a name in gnnsparse.train.tasks.
         splits: number of splits, if the function has a parameter `split`; None: there is no end of them.
+        also: other tasks that it can be for, if the function has a parameter `task` that decides, see
+            DatasetEntry.
 
     Raises:
         ValueError: the name is taken.
     """
 
     def register(load: Loader) -> Loader:
-        CATALOG.register(name, DatasetEntry(name, load, task, splits))
+        CATALOG.register(name, DatasetEntry(name, load, task, splits, tuple(also)))
         return load
 
     return register

@@ -6,13 +6,16 @@ import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_integer, check_tensor, shown
 from gnnsparse.formats.csr import are_in, check_range
 from gnnsparse.sparse.graph import SparseGraph
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 def _number(name: str, value: Any, most: float, accepted: str) -> int:
@@ -127,6 +130,20 @@ class _WithTargets:
             check_tensor(name, mask, dtypes=(torch.bool,), shape=(items,))
         return masks
 
+    def _check_names(self, ids: str, items: int) -> None:
+        """Raise unless there are as many names as items, whose names are the attribute `ids`, and so on."""
+        sizes = {ids: items, "class_names": self.num_classes, "feature_names": self.num_features}
+        for name, count in sizes.items():
+            names = getattr(self, name)
+            if names is not None and (not isinstance(names, tuple) or len(names) != count):
+                bad_value(name, f"accepted: a tuple of {count} texts, or None")
+
+    def without_weights(self) -> Self:
+        """Return the task with edges that have no weights, for a model that would ignore them."""
+        of: Any = self
+        weightless: Self = replace(of, graph=SparseGraph(self.graph.csr))
+        return weightless
+
     @property
     def num_nodes(self) -> int:
         """N, the number of nodes."""
@@ -197,17 +214,7 @@ class NodeDataset(_WithTargets):
         masks = self._check_items(nodes)
         if nodes and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
             bad_value("test_mask", "a node is in two of the masks; accepted: masks without overlap")
-        for name, names, count in (
-            ("node_ids", self.node_ids, nodes),
-            ("class_names", self.class_names, self.num_classes),
-            ("feature_names", self.feature_names, self.num_features),
-        ):
-            if names is not None and (not isinstance(names, tuple) or len(names) != count):
-                bad_value(name, f"accepted: a tuple of {count} texts, or None")
-
-    def without_weights(self) -> NodeDataset:
-        """Return the task with edges that have no weights, for a model that would ignore them."""
-        return replace(self, graph=SparseGraph(self.graph.csr))
+        self._check_names("node_ids", nodes)
 
 
 def normalize_rows(x: torch.Tensor) -> None:
@@ -236,6 +243,10 @@ class GraphDataset(_WithTargets):
         test_mask: bool [G], the graphs that it is scored on, which may be those of `val_mask`.
         num_classes: number of classes, labels or numbers to predict.
         metric: "accuracy", "roc_auc", "micro_f1", "mean_roc_auc", "mae", "mse" or "r2".
+        graph_ids: the names of the graphs in the user's files, G different texts; None: they are numbered.
+        class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
+        feature_names: the names of the features, F different texts; None: they have none.
+        feature_transform: how the features were made, as that of a NodeDataset.
 
     Raises:
         TypeError: an attribute is of another type or dtype.
@@ -253,6 +264,10 @@ class GraphDataset(_WithTargets):
     test_mask: torch.Tensor
     num_classes: int
     metric: str = "accuracy"
+    graph_ids: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    feature_transform: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         nodes = _check_square(self.graph)
@@ -267,6 +282,7 @@ class GraphDataset(_WithTargets):
                 "graph", f"has an edge from node {column} to node {row} of another graph; accepted: none"
             )
         self._check_items(self.num_graphs)
+        self._check_names("graph_ids", self.num_graphs)
         if bool((self.train_mask & (self.val_mask | self.test_mask)).any()):
             bad_value("train_mask", "has a graph of another part; accepted: graphs that are in no other part")
 

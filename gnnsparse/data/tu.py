@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,22 @@ from gnnsparse.sparse.graph import SparseGraph
 
 #: The number of folds of the cross-validation.
 _FOLDS = 10
-#: What files hold: the block-diagonal matrix of G graphs, graph_ptr [G + 1], labels of nodes [N] and classes
-#: [G] from 0 on, attributes [N, F], and the fold [G] in which each graph is tested; None: there are none.
-_Graphs = tuple[
-    SparseGraph, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor | None
-]
+
+
+@dataclass(frozen=True, eq=False)
+class TextGraphs:
+    """What files hold: the block-diagonal matrix of G graphs with N nodes; None: there are none.
+
+    `graph_ptr` is int64 [G + 1], `y` has the numbers [G] or [G, columns] of the graphs, `node_labels` int64
+    [N], `attributes` float32 [N, F] and `folds` the fold, int64 [G], in which each graph is tested.
+    """
+
+    graph: SparseGraph
+    graph_ptr: torch.Tensor
+    y: torch.Tensor
+    node_labels: torch.Tensor | None
+    attributes: torch.Tensor | None
+    folds: torch.Tensor | None = None
 
 
 def load_tu(
@@ -70,12 +82,14 @@ def load_tu(
     check_choice("validation", validation, ("holdout", "fold"))
     check_flag("node_attributes", node_attributes)
     check_flag("download", download)
-    graph, graph_ptr, labels, y, attributes, folds = _read(title, root, download)
-    x = torch.nn.functional.one_hot(labels).float()
+    found = _read(title, root, download)
+    y, folds = _ranks(found.y), found.folds
+    assert found.node_labels is not None
+    x = torch.nn.functional.one_hot(_ranks(found.node_labels)).float()
     if node_attributes:
-        if attributes is None:
+        if found.attributes is None:
             bad_value("node_attributes", f"the files of {title} have none; accepted: false")
-        x = torch.cat([attributes, x], dim=1)
+        x = torch.cat([found.attributes, x], dim=1)
     if seed is not None or folds is None:
         folds = stratified_folds(y, _FOLDS, seed or 0)
     test = folds == fold
@@ -86,7 +100,8 @@ def load_tu(
         val[rest[stratified_folds(y[rest], _FOLDS, seed or 0) == 0]] = True
         train = train & ~val
     try:
-        return GraphDataset(title.lower(), graph, graph_ptr, x, y, train, val, test, int(y.max()) + 1)
+        of = found.graph, found.graph_ptr
+        return GraphDataset(title.lower(), *of, x, y, train, val, test, int(y.max()) + 1)
     except ValueError as error:
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
@@ -103,7 +118,7 @@ def stratified_folds(y: torch.Tensor, folds: int, seed: int) -> torch.Tensor:
     return of_item
 
 
-def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _Graphs:
+def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> TextGraphs:
     base = None
     try:
         if root is not None:
@@ -116,12 +131,12 @@ def _read(title: str, root: str | os.PathLike[str] | None, download: bool) -> _G
         parts = ("A", "graph_indicator", "graph_labels", "node_labels")
         files, site = tuple(f"{title}_{part}.txt" for part in parts), "https://www.chrsmrrs.com"
         source = Source(title.lower(), "TUDataset", (title,), None, f"{title}/raw", files, site)
-        return _read_text(raw_folder(source, base, download), title)
+        return read_text(raw_folder(source, base, download), title)
     except (ValueError, OSError) as error:
         raise DatasetUnavailableError(f"root: the files of {title} can't be read ({error})") from error
 
 
-def _read_npz(file: Path) -> _Graphs:
+def _read_npz(file: Path) -> TextGraphs:
     with open_npz(file) as arrays:
         ptr, offsets, columns, labels, y = (
             torch.from_numpy(arrays.read(name, "iu", (None,)).astype(np.int64))
@@ -134,32 +149,37 @@ def _read_npz(file: Path) -> _Graphs:
         graph = SparseGraph.from_csr(offsets, columns)
         if ptr.numel() != y.numel() + 1 or labels.numel() != graph.num_rows:
             raise ValueError("graph_ptr, graph_labels, node_labels: have sizes that do not fit")
-        return graph, ptr, _ranks(labels), _ranks(y), None, folds
+        return TextGraphs(graph, ptr, y, labels, None, folds)
 
 
-def _read_text(folder: Path, title: str) -> _Graphs:
+def read_text(folder: Path, title: str) -> TextGraphs:
     """Read the text files; nodes and graphs are counted from 1 in them."""
     pairs = _numbers(folder / f"{title}_A.txt", np.int64)
     graph_of = _numbers(folder / f"{title}_graph_indicator.txt", np.int64)[:, 0] - 1
-    y = _numbers(folder / f"{title}_graph_labels.txt", np.int64)[:, 0]
-    labels = _numbers(folder / f"{title}_node_labels.txt", np.int64)[:, 0]
-    attributes = None
+    labels = attributes = None
+    if (file := folder / f"{title}_graph_labels.txt").is_file() or not (
+        folder / f"{title}_graph_attributes.txt"
+    ).is_file():
+        y = _numbers(file, np.int64)[:, 0]
+    else:
+        y = _numbers(folder / f"{title}_graph_attributes.txt", np.float64)
+    if (file := folder / f"{title}_node_labels.txt").is_file():
+        labels = torch.from_numpy(_numbers(file, np.int64)[:, 0].copy())
     if (file := folder / f"{title}_node_attributes.txt").is_file():
         attributes = torch.from_numpy(_numbers(file, np.float32))
     with reading(folder):
         nodes = graph_of.size
         if pairs.shape[1] != 2 or pairs.min(initial=1) < 1 or pairs.max(initial=0) > nodes:
             raise ValueError(f"{title}_A.txt: holds other than pairs of nodes from 1 to {nodes}")
-        if (np.diff(graph_of) < 0).any() or sorted(set(graph_of.tolist())) != list(range(y.size)):
-            raise ValueError(f"{title}_graph_indicator.txt: does not count from 1 to {y.size}, node by node")
-        if labels.size != nodes or (attributes is not None and attributes.shape[0] != nodes):
+        if (np.diff(graph_of) < 0).any() or sorted(set(graph_of.tolist())) != list(range(len(y))):
+            raise ValueError(f"{title}_graph_indicator.txt: does not count from 1 to {len(y)}, node by node")
+        if any(rows is not None and rows.shape[0] != nodes for rows in (labels, attributes)):
             files = f"{title}_node_labels.txt, _node_attributes.txt"
             raise ValueError(f"{files}: have other rows than {nodes} nodes")
         edges = torch.from_numpy(pairs - 1).T.flip(0)
         csr = SparseGraph.from_edge_index(edges, nodes).csr
-        ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(y.size + 1)).astype(np.int64))
-        ranks = _ranks(torch.from_numpy(labels)), _ranks(torch.from_numpy(y))
-        return SparseGraph(csr), ptr, *ranks, attributes, None
+        ptr = torch.from_numpy(np.searchsorted(graph_of, np.arange(len(y) + 1)).astype(np.int64))
+        return TextGraphs(SparseGraph(csr), ptr, torch.from_numpy(y.copy()), labels, attributes)
 
 
 def _numbers(file: Path, dtype: Any) -> np.ndarray:

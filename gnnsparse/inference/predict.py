@@ -34,8 +34,8 @@ from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from gnnsparse.train.trained import ModelRecipe
 
 __all__ = [
-    "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "load_data", "match_features",
-    "predict_dataset", "predict_run", "run", "write_predictions",
+    "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "match_features", "predict_dataset",
+    "predict_run", "run", "write_predictions",
 ]  # fmt: skip
 
 DESCRIPTION = """\
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
     parser.add_argument(
         "--out", type=partial(file_option, endings=ENDINGS), required=True, metavar="FILE",
-        help="FILE.npz: arrays; FILE.csv: a row for each node or sequence; an existing file is replaced",
+        help="FILE.npz: arrays; FILE.csv: a row for each node, graph or sequence; a file there is replaced",
     )  # fmt: skip
     parser.epilog = (
         "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
@@ -131,19 +131,6 @@ def predict_run(
         ValueError: there is no such data set, it can't be loaded, or it does not fit the model.
     """
     model = load(source, device=device, registry=registry)
-    return predict_dataset(model, *load_data(model, data, root, options))
-
-
-def load_data(
-    model: LoadedModel,
-    data: str | None = None,
-    root: str | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> tuple[Task[Any, Any], RunOptions, Any, str]:
-    """Load a data set for a model: its task, the options that prepare it as in training, itself, its name.
-
-    The arguments and errors are those of `predict_run`.
-    """
     recipe = model.recipe
     task = TASKS[TASKS.check(recipe.task)]
     name, given = _data_of(recipe, data)
@@ -160,7 +147,7 @@ def load_data(
     task.check(run)
     with naming("dataset"):
         dataset = task.load(name, given)
-    return task, run, dataset, name
+    return predict_dataset(model, task, run, dataset, name)
 
 
 def predict_dataset(
@@ -226,7 +213,8 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
         files = "" if _OWN not in CATALOG else ", a file or a folder"
         bad_value("data", f"got {data!r}; accepted: {', '.join(CATALOG)}{files}")
     features = {} if recipe.feature_names is None else {"feature_columns": list(recipe.feature_names)}
-    return _OWN, {**features, **(trained if name in (_OWN, None) else {}), _PATH: data}
+    own = trained if name in (_OWN, None) else {}
+    return _OWN, {**features, **own, "task": recipe.task, _PATH: data}
 
 
 #: The endings of files that predictions can be written to.

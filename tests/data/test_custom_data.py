@@ -114,8 +114,8 @@ def test_other_classes_than_pygs_and_other_numbers_of_graphs_are_refused(tmp_pat
     for name, said in (
         ("mine", r"names .*\.Mine, whose code is not run; accepted"),
         ("none", "holds a list, and no graph; accepted: a tor"),
-        ("list", "holds 2 graphs; accepted: a tor"),
-        ("two", "holds a data set of 2 graphs; accepted: a torch"),
+        ("list", "y: has a row for each node, and .* accepted: labels of the graphs"),
+        ("two", "y: has a row for each node, and .* accepted: labels of the graphs"),
     ):
         with pytest.raises(ValueError, match=rf"path: .*{name}\.pt: {said}"):
             load_custom(tmp_path / f"{name}.pt")

@@ -239,7 +239,7 @@ def test_edges_as_snap_writes_them(tmp_path: Path, caplog: pytest.LogCaptureFixt
     with caplog.at_level(logging.INFO, "gnnsparse.data"):
         got = load_custom(tmp_path / "roads.txt.gz", features="degree", classes=2, directed=True)
     assert got.graph.to_scipy().toarray().tolist() == [[0, 0, 0], [1, 0, 1], [1, 0, 0]]
-    assert caplog.messages == ["roads.txt.gz: FromNodeId, ToNodeId = ends"]
+    assert caplog.messages[0] == "roads.txt.gz: FromNodeId, ToNodeId = ends"
 
 
 def test_names_of_columns_in_any_case(tmp_path: Path) -> None:

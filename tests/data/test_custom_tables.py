@@ -112,6 +112,7 @@ def test_a_line_says_what_columns_are_used_for(tmp_path: Path, caplog: pytest.Lo
     assert [record.getMessage() for record in caplog.records] == [
         "edges.csv: source, target = ends; w = weights; not used: '' (row numbers), kind",
         "nodes.csv: id = ids; f, g = features; label = labels; split = split; not used: '' (row numbers)",
+        "task = node, classes of nodes (2): there is one graph",
     ]
 
 

@@ -14,7 +14,14 @@ import torch
 
 from gnnsparse.data.custom.delimited import MISSING_WORDS, is_number, separator_of
 from gnnsparse.data.custom.features import FeatureTransform
-from gnnsparse.data.datasets import METRICS, REGRESSION_METRICS, NodeDataset, check_seed, normalize_rows
+from gnnsparse.data.datasets import (
+    METRICS,
+    REGRESSION_METRICS,
+    GraphDataset,
+    NodeDataset,
+    check_seed,
+    normalize_rows,
+)
 from gnnsparse.data.splits import Masks, random_split, split_by_time, split_generator, stratified_split
 from gnnsparse.errors import (
     bad_type,
@@ -40,6 +47,8 @@ _FEATURES = ("file", "degree", "constant", "identity")
 _SPLITS = ("auto", "given", "random", "stratified")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
 _DEGREES = 32
+#: The tasks that a user's own data can be for.
+CUSTOM_TASKS = ("node", "graph")
 #: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
 _NO_CLASS = "-1"
 #: Nodes whose labels are names and no classes if all of them differ.
@@ -68,12 +77,20 @@ class Content:
     uses: tuple[str, ...] = ()  # for each table that was read a line that says what its columns are used for
     #: In place of x the columns of features by name, as FeatureTransform.fit takes them.
     features: Mapping[str, np.ndarray] | None = None
+    #: Of many graphs what they have themselves (labels, split, names), and the first node of each, and N.
+    graphs: Content | None = None
+    graph_ptr: np.ndarray | None = None
+    reason: str = "there is one graph"  # what the task is taken from
+    item: str = "node"  # what errors call that of which there are `nodes`
+    class_names: tuple[str, ...] | None = None  # those of `y`, if there is no doubt
 
     def __post_init__(self) -> None:
         rows = {"x": self.x, "y": self.y, **{f"{name}_mask": mask for name, mask in self.masks.items()}}
         for name, array in rows.items():
             if array is not None and (array.ndim not in (1, 2) or len(array) != self.nodes):
-                bad_value(name, f"has shape {array.shape}; accepted: a row for each of {self.nodes} nodes")
+                bad_value(
+                    name, f"has shape {array.shape}; accepted: a row for each of {self.nodes} {self.item}s"
+                )
         if self.x is not None and self.x.ndim != 2:
             bad_value("x", f"has shape {self.x.shape}; accepted: ({self.nodes}, features)")
         count = self.edges.shape[1]
@@ -156,8 +173,8 @@ def _read_labels(content: Content, kind: str, classes: Classes) -> _Labels:
         texts = [text_of(value) for value in (y if y.dtype.kind == "f" else y.tolist())]
         given = isinstance(classes, tuple) and len(classes) > 1
         if kind == "class" or given or not _are_fractions(set(texts)):
-            return _of_names(texts, classes)
-    return _of_numbers(_numbers(y), kind, classes, content.label_columns)
+            return _of_names(content.item, texts, classes)
+    return _of_numbers(content, _numbers(content.item, y), kind, classes)
 
 
 def _are_fractions(texts: set[str]) -> bool:
@@ -174,7 +191,7 @@ def _are_fractions(texts: set[str]) -> bool:
     return True
 
 
-def _of_names(texts: list[str], classes: Classes) -> _Labels:
+def _of_names(item: str, texts: list[str], classes: Classes) -> _Labels:
     """Make classes of names. Without `classes` they are sorted, as numbers if all of them are integers."""
     words = set(texts) - ({""} - set(classes if isinstance(classes, tuple) else ()))
     if isinstance(classes, int) or (classes is not None and _NO_CLASS not in classes):
@@ -193,15 +210,15 @@ def _of_names(texts: list[str], classes: Classes) -> _Labels:
     else:
         _count_and_names(classes, least=2)
     if not found:
-        bad_value("label", "no node has a label; accepted: at least one that is not empty")
+        bad_value("label", f"no {item} has a label; accepted: at least one that is not empty")
     if classes is None and len(found) == present >= _MANY:
         bad_value(
             "label",
-            f"each of {len(found)} nodes has a label of its own, as a name is; accepted: classes of several "
-            "nodes (label=COLUMN), or classes= for what they are",
+            f"each of {len(found)} {item}s has a label of its own, as a name is; accepted: classes of "
+            f"several {item}s (label=COLUMN), or classes= for what they are",
         )
     if classes is None and len(found) < 2:
-        _refuse_one_class("label", found[0], present)
+        _refuse_one_class("label", found[0], f"{item}s with a label, {present}")
     if isinstance(classes, int):
         names, number = tuple(map(str, range(classes))), {name: int(name) for name in found}
     else:
@@ -211,10 +228,10 @@ def _of_names(texts: list[str], classes: Classes) -> _Labels:
     return _Labels(y, len(names), "class", names)
 
 
-def _refuse_one_class(option: str, name: object, nodes: int) -> None:
+def _refuse_one_class(option: str, name: object, who: str) -> None:
     bad_value(
         option,
-        f"all nodes with a label, {nodes}, have {str(name)[:80]!r}; accepted: two classes or more, or "
+        f"all {who}, have {str(name)[:80]!r}; accepted: two classes or more, or "
         "classes= with the names of all for predictions",
     )
 
@@ -240,7 +257,7 @@ def _is_integer(text: str) -> bool:
     return len(text) < 19 and text.removeprefix("-").isdecimal()
 
 
-def _numbers(y: np.ndarray) -> np.ndarray:
+def _numbers(item: str, y: np.ndarray) -> np.ndarray:
     """Return labels as float64, NaN where there is none."""
     if y.dtype.kind in "biuf":
         return y.astype(np.float64)
@@ -251,15 +268,16 @@ def _numbers(y: np.ndarray) -> np.ndarray:
         try:
             flat[at] = float(text or "nan")
         except ValueError:
-            got = f"node {at * len(y) // y.size} has {text[:80]!r}"
+            got = f"{item} {at * len(y) // y.size} has {text[:80]!r}"
             bad_value("label", f"{got}; accepted: numbers, or an empty cell where there is none")
     return flat.reshape(y.shape)
 
 
-def _of_numbers(y: np.ndarray, kind: str, classes: Classes, columns: tuple[str, ...] | None) -> _Labels:
+def _of_numbers(content: Content, y: np.ndarray, kind: str, classes: Classes) -> _Labels:
+    item, columns = content.item, content.label_columns
     table = y.reshape(len(y), -1)
     if np.isinf(y).any():
-        bad_value("y", f"node {int(np.isinf(table).any(1).argmax())} has infinity; accepted: numbers")
+        bad_value("y", f"{item} {int(np.isinf(table).any(1).argmax())} has infinity; accepted: numbers")
     known = y[~np.isnan(y)]
     if kind == "auto":
         whole = bool((known == np.floor(known)).all())
@@ -267,31 +285,31 @@ def _of_numbers(y: np.ndarray, kind: str, classes: Classes, columns: tuple[str, 
         kind = "multilabel" if several else "class" if y.ndim == 1 and whole else "regression"
     if kind == "class":  # of which integers are the numbers
         if y.ndim != 1:
-            bad_value("y", f"has shape {y.shape}; accepted: one class for each node")
+            bad_value("y", f"has shape {y.shape}; accepted: one class for each {item}")
         count, names = (len(y), None) if classes is None else _count_and_names(classes, least=2)
         wrong = ~np.isnan(y) & ((y != np.floor(y)) | (y < -1) | (y >= count))
         if wrong.any():
             at, option = int(wrong.argmax()), "" if classes is None else " as classes= says,"
             accepted = f"0 to {count - 1},{option} or -1 or NaN where there is none"
-            bad_value("y", f"node {at} has the class {y[at]:g}; accepted: {accepted}")
+            bad_value("y", f"{item} {at} has the class {y[at]:g}; accepted: {accepted}")
         found = known[known >= 0]
         if classes is None:
             if not found.size:
-                bad_value("y", "no node has a label; accepted: at least one that is not NaN or -1")
+                bad_value("y", f"no {item} has a label; accepted: at least one that is not NaN or -1")
             if len(np.unique(found)) < 2:
-                _refuse_one_class("y", int(found[0]), found.size)
+                _refuse_one_class("y", int(found[0]), f"{item}s with a label, {found.size}")
             count = int(found.max()) + 1
         numbers = np.where(np.isnan(y), -1, y).astype(np.int64)
         return _Labels(torch.from_numpy(numbers), count, "class", names)
     if kind == "multilabel":
         table = np.where(table == -1, np.nan, table)
         if not (np.isnan(table) | np.isin(table, (0, 1))).all():
-            bad_value("y", "holds other numbers than 0 and 1; accepted: 1 for each label that a node has")
+            bad_value("y", f"holds other numbers than 0 and 1; accepted: 1 for each label that a {item} has")
         if -1 in y and not (table == 0).any():
-            accepted = "0 for a label that a node does not have, and -1 or NaN where it is not known"
+            accepted = f"0 for a label that a {item} does not have, and -1 or NaN where it is not known"
             bad_value("y", f"holds -1 and no 0; accepted: {accepted}")
     if np.isnan(table).all():
-        bad_value("y", "no node has a label; accepted: at least one that is not NaN")
+        bad_value("y", f"no {item} has a label; accepted: at least one that is not NaN")
     with np.errstate(over="ignore"):
         table = table.astype(np.float32)
     if np.isinf(table).any():
@@ -334,7 +352,7 @@ class BuildOptions:
                 bad_value(name, f"got {value}; accepted: {accepted}")
         if self.train_fraction + self.val_fraction >= 1:
             got = f"{self.val_fraction} beside train_fraction={self.train_fraction}"
-            bad_value("val_fraction", f"got {got}; accepted: fractions that leave some nodes for the test")
+            bad_value("val_fraction", f"got {got}; accepted: fractions that leave some for the test")
         check_seed(self.seed)
         if self.directed is not None:
             check_flag("directed", self.directed)
@@ -381,11 +399,14 @@ class FileOptions(BuildOptions):
     label: str | Sequence[str] | None = None
     feature_columns: Sequence[str] | None = None
     separator: str | None = None
+    task: str = "auto"
+    graph: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "separator", separator_of(self.separator))
-        files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id")
+        check_choice("task", self.task, ("auto", *CUSTOM_TASKS))
+        files, columns = ("edges", "nodes", "labels"), ("source", "target", "weight", "id", "graph")
         for name in (*files, *columns):
             value = getattr(self, name)
             if value is not None and not isinstance(value, str):
@@ -408,13 +429,19 @@ class FileOptions(BuildOptions):
         return [self.label] if isinstance(self.label, str) else list(self.label or ())
 
 
-def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset:
-    """Make a data set of a file's content."""
+def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset | GraphDataset:
+    """Make a data set of a file's content: of nodes, or of graphs if the content has several."""
+    items = content.graphs or content  # what has labels and a split
     classes: Any = options.classes
-    labels = _read_labels(content, options.label_kind, classes)
+    if classes is None and options.label_kind in ("auto", "class"):
+        classes = items.class_names
+    labels = _read_labels(items, options.label_kind, classes)
     graph = _graph(content, options.directed)
-    masks = _split(content, labels, options)
-    x, transform = _features(content, graph, options, masks[0])
+    masks = _split(items, labels, options)
+    train = masks[0]
+    if content.graph_ptr is not None:  # the nodes of the graphs to train on
+        train = train.repeat_interleave(torch.from_numpy(np.diff(content.graph_ptr)))
+    x, transform = _features(content, graph, options, train)
     if options.normalize_features:
         normalize_rows(x)
     metrics = _METRICS[labels.kind]
@@ -422,11 +449,27 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
     if metric not in metrics:
         got = f"got {metric!r} for labels of the kind {labels.kind}"
         bad_value("metric", f"{got}; accepted: {', '.join(metrics)}")
-    feature_names = None if transform is None or content.features is None else transform.names
+    names = None if transform is None or content.features is None else transform.names
+    made_of: dict[str, Any] = {} if transform is None else transform.to_dict()
+    if content.graph_ptr is not None:
+        ptr = torch.from_numpy(content.graph_ptr)
+        return GraphDataset(
+            name,
+            graph,
+            ptr,
+            x,
+            labels.y,
+            *masks,
+            labels.count,
+            metric,
+            items.ids,
+            labels.names,
+            names,
+            made_of,
+        )
     return NodeDataset(
-        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names,
-        feature_names, {} if transform is None else transform.to_dict(),
-    )  # fmt: skip
+        name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, names, made_of
+    )
 
 
 def _graph(content: Content, directed: bool | None) -> SparseGraph:
@@ -454,6 +497,8 @@ def _features(
     nodes, kind = content.nodes, options.features
     if kind == "file":
         return features_of(content.x, content.features, options, train)
+    if kind == "identity" and content.graphs is not None:
+        bad_value("features", "got 'identity' for many graphs; accepted: file, degree, constant")
     return _made_features(graph, nodes, kind), None
 
 
@@ -511,7 +556,7 @@ def _split(content: Content, labels: _Labels, options: BuildOptions) -> Masks:
     train, val, test = (part & present for part in parts)
     for name, part in zip(PARTS, (train, val, test), strict=True):
         if not part.any():
-            of = f"{int(present.sum())} nodes with a label"
+            of = f"{int(present.sum())} {content.item}s with a label"
             bad_value("split", f"{options.split!r} of {of} leaves none for {name}; accepted: no empty part")
     return train, val, test
 
@@ -536,7 +581,10 @@ def _given(content: Content, number: str) -> list[torch.Tensor]:
     if twice.any():
         at = int(twice.argmax())
         node = at if content.ids is None else repr(content.ids[at])
-        bad_value("split", f"node {node} is in two parts of the given split; accepted: parts without overlap")
+        bad_value(
+            "split",
+            f"{content.item} {node} is in two parts of the given split; accepted: parts without overlap",
+        )
     return [torch.from_numpy(np.ascontiguousarray(column)) for column in columns]
 
 
@@ -568,7 +616,7 @@ def _drawn(
 def _times(content: Content, column: str) -> torch.Tensor:
     if column not in content.columns:
         known = ", ".join(content.columns) or "none"
-        problem = f"got 'time:{column}', and the nodes have no such column; they have: {known}"
+        problem = f"got 'time:{column}', and the {content.item}s have no such column; they have: {known}"
         bad_value("split", problem[:400])
     values = content.columns[column]
     if values.dtype.kind in "biuf":
@@ -582,7 +630,7 @@ def _times(content: Content, column: str) -> torch.Tensor:
             try:
                 moment = datetime.fromisoformat(text)
             except ValueError:
-                got = f"column {column!r} has {text[:40]!r} for node {at}"
+                got = f"column {column!r} has {text[:40]!r} for {content.item} {at}"
                 bad_value("split", f"{got}; accepted: numbers, or dates as 2024-12-31")
             moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
             times[at] = moment.timestamp()

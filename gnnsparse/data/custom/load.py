@@ -11,7 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gnnsparse.data.catalog import register_dataset
-from gnnsparse.data.custom.build import BuildOptions, Content, FileOptions, build_dataset
+from gnnsparse.data.custom.build import CUSTOM_TASKS, BuildOptions, Content, FileOptions, build_dataset
+from gnnsparse.data.custom.graphs import (
+    TU_MARK,
+    content_of_graphs,
+    read_graph_tables,
+    read_saved,
+    read_tu,
+    tu_title,
+)
 from gnnsparse.data.custom.readers import (
     OGB_MARK,
     SAVED,
@@ -21,10 +29,9 @@ from gnnsparse.data.custom.readers import (
     read_graphml,
     read_matrix,
     read_ogb_folder,
-    read_saved,
 )
-from gnnsparse.data.custom.tables import ENDINGS, read_tables
-from gnnsparse.data.datasets import NodeDataset
+from gnnsparse.data.custom.tables import ENDINGS
+from gnnsparse.data.datasets import GraphDataset, NodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
@@ -32,8 +39,8 @@ _log = logging.getLogger("gnnsparse.data")
 
 #: The readers by the name of their format.
 _READERS: dict[str, Callable[[Path, FileOptions], Content]] = {
-    "pyg": read_saved, "npz": read_archive, "tables": read_tables, "mtx": read_matrix,
-    "graphml": read_graphml, "ogb": read_ogb_folder, "dgl": read_dgl,
+    "pyg": read_saved, "npz": read_archive, "tables": read_graph_tables, "mtx": read_matrix,
+    "graphml": read_graphml, "ogb": read_ogb_folder, "dgl": read_dgl, "tu": read_tu,
 }  # fmt: skip
 #: The formats that `load_custom` reads; "auto": by the ending of the name or by what is in the folder.
 CUSTOM_FORMATS = ("auto", *_READERS)
@@ -70,8 +77,10 @@ def load_custom(
     standardize: bool = False,
     separator: str | None = None,
     transform: Mapping[str, Any] | None = None,
-) -> NodeDataset:
-    """Make a data set of nodes of your own file or folder.
+    task: str = "auto",
+    graph: str | None = None,
+) -> NodeDataset | GraphDataset:
+    """Make a data set of nodes, or of graphs, of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
     array or column is wrong and what is accepted. A node whose label is missing (an empty cell of a table, -1
@@ -83,7 +92,10 @@ def load_custom(
         path: a file or a folder: a PyG graph saved by torch.save (`.pt`); an `.npz` archive; a folder with a
             table of edges and a table of nodes (`.csv`, `.tsv`, `.txt`, these with `.gz`, `.parquet`), or the
             table of edges; a Matrix Market file (`.mtx`) with a file of labels beside it; `.graphml`; a
-            folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`).
+            folder of OGB as it lies after its download; a file of dgl.save_graphs (`.bin`). Of many graphs: a
+            list of PyG graphs saved by torch.save; a folder of TU Dortmund (NAME_A.txt and so on); or tables
+            whose nodes have a column of ids of graphs, with a table `graphs` of ids, labels and split beside
+            them, or labels that are the same in all rows of a graph.
         format: one of CUSTOM_FORMATS.
         edges: name of the table of edges in the folder; None: edges with one of the endings.
         nodes: name of the table of nodes in the folder; None: nodes with one of the endings.
@@ -123,10 +135,13 @@ def load_custom(
             None: found by their content.
         transform: the `feature_transform` of the data set a model was trained on, by which columns of its
             names become its features. Labels may be missing.
+        task: "node", "graph", or "auto": graph if there are several graphs. A message says which it is.
+        graph: column of the table of nodes with the ids of their graphs; None: graph_id or graph.
 
     Returns:
-        The data set, on the CPU, with the names of nodes, features and classes if the file has such.
-        Repeated edges are merged and their weights summed; self-loops stay.
+        The data set, on the CPU: a GraphDataset if the task is "graph", else a NodeDataset; with the names of
+        nodes or graphs, features and classes if the file has such. Repeated edges are merged and their
+        weights summed; self-loops stay.
 
     Raises:
         TypeError: an argument is of another type.
@@ -139,11 +154,13 @@ def load_custom(
     options = FileOptions(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
         normalize_features, standardize, transform, edges, nodes, labels, source, target, weight, id, label,
-        feature_columns, separator,
+        feature_columns, separator, task, graph,
     )  # fmt: skip
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
         content = _READERS[format](place, options)
+        if task == "graph" and content.graphs is None:
+            bad_value("task", f"got 'graph', and {place.name} has one graph; accepted: auto, node")
         dataset = build_dataset(place.name, content, options)
     except (ValueError, TypeError) as error:
         text = str(error)
@@ -152,9 +169,16 @@ def load_custom(
             raise  # it begins with the option that it is about
         text = text if text.startswith(str(place)) else f"{place}: {text}"
         raise type(error)(f"path: {text}") from error
-    for line in content.uses:
+    for line in (*content.uses, *([_task_line(content, dataset)] if task == "auto" else [])):
         _log.info(line)
     return dataset
+
+
+def _task_line(content: Content, dataset: NodeDataset | GraphDataset) -> str:
+    """Say which task was taken, and why."""
+    name, of = ("node", "nodes") if content.graphs is None else ("graph", "graphs")
+    what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
+    return f"task = {name}, {what} of {of} ({dataset.num_classes}): {content.reason}"
 
 
 def _find(path: Any, format: str) -> tuple[Path, str]:
@@ -168,7 +192,7 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
     if not exists:
         bad_value("path", f"there is no file or folder {str(place)!r}; accepted: {accepted}")
     if format != "auto":
-        if is_folder != (format == "ogb") and not (is_folder and format in ("tables", "pyg")):
+        if is_folder != (format in ("ogb", "tu")) and not (is_folder and format in ("tables", "pyg")):
             what = "folder" if is_folder else "file"
             bad_value("path", f"{str(place)!r} is a {what}, which format={format} is not")
         return place, format
@@ -178,18 +202,21 @@ def _find(path: Any, format: str) -> tuple[Path, str]:
             accepted = f"a folder, or a file {', '.join(_ENDINGS)} (or format=)"
             bad_value("path", f"got {str(place)!r}; accepted: {accepted}")
         return place, found
+    if tu_title(place) is not None:
+        return place, "tu"
     marks = {"ogb": [OGB_MARK], "tables": [f"edges{ending}" for ending in ENDINGS], "pyg": list(SAVED)}
     for found, files in marks.items():
         if any((place / file).is_file() for file in files):
             return place, found
     bad_value(
         "path",
-        f"the folder {str(place)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor {SAVED[0]}; "
+        f"the folder {str(place)!r} has neither edges.csv, .tsv or .parquet, nor {OGB_MARK}, nor {SAVED[0]}, "
+        f"nor {TU_MARK}; "
         "accepted: such a folder, or edges=FILE with format=tables",
     )
 
 
-register_dataset("custom", task="node")(load_custom)
+register_dataset("custom", task="node", also=CUSTOM_TASKS[1:])(load_custom)
 
 
 def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
@@ -213,4 +240,34 @@ def dataset_of_pyg(data: Any, **options: Any) -> NodeDataset:
     checked = BuildOptions(**options)
     if not is_pyg_data(data):
         bad_type("data", data, "a torch_geometric.data.Data with edge_index")
-    return build_dataset("data", content_of_attributes(data.to_dict()), checked)
+    made: Any = build_dataset("data", content_of_attributes(data.to_dict()), checked)
+    dataset: NodeDataset = made
+    return dataset
+
+
+def dataset_of_graphs(graphs: Sequence[Any], **options: Any) -> GraphDataset:
+    """Make a data set of graphs of a list of torch_geometric.data.Data, as `load_custom` does of a saved one.
+
+    Args:
+        graphs: the graphs, on any device, with edge_index, x, y (a class, or numbers), and if there are such
+            edge_weight, `split` ("train", "val" or "test") and a name (graph_id, id or name).
+        options: those of `dataset_of_pyg`.
+
+    Returns:
+        The data set, on the CPU.
+
+    Raises:
+        TypeError: an argument is of another type, or there is no such option.
+        ValueError: an argument is out of range, or an attribute of a graph is missing, of another shape, or
+            holds what a model can't be trained on; the message says of which graph.
+    """
+    checked = BuildOptions(**options)
+    for at, data in enumerate(graphs):
+        if not is_pyg_data(data):
+            bad_type(f"data[{at}]", data, "a torch_geometric.data.Data with edge_index")
+    if not len(graphs):
+        bad_value("data", "has no graph; accepted: a list of one or more")
+    content = content_of_graphs([data.to_dict() for data in graphs], "data[{}]")
+    made: Any = build_dataset("data", content, checked)
+    dataset: GraphDataset = made
+    return dataset

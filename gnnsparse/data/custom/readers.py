@@ -140,16 +140,16 @@ def _masks(arrays: Arrays, nodes: int) -> dict[str, np.ndarray]:
     return masks
 
 
-_GRAPH = "a torch_geometric.data.Data, a list with one, or a dict with edge_index"
+_GRAPH = "a torch_geometric.data.Data, a list of such graphs, or a dict with edge_index"
 #: Where a folder of PyG has its processed file.
 SAVED = ("processed/data.pt", "data.pt")
 
 
-def read_saved(path: Path, _: FileOptions | None = None) -> Content:
-    """Read a graph that torch.save has written, by torch.load with weights_only, which runs no code of it.
+def saved_graphs(path: Path) -> list[dict[str, Any]]:
+    """Return the attributes of the graphs that torch.save has written, by torch.load with weights_only.
 
-    The file has a Data, a list or tuple with one graph, what an InMemoryDataset saves as its processed file,
-    or a dict of tensors; `path` may also be the folder of the processed file.
+    No code of the file is run. It has a Data, a list or tuple of graphs, what an InMemoryDataset saves as its
+    processed file, or a dict of tensors; `path` may also be the folder of the processed file.
     """
     if path.is_dir():
         path = next((path / name for name in SAVED if (path / name).is_file()), path / SAVED[0])
@@ -167,13 +167,12 @@ def read_saved(path: Path, _: FileOptions | None = None) -> Content:
         check_memory("path", nbytes, f"a file of {nbytes} bytes")
         found = _load(path)
         graphs = list(_graphs(found, 0))
-        if len(graphs) != 1:
-            no_graph = f"a {type(found).__name__}, and no graph"
-            raise ValueError(f"holds {f'{len(graphs)} graphs' if graphs else no_graph}; accepted: {_GRAPH}")
-        for name, value in graphs[0].items():
+        if not graphs:
+            raise ValueError(f"holds a {type(found).__name__}, and no graph; accepted: {_GRAPH}")
+        for name, value in (item for graph in graphs for item in graph.items()):
             if isinstance(value, torch.Tensor) and value.untyped_storage().nbytes() > nbytes:
                 bad_value(name, f"is a tensor of more bytes than the file has, {nbytes}")
-        return content_of_attributes(graphs[0])
+        return graphs
 
 
 def _load(path: Path) -> Any:
@@ -207,10 +206,9 @@ def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
         # InMemoryDataset.save writes (attributes, slices, class), and before PyG 2.3 it was (Data, slices).
         is_saved = len(found) == 3 and isinstance(found[2], type)
         if is_saved or (len(found) == 2 and isinstance(found[1], dict) and not isinstance(found[0], dict)):
-            for bounds in (found[1] or {}).values():  # the first nodes of the graphs, and the end
-                if isinstance(bounds, torch.Tensor) and bounds.numel() > 2:
-                    raise ValueError(f"holds a data set of {bounds.numel() - 1} graphs; accepted: {_GRAPH}")
-            found = found[:1]
+            whole = next(_graphs(found[0], depth + 1), None)
+            yield from [] if whole is None else _divided(whole, found[1] or {})
+            return
         for element in found:
             yield from _graphs(element, depth + 1)
         return
@@ -218,6 +216,36 @@ def _graphs(found: Any, depth: int) -> Iterator[dict[str, Any]]:
         found = found.to_dict()
     if isinstance(found, dict) and "edge_index" in found:
         yield found
+
+
+def _divided(whole: dict[str, Any], slices: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the graphs of an InMemoryDataset, by where the part of each begins in every attribute."""
+    bounds = {
+        name: array_of(name, found).astype(np.int64).tolist()
+        for name, found in slices.items()
+        if isinstance(found, torch.Tensor) and found.dim() == 1 and name in whole
+    }
+    counts = {len(found) - 1 for found in bounds.values()}
+    if max(counts, default=0) <= 1:
+        yield whole
+        return
+    if len(counts) > 1:
+        raise ValueError(
+            f"has attributes of {min(counts)} and of {max(counts)} graphs; accepted: as many of each"
+        )
+    for at in range(counts.pop()):
+        graph: dict[str, Any] = {}
+        for name, found in bounds.items():
+            value, first, end = whole[name], found[at], found[at + 1]
+            if isinstance(value, torch.Tensor):
+                across = value.dim() > 1 and ("index" in name or name == "face")  # as PyG puts them together
+                size = value.shape[-1 if across else 0] if value.dim() else 0
+                if not 0 <= first <= end <= size:
+                    bad_value(name, f"has a part from {first} to {end} of {size}; accepted: parts in order")
+                graph[name] = value[..., first:end] if across else value[first:end]
+            elif isinstance(value, list) and 0 <= first < len(value):
+                graph[name] = value[first] if end - first == 1 else value[first:end]
+        yield graph
 
 
 #: The attributes of a PyG graph that are read, with the kinds of numpy's types that they may have, and what
@@ -234,7 +262,7 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     arrays = {}
     for name, (kinds, accepted) in _ATTRIBUTES.items():
         if attributes.get(name) is not None:
-            arrays[name] = array = _array(name, attributes[name])
+            arrays[name] = array = array_of(name, attributes[name])
             if array.dtype.kind not in kinds:
                 bad_value(name, f"is of type {array.dtype}; accepted: {accepted}")
     if "edge_index" not in arrays:
@@ -248,7 +276,7 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     masks = {part: arrays[f"{part}_mask"] for part in PARTS if f"{part}_mask" in arrays}
     nodes = _count(arrays.get("num_nodes"), [a for a in (x, y, *masks.values()) if a is not None], edges)
     columns = {
-        name: _array(name, value).reshape(-1)
+        name: array_of(name, value).reshape(-1)
         for name, value in attributes.items()
         if isinstance(name, str) and name not in _ATTRIBUTES and isinstance(value, torch.Tensor)
         and value.shape in ((nodes,), (nodes, 1))
@@ -256,7 +284,7 @@ def content_of_attributes(attributes: Mapping[str, Any]) -> Content:
     return Content(nodes, edges.astype(np.int64), weights, x, y, masks, columns)
 
 
-def _array(name: str, value: Any) -> np.ndarray:
+def array_of(name: str, value: Any) -> np.ndarray:
     """Make an array of a tensor, or of a number."""
     if isinstance(value, (int, float)):
         return np.array(value)

@@ -36,6 +36,8 @@ _ENDS = (("source", "target"), ("src", "dst"), ("from", "to"))
 _WEIGHTS = ("weight", "weights", "edge_weight", "w")
 _IDS = ("id", "node", "node_id")
 _LABELS = ("label", "y")
+#: The usual names of the column of ids of graphs.
+_GRAPHS = ("graph_id", "graph")
 #: Names by which a column of the nodes is no feature, unless the user says so.
 _NO_FEATURES = (*_IDS, *_LABELS, "train_mask", "val_mask", "test_mask")
 #: The name under which pandas writes an index that was made a column.
@@ -48,7 +50,7 @@ _EMPTY = ("", *MISSING_WORDS)
 _OUTSIZED = 500
 #: The column of the split, and what its values mean.
 _SPLIT = "split"
-_PARTS = {
+SPLIT_WORDS = {
     "train": "train", "training": "train", "val": "val", "valid": "val", "validation": "val", "test": "test",
 }  # fmt: skip
 
@@ -463,6 +465,21 @@ def _id_column(table: Table, options: FileOptions, ends: np.ndarray, taken: Iter
     bad_value("id", f"{problem}; accepted: a column id, or id=COLUMN")
 
 
+def graph_column(names: Iterable[str], options: FileOptions) -> str | None:
+    """Return the column of the nodes with the ids of graphs, the chosen one or the usual one; None: none."""
+    there = list(names)
+    if options.graph is not None:
+        if options.graph not in there:
+            bad_value(
+                "graph", f"the nodes have no column {options.graph!r}; they have {', '.join(there)[:300]}"
+            )
+        return options.graph
+    usual = [
+        name for name in there if name.casefold() in _GRAPHS and name not in (options.feature_columns or ())
+    ]
+    return usual[0] if len(usual) == 1 else None
+
+
 def _nodes(
     table: Table, options: FileOptions, ends: dict[str, np.ndarray]
 ) -> tuple[dict[str, Any], str, str]:
@@ -474,7 +491,8 @@ def _nodes(
     if not given and len(labels) > 1:
         bad_value("label", f"{table.file} has {' and '.join(labels)}; accepted: label=COLUMN")
     split = table.called((_SPLIT,))[:1]
-    taken = [*labels, *split, options.time]
+    graphs = graph_column(table.names, options)
+    taken = [*labels, *split, options.time, graphs]
     column = _id_column(table, options, np.concatenate(list(ends.values())), taken)
     ids = tuple(table.full_texts("id", column).tolist())
     if len(set(ids)) != len(ids):
@@ -497,6 +515,7 @@ def _nodes(
         "labels": labels,
         "split": split,
         "times": times,
+        "graphs": [] if graphs is None else [graphs],
     }
     content = {
         "ids": ids,
@@ -607,8 +626,8 @@ def _compare_sizes(table: Table, features: dict[str, np.ndarray]) -> None:
 def _split(table: Table, column: str) -> dict[str, np.ndarray]:
     parts = [text.lower() for text in table.texts(column).tolist()]
     for at, text in enumerate(parts):
-        if text and text not in _PARTS:
+        if text and text not in SPLIT_WORDS:
             got = f"{table.file}: row {at + 1} of column {column!r} has {text[:40]!r}"
             bad_value("split", f"{got}; accepted: train, val, test, or nothing")
-    of = np.array([_PARTS.get(text, "") for text in parts], dtype=object)
+    of = np.array([SPLIT_WORDS.get(text, "") for text in parts], dtype=object)
     return {part: of == part for part in PARTS}

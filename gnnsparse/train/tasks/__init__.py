@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -23,7 +23,16 @@ if TYPE_CHECKING:
     from gnnsparse.train.data import PreparedData
     from gnnsparse.train.module import TaskModule
 
-__all__ = ["TASKS", "MiniBatchTask", "RunOptions", "Task", "register_task", "text_of"]
+__all__ = [
+    "TASKS",
+    "MiniBatchTask",
+    "RunOptions",
+    "Task",
+    "options_found",
+    "register_task",
+    "text_of",
+    "texts_of",
+]
 
 Dataset = TypeVar("Dataset")
 Data = TypeVar("Data", bound="PreparedData")
@@ -75,7 +84,6 @@ class Task(Generic[Dataset, Data]):
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
         samples: whether training steps can take sampled neighbours.
         sparse_features: whether features of nodes can be a sparse matrix.
-        weighs_classes: whether classes can have weights in the loss.
     """
 
     name: ClassVar[str]
@@ -88,7 +96,6 @@ class Task(Generic[Dataset, Data]):
     steps_per_epoch: ClassVar[int | None] = None
     samples: ClassVar[bool] = False
     sparse_features: ClassVar[bool] = False
-    weighs_classes: ClassVar[bool] = False
 
     def check(self, run: RunOptions) -> None:
         """Raise TypeError or ValueError if options do not suit the task; called before data is loaded."""
@@ -96,10 +103,6 @@ class Task(Generic[Dataset, Data]):
             bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
         if run.trainer.sparse_features == "on" and not self.sparse_features:
             bad_value("trainer.sparse_features", f"got 'on' for a {self.name} task; accepted: auto, off")
-        if run.trainer.class_weights != "none" and not self.weighs_classes:
-            bad_value(
-                "trainer.class_weights", f"goes with nodes and graphs; accepted for a {self.name}: none"
-            )
 
     def known_steps(self, run: RunOptions) -> int | None:
         """Return the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
@@ -125,13 +128,7 @@ class Task(Generic[Dataset, Data]):
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
         """Make the Lightning module, whose steps train and score the model."""
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        return self.weighed(type(self).module(model, data.dataset, run.optimizer, steps), run)
-
-    def weighed(self, module: Any, run: RunOptions) -> TaskModule:
-        """Return a Lightning module after giving the classes their weights in its loss, if they have some."""
-        if run.trainer.class_weights != "none":
-            module.weigh_classes(run.trainer.class_weights)
-        return module
+        return type(self).module(model, data.dataset, run.optimizer, steps)
 
     def recipe(self, dataset: Dataset, options: RunOptions, /, **own: Any) -> ModelRecipe:
         """Return what a model of a data set is made of; `own`: registry, name, options, inputs, run."""
@@ -187,6 +184,27 @@ class MiniBatchTask(Task[Dataset, Data]):
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
         """Make the data module, prepared and on the run's device."""
         return type(self).data(dataset, batch_size=self.batch_size(run), **run.of_data)
+
+
+def texts_of(**names: Sequence[str] | None) -> dict[str, np.ndarray]:
+    """Return the names that there are as arrays of texts."""
+    return {name: np.array(texts, dtype=str) for name, texts in names.items() if texts is not None}
+
+
+def options_found(task: str, dataset: Any) -> dict[str, Any]:
+    """Return what loading a data set of nodes or graphs decided, as options of a loader.
+
+    They are the task, what the labels are (kind, classes, metric), and what the features are made of.
+    """
+    names = dataset.class_names
+    kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
+    classes = dataset.num_classes if names is None else list(names)
+    found = {"task": task, "label_kind": kind, "classes": classes, "metric": dataset.metric}
+    if dataset.feature_transform is not None:
+        found["transform"] = dict(dataset.feature_transform)
+    elif dataset.feature_names is not None:
+        found["feature_columns"] = list(dataset.feature_names)
+    return found
 
 
 def text_of(group: Mapping[Any, Any]) -> str:

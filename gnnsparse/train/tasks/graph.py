@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 
 from gnnsparse.data.datasets import GraphDataset
@@ -22,7 +23,7 @@ from gnnsparse.train.data import BatchSource, MiniBatchData, StepInput, shuffled
 from gnnsparse.train.metrics import known_items, make_scores
 from gnnsparse.train.module import TargetModule, TaskModule
 from gnnsparse.train.settings import PreprocessConfig
-from gnnsparse.train.tasks import MiniBatchTask, RunOptions, register_task
+from gnnsparse.train.tasks import MiniBatchTask, RunOptions, options_found, register_task, texts_of
 from gnnsparse.train.trained import LoadedModel, Prediction, arrays_of
 
 __all__ = ["GraphData", "GraphPredictor"]
@@ -89,7 +90,7 @@ class GraphData(MiniBatchData):
 
     Raises:
         TypeError: an argument is of another type.
-        ValueError: an argument is out of range, or nothing is known of the graphs of a part.
+        ValueError: an argument is out of range.
     """
 
     def __init__(
@@ -108,9 +109,6 @@ class GraphData(MiniBatchData):
         self.dataset = dataset
         self.blocks = BlockBatches(self.adj, dataset.graph_ptr)
         self.parts = {name: known_items(ids, dataset.y.cpu()) for name, ids in dataset.parts.items()}
-        for name, ids in self.parts.items():
-            if ids.numel() == 0:
-                bad_value(f"{name}_mask", "has no graph of which a target is known; accepted: one or more")
         dtype = self.precision.storage if self.device.type == "cuda" else torch.float32
         self.x, self.y = dataset.x.to(self.device, dtype), dataset.y.to(self.device)
         self._chunks: dict[str, list[GraphsBatch]] = {}
@@ -127,23 +125,26 @@ class GraphData(MiniBatchData):
 
     def gather_all(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[GraphsBatch]:
         """Yield batches of graphs, each for indices as `gather` takes them; small ones are packed."""
-        for packed in self._packed(part, batches):
-            graphs = self.parts[part][torch.cat(packed)]
-            sizes = [ids.numel() for ids in packed]
+        return self._batches([self.parts[part][ids] for ids in batches])
+
+    def _batches(self, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
+        """Yield batches of graphs by their numbers in the data set, int64 [batch] each."""
+        for packed in self._packed(batches):
+            graphs, sizes = torch.cat(packed), [numbers.numel() for numbers in packed]
             targets = self.y.index_select(0, graphs.to(self.device, non_blocking=True)).split(sizes)
             for batch, y in zip(self.blocks.split(graphs, sizes), targets, strict=True):
                 yield GraphsBatch(self.x.index_select(0, batch.nodes), batch.adj, batch.graph_ptr, y, self)
 
-    def _packed(self, part: str, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
+    def _packed(self, batches: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
         """Yield consecutive batches as long as they have few nodes and nonzeros together."""
         packed: list[torch.Tensor] = []
         elements = 0
-        for ids in batches:
-            count = self.blocks.elements(self.parts[part][ids])
+        for graphs in batches:
+            count = self.blocks.elements(graphs)
             if packed and elements + count > _PACKED_ELEMENTS:
                 yield packed
                 packed, elements = [], 0
-            packed.append(ids)
+            packed.append(graphs)
             elements += count
         if packed:
             yield packed
@@ -202,19 +203,21 @@ class GraphData(MiniBatchData):
     def chunks(self, part: str) -> Iterator[GraphsBatch]:
         """Yield all graphs of a part in their order, in batches."""
         if part == "train":
-            return self.gather_all(part, self._ranges(part))
+            return self._batches(self._ranges(self.parts[part]))
         if part not in self._chunks:
-            self._chunks[part] = list(self.gather_all(part, self._ranges(part)))
+            self._chunks[part] = list(self._batches(self._ranges(self.parts[part])))
         return iter(self._chunks[part])
 
-    def _ranges(self, part: str) -> list[torch.Tensor]:
-        """Divide the graphs of a part into ranges of not too many nodes."""
-        graphs = self.parts[part]
+    def all_graphs(self) -> Iterator[Any]:
+        """Yield all graphs in their order, of whatever part, in batches."""
+        return self._batches(self._ranges(torch.arange(self.dataset.num_graphs, device="cpu")))
+
+    def _ranges(self, graphs: torch.Tensor) -> list[torch.Tensor]:
+        """Divide graphs, int64 [graphs], into ranges of not too many nodes."""
         ptr = self.dataset.graph_ptr.cpu()
         ends = (ptr[graphs + 1] - ptr[graphs]).cumsum(0)
-        numbers = torch.arange(graphs.numel(), dtype=torch.int64, device="cpu")
         group = (ends - 1) // _SCORED_NODES
-        return list(numbers.split(torch.unique_consecutive(group, return_counts=True)[1].tolist()))
+        return list(graphs.split(torch.unique_consecutive(group, return_counts=True)[1].tolist()))
 
 
 def check_preprocess(preprocess: PreprocessConfig) -> None:
@@ -265,7 +268,6 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
     data = GraphData
     module = GraphPredictor
     prepared = "graphs"
-    weighs_classes = True
 
     def check(self, run: RunOptions) -> None:
         """Raise ValueError for a row order or a format that a batch of graphs can't be gathered from."""
@@ -273,13 +275,34 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
         check_preprocess(run.preprocess)
 
     def predict(self, model: LoadedModel, data: GraphData) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
-        """Return "graphs" (numbers), what `arrays_of` has of the test part, and its scores."""
-        chunks = list(data.chunks("test"))
-        found = [model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr) for chunk in chunks]
-        logits, y = torch.cat([one.logits for one in found]), torch.cat([chunk.y for chunk in chunks])
+        """Return "graphs" (numbers), what `arrays_of` has of them, and the scores of parts with labels."""
+        found = [model.predict(chunk.x, chunk.adj, graph_ptr=chunk.graph_ptr) for chunk in data.all_graphs()]
+        logits = torch.cat([one.logits for one in found])
         whole = Prediction(logits, model.recipe.several_labels, model.recipe.regression)
-        scores = {name: float(score(logits, y)) for name, score in make_scores(data.dataset).items()}
-        return {"graphs": data.parts["test"], **arrays_of(whole)}, {"test": scores}
+        scores = {
+            part: {
+                name: float(score(logits[ids.to(logits.device)], data.y[ids.to(data.device)]))
+                for name, score in make_scores(data.dataset).items()
+            }
+            for part, ids in data.parts.items()
+            if ids.numel()
+        }
+        return {"graphs": torch.arange(data.dataset.num_graphs), **arrays_of(whole)}, scores
+
+    def make_module(self, model: torch.nn.Module, data: GraphData, run: RunOptions) -> TaskModule:
+        """Make the Lightning module; raise ValueError if nothing is known of the graphs of a part."""
+        for name, ids in data.parts.items():
+            if ids.numel() == 0:
+                bad_value(f"{name}_mask", "has no graph of which a target is known; accepted: one or more")
+        return super().make_module(model, data, run)
+
+    def names(self, dataset: GraphDataset) -> dict[str, np.ndarray]:
+        """Return "ids", the names of the graphs, and "class_names", if the data set has such."""
+        return texts_of(ids=dataset.graph_ids, class_names=dataset.class_names)
+
+    def found_options(self, dataset: GraphDataset) -> dict[str, Any]:
+        """Return the task, what the labels are, and what the features are made of."""
+        return options_found(self.name, dataset)
 
     def describe(self, data: GraphData, run: RunOptions) -> dict[str, Any]:
         """Return the numbers of graphs, of nodes, and of the nonzeros of all operands."""

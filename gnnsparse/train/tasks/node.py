@@ -36,7 +36,7 @@ from gnnsparse.train.sampled import (
     sampler_identity,
 )
 from gnnsparse.train.settings import OptimizerConfig, PreprocessConfig, SamplerConfig
-from gnnsparse.train.tasks import RunOptions, Task, register_task
+from gnnsparse.train.tasks import RunOptions, Task, options_found, register_task, texts_of
 from gnnsparse.train.trained import LoadedModel, arrays_of
 
 __all__ = [
@@ -230,6 +230,7 @@ class NodeClassifier(TargetModule):
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
+        _check_classes(dataset)
         self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
@@ -278,7 +279,6 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     steps_per_epoch = 1
     samples = True
     sparse_features = True
-    weighs_classes = True
     shared = True
 
     def check(self, run: RunOptions) -> None:
@@ -319,20 +319,11 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
 
     def names(self, dataset: NodeDataset) -> dict[str, np.ndarray]:
         """Return "ids", the names of the nodes, and "class_names", if the data set has such."""
-        found = {"ids": dataset.node_ids, "class_names": dataset.class_names}
-        return {name: np.array(texts, dtype=str) for name, texts in found.items() if texts is not None}
+        return texts_of(ids=dataset.node_ids, class_names=dataset.class_names)
 
     def found_options(self, dataset: NodeDataset) -> dict[str, Any]:
-        """Return what the labels are (kind, classes, metric), and what the features are made of."""
-        names = dataset.class_names
-        kind = "regression" if dataset.regression else "multilabel" if dataset.multi_label else "class"
-        classes = dataset.num_classes if names is None else list(names)
-        found: dict[str, Any] = {"label_kind": kind, "classes": classes, "metric": dataset.metric}
-        if dataset.feature_transform is not None:
-            found["transform"] = dict(dataset.feature_transform)
-        elif dataset.feature_names is not None:
-            found["feature_columns"] = list(dataset.feature_names)
-        return found
+        """Return the task, what the labels are, and what the features are made of."""
+        return options_found(self.name, dataset)
 
     def predict(
         self, model: LoadedModel, data: FullGraphData
@@ -367,11 +358,10 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is None:
             return super().make_module(model, data, run)
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        shared = SharedNodeClassifier(
+        return SharedNodeClassifier(
             model, data.dataset, run.optimizer, steps, peers=run.peers, seed=run.seed,
             shards_optimizer=run.trainer.shard_optimizer, draws=run.sampler.draws,
         )  # fmt: skip
-        return self.weighed(shared, run)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Return the numbers of nodes and of the operand's nonzeros."""
@@ -382,6 +372,19 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
         devices = {} if run.peers is None else {"devices": run.peers.ranks}
         return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **devices, **kept}
+
+
+def _check_classes(dataset: NodeDataset) -> None:
+    """Raise ValueError if all training nodes have one class, which a model learns to say of any node."""
+    if dataset.multi_label or dataset.regression:
+        return
+    found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
+    if found.numel() == 1:
+        name = int(found) if dataset.class_names is None else repr(dataset.class_names[int(found)][:80])
+        bad_value(
+            "dataset",
+            f"{dataset.name}: all training nodes have the class {name}; accepted: two or more classes",
+        )
 
 
 register_task(NodeTask())

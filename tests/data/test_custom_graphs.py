@@ -1,0 +1,259 @@
+"""Own data of many graphs: lists of PyG's, folders of TU Dortmund, and tables with ids of graphs."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gnnsparse.data import GraphDataset, NodeDataset, dataset_of_graphs, load_custom
+from tests import tu_files
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from torch_geometric.data import Data, InMemoryDataset
+
+COUNT = 20
+
+
+def graphs(**changes: Callable[[int], Any]) -> list[Data]:
+    """Paths of 1 to 5 nodes in one direction, so that every fifth has no edge; `changes` set attributes."""
+    made = []
+    for at in range(COUNT):
+        nodes = at % 5 + 1
+        edges = torch.stack([torch.arange(nodes - 1), torch.arange(1, nodes)])
+        data = Data(x=torch.full((nodes, 2), float(at)), edge_index=edges, y=torch.tensor(at % 2))
+        for name, change in changes.items():
+            data[name] = change(at)
+        made.append(data)
+    return made
+
+
+def save(folder: Path, found: list[Data], form: str = "list") -> Path:
+    path = folder / "molecules.pt"
+    if form == "collated":
+        InMemoryDataset.save(found, str(path))
+    else:
+        torch.save([data.to_dict() for data in found] if form == "dicts" else found, path)
+    return path
+
+
+def load(path: Path, **options: Any) -> GraphDataset:
+    found = load_custom(path, **options)
+    assert isinstance(found, GraphDataset)
+    return found
+
+
+@pytest.mark.parametrize("form", ["list", "dicts", "collated"])
+def test_saved_graphs(form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "gnnsparse.data"):
+        got = load(save(tmp_path, graphs(edge_weight=lambda at: torch.arange(1.0, at % 5 + 1)), form))
+    assert caplog.messages == ["task = graph, classes of graphs (2): molecules.pt holds 20 graphs"]
+    assert got.graph_ptr.diff().tolist() == [1, 2, 3, 4, 5] * 4
+    assert got.x[:, 0].tolist() == [float(at) for at in range(COUNT) for _ in range(at % 5 + 1)]
+    assert (got.y.tolist(), got.num_classes, got.metric) == ([0, 1] * 10, 2, "accuracy")
+    third = got.graph.to_dense()[3:6, 3:6]  # A[target, source]
+    assert third.tolist() == [[0, 0, 0], [1, 0, 0], [0, 2, 0]]
+    assert got.graph.num_edges == sum(at % 5 for at in range(COUNT))
+    parts = {name: got.y[ids].bincount().tolist() for name, ids in got.parts.items()}
+    assert parts == {"train": [6, 6], "val": [2, 2], "test": [2, 2]}
+
+
+@pytest.mark.parametrize(
+    ("y", "kind", "shape"),
+    [
+        (lambda at: at + 0.5, "mae", (COUNT, 1)),
+        (lambda at: torch.tensor([[at, 0.5]]), "mae", (COUNT, 2)),
+        (lambda at: torch.tensor([at / 2, 0.5, 1]), "mae", (COUNT, 3)),
+        (lambda at: torch.tensor([[at % 2, 1 - at % 2]]), "micro_f1", (COUNT, 2)),
+        (lambda at: "toxic" if at % 3 else "safe", "accuracy", (COUNT,)),
+        (lambda at: None if at == 0 else torch.tensor([at % 3]), "accuracy", (COUNT,)),
+    ],
+)  # fmt: skip
+def test_kinds_of_targets(y: Callable[[int], Any], kind: str, shape: tuple[int, ...], tmp_path: Path) -> None:
+    got = load(save(tmp_path, graphs(y=y)))
+    assert (got.metric, tuple(got.y.shape)) == (kind, shape)
+    if kind == "mae":
+        assert float(got.y[4].reshape(-1)[0]) == pytest.approx(float(np.ravel(y(4))[0]))
+    if y(0) == "safe":
+        assert (got.class_names, got.y[:2].tolist()) == (("safe", "toxic"), [0, 1])
+    if y(0) is None:
+        assert int(got.y[0]) == -1
+        assert not any(bool(mask[0]) for mask in (got.train_mask, got.val_mask, got.test_mask))
+
+
+def test_splits_names_and_features_of_graphs(tmp_path: Path) -> None:
+    part = ["train", "valid", "test", "train", ""]
+    found = graphs(split=lambda at: part[at % 5], name=lambda at: f"m{at}")
+    for data in found:
+        del data.x
+        data.num_nodes = 5
+    got = load(save(tmp_path, found), features="degree")
+    assert got.graph_ids is not None
+    assert got.graph_ids[3] == "m3"
+    assert got.parts["train"].tolist() == [at for at in range(COUNT) if at % 5 in (0, 3)]
+    assert got.parts["val"].tolist() == [1, 6, 11, 16]
+    assert (got.num_nodes, got.num_features) == (5 * COUNT, 32)
+    drawn = [load(save(tmp_path, found), features="constant", split="random", seed=s) for s in (1, 1, 2)]
+    assert torch.equal(drawn[0].train_mask, drawn[1].train_mask)
+    assert not torch.equal(drawn[0].train_mask, drawn[2].train_mask)
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "said"),
+    [
+        (
+            {},
+            {"task": "node"},
+            r"^task: got 'node', and molecules\.pt holds 20 graphs; accepted: auto, graph",
+        ),
+        ({}, {"task": "link"}, r"^task: got 'link'; accepted: auto, node, graph"),
+        ({}, {"features": "identity"}, r"^features: got 'identity' for many graphs; accepted: file, degree"),
+        ({"y": lambda at: torch.zeros(at % 5 + 1)}, {}, "y: has a row for each node"),
+        ({"y": lambda at: torch.ones(1 + at // 19)}, {}, "y: graph 0 has 1 numbers, and others have 2"),
+        ({"y": lambda at: 1}, {}, "all graphs with a label, 20, have '1'"),
+        ({"y": lambda at: None}, {}, "^label: there are no labels"),
+        ({"x": lambda at: torch.ones(at % 5 + 1, 2 + at // 19)}, {}, r"x: graph 19 has x of shape \(5, 3\)"),
+        ({"x": lambda at: None if at == 7 else torch.ones(at % 5 + 1, 2)}, {}, "x: graph 7 has no x"),
+        (
+            {"edge_index": lambda at: torch.tensor([[0], [at % 5 + 1]])},
+            {},
+            "graph 0: edge_index: has node 1;",
+        ),
+        ({"split": lambda at: "tran"}, {}, "^split: graph 0 has 'tran'; accepted: train, val, test"),
+    ],
+)
+def test_graphs_that_are_refused(changes: Any, options: Any, said: str, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=said):
+        load_custom(save(tmp_path, graphs(**changes)), **options)
+
+
+def test_attributes_of_edges_are_not_used_in_silence(tmp_path: Path) -> None:
+    path = save(tmp_path, graphs(edge_attr=lambda at: torch.ones(at % 5, 3)))
+    with pytest.warns(UserWarning, match=r"molecules\.pt: edge_attr is not used") as warned:
+        load(path)
+    assert len(warned) == 1
+
+
+def test_one_graph_is_of_nodes_unless_the_task_says_otherwise(tmp_path: Path) -> None:
+    one = graphs()[4]
+    one.y = torch.tensor([0, 1, 0, 1, 0])
+    torch.save([one], tmp_path / "molecules.pt")
+    assert isinstance(load_custom(tmp_path / "molecules.pt"), NodeDataset)
+    del one.y
+    torch.save(one, tmp_path / "one.pt")
+    got = load(tmp_path / "one.pt", task="graph", classes=2)
+    assert (got.num_graphs, got.y.tolist()) == (1, [-1])
+
+
+@pytest.mark.parametrize("attributes", [False, True])
+def test_a_folder_of_tu_dortmund(attributes: bool, tmp_path: Path) -> None:
+    folder = tu_files.write_text(tmp_path / "mine", attributes=attributes)
+    labels = folder / "PROTEINS_graph_labels.txt"
+    labels.write_text(labels.read_text().replace("2", "-1"))
+    got, wanted = load(folder), tu_files.graph_dataset()
+    assert (got.graph.to_dense() == wanted.graph.to_dense()).all()
+    assert got.class_names == ("-1", "1")
+    assert got.y.tolist() == (1 - wanted.y).tolist()
+    assert torch.equal(got.x[:, -3:], wanted.x)
+    assert got.num_features == (5 if attributes else 3)
+    (folder / "PROTEINS_node_labels.txt").unlink()
+    assert load(folder, features="degree").num_features == 32
+    labels.unlink()
+    (folder / "PROTEINS_graph_attributes.txt").write_text("0.5, 2\n" * 40)
+    assert load(folder, features="degree").y.tolist() == [[0.5, 2]] * 40
+
+
+def write(folder: Path, **tables: dict[str, list[Any]]) -> Path:
+    for name, columns in tables.items():
+        rows = zip(*columns.values(), strict=True)
+        lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
+        (folder / f"{name}.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+EDGES: dict[str, list[Any]] = {"source": ["a", "c", "d", "f"], "target": ["b", "e", "c", "g"]}
+#: Of three graphs, whose rows are mixed.
+NODES: dict[str, list[Any]] = {
+    "id": list("acbdefg"), "mass": [1, 3, 2, 4, 5, 6, 7], "graph_id": ["u", "w", "u", "w", "w", "v", "v"],
+}  # fmt: skip
+SPLIT = {"split": ["train", "val", "test"]}
+
+
+def test_tables_of_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    table = {"graph_id": ["w", "v", "u"], "label": ["yes", "no", "yes"], **SPLIT}
+    with caplog.at_level(logging.INFO, "gnnsparse.data"):
+        got = load(write(tmp_path, edges=EDGES, nodes=NODES, graphs=table))
+    assert caplog.messages[1:] == [
+        "nodes.csv: id = ids; mass = features; graph_id = graphs",
+        "graphs.csv: graph_id = ids; label = labels; split = split",
+        "task = graph, classes of graphs (2): there is a table graphs.csv",
+    ]
+    assert (got.graph_ids, got.class_names) == (("w", "v", "u"), ("no", "yes"))
+    assert got.y.tolist() == [1, 0, 1]
+    assert got.x.flatten().tolist() == [3, 4, 5, 6, 7, 1, 2]
+    assert got.graph_ptr.tolist() == [0, 3, 5, 7]
+    assert got.graph.to_dense()[:3, :3].tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
+    assert [ids.tolist() for ids in got.parts.values()] == [[0], [1], [2]]
+
+
+def test_labels_that_are_the_same_in_a_graph_are_its_own(tmp_path: Path) -> None:
+    own = {"group": NODES["graph_id"], "y": [0, 1, 0, 1, 1, 0, 0]}
+    split = {"split": ["test", "train", "test", "train", "train", "val", "val"]}
+    nodes = {"id": NODES["id"], "mass": NODES["mass"], **own, **split}
+    got = load(write(tmp_path, edges=EDGES, nodes=nodes), graph="group")
+    assert (got.graph_ids, got.y.tolist()) == (("u", "w", "v"), [0, 1, 0])
+    assert [ids.tolist() for ids in got.parts.values()] == [[1], [2], [0]]
+    nodes["y"] = [0, 1, 1, 1, 1, 0, 0]
+    del nodes["split"]
+    folder = write(tmp_path, edges=EDGES, nodes=nodes)
+    assert isinstance(load_custom(folder, graph="group"), NodeDataset)
+    with pytest.raises(
+        ValueError, match=r"^label: the nodes of graph 'u' have several labels; accepted: one"
+    ):
+        load_custom(folder, graph="group", task="graph")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "table", "options", "said"),
+    [
+        ({"graph_id": list("uvuvvvv")}, {}, {}, "^graph: an edge joins 'f' and 'g' of two"),
+        ({"graph_id": ["u", "", *"uvvvv"]}, {}, {}, "^graph: column 'graph_id' is empty in row 2"),
+        (
+            {},
+            {"id": ["u", "w"], "label": [0, 1]},
+            {},
+            r"^graph: a node is of graph 'v', which graphs\.csv lacks",
+        ),
+        ({}, {"id": ["u", "w", "v", "z"], "label": [0, 1, 0, 1]}, {}, "^graph: graph 'z' has no node"),
+        ({}, {"id": ["u", "u", "v"], "label": [0, 1, 0]}, {}, r"^graph: graphs\.csv: 'u' has two rows"),
+        ({}, {}, {"graph": "group"}, "^graph: the nodes have no column 'group'; they have"),
+        ({"graph_id": None}, {}, {"task": "graph"}, "^graph: no column of the nodes has the ids of graphs"),
+    ],
+)
+def test_tables_that_are_refused(nodes: Any, table: Any, options: Any, said: str, tmp_path: Path) -> None:
+    own = {name: column for name, column in {**NODES, **nodes}.items() if column is not None}
+    edges = {name: ends[:3] if nodes.get("graph_id", "") is None else ends for name, ends in EDGES.items()}
+    if nodes.get("graph_id") == list("uvuvvvv"):
+        own["graph_id"] = list("uvuvvuv")
+    with pytest.raises(ValueError, match=said):
+        load_custom(
+            write(tmp_path, edges=edges, nodes=own, **({"graphs": table} if table else {})), **options
+        )
+
+
+def test_graphs_in_python_are_read_alike(tmp_path: Path) -> None:
+    found = graphs()
+    got, saved = dataset_of_graphs(found, seed=3), load(save(tmp_path, found), seed=3)
+    assert all(torch.equal(getattr(got, name), getattr(saved, name)) for name in ("x", "y", "train_mask"))
+    with pytest.raises(TypeError, match=r"^data\[1\]: got dict; accepted: a torch_geometric\.data\.Data"):
+        dataset_of_graphs([found[0], found[1].to_dict()])
+    found[2].edge_index = None
+    with pytest.raises(ValueError, match=r"^data\[2\]: edge_index: is missing"):
+        dataset_of_graphs(found)
