@@ -30,6 +30,7 @@ COMMANDS = {
     "cache": "look after the cache of prepared graphs and generated data",
     "bench": "measure kernels and models beside their peers",
     "predict": "write the predictions of a trained model to a file",
+    "export": "compile a trained model into one file, for a server",
     "report": "one page of all results",
     "doctor": "is this installation right?",
     "profile": "what a training step costs",

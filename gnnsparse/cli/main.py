@@ -14,6 +14,7 @@ _COMMANDS = {
     "cache": "gnnsparse.cli.cache",
     **{f"bench {name}": f"gnnsparse.bench.{name}_command" for name in SUBJECTS["bench"]},
     "predict": "gnnsparse.inference.predict",
+    "export": "gnnsparse.inference.export",
     "report": "gnnsparse.bench.report_command",
     "doctor": "gnnsparse.cli.doctor",
     "profile": "gnnsparse.cli.profile",

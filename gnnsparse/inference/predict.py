@@ -34,8 +34,8 @@ from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from gnnsparse.train.trained import ModelRecipe
 
 __all__ = [
-    "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "match_features", "predict_dataset",
-    "predict_run", "run", "write_predictions",
+    "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "load_data", "match_features",
+    "predict_dataset", "predict_run", "run", "write_predictions",
 ]  # fmt: skip
 
 DESCRIPTION = """\
@@ -131,6 +131,19 @@ def predict_run(
         ValueError: there is no such data set, it can't be loaded, or it does not fit the model.
     """
     model = load(source, device=device, registry=registry)
+    return predict_dataset(model, *load_data(model, data, root, options))
+
+
+def load_data(
+    model: LoadedModel,
+    data: str | None = None,
+    root: str | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> tuple[Task[Any, Any], RunOptions, Any, str]:
+    """Load a data set for a model: its task, the options that prepare it as in training, itself, its name.
+
+    The arguments and errors are those of `predict_run`.
+    """
     recipe = model.recipe
     task = TASKS[TASKS.check(recipe.task)]
     name, given = _data_of(recipe, data)
@@ -147,7 +160,7 @@ def predict_run(
     task.check(run)
     with naming("dataset"):
         dataset = task.load(name, given)
-    return predict_dataset(model, task, run, dataset, name)
+    return task, run, dataset, name
 
 
 def predict_dataset(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -13,7 +15,8 @@ from gnnsparse.ops.segments import row_sums
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.runtime.functorch import innermost, is_eager, outside, untraced, unwrapped
-from gnnsparse.runtime.hashing import digest
+from gnnsparse.runtime.hashing import digest, fingerprint
+from gnnsparse.runtime.memo import ForkLock
 from gnnsparse.sparse.operand import SparseOperand
 
 
@@ -57,6 +60,44 @@ class Fingerprint:
         if self._ref is None or other._ref is None:
             return self._ref is other._ref
         return (tensor := self._ref()) is not None and tensor is other._ref()
+
+
+class ContentMemo:
+    """What was made of the last edges, at most `most` results, by the contents of the edges.
+
+    For compiled code, where each call may have new tensors. On a GPU copies of the edges are compared.
+    """
+
+    def __init__(self, most: int = 8) -> None:
+        self._most, self._lock = most, ForkLock()
+        self._made: OrderedDict[Any, tuple[list[torch.Tensor | None] | None, Any]] = OrderedDict()
+
+    def find(self, tensors: Sequence[torch.Tensor | None], made_for: Any, make: Callable[[], Any]) -> Any:
+        """Return what `make` made of equal tensors, all on one device, and of equal `made_for`."""
+        on_cpu = all(t is None or t.device.type == "cpu" for t in tensors)
+        forms = [None if t is None else (t.device, t.shape, t.dtype) for t in tensors]
+        key = made_for, *forms, fingerprint(tensors) if on_cpu else None
+        with self._lock:
+            copies, made = self._made.get(key, (None, None))
+        if made is None or not (copies is None or all(map(_equal, copies, tensors))):
+            made = make()  # not under the lock: threads that serve different graphs make them together
+            with outside():
+                copies = None if on_cpu else [None if t is None else t.detach().clone() for t in tensors]
+        with self._lock:
+            self._made[key] = copies, made
+            self._made.move_to_end(key)
+            while len(self._made) > self._most:
+                self._made.popitem(last=False)
+        return made
+
+    def clear(self) -> None:
+        """Forget all."""
+        with self._lock:
+            self._made.clear()
+
+
+def _equal(copy: torch.Tensor | None, tensor: torch.Tensor | None) -> bool:
+    return copy is tensor if copy is None or tensor is None else torch.equal(copy, tensor)
 
 
 def check_precision(operand: SparseOperand, precision: Precision | None) -> None:

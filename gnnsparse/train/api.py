@@ -7,7 +7,7 @@ import inspect
 import os
 import statistics
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -172,6 +172,7 @@ def fit(
     val_every: int = 1,
     patience: int | None = None,
     batch_size: int = 32,
+    class_weights: str | Sequence[float] = "none",
     sampler: SamplerConfig | None = None,
     pattern: Mapping[str, Any] | None = None,
     group: dist.ProcessGroup | None = None,
@@ -212,6 +213,7 @@ def fit(
         patience: training stops when the validation score has not improved for this many epochs; None: it
             does not.
         batch_size: graphs, links or sequences of a step; a step on all nodes of a graph ignores it.
+        class_weights: "none", "balanced" or a number for each class, see gnnsparse.train.TrainerConfig.
         sampler: steps take neighbours that are drawn for some nodes or links; None: the whole graph.
         pattern: the attention pattern of sequences, "name" in gnnsparse.masks.PATTERNS and its arguments.
         group: the processes that train one graph of nodes together, as torchrun starts them, each of which
@@ -261,7 +263,7 @@ def fit(
         seed=seed or 0,
         trainer=TrainerConfig(
             max_epochs=epochs, batch_size=batch_size, val_every=val_every, patience=patience,
-            progress=progress,
+            progress=progress, class_weights=class_weights,
         ),
         optimizer=OptimizerConfig(lr=lr, weight_decay=weight_decay, decay=decay, schedule=schedule),
         sampler=sampler or SamplerConfig(),

@@ -7,7 +7,7 @@ how many values differ; the tests hold these functions against them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +19,15 @@ from gnnsparse.errors import bad_value
 if TYPE_CHECKING:
     from gnnsparse.data.datasets import GraphDataset, NodeDataset
 
-__all__ = ["SMALLER_IS_BETTER", "Score", "known_items", "make_loss", "make_scores", "shown_score"]
+__all__ = [
+    "SMALLER_IS_BETTER",
+    "Score",
+    "WeightedLoss",
+    "known_items",
+    "make_loss",
+    "make_scores",
+    "shown_score",
+]
 
 #: (outputs [n, classes], targets [n] or [n, classes]) -> a score or a loss, float32 [] on the device.
 Score = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -65,6 +73,52 @@ def make_loss(dataset: NodeDataset | GraphDataset) -> Score:
     return _label_loss if dataset.multi_label else _class_loss
 
 
+class WeightedLoss(torch.nn.Module):
+    """The loss of a data set in which classes count by weights, with a mean of 1 over the training items.
+
+    A batch's loss is a mean over its items, so that batches and ranks add up to the loss of all of them.
+
+    Args:
+        dataset: nodes or graphs with classes or several labels.
+        weights: "balanced", or a number for each class, or for each label that of a 1 beside a 0.
+
+    Raises:
+        ValueError: the data set has numbers to predict, there are other numbers of classes, or all training
+            items have the weight 0.
+    """
+
+    weights: torch.Tensor
+
+    def __init__(self, dataset: NodeDataset | GraphDataset, weights: str | Sequence[float]) -> None:
+        super().__init__()
+        option, shown = "trainer.class_weights", weights if isinstance(weights, str) else list(weights)
+        if dataset.regression:
+            bad_value(option, f"got {shown} for numbers to predict; accepted: none")
+        if not isinstance(weights, str) and len(weights) != dataset.num_classes:
+            bad_value(option, f"got {shown}; accepted: {dataset.num_classes} numbers, one a class")
+        y = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].cpu()
+        self.multi_label = dataset.multi_label
+        if self.multi_label:
+            ones = (y == 1).sum(0).double()
+            found = (y == 0).sum(0) / ones.where(ones > 0, 1.0)
+            found = found.where(ones > 0, 1.0)
+        else:
+            found = 1 / torch.bincount(y, minlength=dataset.num_classes).double().clamp(min=1)
+        if not isinstance(weights, str):
+            found = torch.tensor(weights, dtype=torch.float64, device="cpu")
+        if not self.multi_label:
+            if not (total := float(found[y].sum())) > 0:
+                bad_value(option, f"got {shown}, and 0 for all training items; accepted: numbers above 0")
+            found = found * (len(y) / total)
+        self.register_buffer("weights", found.float(), persistent=False)
+
+    def forward(self, outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Return the mean loss of outputs [n, classes] and targets [n] or [n, labels], a scalar."""
+        if self.multi_label:
+            return _label_loss(outputs, y, self.weights)
+        return (F.cross_entropy(outputs.float(), y, reduction="none") * self.weights[y]).mean()
+
+
 def known_items(items: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """Return the items, int64 [n], of which something is known: y, [N] or [N, columns], has all targets."""
     of_items = y[items]
@@ -87,9 +141,11 @@ def _class_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return F.cross_entropy(logits.float(), y)
 
 
-def _label_loss(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+def _label_loss(logits: torch.Tensor, y: torch.Tensor, weights: torch.Tensor | None = None) -> torch.Tensor:
     known = ~y.isnan()
-    losses = F.binary_cross_entropy_with_logits(logits.float(), y.where(known, 0.0), reduction="none")
+    losses = F.binary_cross_entropy_with_logits(
+        logits.float(), y.where(known, 0.0), reduction="none", pos_weight=weights
+    )
     return losses.where(known, 0.0).sum() / known.sum().clamp(min=1)
 
 

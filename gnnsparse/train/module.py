@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,7 +11,14 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from gnnsparse.errors import bad_value
-from gnnsparse.train.metrics import SMALLER_IS_BETTER, make_loss, make_scores
+from gnnsparse.train.metrics import (
+    SMALLER_IS_BETTER,
+    Score,
+    WeightedLoss,
+    known_items,
+    make_loss,
+    make_scores,
+)
 from gnnsparse.train.plots import confusion_matrix
 from gnnsparse.train.settings import OptimizerConfig
 
@@ -161,12 +169,33 @@ class TargetModule(ScoredModule):
         self, model: torch.nn.Module, dataset: Any, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
-        self._scores, self._loss = make_scores(dataset), make_loss(dataset)
+        _check_classes(dataset)
+        self._scores = make_scores(dataset)
+        self._loss: Score = make_loss(dataset)
         self.score_name = next(iter(self._scores))
         self.smaller_is_better = self.score_name in SMALLER_IS_BETTER
+
+    def weigh_classes(self, weights: str | Sequence[float]) -> None:
+        """Let classes count by weights in the loss, see TrainerConfig."""
+        self._loss = WeightedLoss(self._dataset, weights)
 
     def score_outputs(self, part: str, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return "loss" and the scores of a part; of the test part the confusion matrix is stored too."""
         if part == "test":
             self.confusion = confusion_matrix(self._dataset, outputs, y)
         return {"loss": self._loss(outputs, y), **{k: score(outputs, y) for k, score in self._scores.items()}}
+
+
+def _check_classes(dataset: Any) -> None:
+    """Raise ValueError if all training items have one class, which a model learns to say of any."""
+    if dataset.multi_label or dataset.regression:
+        return
+    found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
+    if found.numel() == 1:
+        names = getattr(dataset, "class_names", None)
+        items = "graphs" if hasattr(dataset, "graph_ptr") else "nodes"
+        name = int(found) if names is None else repr(names[int(found)][:80])
+        bad_value(
+            "dataset",
+            f"{dataset.name}: all training {items} have the class {name}; accepted: two or more classes",
+        )

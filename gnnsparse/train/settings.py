@@ -25,7 +25,10 @@ _MOST = 2**31 - 1
 
 
 def _option(default: float | str | None, **accepts: Any) -> Any:
-    """Return a field that accepts one of `choices`, integers from `least` on, or numbers, `zero` or not."""
+    """Return a field that accepts one of `choices`, integers from `least` on, or numbers, `zero` or not.
+
+    With `numbers` a list of numbers is accepted beside the choices.
+    """
     return dataclasses.field(default=default, metadata=accepts)
 
 
@@ -41,6 +44,8 @@ def _check_fields(section: str, settings: Any) -> None:
         name, value, accepts = f"{section}.{field.name}", getattr(settings, field.name), field.metadata
         if field.type == "bool":
             _check_type(name, value, isinstance(value, bool), "True or False")
+        elif accepts.get("numbers") and value not in accepts["choices"]:
+            _check_numbers(name, value, f"{', '.join(accepts['choices'])}, or a list of numbers from 0 on")
         elif "choices" in accepts:
             check_choice(name, value, accepts["choices"])
         elif "zero" in accepts:
@@ -56,6 +61,13 @@ def _check_fields(section: str, settings: Any) -> None:
             _check_type(name, value, isinstance(value, int) and not isinstance(value, bool), accepted)
             if check_integer(name, value, accepts["least"], accepted) > _MOST:
                 bad_value(name, f"got {value}; accepted: at most {_MOST}")
+
+
+def _check_numbers(name: str, value: Any, accepted: str) -> None:
+    is_list = isinstance(value, Sequence) and all(type(item) in (int, float) for item in value)
+    _check_type(name, value, is_list, accepted)
+    if not value or not all(0 <= item <= _MOST for item in value):  # NaN is refused too
+        bad_value(name, f"got {list(value)}; accepted: {accepted}")
 
 
 def _check_type(name: str, value: Any, fits: bool, accepted: str) -> None:
@@ -119,6 +131,11 @@ class TrainerConfig:
         sparse_features: whether features of the nodes of a whole graph are kept as a sparse matrix, which the
             model's first linear layer multiplies: "auto": on a CPU, if at most an eighth of them are not 0;
             "on"; "off".
+        class_weights: how much a node or graph of each class counts in the loss: "none": all alike;
+            "balanced": all classes alike, whatever number of training nodes they have; or a number for each
+            class, which are scaled so that their mean over the training nodes is 1. Of several labels it is
+            how much a 1 counts beside a 0, and "balanced" is the number of zeros by that of ones. Scores
+            count all alike.
         devices: number of GPUs, or of processes on a CPU, that train one graph together, each with a part of
             its nodes, or of the nodes of each step where steps take samples.
         way: how they share products: "halo", "gather", "features", or "auto", see
@@ -146,6 +163,7 @@ class TrainerConfig:
     profile: int | None = _option(None, least=1)
     capture: str = _option("auto", choices=CAPTURES)
     sparse_features: str = _option("auto", choices=CAPTURES)
+    class_weights: str | Sequence[float] = _option("none", choices=("none", "balanced"), numbers=True)
     devices: int = _option(1, least=1)
     way: str = _option("auto", choices=("auto", *WAYS))
     parts: str = _option("auto", choices=PARTITIONS)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gnnsparse.errors import bad_value, check_tensor
+from gnnsparse.nn.traced_graph import graph_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
 from gnnsparse.registry import Registry
@@ -211,6 +212,68 @@ class EdgeModel(torch.nn.Module):
         return self.model(x, edge_index, **more)
 
 
+class ForEdges(torch.nn.Module):
+    """A trained model of nodes as a module of tensors, which `torch.export` takes with sizes of any kind.
+
+    Its weights are those of `model`. Of a `graph`, given before anything is normalised, the edges and weights
+    are part of it, and not arguments of `forward`.
+
+    Attributes:
+        num_nodes: number of nodes of the graph that is part of it; None: there is none.
+    """
+
+    edge_index: torch.Tensor | None
+    edge_weight: torch.Tensor | None
+
+    def __init__(
+        self, model: torch.nn.Module, recipe: ModelRecipe, device: torch.device,
+        graph: SparseOperand | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.model, self.num_nodes = model, None if graph is None else graph.shape[0]
+        self.precision, self.values, self._device = Precision.parse(recipe.precision), recipe.values, device
+        edges = weights = None
+        if graph is not None:
+            matrix = graph.to_torch_sparse("coo")
+            # Copies: torch.export takes no views of a sparse tensor.
+            edges, weights = matrix.indices().flip(0).to(device), matrix.values().clone().to(device)
+            weights = None if bool((weights == 1).all()) else weights
+        self.register_buffer("edge_index", edges)
+        self.register_buffer("edge_weight", weights)
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        edge_index: torch.Tensor | None = None,
+        edge_weight: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute the logits, float32 [nodes, out_channels].
+
+        Args:
+            x: features, float32 [nodes, in_channels].
+            edge_index: int64 [2, edges], sources over targets. Repeated edges count several times in sums and
+                means, and once in attention.
+            edge_weight: float32 [edges]; None: 1 each.
+        """
+        if self.num_nodes is not None:
+            edge_index, edge_weight = self.edge_index, self.edge_weight
+        elif edge_index is None:
+            bad_value("edge_index", "is missing; accepted: int64 [2, edges]")
+        with numerics(self.precision, self._device):
+            return self._logits(x, edge_index, edge_weight).float()
+
+    def _logits(self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None) -> torch.Tensor:
+        if self._device.type == "cuda":
+            x = x.to(self.precision.storage)
+        if isinstance(self.model, EdgeModel):
+            if edge_weight is not None and "edge_weight" in self.model.inputs:
+                return self.model.model(x, edge_index, edge_weight=edge_weight)
+            return self.model(x, edge_index)
+        nodes = x.shape[0] if self.num_nodes is None else self.num_nodes
+        graph = graph_of(edge_index, edge_weight, nodes, self.values, self.precision.value)
+        return self.model(x, graph)
+
+
 @dataclass(frozen=True, eq=False)
 class Prediction:
     """What a model says of N nodes or sequences.
@@ -274,6 +337,27 @@ class LoadedModel:
         """Prepare a graph or a pattern as the model needs it, on its device, as `gnnsparse.prepare` does."""
         options = {"values": self.recipe.values, "precision": self.recipe.precision, **options}
         return prepare(graph, **options).to(self.device)
+
+    def for_edges(self, graph: Any = None) -> ForEdges:
+        """Return a module `module(x, edge_index, edge_weight=None)`, for torch.export and servers.
+
+        Args:
+            graph: one that `prepare` takes, for all calls; the module is then `module(x)`. None: each call
+                has a graph of its own.
+
+        Raises:
+            ValueError: the model is not one of nodes, or takes features of edges.
+        """
+        if self.recipe.task != "node":
+            bad_value(
+                "task", f"is {self.recipe.task!r}; accepted: node, as others take more than x and edges"
+            )
+        if "edge_attr" in self.recipe.inputs:
+            bad_value("inputs", "has edge_attr; accepted: .module.model, called as it was in training")
+        if isinstance(graph, SparseOperand):
+            bad_value("graph", "is an operand, which has weights; accepted: the graph that it was made of")
+        given = None if graph is None else prepare(graph, cache=False)
+        return ForEdges(self.module, self.recipe, self.device, given).eval()
 
     def inputs(
         self,

@@ -96,12 +96,14 @@ def test_a_run_is_repeated_bit_for_bit(seed: int | None) -> None:
 @pytest.mark.parametrize(
     "make", [lambda: WithWeights(pyg.GCNConv), lambda: Stack(GCNConv, dropout=0.0)], ids=["pyg", "ours"]
 )
-def test_the_same_training_as_by_hand(make: Any) -> None:
+@pytest.mark.parametrize("weights", ["none", (1, 3, 0.5)])
+def test_the_same_training_as_by_hand(make: Any, weights: Any) -> None:
     """`fit` takes the steps that a loop of Adam takes: the loss curves are equal to rounding."""
     torch.manual_seed(0)
     model = make()
     start = {name: value.clone() for name, value in model.state_dict().items()}
-    result = gnnsparse.fit(model, data(), epochs=20, lr=0.02, weight_decay=1e-3, device="cpu")
+    options: dict[str, Any] = {"lr": 0.02, "weight_decay": 1e-3, "class_weights": weights, "device": "cpu"}
+    result = gnnsparse.fit(model, data(), epochs=20, **options)
     curves = [torch.tensor([row["train/loss"] for row in result.history], dtype=torch.float64)]
     for dtype in (torch.float32, torch.float64):
         other = WithWeights(pyg.GCNConv)
@@ -109,11 +111,12 @@ def test_the_same_training_as_by_hand(make: Any) -> None:
         other.to(dtype)
         graph, losses = data(), []
         mask = graph.train_mask & (graph.y >= 0)
+        weight = None if weights == "none" else torch.tensor(weights, dtype=dtype)
         optimizer = torch.optim.Adam(other.parameters(), lr=0.02, weight_decay=1e-3)
         for _ in range(20):
             optimizer.zero_grad()
             out = other(graph.x.to(dtype), graph.edge_index, graph.edge_weight.to(dtype))
-            loss = torch.nn.functional.cross_entropy(out[mask], graph.y[mask])
+            loss = torch.nn.functional.cross_entropy(out[mask], graph.y[mask], weight)
             loss.backward()
             optimizer.step()
             losses.append(loss.item())
@@ -435,6 +438,8 @@ def test_what_goes_with_nodes_or_the_whole_graph_alone() -> None:
         ("graph", {"inputs": "none"}, "inputs: got 'none' for a graph task; accepted: auto, operand"),
         ("sequence", {}, "pattern: got nothing; accepted: "),
         ("graph", {"split": "random"}, "split: got 'random' for a GraphDataset, which has its split"),
+        ("graph", {"class_weights": [1]}, r"trainer.class_weights: got \[1\]; accepted: \d numbers, one a"),
+        ("link", {"class_weights": [1]}, "trainer.class_weights: goes with nodes and graphs; accepted for a"),
     ):
         dataset = CASES[name][0]()
         with pytest.raises(ValueError, match=message):

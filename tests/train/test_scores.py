@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from scipy import stats
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.timing import capture
-from gnnsparse.train.metrics import known_items, make_loss, make_scores, shown_score
+from gnnsparse.train.metrics import WeightedLoss, known_items, make_loss, make_scores, shown_score
 from gnnsparse.train.statistics import (
     LEAST_PAIRS,
     compare_paired,
@@ -153,6 +154,45 @@ def test_losses_leave_out_what_is_missing() -> None:
     for metric, want in (("mae", error.abs()), ("mse", error.square()), ("r2", error.square())):
         loss = make_loss(numbers(metric, 2))
         torch.testing.assert_close(loss(outputs, numbers_to_predict), want.mean())
+
+
+@pytest.mark.parametrize("weights", ["balanced", (1, 4, 0.5, 0)])
+def test_losses_with_weights_of_classes(weights: Any) -> None:
+    """Over the training items that of torch; in batches each item counts by its weight alone."""
+    torch.manual_seed(0)
+    task = toy_task(40, 4)
+    y = task.y[task.train_mask]
+    given = torch.tensor(weights) if weights != "balanced" else 1 / torch.bincount(y, minlength=4)
+    loss, logits = WeightedLoss(task, weights), torch.randn(len(y), 4, requires_grad=True)
+    want = torch.nn.functional.cross_entropy(logits, y, given.float())
+    torch.testing.assert_close(loss(logits, y), want)
+    halves = [loss(part, of) * len(of) for part, of in zip(logits.split(7), y.split(7), strict=True)]
+    torch.testing.assert_close(sum(halves) / len(y), want)
+    assert not loss.state_dict(), "a checkpoint has none of it"
+
+    task = toy_task(40, 4, "micro_f1")
+    y = with_gaps(task.y[task.train_mask])
+    task = dataclasses.replace(task, y=task.y.masked_scatter(task.train_mask[:, None], y))
+    loss, known = WeightedLoss(task, weights), ~y.isnan()
+    given = (y == 0).sum(0) / (y == 1).sum(0) if weights == "balanced" else torch.tensor(weights)
+    losses = torch.nn.functional.binary_cross_entropy_with_logits(
+        logits, y.nan_to_num(), reduction="none", pos_weight=given.float()
+    )
+    torch.testing.assert_close(loss(logits, y), losses[known].mean())
+
+
+@pytest.mark.parametrize(
+    ("metric", "weights", "message"),
+    [
+        ("accuracy", (1, 2), r"got \[1, 2\]; accepted: 4 numbers, one a class"),
+        ("accuracy", (0, 0, 0, 0), r"got \[0, 0, 0, 0\], and 0 for all training items; accepted: numbers"),
+        ("mae", "balanced", "got balanced for numbers to predict; accepted: none"),
+    ],
+)
+def test_wrong_weights_of_classes(metric: str, weights: Any, message: str) -> None:
+    task = numbers(metric, 4) if metric == "mae" else toy_task(12, 4, metric)
+    with pytest.raises(ValueError, match=rf"^trainer\.class_weights: {message}"):
+        WeightedLoss(task, weights)
 
 
 def test_items_of_which_something_is_known() -> None:

@@ -93,6 +93,10 @@ HUGE = 10**400
         ({"trainer.patience": HUGE}, "trainer.patience: got about 10^"),
         ({"trainer.val_every": 0}, "trainer.val_every: got 0"),
         ({"trainer.logger": "wandb"}, "trainer.logger: got 'wandb'; accepted: csv, tensorboard, both"),
+        ({"trainer.class_weights": "even"}, "trainer.class_weights: got 'even'; accepted: none, balanced, o"),
+        ({"trainer.class_weights": [1, "2"]}, "trainer.class_weights: got [1, '2']; accepted: none, balan"),
+        ({"trainer.class_weights": [1, -2]}, "trainer.class_weights: got [1, -2]; accepted: none, balanced"),
+        ({"trainer.class_weights": []}, "trainer.class_weights: got []; accepted: none, balanced, or a li"),
         ({"trainer.profile": 0}, "trainer.profile: got 0"),
         ({"trainer.progress": 1}, "trainer.progress: got 1"),
         ({"trainer.checkpoint": "yes"}, "trainer.checkpoint: got 'yes'; accepted: True or False"),
@@ -302,7 +306,7 @@ def test_comments_list_what_the_library_accepts_of_which_defaults_are() -> None:
                 assert tuple(match[1].split(" | ")) == accepted[option], path
     closed = {"precision", "device", "decay", "schedule", "logger", "capture", "mode", "balance", "norm",
                "activation", "pool", "conv", "attention", "metric", "method", "way", "parts",
-              "features", "sparse_features", "resume_data"}  # fmt: skip
+              "features", "sparse_features", "resume_data", "class_weights"}  # fmt: skip
     assert listed == closed
     assert {"preprocess.reorder", "preprocess.format", "sampler.name"} <= set(choices)
     for option, names in choices.items():

@@ -14,15 +14,15 @@ from typing import Any
 import torch
 
 from gnnsparse.interop.models import FallbackError, IdentityMemo
-from gnnsparse.nn.adjacency import Preparation, Recipe
+from gnnsparse.nn.adjacency import ContentMemo, Preparation, Recipe
 from gnnsparse.plan.gpu_records.record import ConversionRates, record_for
 from gnnsparse.runtime.device import describe_device, path
 from gnnsparse.runtime.functorch import is_eager, outside
-from gnnsparse.runtime.hashing import digest, fingerprint
+from gnnsparse.runtime.hashing import digest
 from gnnsparse.runtime.memo import ForkLock
 
-#: The most adjacencies of a graph, and adjacencies by content, that are cached.
-_MOST_ADJACENCIES, _MOST_CONTENTS = 8, 8
+#: The most adjacencies of a graph that are cached.
+_MOST_ADJACENCIES = 8
 #: What `accelerate` accepts as `convert`.
 CONVERSIONS = ("auto", "always")
 
@@ -260,7 +260,7 @@ class Memo:
         #: How many products the graphs were used for that are gone: a mean in which recent ones weigh more.
         self.usual: float | None = None
         self._graphs: IdentityMemo[Graph] = IdentityMemo(gone=self._gone)
-        self._by_content: OrderedDict[Any, tuple[torch.Tensor | None, Any]] = OrderedDict()
+        self._by_content = ContentMemo()
 
     def _gone(self, graph: Graph) -> None:
         if graph.products:
@@ -288,19 +288,12 @@ class Memo:
         for (*made_by, _), known in list(graph.made.items()) if graph is not None else ():
             if made_by == [recipe, size, weighted]:  # whatever the preparation
                 return known.adjacency
-        on_cpu = edges.device.type == "cpu"
-        content = fingerprint([edges]) if on_cpu else None  # on a GPU copies of the edges are compared
-        key = recipe, size, weighted, edges.device, edges.shape, edges.dtype, content
-        with self.lock:
-            copy, made = self._by_content.get(key, (None, None))
-            if made is None or not (copy is None or torch.equal(copy, edges)):
-                with outside():
-                    made = recipe.make(edges.detach(), size, weighted)
-                    self._by_content[key] = None if on_cpu else edges.detach().clone(), made
-            self._by_content.move_to_end(key)
-            while len(self._by_content) > _MOST_CONTENTS:
-                self._by_content.popitem(last=False)
-            return made
+
+        def make() -> Any:
+            with outside():
+                return recipe.make(edges.detach(), size, weighted)
+
+        return self._by_content.find([edges], (recipe, size, weighted), make)
 
     def clear(self) -> None:
         """Forget all graphs and how long they were used."""

@@ -84,6 +84,7 @@ class Task(Generic[Dataset, Data]):
         steps_per_epoch: optimiser steps of an epoch if they do not depend on the data, else None.
         samples: whether training steps can take sampled neighbours.
         sparse_features: whether features of nodes can be a sparse matrix.
+        weighs_classes: whether classes can have weights in the loss.
     """
 
     name: ClassVar[str]
@@ -96,6 +97,7 @@ class Task(Generic[Dataset, Data]):
     steps_per_epoch: ClassVar[int | None] = None
     samples: ClassVar[bool] = False
     sparse_features: ClassVar[bool] = False
+    weighs_classes: ClassVar[bool] = False
 
     def check(self, run: RunOptions) -> None:
         """Raise TypeError or ValueError if options do not suit the task; called before data is loaded."""
@@ -103,6 +105,10 @@ class Task(Generic[Dataset, Data]):
             bad_value("sampler", f"got {run.sampler.name!r} for a {self.name} task; accepted: none")
         if run.trainer.sparse_features == "on" and not self.sparse_features:
             bad_value("trainer.sparse_features", f"got 'on' for a {self.name} task; accepted: auto, off")
+        if run.trainer.class_weights != "none" and not self.weighs_classes:
+            bad_value(
+                "trainer.class_weights", f"goes with nodes and graphs; accepted for a {self.name}: none"
+            )
 
     def known_steps(self, run: RunOptions) -> int | None:
         """Return the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
@@ -128,7 +134,13 @@ class Task(Generic[Dataset, Data]):
     def make_module(self, model: torch.nn.Module, data: Data, run: RunOptions) -> TaskModule:
         """Make the Lightning module, whose steps train and score the model."""
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        return type(self).module(model, data.dataset, run.optimizer, steps)
+        return self.weighed(type(self).module(model, data.dataset, run.optimizer, steps), run)
+
+    def weighed(self, module: Any, run: RunOptions) -> TaskModule:
+        """Return a Lightning module after giving the classes their weights in its loss, if they have some."""
+        if run.trainer.class_weights != "none":
+            module.weigh_classes(run.trainer.class_weights)
+        return module
 
     def recipe(self, dataset: Dataset, options: RunOptions, /, **own: Any) -> ModelRecipe:
         """Return what a model of a data set is made of; `own`: registry, name, options, inputs, run."""

@@ -268,6 +268,7 @@ class GraphTask(MiniBatchTask[GraphDataset, GraphData]):
     data = GraphData
     module = GraphPredictor
     prepared = "graphs"
+    weighs_classes = True
 
     def check(self, run: RunOptions) -> None:
         """Raise ValueError for a row order or a format that a batch of graphs can't be gathered from."""

@@ -230,7 +230,6 @@ class NodeClassifier(TargetModule):
         self, model: torch.nn.Module, dataset: NodeDataset, optimizer: OptimizerConfig, max_steps: int
     ) -> None:
         super().__init__(model, dataset, optimizer, max_steps)
-        _check_classes(dataset)
         self.call: Callable[[Any, torch.Tensor, Any], torch.Tensor] = lambda model, x, adj: model(x, adj)
 
     def outputs(self, batch: GraphBatch | NodeBatch) -> torch.Tensor:
@@ -279,6 +278,7 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
     steps_per_epoch = 1
     samples = True
     sparse_features = True
+    weighs_classes = True
     shared = True
 
     def check(self, run: RunOptions) -> None:
@@ -358,10 +358,11 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         if run.peers is None:
             return super().make_module(model, data, run)
         steps = run.trainer.max_epochs * data.steps_per_epoch
-        return SharedNodeClassifier(
+        shared = SharedNodeClassifier(
             model, data.dataset, run.optimizer, steps, peers=run.peers, seed=run.seed,
             shards_optimizer=run.trainer.shard_optimizer, draws=run.sampler.draws,
         )  # fmt: skip
+        return self.weighed(shared, run)
 
     def describe(self, data: FullGraphData, run: RunOptions) -> dict[str, Any]:
         """Return the numbers of nodes and of the operand's nonzeros."""
@@ -372,19 +373,6 @@ class NodeTask(Task[NodeDataset, FullGraphData]):
         kept = {} if data.store is None else {"features": data.store.explain().replace("\n", "; ")}
         devices = {} if run.peers is None else {"devices": run.peers.ranks}
         return {"nodes": data.dataset.num_nodes, "nonzeros": adj.nnz, **devices, **kept}
-
-
-def _check_classes(dataset: NodeDataset) -> None:
-    """Raise ValueError if all training nodes have one class, which a model learns to say of any node."""
-    if dataset.multi_label or dataset.regression:
-        return
-    found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
-    if found.numel() == 1:
-        name = int(found) if dataset.class_names is None else repr(dataset.class_names[int(found)][:80])
-        bad_value(
-            "dataset",
-            f"{dataset.name}: all training nodes have the class {name}; accepted: two or more classes",
-        )
 
 
 register_task(NodeTask())
