@@ -11,6 +11,12 @@ ARGS ?=
 # Processes that run tests; each takes one core.
 JOBS ?= 2
 WHEEL_CUDA ?= on
+# A wheel is for one Python (notes/decisions.md): make wheel makes one for each of these, names or paths. Unless they are
+# named: all that are installed here with what compiles extensions.
+PYTHONS ?= $(shell for minor in 10 11 12 13 14; do python3.$$minor -c "import os, sys, sysconfig; \
+    os.stat(sysconfig.get_path('include') + '/Python.h'); print(sys.executable)" 2>/dev/null; done; true)
+# The compiler of make aarch64.
+CROSS_CXX ?= aarch64-linux-gnu-g++
 # For how long make fuzz runs.
 SECONDS ?= 60
 # Published matrices, for make reproduce.
@@ -25,7 +31,7 @@ comma := ,
 dist = build/dist$(if $(filter off,$(WHEEL_CUDA)),-cpu)
 pytest := $(bin)/python -m pytest --numprocesses $(JOBS) --dist worksteal
 
-.PHONY: train test test-quick test-isa test-isa-portable test-isa-avx2 test-isa-avx512 fuzz tsan asan lint format cuda wheel package docs notebooks results reproduce gpu clean
+.PHONY: train test test-quick test-isa test-isa-portable test-isa-avx2 test-isa-avx512 fuzz tsan asan lint format cuda aarch64 wheel package docs notebooks results reproduce gpu clean
 .DELETE_ON_ERROR:
 
 train: $(VENV)/.train
@@ -82,22 +88,39 @@ cuda: $(VENV)/.dev
 	  "import _native; assert _native.has_cuda; print('CUDA kernels for', _native.cuda_architectures)"
 	$(bin)/python scripts/check_wheel.py build/cuda/gnnsparse/_native*.so --architectures 90a
 
-# What is published, in build/dist: an sdist, and a manylinux wheel that is built from it, with CUDA kernels for all
-# architectures (a quarter of an hour on two cores). With WHEEL_CUDA=off, in build/dist-cpu, without the kernels.
+# The module compiles for the other processor, by a compiler that runs on this one. Python's headers are the same on both.
+aarch64: $(VENV)/.dev
+	PATH="$(abspath $(bin)):$$PATH" cmake -S native -B build/aarch64 -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+	  -DCMAKE_CXX_COMPILER=$(CROSS_CXX) -DCMAKE_CXX_FLAGS=-Werror -DCMAKE_MODULE_LINKER_FLAGS=-s -DGNNSPARSE_CUDA=off \
+	  -Dpybind11_DIR="$$($(bin)/python -m pybind11 --cmakedir)" -DPython_EXECUTABLE="$(abspath $(bin))/python" \
+	  -DPython_INCLUDE_DIR="$$($(bin)/python -c 'import sysconfig; print(sysconfig.get_path("include"))')"
+	PATH="$(abspath $(bin)):$$PATH" cmake --build build/aarch64 --parallel $(JOBS)
+	$(bin)/python scripts/check_wheel.py build/aarch64/_native*.so
+
+# What is published, in build/dist: an sdist, and manylinux wheels that are built from it, for the processor of this
+# machine (x86_64 or aarch64), with CUDA kernels for all architectures (a quarter of an hour on two cores; wheels after
+# the first take a minute, because the kernels know nothing of Python). With WHEEL_CUDA=off, in build/dist-cpu, without.
 wheel: $(VENV)/.dev
 	rm -rf $(dist)
 	$(bin)/python -m build --no-isolation --sdist --outdir $(dist) .
-	GNNSPARSE_CUDA=$(WHEEL_CUDA) GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
-	  $(bin)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(dist)/linux \
-	  --config-settings=cmake.define.GNNSPARSE_BUNDLE_OPENMP=ON $(dist)/*.tar.gz
-	PATH="$(abspath $(bin)):$$PATH" $(bin)/auditwheel repair --wheel-dir $(dist) $(dist)/linux/*.whl
-	rm -r $(dist)/linux
+	mkdir $(dist)/work
+	for python in $(PYTHONS); do \
+	  command -v $$python >/dev/null || { echo "PYTHONS: there is no $$python here"; exit 1; }; \
+	  GNNSPARSE_CUDA=$(WHEEL_CUDA) GNNSPARSE_CUDA_ARCHITECTURES="$(cuda_all)" \
+	    $(bin)/pip --python "$$(command -v $$python)" wheel --quiet --no-deps --wheel-dir $(dist)/work/linux \
+	    --config-settings=build-dir="$(abspath $(dist))/work/{wheel_tag}" \
+	    --config-settings=cmake.define.GNNSPARSE_BUNDLE_OPENMP=ON \
+	    --config-settings=cmake.define.GNNSPARSE_CUDA_LIBRARY="$$(find $(abspath $(dist))/work -name libgnnsparse_cuda.a | head -1)" \
+	    $(dist)/*.tar.gz || exit 1; \
+	done
+	PATH="$(abspath $(bin)):$$PATH" $(bin)/auditwheel repair --wheel-dir $(dist) $(dist)/work/linux/*.whl
+	rm -r $(dist)/work
 	$(bin)/twine check --strict $(dist)/*
 	$(bin)/python scripts/check_wheel.py $(dist)/*.whl --architectures "$(if $(filter on,$(WHEEL_CUDA)),$(cuda_all))"
 
 # The package without kernels in fresh environments, beside the newest and the oldest torch.
 package:
-	$(MAKE) --no-print-directory wheel WHEEL_CUDA=off
+	$(MAKE) --no-print-directory wheel WHEEL_CUDA=off PYTHONS=$(bin)/python
 	PYTHON="$(PYTHON)" TORCH="$(TORCH)" scripts/check_package.sh build/dist-cpu
 
 # The documentation site, in build/site; index.html is its first page.

@@ -21,7 +21,9 @@ trap 'rm -rf "$work"' EXIT
 
 newest() {
   "${PYTHON:-python3}" -m venv "$work/newest"
-  "$work/newest/bin/pip" install --quiet "${TORCH:-torch}" "$folder"/*.whl
+  local tag
+  tag=$("$work/newest/bin/python" -c 'import sys; print("cp{}{}".format(*sys.version_info))')
+  "$work/newest/bin/pip" install --quiet "${TORCH:-torch}" "$folder"/*-"$tag-$tag"-*.whl
   "$work/newest/bin/pip" check
   "$work/newest/bin/python" -I tests/package/smoke.py --extras
 }

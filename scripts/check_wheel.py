@@ -1,6 +1,6 @@
 """Checks what is in a wheel: its size and files, the libraries it needs, the GPU code of its native module.
 
-    python scripts/check_wheel.py FILE.whl [--architectures "80;90a;120"]
+    python scripts/check_wheel.py FILE.whl ... [--architectures "80;90a;120"]
     python scripts/check_wheel.py _native.so --architectures 90a    the module alone
 
 Prints the sizes and exits with 1 if something is wrong.
@@ -25,8 +25,8 @@ from trove_classifiers import classifiers
 PACKED_LIMIT, UNPACKED_LIMIT = 50e6, 130e6
 #: Libraries that every system has, and the OpenMP runtime, which the wheel brings.
 LIBRARIES = {
-    *("ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6", "libpthread.so.0", "librt.so.1"),
-    *("libgcc_s.so.1", "libgomp.so.1", "libstdc++.so.6"),
+    *("ld-linux-aarch64.so.1", "ld-linux-x86-64.so.2", "libc.so.6", "libdl.so.2", "libm.so.6"),
+    *("libpthread.so.0", "librt.so.1", "libgcc_s.so.1", "libgomp.so.1", "libstdc++.so.6"),
 }
 REQUIRED_FILES = ("gnnsparse/py.typed", "gnnsparse/_native.pyi", "gnnsparse/libgomp.so.1")
 MACHINE_CODE, PTX = "machine code", "PTX"
@@ -126,12 +126,14 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("file", type=Path)
+    parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--architectures", default="", help="those of the GPU code; empty: there is none")
     options = parser.parse_args()
     architectures = [name for name in options.architectures.split(";") if name]
-    check = wheel_problems if options.file.suffix == ".whl" else module_problems
-    problems = list(check(options.file, architectures))
+    problems = []
+    for file in options.files:
+        check = wheel_problems if file.suffix == ".whl" else module_problems
+        problems += check(file, architectures)
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

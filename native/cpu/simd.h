@@ -94,7 +94,7 @@ inline IntVec load_integers(const uint8_t* p) {
 #else
 template <class Byte>
 inline IntVec load_integers(const Byte* p) {
-  IntVec v;
+  IntVec v = {};
   for (int i = 0; i < kWidth; ++i) v[i] = p[i];
   return v;
 }
@@ -182,7 +182,7 @@ inline Vec permute(Vec v, IntVec from) {
 #elif defined(__AVX2__)
   return (Vec)_mm256_permutevar8x32_ps((__m256)v, (__m256i)from);
 #else
-  Vec out;
+  Vec out = {};
   for (int i = 0; i < kWidth; ++i) out[i] = v[from[i]];
   return out;
 #endif

@@ -21,6 +21,7 @@ build_docs, make_notebooks = load_script("build_docs"), load_script("make_notebo
 
 @pytest.mark.slow
 def test_the_site_is_built_without_a_problem() -> None:
+    pytest.importorskip("zensical", reason="zensical is not installed; it needs Python 3.11")
     done = subprocess.run([warm.python(), FOLDER / "build_docs.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "no warnings" in done.stdout
