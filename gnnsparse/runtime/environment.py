@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
@@ -95,16 +96,27 @@ def write_bytes(path: Path, content: bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
-    """Show what a logger says at the level INFO by `show`, inside a `with` block, and nowhere else."""
+    """Show what a logger says at the level INFO by `show`, inside a `with` block, and nowhere else.
+
+    Warnings of this package are shown in one line there, without a place in its code.
+    """
+    usual = warnings.formatwarning
+
+    def formatted(message: Any, category: type[Warning], file: str, *more: Any) -> str:
+        own = category is UserWarning and f"{os.sep}gnnsparse{os.sep}" in file
+        return f"warning: {message}\n" if own else usual(message, category, file, *more)
+
     log, handler = logging.getLogger(name), logging.Handler()
     handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign, assignment]
     before = log.level, log.propagate
     log.addHandler(handler)
     log.setLevel(logging.INFO)
     log.propagate = False  # hydra shows what comes to the root
+    warnings.formatwarning = formatted
     try:
         yield
     finally:
+        warnings.formatwarning = usual
         log.removeHandler(handler)
         log.setLevel(before[0])
         log.propagate = before[1]

@@ -46,7 +46,7 @@ def test_a_text_becomes_a_feature_for_each_of_the_training_nodes(tmp_path: Path)
     rows = [[1, 0, 0, 1], [0, 1, 0, 2], [0, 0, 1, 3], [1, 0, 0, 4], [1, 0, 0, 5], [0, 0, 1, 6]]
     assert got.x.tolist() == rows
     columns["city"][4:] = ["Wien", "Wien"]
-    said = r"^features: not seen in training, and 0 or the mean: city=Wien \(2 rows\)$"
+    said = r"^features: no training row has what others have: city=Wien \(2 rows\), read as 0$"
     with pytest.warns(UserWarning, match=said):
         got = load(tmp_path, columns)
     assert got.x[4:].tolist() == [[0, 0, 0, 5], [0, 0, 0, 6]]
@@ -60,7 +60,7 @@ def test_empty_cells_get_the_mean_of_the_training_nodes(tmp_path: Path) -> None:
     assert got.x[:, 0].tolist() == [1, 2.5, 2.5, 4, 100, 2.5]
     assert got.x[:, 1].tolist() == [0, 1, 1, 0, 0, 1]
     assert got.x[:, 2].tolist() == pytest.approx([1, 0, 2 / 3, 1, 1, 0])
-    with pytest.warns(UserWarning, match=r"0 or the mean: f is empty \(1 rows\)$"):
+    with pytest.warns(UserWarning, match=r"others have: f is empty \(1 rows\), read as the mean$"):
         got = load(tmp_path, {"f": [1, 2, 3, 4, "", 6]})  # which no training node has
     assert (got.feature_names, got.x[4].tolist()) == (("f",), [2.5])
 
@@ -211,9 +211,7 @@ def test_texts_in_which_there_are_several_separators(text: str, expected: list[l
 
 @pytest.mark.parametrize(("name", "encoding"), [("Größe €", "cp1252"), ("Gr\x81", "latin-1")])
 def test_what_is_not_in_utf_8_is_read_with_a_warning(name: str, encoding: str) -> None:
-    with pytest.warns(
-        UserWarning, match=f"^path: edges.csv is not in UTF-8, and was read as {encoding}; save"
-    ):
+    with pytest.warns(UserWarning, match=f"^edges.csv is not in UTF-8, and was read as {encoding}; save"):
         assert cells(f"id,{name}\na,b\n".encode(encoding))[0] == ["id", name]
 
 

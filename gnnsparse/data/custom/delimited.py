@@ -87,7 +87,7 @@ def parse(file: str, content: bytes, separator: str | None, tabs: bool) -> Delim
     named = len(header) == len(cells) > 1 and not any(map(is_number, header))
     first = header if named else tuple(str(column[0]).strip() for column in cells)
     columns = cells if named else [column[1:] for column in cells]
-    if name != "comma":
+    if name != "comma" and "," in text:
         first = tuple(str(with_points(np.array([cell], dtype=object))[0]) for cell in first)
         columns = [with_points(column) for column in columns]
     return Delimited(tuple(cell.strip() for cell in first), tuple(columns), name, named)
@@ -105,7 +105,7 @@ def _decode(file: str, content: bytes) -> str:
                 text, encoding = content.decode("cp1252"), "cp1252"
             except UnicodeDecodeError:
                 text, encoding = content.decode("latin-1"), "latin-1"
-            problem = f"path: {file} is not in UTF-8, and was read as {encoding}"
+            problem = f"{file} is not in UTF-8, and was read as {encoding}"
             hint = "save it as UTF-8 if names look wrong"
             warnings.warn(f"{problem}; {hint}", UserWarning, stacklevel=2)
     if "\0" in text:

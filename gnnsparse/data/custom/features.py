@@ -128,7 +128,7 @@ class FeatureTransform:
         rows, names = len(next(iter(columns.values()))), self.names
         check_memory("x", 4 * rows * len(names), f"features of shape ({rows}, {len(names)})")
         x = np.zeros((rows, len(names)), np.float32)
-        unknown: list[str] = []
+        unknown: list[str] = []  # what no training row had
         at = 0
         for name in self.columns:
             column = columns[name]
@@ -139,7 +139,7 @@ class FeatureTransform:
                 known = (found >= 0).nonzero()[0]
                 x[known, found[known]] = 1
                 if (new := (found < 0) & ~empty).any():
-                    unknown.append(f"{name}={column[int(new.argmax())]} ({int(new.sum())} rows)")
+                    unknown.append(f"{name}={column[int(new.argmax())]} ({int(new.sum())} rows), read as 0")
                 at += len(place)
             else:
                 empty = np.isnan(column)
@@ -152,8 +152,9 @@ class FeatureTransform:
                 x[:, at] = empty
                 at += 1
             elif empty.any():
-                unknown.append(f"{name} is empty ({int(empty.sum())} rows)")
+                what = "0" if name in self.categories else "the mean"
+                unknown.append(f"{name} is empty ({int(empty.sum())} rows), read as {what}")
         if unknown:
-            problem = f"features: not seen in training, and 0 or the mean: {', '.join(unknown)[:300]}"
+            problem = f"features: no training row has what others have: {'; '.join(unknown)[:300]}"
             warnings.warn(problem, UserWarning, stacklevel=2)
         return x

@@ -152,18 +152,19 @@ class Table:
         Raises:
             ValueError: a cell is no number where others are, or there are too many texts.
         """
-        texts = np.array([]) if self.values(name).dtype.kind in "biuf" else self.texts(name)
         if is_text:
-            return texts if texts.size else self.texts(name)
-        words = [text.casefold() for text in texts.tolist()]
-        if words and set(words) <= {"true", "false", "", *MISSING_WORDS} and {"true", "false"} & set(words):
-            return np.array([{"true": 1.0, "false": 0.0}.get(word, np.nan) for word in words])
+            return self.texts(name)
         numbers, wrong = self._parsed(name)
-        if words:
-            wrong &= np.array([word not in MISSING_WORDS for word in words])
         wrong |= np.isinf(numbers)
-        letters = sum(any(map(str.isalpha, word)) and word not in MISSING_WORDS for word in words)
-        if is_text is None and wrong.any() and 2 * letters > sum(word not in _EMPTY for word in words):
+        if not wrong.any():
+            return numbers
+        texts = self.texts(name)
+        words = [text.casefold() for text in texts.tolist()]
+        filled = [word for word in words if word not in _EMPTY]
+        if set(filled) <= {"true", "false"}:
+            return np.array([{"true": 1.0, "false": 0.0}.get(word, np.nan) for word in words])
+        wrong &= np.array([word not in _EMPTY for word in words])
+        if is_text is None and 2 * sum(any(map(str.isalpha, word)) for word in filled) > len(filled):
             self._check_categories(name, texts)
             return texts
         if wrong.any():
