@@ -159,6 +159,12 @@ class Package:
             out: torch.Tensor = self._compiled(*given)
         return out
 
+    def warm_up(self) -> None:
+        """Call the package once, with zeros, so that no request waits for what the first call loads."""
+        nodes = self._about["nodes"] or 2
+        zeros = [torch.zeros(nodes, self._about["in_channels"]), torch.zeros(2, 1, dtype=torch.int64)]
+        self(*[*zeros, torch.zeros(1)][: len(self.inputs)])
+
     def predict(self, *tensors: torch.Tensor) -> Prediction:
         """Compute logits, probabilities and classes; arguments and errors are those of a call."""
         return Prediction(self(*tensors), self._about["several_labels"], self._about["regression"])
