@@ -62,6 +62,15 @@ class Parser(argparse.ArgumentParser):
         """Exit with status 2 after one line."""
         self.exit(2, f"{self.prog}: error: {message}\n")
 
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse the words of a command, of which those that begin with its `takes` go to `rest`."""
+        options, rest = self.parse_known_args(args, namespace)
+        takes = getattr(options, "takes", None)
+        if wrong := [word for word in rest if takes is None or not word.startswith(takes)]:
+            self.error(f"unrecognized arguments: {' '.join(wrong)}")
+        options.rest = rest
+        return options
+
 
 class _Version(argparse.Action):
     """Prints the version of the installed package, and exits."""

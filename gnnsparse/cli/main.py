@@ -41,10 +41,8 @@ def make_full_parser(arguments: Sequence[str]) -> Parser:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status: 1 if something is damaged or wrong, 2 after bad options."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    options, rest = make_full_parser(arguments).parse_known_args(arguments)
-    if rest and not hasattr(options, "rest"):
-        options.fail(f"unrecognized arguments: {' '.join(rest)}")
-    options.arguments, options.rest = arguments, rest
+    options = make_full_parser(arguments).parse_args(arguments)
+    options.arguments = arguments
     try:
         status: int = options.run(options)
         return status

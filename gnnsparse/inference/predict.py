@@ -61,14 +61,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
         "dataset.label=null takes another column of ids, and no labels."
     )
-    parser.set_defaults(rest=[])
+    parser.set_defaults(takes="dataset.")
     add_device(parser)
 
 
 def _option(word: str) -> tuple[str, Any]:
     """Return the name and the value of an option as train.py reads it: a text, a number, null or a list."""
     name, sign, value = word.partition("=")
-    if not sign or not name.startswith("dataset."):
+    if not sign:
         bad_value("argument", f"got {word!r}; accepted: dataset.OPTION=VALUE, as in dataset.id=name")
     if value.startswith("[") and value.endswith("]"):
         return name.removeprefix("dataset."), [

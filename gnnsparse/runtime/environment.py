@@ -102,9 +102,11 @@ def log_shown(name: str, show: Callable[[str], object]) -> Iterator[None]:
     """
     usual = warnings.formatwarning
 
-    def formatted(message: Any, category: type[Warning], file: str, *more: Any) -> str:
-        own = category is UserWarning and f"{os.sep}gnnsparse{os.sep}" in file
-        return f"warning: {message}\n" if own else usual(message, category, file, *more)
+    def formatted(
+        message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+    ) -> str:
+        own = category is UserWarning and f"{os.sep}gnnsparse{os.sep}" in filename
+        return f"warning: {message}\n" if own else usual(message, category, filename, lineno, line)
 
     log, handler = logging.getLogger(name), logging.Handler()
     handler.emit = lambda record: show(record.getMessage())  # type: ignore[method-assign, assignment]

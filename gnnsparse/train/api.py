@@ -74,7 +74,8 @@ class Fitted:
         """Compute what the model says of all nodes, without gradients, in the precision of the training.
 
         Args:
-            data: another graph, a PyG Data with x or a NodeDataset; None: the one that it was trained on.
+            data: another graph, a PyG Data with x or a NodeDataset; None: the one that it was trained on. Of
+                a user's file it is made by load_custom(..., transform=result.dataset.feature_transform).
 
         Returns:
             Logits, probabilities and classes of the nodes, on the CPU; class c is `dataset.class_names[c]`
@@ -82,13 +83,15 @@ class Fitted:
 
         Raises:
             TypeError: `data` is of another type.
-            ValueError: it has no features, or others than the model takes; or the model is not one of nodes.
+            ValueError: it has no features, or others than the model takes, or they are scaled in another way;
+                or the model is not one of nodes.
         """
         from gnnsparse.train.trained import Prediction
 
         if self._caller is None:
             accepted = "gnnsparse.load(folder).predict, with the argument folder of the training"
             bad_value("data", f"are no nodes of a graph; accepted: {accepted}")
+        _check_same_features(self.dataset, data)
         x, graph = self._caller.inputs(self.dataset if data is None else data)
         wanted = self.dataset.num_features
         if x.dim() != 2 or x.shape[1] != wanted:
@@ -101,6 +104,17 @@ class Fitted:
         finally:
             self.model.train(was_training)
         return Prediction(outputs, self.dataset.multi_label, self.dataset.regression)
+
+
+def _check_same_features(trained: Any, data: Any) -> None:
+    """Raise ValueError if the features of a user's file have other names, or are scaled in another way."""
+    own, given = (getattr(of, "feature_transform", None) for of in (trained, data))
+    if own is None or given is None:
+        return
+    names = [of.feature_names for of in (trained, data)]
+    if (None not in names and names[0] != names[1]) or own.get("scale") != given.get("scale"):
+        accepted = "load_custom(..., transform=result.dataset.feature_transform)"
+        bad_value("data", f"has features that are not made as in the training; accepted: {accepted}")
 
 
 @dataclass(frozen=True, eq=False)

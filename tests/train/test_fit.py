@@ -12,7 +12,7 @@ import torch
 
 import gnnsparse
 from gnnsparse.cli.main import main
-from gnnsparse.data import dataset_of_pyg
+from gnnsparse.data import dataset_of_pyg, load_custom
 from gnnsparse.inference import LoadedModel, LoadError, load
 from gnnsparse.inference.predict import predict_run
 from gnnsparse.nn import GATConv, GCNConv, GINConv, SAGEConv
@@ -21,7 +21,7 @@ from gnnsparse.train import CheckpointError, OptimizerConfig, SamplerConfig, Tra
 from gnnsparse.train import fit as train
 from gnnsparse.train.tasks import TASKS, RunOptions
 from models import GCN, MODELS
-from tests.own_graphs import NODES, tensors
+from tests.own_graphs import NODES, tensors, write_tables
 from tests.tasks import toy_sequences, toy_task
 from tests.train.test_task_link import link_dataset
 from tests.tu_files import graph_dataset
@@ -246,6 +246,19 @@ def test_other_data() -> None:
         result.predict(data(x=torch.zeros(60, 2)))
     with pytest.raises(TypeError, match="data: got a tensor"):
         result.predict(data().x)
+
+
+def test_features_of_other_tables_are_made_as_in_the_training(tmp_path: Path) -> None:
+    folder = write_tables(tmp_path / "papers")
+    result = gnnsparse.fit(Stack(GCNConv), load_custom(folder, standardize=True), epochs=1, device="cpu")
+    logits = result.predict().logits
+    again = load_custom(folder, transform=result.dataset.feature_transform)
+    assert torch.equal(result.predict(again).logits, logits)
+    for options in ({}, {"feature_columns": ["f1", "f0", "f2"], "standardize": True}):
+        with pytest.raises(
+            ValueError, match=r"^data: has features that are not made as in the training; acc"
+        ):
+            result.predict(load_custom(folder, **options))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
