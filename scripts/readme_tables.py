@@ -34,6 +34,7 @@ README, RESULTS_PAGE = ROOT / "README.md", ROOT / "docs" / "results.md"
 FIGURE = ROOT / "docs" / "speed.svg"
 #: The pages of the tables that are not in docs/results.md.
 PAGE_OF = {
+    "glance": README,
     "precision-operations": ROOT / "docs" / "numerics.md",
     **dict.fromkeys(
         ("papers-mechanisms", "papers-numbers", "papers-presets", "papers-sparsities"),
@@ -367,6 +368,7 @@ LATENCY_FILES = sorted(RESULTS.glob("latency*.json"))
 
 TABLES: dict[str, Callable[[], str]] = {
     **({"latency": latency_table} if LATENCY_FILES else {}),
+    "glance": lambda: headline.at_a_glance(load),
     "headline": lambda: headline.as_table(load),
     "spmm": lambda: product_tables.generated(load("spmm.json")),
     "cusparse-best": lambda: product_tables.users(load("spmm_cusparse.json")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -121,6 +122,39 @@ def test_the_figure_has_a_bar_for_each_row(tables: ModuleType) -> None:
     titles = [element.text for element in figure.iter() if element.tag.endswith("title")]
     for row, title in zip(rows, titles, strict=True):
         assert title.rpartition(": ")[2].split(" ")[0] in row
+
+
+def test_no_label_of_the_figure_is_cut(tables: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure = ElementTree.parse(tables.FIGURE)
+    texts = [element.text or "" for element in figure.iter() if element.tag.endswith("text")]
+    titles = [element.text for element in figure.iter() if element.tag.endswith("title")]
+    assert [f"{label}: {value}" for label, value in zip(texts[::2], texts[1::2], strict=True)] == titles
+    claims = tables.headline._claims(tables.load)
+    long = [
+        replace(claims[0], label="a label that is much too long for the room beside its value"),
+        *claims[1:],
+    ]
+    monkeypatch.setattr(tables.headline, "_claims", lambda load: long)
+    with pytest.raises(ValueError, match=r"much too long.*accepted: labels that fit"):
+        tables.headline.as_figure(tables.load)
+
+
+def test_the_first_table_has_times_alone_on_a_cpu_and_on_a_gpu(tables: ModuleType) -> None:
+    def set_epochs(content: dict[str, Any]) -> None:
+        times = {("gnnsparse", 0): 2.04, ("gnnsparse", 1): 90.0, ("pyg", 0): 50.0, ("pyg", 1): 80.0}
+        content["threads"] = 3
+        for row in content["rows"]:
+            row["milliseconds"] = times.get((row["trainer"], row["busy"]), 1.0)
+
+    def set_steps(content: dict[str, Any]) -> None:
+        for row in content["rows"]:
+            row["ms"] = {"pyg csr fp32": 30.0, "gnnsparse fp16": 4.0}.get(row["name"], 1.0)
+
+    change(tables, "cpu_epochs.json", set_epochs)
+    change(tables, "train_step.json", set_steps)
+    table = tables.headline.at_a_glance(tables.load)
+    assert cells(table, "3 cores of a CPU")[1:] == ["**2.0 ms**", "50.0 ms"]
+    assert cells(table, "one NVIDIA H200")[1:] == ["**4.0 ms**", "30.0 ms"]
 
 
 def test_stale_tables_are_noticed_and_rewritten_and_a_missing_one_is_named(
