@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import os
 import statistics
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
+from gnnsparse.data.optional import import_optional
+from gnnsparse.data.pyg_lists import divided, graphs_of, is_many
 from gnnsparse.errors import bad_type, bad_value, check_choice, check_flag, check_integer
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
@@ -23,16 +27,16 @@ from gnnsparse.registry import MADE_OF
 from gnnsparse.sparse.prepared import NORMALIZATIONS
 from gnnsparse.train.device import numerics, resolve_device
 from gnnsparse.train.settings import OptimizerConfig, SamplerConfig, TrainerConfig
+from gnnsparse.train.trained import call_with_graph
 
 if TYPE_CHECKING:
-    from gnnsparse.data import NodeDataset
     from gnnsparse.train.tasks import RunOptions, Task
     from gnnsparse.train.trained import ModelRecipe, Prediction
 
 __all__ = ["Fitted", "fit"]
 
 #: What a model can be called with beside the features.
-INPUTS = ("auto", "operand", "edge_index", "none")
+INPUTS = ("auto", "operand", "edge_index", "data", "none")
 #: The weights of the operand that layers of gnnsparse.nn need.
 _VALUES: dict[str, str | None] = {
     "GCNConv": "gcn", "GATConv": "gcn", "GATv2Conv": "gcn", "AGNNConv": "gcn", "SAGEConv": "mean",
@@ -40,8 +44,9 @@ _VALUES: dict[str, str | None] = {
 }  # fmt: skip
 #: Layers of gnnsparse.nn that use the structure of the operand alone.
 _WITHOUT_WEIGHTS = ("GATConv", "GATv2Conv", "AGNNConv", "TransformerConv")
-#: Attributes of PyG's Data that are passed to a model whose `forward` has a parameter of that name.
-_EDGE_ARGUMENTS = ("edge_weight", "edge_attr")
+#: Attributes of PyG's Data that are passed to a model whose `forward` has a parameter of that name, if the
+#: data have them; others only where the parameter has no default.
+_OPTIONAL = ("edge_weight", "edge_attr", "batch")
 #: Names of a parameter that stands for a whole graph, and not for its features.
 _WHOLE_GRAPHS = ("data", "batch", "graph", "g")
 
@@ -71,36 +76,33 @@ class Fitted:
     _caller: _Caller | None
 
     def predict(self, data: Any = None) -> Prediction:
-        """Compute what the model says of all nodes, without gradients, in the precision of the training.
+        """Compute what the model says of all nodes or graphs, without gradients, in the training's precision.
 
         Args:
-            data: another graph, a PyG Data with x or a NodeDataset; None: the one that it was trained on. Of
-                a user's file it is made by load_custom(..., transform=result.dataset.feature_transform).
+            data: of a model of nodes another graph, a PyG Data with x or a NodeDataset; of one of graphs a
+                list of Data, or a GraphDataset; None: what it was trained on. Data of a user's file are made
+                by load_custom(..., transform=result.dataset.feature_transform).
 
         Returns:
-            Logits, probabilities and classes of the nodes, on the CPU; class c is `dataset.class_names[c]`
-            where the classes have names.
+            Logits, probabilities and classes of the nodes or graphs, on the CPU; class c is
+            `dataset.class_names[c]` where the classes have names.
 
         Raises:
             TypeError: `data` is of another type.
             ValueError: it has no features, or others than the model takes, or they are scaled in another way;
-                or the model is not one of nodes.
+                or the model is one of links or sequences.
         """
         from gnnsparse.train.trained import Prediction
 
         if self._caller is None:
             accepted = "gnnsparse.load(folder).predict, with the argument folder of the training"
-            bad_value("data", f"are no nodes of a graph; accepted: {accepted}")
+            bad_value("data", f"are no nodes or graphs; accepted: {accepted}")
         _check_same_features(self.dataset, data)
-        x, graph = self._caller.inputs(self.dataset if data is None else data)
-        wanted = self.dataset.num_features
-        if x.dim() != 2 or x.shape[1] != wanted:
-            bad_value("data.x", f"has shape {tuple(x.shape)}; accepted: (nodes, {wanted}), as in training")
         was_training = self.model.training
         self.model.eval()
         try:
             with torch.no_grad(), numerics(self._caller.precision, self._caller.device):
-                outputs = self._caller(self.model, x, graph).float().cpu()
+                outputs = self._caller.outputs(self.model, self.dataset, data).float().cpu()
         finally:
             self.model.train(was_training)
         return Prediction(outputs, self.dataset.multi_label, self.dataset.regression)
@@ -121,8 +123,7 @@ def _check_same_features(trained: Any, data: Any) -> None:
 class _Caller:
     """How a model is called: `kind` is one of INPUTS but "auto", `values` are the weights of its operand."""
 
-    # Names of the edges' attributes that are passed too; the training's graph, with its edges if it was PyG's
-    # Data.
+    # Names of attributes that are passed too; the training's graph, with its edges if it was PyG's Data.
 
     kind: str
     values: str | None
@@ -131,13 +132,25 @@ class _Caller:
     arguments: tuple[str, ...] = ()
     fixed: tuple[Any, Any] | None = None
 
+    @property
+    def takes(self) -> tuple[str, ...]:
+        """What the model takes beside the features, as a ModelRecipe has it."""
+        return () if self.kind == "none" else (self.kind, *self.arguments)
+
     def __call__(self, model: torch.nn.Module, x: torch.Tensor, graph: Any) -> torch.Tensor:
         if self.kind == "none":
             return model(x)
         if self.kind == "operand":
             return model(x, graph)
-        edge_index, more = graph
-        return model(x, edge_index, **more)
+        found: torch.Tensor = call_with_graph(model, self.takes, x, graph)
+        return found
+
+    def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
+        """Return what the model says of data, or of those of the training, if there are no others."""
+        x, graph = self.inputs(dataset if data is None else data)
+        if x.dim() != 2 or x.shape[1] != (wanted := dataset.num_features):
+            bad_value("data.x", f"has shape {tuple(x.shape)}; accepted: (nodes, {wanted}), as in training")
+        return self(model, x, graph)
 
     def inputs(self, data: Any) -> tuple[torch.Tensor, Any]:
         """Return the features and the graph of data, on the device, as the model takes them."""
@@ -152,7 +165,7 @@ class _Caller:
         return data.x.to(self.device, storage), graph if data is of else self.graph(data)
 
     def graph(self, data: Any) -> Any:
-        """Return the graph of data as the model takes it: an edge_index with attributes of edges by name."""
+        """Return the graph of data as the model takes it: an operand, PyG's Data, or attributes by name."""
         if self.kind == "none":
             return None
         if self.kind == "operand":
@@ -161,14 +174,52 @@ class _Caller:
         if is_pyg_data(data):
             if not isinstance(data.edge_index, torch.Tensor):
                 bad_value("data.edge_index", "is missing; accepted: the edges, int64 [2, edges]")
-            edge_index = data.edge_index
-            found = {name: data.get(name) for name in self.arguments}
+            if self.kind == "data":
+                return copy.copy(data).to(self.device)
+            found = {name: data.get(name) for name in self.takes}
         else:
-            csr, values = data.graph.csr, data.graph.values
-            edge_index = torch.stack([csr.indices.long(), csr.row_index().long()])
-            found = {"edge_weight": values} if "edge_weight" in self.arguments else {}
-        more = {name: value.to(self.device) for name, value in found.items() if value is not None}
-        return edge_index.to(self.device), more
+            csr, weights = data.graph.csr, data.graph.values
+            found = {"edge_index": torch.stack([csr.indices.long(), csr.row_index().long()])}
+            found |= {} if weights is None else {"edge_weight": weights}
+            if self.kind == "data":
+                return import_optional("torch_geometric.data", "this model").Data(**found).to(self.device)
+        return {name: value.to(self.device) for name, value in found.items() if value is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class _GraphsCaller(_Caller):
+    """How a model of graphs is called; `fixed` has the training's data set, and PyG's graphs of it."""
+
+    def call(self, model: torch.nn.Module, batch: Any) -> torch.Tensor:
+        """Call the model with a batch of graphs."""
+        if self.kind == "operand":
+            found: torch.Tensor = model(batch.x, batch.adj, batch.graph_ptr)
+            return found
+        return self(model, batch.x, batch.adj)
+
+    def outputs(self, model: torch.nn.Module, dataset: Any, data: Any) -> torch.Tensor:
+        """Return what the model says of each graph."""
+        from gnnsparse.data import GraphDataset
+
+        if data is None:
+            dataset, graphs = self.fixed or (dataset, None)
+        elif isinstance(data, GraphDataset):
+            dataset, graphs = data, None
+        else:
+            graphs = graphs_of(data)
+            dataset = _without_labels(graphs, dataset)
+        return torch.cat(
+            [self.call(model, batch) for batch in self.batches(dataset, graphs, {}).all_graphs()]
+        )
+
+    def batches(self, dataset: Any, graphs: list[Any] | None, options: Mapping[str, Any]) -> Any:
+        """Make the data module, of PyG's graphs if the model takes them."""
+        from gnnsparse.train.tasks.graph import GraphData, PygGraphData
+
+        of: dict[str, Any] = {"values": self.values, "precision": self.precision, "device": self.device}
+        if self.kind == "operand":
+            return GraphData(dataset, **{**of, **options})
+        return PygGraphData(dataset, divided(dataset) if graphs is None else graphs, **{**of, **options})
 
 
 def fit(
@@ -207,10 +258,14 @@ def fit(
         model: any module. Of nodes, one of our layers is called as model(x, A) with a prepared operand A, one
             of PyG's as model(x, edge_index), with edge_weight= and edge_attr= if its `forward` has such
             parameters and the data have them, and a module whose `forward` takes the features alone as
-            model(x). It returns [nodes, classes], or [nodes, numbers] in a regression. Models of the other
-            tasks are called as those of `models.MODELS` are (GraphPredictor, LinkPredictor and
-            SequenceClassifier in gnnsparse.train.tasks).
-        data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg), or a
+            model(x). It returns [nodes, classes], or [nodes, numbers] in a regression. Of graphs, one of
+            PyG's is called likewise, with batch= too, on batches that PyG puts together, and returns [graphs,
+            classes]. Parameters without a default may be any attributes of the data by name, in any order,
+            and a module whose `forward` takes `data` alone gets PyG's Data or Batch. Other models are called
+            as those of `models.MODELS` are (GraphPredictor, LinkPredictor and SequenceClassifier in
+            gnnsparse.train.tasks).
+        data: a torch_geometric.data.Data with x, y and edge_index (see gnnsparse.data.dataset_of_pyg); a list
+            or a data set of PyG of such graphs, each with a y (see gnnsparse.data.dataset_of_graphs); or a
             NodeDataset (see gnnsparse.data.load_custom), GraphDataset, LinkDataset or SequenceDataset of
             gnnsparse.data.
         epochs: number of epochs.
@@ -236,7 +291,8 @@ def fit(
             written. Models of `models.MODELS` are made anew by their name and options, as they were made
             here; any other has to be given to it: `gnnsparse.load(folder, model=...)`.
         resume: checkpoints/last.ckpt of an earlier call with a folder, to go on from.
-        inputs: one of INPUTS: what `forward` of a model of nodes takes beside the features; "auto": as above.
+        inputs: one of INPUTS: what `forward` of a model of nodes or graphs takes beside the features; "auto":
+            as above.
         values: weights of the operand, "gcn", "mean" or None as in `gnnsparse.prepare`; "auto": those that
             the model's layers need.
         split: of PyG's Data, see gnnsparse.data.load_custom: "auto" takes the masks that there are.
@@ -266,7 +322,12 @@ def fit(
         from gnnsparse.train.tasks import TASKS, RunOptions
     except ImportError as error:
         raise ImportError(f"gnnsparse.fit needs Lightning ({error}): pip install gnnsparse[train]") from error
-    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS)
+    if is_many(data):
+        many = graphs_of(data)
+        # A data set of one graph, as PyG has Cora, is of its nodes.
+        data = many if isinstance(data, (list, tuple)) or len(many) > 1 else many[0]
+    kind = _inputs_of(model) if inputs == "auto" else inputs
+    dataset, task = _dataset(data, split, 0 if seed is None else seed, TASKS, kind)
     peers = None
     if group is not None:
         control = group if dist.get_backend(group) == "gloo" else dist.new_group(backend="gloo")
@@ -284,12 +345,12 @@ def fit(
         groups={} if pattern is None else {"pattern": dict(pattern)},
         peers=peers,
     )  # fmt: skip
-    of_nodes = task.name == "node"
-    caller = _caller_of(model, data, dataset, inputs, values, run) if of_nodes else None
-    if caller is not None:
+    caller = None
+    if task.name in ("node", "graph"):
+        caller = _caller_of(model, data, dataset, kind, values, run, is_guess=inputs == "auto")
         dataset = _with_used_weights(model, data, dataset, caller)
         values = caller.values
-    elif inputs not in ("auto", "operand"):
+    elif inputs not in ("auto", "operand"):  # of links or sequences
         bad_value("inputs", f"got {inputs!r} for a {task.name} task; accepted: auto, operand")
     elif values == "auto":
         values = _values_of(model)
@@ -300,17 +361,30 @@ def fit(
     with torch.random.fork_rng(devices, enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
-        prepared = task.make_data(dataset, run)
+        prepared: Any
+        if isinstance(caller, _GraphsCaller):
+            own = {name: value for name, value in run.of_data.items() if name == "seed"}
+            graphs = data if isinstance(data, list) else None
+            caller = replace(caller, fixed=(dataset, graphs))
+            prepared = caller.batches(dataset, graphs, {**own, "batch_size": batch_size})
+        else:
+            prepared = task.make_data(dataset, run)
         model.to(run.device)
-        if caller is not None:
+        if isinstance(caller, _GraphsCaller):
+            batch = next(prepared.all_graphs())
+            _check_outputs(model, caller, partial(caller.call, model, batch), len(batch.y), dataset)
+        elif caller is not None:
             graph = prepared.adj if caller.kind == "operand" else caller.graph(data)
-            _check_outputs(model, prepared.batch.x, graph, dataset, caller)
+            x = prepared.batch.x
+            _check_outputs(model, caller, partial(caller, model, x, graph), x.shape[0], dataset)
             if group is None:  # else the operand has the nodes of this rank alone
                 caller = replace(caller, fixed=(dataset, graph))
         model.train()
         module = task.make_module(model, prepared, run)
-        if caller is not None and caller.kind != "operand":
-            made: Any = module
+        made: Any = module
+        if isinstance(caller, _GraphsCaller):
+            made.call = caller.call
+        elif caller is not None and caller.kind != "operand":
             made.call = lambda model, x, adj: caller(model, x, graph)
         result = train(
             module,
@@ -329,9 +403,9 @@ def fit(
 
 
 def _dataset(
-    data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]]
+    data: Any, split: str, seed: int, tasks: Mapping[str, Task[Any, Any]], kind: str
 ) -> tuple[Any, Task[Any, Any]]:
-    from gnnsparse.data import dataset_of_pyg
+    from gnnsparse.data import dataset_of_graphs, dataset_of_pyg
 
     for task in tasks.values():
         if isinstance(data, task.dataset):
@@ -339,9 +413,15 @@ def _dataset(
                 what = f"a {type(data).__name__}, which has its split; accepted: auto"
                 bad_value("split", f"got {split!r} for {what}")
             return data, task
+    if isinstance(data, list):
+        # A model that gets whole graphs may use other attributes than x.
+        made = kind == "data" and not any(hasattr(graph, "x") and graph.x is not None for graph in data)
+        options = {"features": "constant"} if made else {}
+        return dataset_of_graphs(data, split=split, seed=seed, **options), tasks["graph"]
     if not is_pyg_data(data):
         kinds = ", ".join(sorted(task.dataset.__name__ for task in tasks.values()))
-        bad_type("data", data, f"a torch_geometric.data.Data or a gnnsparse.data data set ({kinds})")
+        accepted = f"a torch_geometric.data.Data, a list of them, or a gnnsparse.data data set ({kinds})"
+        bad_type("data", data, accepted)
     degrees = "gnnsparse.data.dataset_of_pyg(data, features='degree'), which makes features of the graph"
     for name, accepted in (
         ("x", f"features of the nodes, or {degrees}"),
@@ -352,50 +432,110 @@ def _dataset(
     return dataset_of_pyg(data, split=split, seed=seed), tasks["node"]
 
 
+def _without_labels(graphs: list[Any], dataset: Any) -> Any:
+    """Return a data set of graphs whose labels do not matter, with the kind of labels of another one."""
+    from gnnsparse.data import dataset_of_graphs
+    from gnnsparse.train.tasks import options_found
+
+    plain = [copy.copy(graph) for graph in graphs]
+    for graph in plain:
+        graph.y = graph.split = None
+    found = options_found("graph", dataset)
+    options = {name: found[name] for name in ("label_kind", "classes", "metric")}
+    made = all(graph.get("x") is None for graph in plain)
+    return dataset_of_graphs(plain, **options, features="constant" if made else "file")
+
+
 def _caller_of(
-    model: torch.nn.Module, data: Any, dataset: NodeDataset, inputs: str, values: str | None, run: RunOptions
-) -> _Caller:
-    """Return how a model of nodes is called; raise if its `forward` takes something else."""
-    kind = _inputs_of(model) if inputs == "auto" else inputs
+    model: torch.nn.Module, data: Any, dataset: Any, kind: str, values: str | None, run: RunOptions,
+    is_guess: bool,
+) -> _Caller:  # fmt: skip
+    """Return how a model of nodes or graphs is called; raise if its `forward` takes something else."""
+    of_graphs = hasattr(dataset, "graph_ptr")
+    if of_graphs and kind == "none":
+        bad_value("inputs", "got 'none' for graphs; accepted: auto, operand, edge_index, data")
     if run.peers is not None and kind != "operand":
         bad_value("group", f"goes with models that take an operand; this one takes {kind}; accepted: None")
-    parameters = inspect.signature(model.forward).parameters if kind == "edge_index" else {}
-    arguments = tuple(name for name in _EDGE_ARGUMENTS if name in parameters)
-    has = data if is_pyg_data(data) else {"edge_weight": dataset.graph.values}
-    _check_forward(model, kind, inputs == "auto", [name for name in arguments if has.get(name) is not None])
+    has = _attributes(data, dataset)
+    arguments = _arguments(model, has) if kind == "edge_index" else ()
+    _check_forward(model, kind, is_guess, arguments, of_graphs, has)
     if values == "auto":
         values = _values_of(model) if kind == "operand" else None
-    return _Caller(kind, values, Precision.parse(run.precision), run.device, arguments)
+    made = _GraphsCaller if of_graphs else _Caller
+    return made(kind, values, Precision.parse(run.precision), run.device, arguments)
+
+
+def _attributes(data: Any, dataset: Any) -> list[str]:
+    """Return the names of the attributes of the data that a model can take by name."""
+    if isinstance(data, list):
+        return ["batch", *(name for name, value in data[0].to_dict().items() if value is not None)]
+    if is_pyg_data(data):
+        return [name for name, value in data.to_dict().items() if value is not None]
+    weights = [] if dataset.graph.values is None else ["edge_weight"]
+    return [*weights, *(["batch"] if hasattr(dataset, "graph_ptr") else [])]
+
+
+def _arguments(model: torch.nn.Module, has: list[str]) -> tuple[str, ...]:
+    """Return what a model takes by name beside the features and an edge_index, of what the data have."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = [p for p in inspect.signature(model.forward).parameters.values() if p.kind in kinds]
+    if "edge_index" in (names := [p.name for p in parameters]):
+        rest = [p for p in parameters if p.name not in ("edge_index", "x" if "x" in names else names[0])]
+    else:
+        rest = parameters[2:]
+    wanted = [p.name for p in rest if p.default is p.empty or p.name in _OPTIONAL]
+    return tuple(name for name in wanted if name in has)
 
 
 def _inputs_of(model: torch.nn.Module) -> str:
     """Return what a model takes beside the features, by its layers and by its signature."""
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if len(names) == 1 and names[0] in _WHOLE_GRAPHS:
+        return "data"
     homes = {kind.__module__ for module in model.modules() for kind in type(module).__mro__}
     if any(home.startswith("gnnsparse.nn") for home in homes):
         return "operand"
     if any(home.startswith("torch_geometric.nn") for home in homes):
         return "edge_index"
-    parameters = inspect.signature(model.forward).parameters.values()
-    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     if "edge_index" in names:
         return "edge_index"
     return "none" if len(names) == 1 else "operand"
 
 
-def _check_forward(model: torch.nn.Module, kind: str, is_guess: bool, arguments: list[str]) -> None:
-    """Raise a TypeError unless a model's `forward` takes what it is called with, `arguments` of edges too."""
-    given = ("x",) if kind == "none" else ("x", "A" if kind == "operand" else "edge_index")
+def _check_forward(
+    model: torch.nn.Module, kind: str, is_guess: bool, arguments: Sequence[str], of_graphs: bool,
+    has: Sequence[str],
+) -> None:  # fmt: skip
+    """Raise a TypeError unless a model's `forward` takes what it is called with, `arguments` by name."""
+    graph = {"none": (), "data": (), "edge_index": ("edge_index",)}.get(kind, ("A",))
+    given: tuple[str, ...] = ("data",) if kind == "data" else ("x", *graph)
+    given += ("graph_ptr",) if kind == "operand" and of_graphs else ()
     signature = inspect.signature(model.forward)
-    first = next(iter(signature.parameters), "")
+    names = list(signature.parameters)
+    named = dict.fromkeys(arguments)
+    in_order = "edge_index" not in names or names[1] == "edge_index" or kind != "edge_index"
     with contextlib.suppress(TypeError):
-        signature.bind(*given, **dict.fromkeys(arguments))
-        if not (is_guess and kind == "none" and first in _WHOLE_GRAPHS):
-            return
-    called = ", ".join((*given, *(f"{name}={name}" for name in arguments)))
+        if in_order:
+            signature.bind(*given, **named)
+        else:
+            signature.bind(**dict.fromkeys(given), **named)
+        return
+    called, missing = ", ".join((*given, *(f"{name}={name}" for name in arguments))), ""
+    if kind == "edge_index":
+        needed = [p.name for p in signature.parameters.values() if p.default is p.empty and p.kind < 2]
+        rest = needed if "edge_index" in needed else needed[2:]
+        first = [] if "x" in names else names[:1]
+        lacking = [name for name in rest if name not in (*given, *has, *first)]
+        missing = f", and the data have no {', '.join(lacking)}" if lacking else ""
+    more = ", batch" if of_graphs else ""
+    operand = "forward(x, A, graph_ptr)" if of_graphs else "forward(x, A)"
+    alone = "" if of_graphs else ", or forward(x)"
+    got = f"got {type(model).__name__} with forward{signature}"
     raise TypeError(
-        f"model: got {type(model).__name__} with forward{signature}, which is called as forward({called}); "
-        "accepted: forward(x, A) with an operand A, forward(x, edge_index) with edge_weight and edge_attr "
-        "where the data have them, or forward(x), with defaults for the others; inputs= says which it is"
+        f"model: {got}, which is called as forward({called}){missing}; "
+        f"accepted: {operand} with an operand A, forward(x, edge_index{more}) with other attributes of the "
+        f"data by name, forward(data){alone}, with defaults for what the data lack; inputs= says which it is"
     )
 
 
@@ -420,11 +560,15 @@ def _values_of(model: torch.nn.Module) -> str | None:
     return next(iter(needed), None)
 
 
-def _with_used_weights(
-    model: torch.nn.Module, data: Any, dataset: NodeDataset, caller: _Caller
-) -> NodeDataset:
+def _with_used_weights(model: torch.nn.Module, data: Any, dataset: Any, caller: _Caller) -> Any:
     """Return the data set, without weights of edges that the model would ignore, after a warning."""
     weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
+    if caller.kind == "data":
+        return dataset
+    found = data[0] if isinstance(data, list) else data
+    if is_pyg_data(found) and found.get("edge_attr") is not None and "edge_attr" not in caller.arguments:
+        problem = f"data: {type(model).__name__} does not take edge_attr, the attributes of the edges"
+        warnings.warn(problem, UserWarning, stacklevel=3)
     if caller.kind == "operand":
         names = [name for name, _ in _layers(model)]
         ignored = bool(names) and all(name in _WITHOUT_WEIGHTS for name in names)
@@ -444,10 +588,8 @@ def _recipe(
 ) -> ModelRecipe:  # fmt: skip
     """Return what the model is made of, if it is a registered one as it was made, and how it is called."""
     inputs: tuple[str, ...] = ("operand",)
-    if caller is not None and caller.kind != "operand":
-        inputs = ()
-        if caller.kind == "edge_index" and caller.fixed is not None:  # what it can take and got
-            inputs = ("edge_index", *caller.fixed[1][1])
+    if caller is not None:
+        inputs = caller.takes
     groups = {**run.groups, **({} if seed is None else {"seed": seed})}
     groups |= {"dataset": found} if (found := task.found_options(dataset)) else {}
     recipe = task.recipe(
@@ -468,16 +610,26 @@ def _recipe(
 
 
 def _check_outputs(
-    model: torch.nn.Module, x: torch.Tensor, graph: Any, dataset: NodeDataset, caller: _Caller
+    model: torch.nn.Module, caller: _Caller, call: Callable[[], Any], rows: int, dataset: Any
 ) -> None:
     """Call a model once, which also makes lazy parameters, and check what it returns."""
     model.eval()
     with torch.no_grad(), numerics(caller.precision, caller.device):
-        outputs: Any = caller(model, x, graph)
-    wanted = (x.shape[0], dataset.num_classes)
+        try:
+            outputs = call()
+        except TypeError as error:
+            if caller.kind != "data":
+                raise
+            problem = f"{type(model).__name__}, called with PyG's Data, raised {error}"
+            raise TypeError(
+                f"model: {problem}; accepted: inputs='none' if it takes features alone"
+            ) from error
+    wanted = (rows, dataset.num_classes)
     got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if got != wanted:
-        accepted = f"a tensor {wanted}, a row for each node, a column a class"
+        item = "graph" if isinstance(caller, _GraphsCaller) else "node"
+        column = "number" if dataset.regression else "class"
+        accepted = f"a tensor {wanted}, a row for each {item}, a column a {column}"
         bad_value("model", f"returns {got}; accepted: {accepted}")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import importlib
+import inspect
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -12,10 +14,13 @@ from typing import Any
 
 import torch
 
+from gnnsparse.data.optional import import_optional
+from gnnsparse.data.pyg_lists import batches_of, graphs_of
 from gnnsparse.errors import bad_value, check_tensor
 from gnnsparse.nn.traced_graph import graph_of
 from gnnsparse.precision import Precision
 from gnnsparse.preprocess.api import prepare
+from gnnsparse.preprocess.source import is_pyg_data
 from gnnsparse.registry import Registry
 from gnnsparse.sparse.operand import SparseOperand
 from gnnsparse.sparse.prepared import NORMALIZATIONS
@@ -25,9 +30,8 @@ _REGISTRY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 _LARGEST = 2**31 - 1
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 _INTEGERS = (torch.int16, torch.int32, torch.int64)
-#: What models of nodes can take beside the features.
-_INPUTS = (("operand",), (), ("edge_index",), ("edge_index", "edge_weight"), ("edge_index", "edge_attr"),
-           ("edge_index", "edge_weight", "edge_attr"))  # fmt: skip
+#: What models can take beside the features; an edge_index with other attributes of PyG's Data by name.
+_INPUTS = (("operand",), (), ("data",), ("edge_index",))
 
 
 @dataclass(frozen=True)
@@ -48,8 +52,9 @@ class ModelRecipe:
         precision: the precision that it was trained in, a name in gnnsparse.Precision.
         several_labels: whether a node can have several labels.
         regression: whether the model predicts numbers, not classes.
-        inputs: what a model of nodes takes beside the features: ("operand",), ("edge_index",) and after it
-            "edge_weight" and "edge_attr" by name, or ().
+        inputs: what a model of nodes or graphs takes beside the features: ("operand",), ("edge_index",) and
+            after it attributes of PyG's Data by name, such as "edge_weight" and "batch", or (); ("data",) is
+            a whole Data, with the features.
         feature_names: the names of the features, in_channels different texts in the order in which the model
             takes them; None: they have none.
         run: the options of the run by group, for `train.py mode=predict`; nothing else reads them.
@@ -76,8 +81,9 @@ class ModelRecipe:
         at = self.registry
         if at is not None and not (isinstance(at, str) and _REGISTRY.fullmatch(at)):
             bad_value("registry", f"got {_short(at)}; accepted: 'MODULE:NAME', or None")
-        if not isinstance(self.inputs, (list, tuple)) or tuple(self.inputs) not in _INPUTS:
-            bad_value("inputs", f"got {_short(self.inputs)}; accepted: {', '.join(map(str, _INPUTS))}")
+        if not _are_inputs(self.inputs):
+            known = f"{', '.join(map(str, _INPUTS))}, this one with more names"
+            bad_value("inputs", f"got {_short(self.inputs)}; accepted: {known}")
         choices: dict[str, tuple[Any, ...]] = {
             "values": (None, *NORMALIZATIONS),
             "precision": tuple(Precision.names()),
@@ -155,6 +161,14 @@ class ModelRecipe:
         return found
 
 
+def _are_inputs(given: Any) -> bool:
+    if not isinstance(given, (list, tuple)) or not all(isinstance(name, str) for name in given):
+        return False
+    named = given[:1] == ["edge_index"] or given[:1] == ("edge_index",)
+    distinct = len(set(given)) == len(given) and all(name.isidentifier() for name in given)
+    return tuple(given) in _INPUTS or (named and distinct)
+
+
 def _short(value: Any) -> str:
     return repr(value)[:100]
 
@@ -188,6 +202,35 @@ def _check_plain(name: str, value: Any, depth: int) -> None:
         bad_value(name, f"got {_short(value)}; accepted: {accepted}")
 
 
+def call_with_graph(model: torch.nn.Module, inputs: Sequence[str], x: torch.Tensor, graph: Any) -> Any:
+    """Call a model that takes an `edge_index`, or a whole Data of PyG.
+
+    Args:
+        model: the model.
+        inputs: what it takes beside the features, as in ModelRecipe: ("data",), or names of attributes, which
+            are passed by name, "edge_index" first.
+        x: the features.
+        graph: a Data or a Batch of PyG; or for inputs by name a dict.
+
+    Raises:
+        ValueError: the graph lacks an attribute.
+    """
+    if tuple(inputs) == ("data",):
+        whole = copy.copy(graph)
+        whole.x = x
+        return model(whole)
+    parameters, more = inspect.signature(model.forward).parameters, {}
+    for name in inputs[1:]:
+        if name in graph and graph[name] is not None:
+            more[name] = graph[name]
+        elif name != "edge_weight" or parameters[name].default is inspect.Parameter.empty:
+            problem = "is missing, and the model was trained with it"
+            bad_value(f"data.{name}", f"{problem}; accepted: data that have it")
+    if "edge_index" in parameters and list(parameters)[1] != "edge_index":
+        return model(x=x, edge_index=graph["edge_index"], **more)
+    return model(x, graph["edge_index"], **more)
+
+
 class EdgeModel(torch.nn.Module):
     """A model of an `edge_index`, as PyG's are, or of the features alone, which is called with an operand."""
 
@@ -197,19 +240,31 @@ class EdgeModel(torch.nn.Module):
         super().__init__()
         self.model, self.inputs = model, tuple(inputs)
 
-    def forward(self, x: torch.Tensor, adj: SparseOperand | torch.Tensor) -> torch.Tensor:
-        """Compute what the model does, of features [nodes, F] and an operand, or an `edge_index` as it is."""
+    def forward(
+        self,
+        x: torch.Tensor,
+        graph: SparseOperand | torch.Tensor | Any,
+        graph_ptr: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Compute what the model does, of features [nodes, F] and a graph.
+
+        It is an operand, with `graph_ptr` of several graphs; an `edge_index` as it is; or a Data of PyG.
+        """
         if not self.inputs:
             return self.model(x)
-        if "edge_attr" in self.inputs:
-            bad_value("graph", "has no edge_attr, which the model was trained with; accepted: .module.model, "
-                      "called as it was in training")  # fmt: skip
-        if isinstance(adj, torch.Tensor):
-            return self.model(x, adj)
-        matrix = adj.to_torch_sparse("coo")
-        edge_index = matrix.indices().flip(0)  # row v collects what arrives at v
-        more = {"edge_weight": matrix.values()} if "edge_weight" in self.inputs else {}
-        return self.model(x, edge_index, **more)
+        if isinstance(graph, torch.Tensor):
+            found: Any = {"edge_index": graph}
+        elif isinstance(graph, SparseOperand):
+            matrix = graph.to_torch_sparse("coo")
+            # Row v collects what arrives at v.
+            found = {"edge_index": matrix.indices().flip(0), "edge_weight": matrix.values()}
+        else:
+            return call_with_graph(self.model, self.inputs, x, graph)
+        if graph_ptr is not None:
+            found["batch"] = torch.repeat_interleave(graph_ptr.diff())
+        if self.inputs == ("data",):
+            found = import_optional("torch_geometric.data", "this model").Data(**found)
+        return call_with_graph(self.model, self.inputs, x, found)
 
 
 class ForEdges(torch.nn.Module):
@@ -371,7 +426,11 @@ class LoadedModel:
         is_edge_index = isinstance(graph, torch.Tensor) and graph.layout == torch.strided
         if isinstance(self.module, EdgeModel) and is_edge_index and graph.dtype == torch.int64:
             check_tensor("x", x, dtypes=_FLOATS, shape=(None, self.recipe.in_channels))
-            return x.to(self.device, self._storage()), graph.to(self.device)
+            if self.recipe.task != "graph":
+                return x.to(self.device, self._storage()), graph.to(self.device)
+            if graph_ptr is None:
+                graph_ptr = torch.tensor([0, len(x)], dtype=torch.int64, device="cpu")
+            return x.to(self.device, self._storage()), graph.to(self.device), graph_ptr.to(self.device)
         adj = graph if isinstance(graph, SparseOperand) else self.prepare(graph)
         if adj.device != self.device:
             bad_value("graph", f"is on {adj.device}; accepted: {self.device}")
@@ -414,10 +473,28 @@ class LoadedModel:
             check_tensor("padding", padding, dtypes=(torch.bool,), shape=tuple(tokens.shape))
         return tokens.to(self.device), adj, None if padding is None else padding.to(self.device)
 
+    def _of_data(self, data: Any) -> Prediction:
+        """Predict for a Data of PyG, or for each of a sequence of such graphs."""
+        pieces = [data] if is_pyg_data(data) else batches_of(graphs_of(data))
+        logits = []
+        for piece in pieces:
+            piece = piece.to(self.device)
+            if not isinstance(piece.x, torch.Tensor):
+                bad_value("data.x", "is missing; accepted: features of the nodes")
+            ptr = None if self.recipe.task == "node" else piece.get("ptr")
+            if not isinstance(self.module, EdgeModel):
+                logits.append(self.predict(piece.x, self.prepare(piece), graph_ptr=ptr).logits)
+                continue
+            if self.recipe.task == "graph" and piece.get("batch") is None:
+                piece = next(iter(batches_of([piece])))
+            with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
+                logits.append(self.module(piece.x, piece).float())
+        return Prediction(torch.cat(logits), self.recipe.several_labels, self.recipe.regression)
+
     def predict(
         self,
         x: Any,
-        graph: Any,
+        graph: Any = None,
         padding: torch.Tensor | None = None,
         graph_ptr: torch.Tensor | None = None,
     ) -> Prediction:
@@ -425,7 +502,8 @@ class LoadedModel:
 
         Args:
             x: features, floating-point [nodes, in_channels]; or tokens, int16, int32 or int64 [batch,
-                length], of a model of sequences. On any device.
+                length], of a model of sequences. On any device. Without `graph` a torch_geometric.data.Data,
+                or of a model of graphs a list of them.
             graph: an operand on the model's device, prepared as `prepare` does; or a graph that `prepare`
                 takes.
             padding: of a model of sequences: bool [batch, length], True for padding; None: tokens 0 are.
@@ -437,6 +515,8 @@ class LoadedModel:
             ValueError: a shape, a token or a device does not fit the model, or its task is neither "node",
                 "graph" nor "sequence".
         """
+        if graph is None and not isinstance(x, torch.Tensor):
+            return self._of_data(x)
         inputs = self.inputs(x, graph, padding, graph_ptr)
         with torch.no_grad(), numerics(Precision.parse(self.recipe.precision), self.device):
             logits = self.module(*inputs).float()

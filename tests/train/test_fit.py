@@ -174,12 +174,11 @@ class OfData(torch.nn.Linear):
 @pytest.mark.parametrize(
     "forward",
     [
-        lambda self, data: None,
         lambda self, x, edge_index, batch: None,
         lambda self, x, edge_index, *, flag: None,
         lambda self: None,
     ],
-    ids=["data", "batch", "flag", "nothing"],
+    ids=["batch", "flag", "nothing"],
 )
 @pytest.mark.parametrize("base", [lambda: Stack(GCNConv), lambda: Stack(pyg.GCNConv), lambda: OfData(3, 3)])
 def test_a_forward_that_takes_something_else(base: Any, forward: Any) -> None:
@@ -193,7 +192,7 @@ def test_a_forward_that_takes_something_else(base: Any, forward: Any) -> None:
 def test_features_may_be_called_data_and_can_be_made_of_the_graph() -> None:
     """As the errors say that one gets without the argument `inputs`, and without features."""
     given: dict[str, Any] = {"epochs": 1, "device": "cpu"}
-    with pytest.raises(TypeError, match=r"called as forward\(x\); .*inputs= says which it is"):
+    with pytest.raises(TypeError, match=r"called with PyG's Data, raised .*accepted: inputs='none' if it"):
         gnnsparse.fit(OfData(3, 3), data(edge_weight=None), **given)
     assert gnnsparse.fit(OfData(3, 3), data(edge_weight=None), inputs="none", **given).epochs == 1
     made = dataset_of_pyg(data(x=None), features="degree")
@@ -234,7 +233,10 @@ def test_wrong_arguments(model: Any, given: dict[str, Any], options: dict[str, A
 
 def test_other_data() -> None:
     for call, message in (
-        (lambda: gnnsparse.fit(Stack(GCNConv), tensors()), "torch_geometric.data.Data or a gnnsparse"),
+        (
+            lambda: gnnsparse.fit(Stack(GCNConv), tensors()),
+            "torch_geometric.data.Data, a list of them, or a gnnsparse",
+        ),
         (lambda: dataset_of_pyg(tensors()), "torch_geometric.data.Data with edge_index"),
     ):
         with pytest.raises(TypeError, match=f"data: got dict; accepted: a {message}"):
@@ -362,7 +364,7 @@ def test_features_of_edges_are_missed(tmp_path: Path) -> None:
     graph = data(edge_weight=None, edge_attr=torch.randn(tensors()["edge_index"].shape[1], 1))
     gnnsparse.fit(OfEdges(), graph, epochs=2, folder=tmp_path / "run", device="cpu")
     loaded = gnnsparse.load(tmp_path / "run", device="cpu", model=OfEdges())
-    with pytest.raises(ValueError, match="graph: has no edge_attr, which the model was trained with"):
+    with pytest.raises(ValueError, match=r"data\.edge_attr: is missing, and the model was trained with it"):
         loaded.predict(graph.x, graph.edge_index)
 
 
@@ -429,10 +431,10 @@ def test_every_task_and_resumed_as_uninterrupted(name: str, tmp_path: Path) -> N
     torch.testing.assert_close(resumed, weights, rtol=0.0, atol=0.0)
     with pytest.raises(CheckpointError, match=r"trainer.max_epochs: got 1; accepted: at least 2"):
         run(1, "third", last)
-    if name == "node":
-        assert first.predict().logits.shape == (150, 3)
+    if name in ("node", "graph"):
+        assert first.predict().logits.shape == {"node": (150, 3), "graph": (40, 2)}[name]
     else:
-        with pytest.raises(ValueError, match=r"data: are no nodes of a graph; accepted: gnnsparse\.load"):
+        with pytest.raises(ValueError, match=r"data: are no nodes or graphs; accepted: gnnsparse\.load"):
             first.predict()
 
 
@@ -448,7 +450,7 @@ def test_a_row_of_the_history_is_an_epoch() -> None:
 
 def test_what_goes_with_nodes_or_the_whole_graph_alone() -> None:
     for name, options, message in (
-        ("graph", {"inputs": "none"}, "inputs: got 'none' for a graph task; accepted: auto, operand"),
+        ("graph", {"inputs": "none"}, "inputs: got 'none' for graphs; accepted: auto, operand, edge"),
         ("sequence", {}, "pattern: got nothing; accepted: "),
         ("graph", {"split": "random"}, "split: got 'random' for a GraphDataset, which has its split"),
         ("graph", {"class_weights": [1]}, r"trainer.class_weights: got \[1\]; accepted: \d numbers, one a"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 
 from gnnsparse.data.datasets import GraphDataset
 from gnnsparse.data.graph_batches import BlockBatches, PaddedBlocks
+from gnnsparse.data.optional import import_optional
 from gnnsparse.errors import bad_value
 from gnnsparse.nn.padded_norm import ignoring_padding
 from gnnsparse.runtime.padding import Padding
@@ -230,6 +231,39 @@ def check_preprocess(preprocess: PreprocessConfig) -> None:
         )
 
 
+class PygGraphData(GraphData):
+    """GraphData whose batches have PyG's Batch of some Data in the place of an operand.
+
+    Args:
+        dataset: what is known of the graphs, without weights of edges that are not used.
+        graphs: the torch_geometric.data.Data of each.
+        options: those of GraphData.
+    """
+
+    def __init__(self, dataset: GraphDataset, graphs: Sequence[Any], **options: Any) -> None:
+        super().__init__(dataset, **{**options, "preprocess": PreprocessConfig(cache=False)})
+        self.graphs = graphs
+        self._batch = import_optional("torch_geometric.data", "a list of graphs").Batch
+
+    def _batches(self, batches: Sequence[torch.Tensor]) -> Iterator[Any]:
+        for numbers in batches:
+            batch = self._batch.from_data_list([self.graphs[at] for at in numbers.tolist()]).to(self.device)
+            x = batch.get("x")
+            if x is not None and x.is_floating_point():
+                x = x.float()
+            yield GraphsBatch(x, batch, batch.ptr, self.y.index_select(0, numbers.to(self.device)), self)
+
+    def capture_obstacle(self, module: TaskModule) -> str | None:
+        """Return why steps can't be captured: PyG puts batches together on the CPU."""
+        return "PyG puts batches of graphs together on the CPU, each of another size"
+
+
+def call_with_operand(model: torch.nn.Module, batch: GraphsBatch) -> torch.Tensor:
+    """Call a model with the features, the operand and the graphs of a batch."""
+    outputs: torch.Tensor = model(batch.x, batch.adj, batch.graph_ptr)
+    return outputs
+
+
 class GraphPredictor(TargetModule):
     """Trains a model on graphs, by the loss of `gnnsparse.train.metrics.make_loss`.
 
@@ -239,14 +273,19 @@ class GraphPredictor(TargetModule):
         optimizer: learning rate, weight decay, schedule.
         max_steps: the step at which a schedule ends, see TaskModule.
 
+    Attributes:
+        call: calls the model with a batch; `gnnsparse.fit` sets it for models that take something else.
+
     Raises:
         ValueError: as a TaskModule does; or the metric does not go with the targets.
     """
 
+    call: Callable[[Any, Any], torch.Tensor] = staticmethod(call_with_operand)
+
     def training_step(self, batch: GraphsBatch) -> torch.Tensor:
         """Return the mean loss of the batch, a scalar on the device."""
         with ignoring_padding(self.model, batch.padding):
-            outputs = self.model(batch.x, batch.adj, batch.graph_ptr)
+            outputs = self.call(self.model, batch)
         return self._loss(outputs, batch.y)
 
     def scored(self, batch: GraphsBatch) -> GraphData:
@@ -256,7 +295,7 @@ class GraphPredictor(TargetModule):
     def score(self, part: str, scored: GraphData) -> dict[str, torch.Tensor]:
         """Return "loss" and the scores of all graphs of a part, scalars on the device."""
         chunks = list(scored.chunks(part))
-        outputs = [self.model(chunk.x, chunk.adj, chunk.graph_ptr).float() for chunk in chunks]
+        outputs = [self.call(self.model, chunk).float() for chunk in chunks]
         return self.score_outputs(part, torch.cat(outputs), torch.cat([chunk.y for chunk in chunks]))
 
 

@@ -1,0 +1,67 @@
+"""Lists of PyG's graphs: what counts as one, batches of them, and the graphs of a data set as such a list."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gnnsparse.data.optional import import_optional
+from gnnsparse.errors import bad_type, bad_value
+from gnnsparse.preprocess.source import is_pyg_data
+
+if TYPE_CHECKING:
+    from gnnsparse.data.datasets import GraphDataset
+
+#: Most nodes of graphs that are put together for a prediction, unless a single graph has more.
+_NODES = 2**16
+
+
+def is_many(data: Any) -> bool:
+    """Return whether data are a list or tuple, or a data set of PyG or torch, as many graphs are given."""
+    names = [f"{kind.__module__}.{kind.__name__}" for kind in type(data).__mro__]
+    return isinstance(data, (list, tuple)) or "torch.utils.data.dataset.Dataset" in names
+
+
+def graphs_of(data: Any) -> list[Any]:
+    """Return the graphs of a list or data set as a list of torch_geometric.data.Data; raise at others."""
+    if not is_many(data):
+        bad_type("data", data, "a list of torch_geometric.data.Data")
+    graphs = [data[at] for at in range(len(data))]
+    for at, graph in enumerate(graphs):
+        if not is_pyg_data(graph):
+            bad_type(f"data[{at}]", graph, "a torch_geometric.data.Data")
+    if not graphs:
+        bad_value("data", "has no graph; accepted: a list of one or more")
+    return graphs
+
+
+def batches_of(graphs: list[Any]) -> Iterator[Any]:
+    """Yield Batches of PyG of some graphs in their order, each of not too many nodes."""
+    batch = import_optional("torch_geometric.data", "a list of graphs").Batch
+    some: list[Any] = []
+    nodes = 0
+    for graph in graphs:
+        nodes += graph.num_nodes
+        if some and nodes > _NODES:
+            yield batch.from_data_list(some)
+            some, nodes = [], graph.num_nodes
+        some.append(graph)
+    if some:
+        yield batch.from_data_list(some)
+
+
+def divided(dataset: GraphDataset) -> list[Any]:
+    """Return the graphs of a data set as a list of torch_geometric.data.Data, with weights of edges."""
+    data = import_optional("torch_geometric.data", "a model of PyG").Data
+    csr, weights = dataset.graph.csr, dataset.graph.values
+    ptr = dataset.graph_ptr.to(csr.device)
+    edges, ends = torch.stack([csr.indices.long(), csr.row_index().long()]), csr.indptr[ptr].tolist()
+    nodes, graphs = ptr.tolist(), []
+    for at in range(dataset.num_graphs):
+        of = slice(ends[at], ends[at + 1])
+        own = {} if weights is None else {"edge_weight": weights[of]}
+        x = dataset.x[nodes[at] : nodes[at + 1]]
+        graphs.append(data(x=x, edge_index=edges[:, of] - nodes[at], **own))
+    return graphs
