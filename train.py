@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -257,11 +259,29 @@ def report(
     }
 
 
+#: What a run leaves beside result.json, and what it is for.
+_LEFT = {
+    "classes.csv": "scores of each class",
+    "plots": "curves, confusion matrix",
+    "README.md": "model card",
+    "checkpoints/best.ckpt": "for gnnsparse predict {folder}",
+}
+
+
+def left_in(folder: Path) -> list[str]:
+    """Return what a run has left in its folder beside result.json, and what it is for."""
+    named = shlex.quote(os.path.relpath(folder))
+    return [f"{name} ({of.format(folder=named)})" for name, of in _LEFT.items() if (folder / name).exists()]
+
+
 def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     """Print the table of scores, and the time and memory that the run took."""
     from launch.console import make_console
 
     console = make_console()
+    # Not a title of the table, which would be broken where the table is narrow.
+    title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**content)
+    console.print(title, highlight=False, markup=False, soft_wrap=True)
     console.print(task.table(content))
     cached = "read from the cache" if content["cache_hit"] else "prepared"
     milliseconds = content["epoch_milliseconds"]  # None: all epochs were trained before
@@ -269,7 +289,8 @@ def show(content: dict[str, Any], task: Task[Any, Any], file: Path) -> None:
     console.print(
         f"{epoch}{content['fit_seconds']:.1f} s in all; "
         f"{task.prepared} {cached} in {content['preprocess_seconds']:.3f} s; "
-        f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n{file}",
+        f"{content['peak_memory_bytes'] / 2**20:.0f} MiB at most\n"
+        f"beside {file.name}: {', '.join(left_in(file.parent))}\n{file}",
         highlight=False,
         soft_wrap=True,
     )

@@ -91,7 +91,7 @@ def check_labels(name: str, labels: Any, items: int, count: int, *, missing: boo
 
 
 #: The metrics of data sets with classes or labels, of which larger values are better.
-CLASS_METRICS = ("accuracy", "roc_auc", "micro_f1", "mean_roc_auc")
+CLASS_METRICS = ("accuracy", "macro_f1", "roc_auc", "micro_f1", "mean_roc_auc")
 #: The metrics of data sets with numbers to predict: mean absolute error, mean squared error, and R^2.
 REGRESSION_METRICS = ("mae", "mse", "r2")
 #: The metrics that data sets are scored by.
@@ -242,7 +242,7 @@ class GraphDataset(_WithTargets):
         val_mask: bool [G], the graphs by which the best epoch is chosen.
         test_mask: bool [G], the graphs that it is scored on, which may be those of `val_mask`.
         num_classes: number of classes, labels or numbers to predict.
-        metric: "accuracy", "roc_auc", "micro_f1", "mean_roc_auc", "mae", "mse" or "r2".
+        metric: one of METRICS.
         graph_ids: the names of the graphs in the user's files, G different texts; None: they are numbered.
         class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
         feature_names: the names of the features, F different texts; None: they have none.

@@ -59,6 +59,8 @@ class Fitted:
         model: the model, with the weights of its best epoch, on the device that it was trained on.
         dataset: the data set that it was trained on, with its split.
         metrics: scores after the best epoch: {"train" | "val" | "test": {name: value}}.
+        classes: of a classifier a row for each class of the test part: "class" (its name or number),
+            "precision", "recall", "f1", "count".
         history: a row for each epoch: "epoch", counted from 1, "train/loss", and in validated epochs
             "val/loss" and the validation scores.
         best_epoch: the epoch with the best validation score, the first one among equals.
@@ -69,6 +71,7 @@ class Fitted:
     model: torch.nn.Module
     dataset: Any
     metrics: dict[str, dict[str, float]]
+    classes: Sequence[dict[str, Any]]
     history: list[dict[str, float]]
     best_epoch: int
     epochs: int
@@ -399,7 +402,7 @@ def fit(
         model.to(run.device)  # Lightning leaves it on the CPU
     history = _rows(curves, prepared.steps_per_epoch)
     best, epochs, seconds = result.best_epoch, result.epochs, result.fit_seconds
-    return Fitted(model, dataset, result.metrics, history, best, epochs, seconds, caller)
+    return Fitted(model, dataset, result.metrics, result.classes, history, best, epochs, seconds, caller)
 
 
 def _dataset(

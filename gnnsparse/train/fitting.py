@@ -9,7 +9,7 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from gnnsparse.train.device import matmul_precision
 from gnnsparse.train.folders import RunFolder, RunFolderError
 from gnnsparse.train.interruption import StopAtRequest, StopRequest, TrainingInterrupted
 from gnnsparse.train.module import StepTrainer, TaskModule
-from gnnsparse.train.plots import Curves, write_plots
+from gnnsparse.train.plots import Curves, write_classes, write_plots
 from gnnsparse.train.settings import TrainerConfig
 from gnnsparse.train.steps import Chunks, ChunkStrategy, Recorder, UncapturableError, obstacle
 from gnnsparse.train.trained import ModelRecipe
@@ -67,6 +67,8 @@ class FitResult:
         parameters: number of trained values.
         capture: "on" if steps were captured in CUDA graphs, "off" if `config.capture` is, else why they were
             not.
+        classes: of a classifier a row for each class or label of the test part, by the model after the best
+            epoch: "class" (its name or number), "precision", "recall", "f1", "count".
     """
 
     epochs: int
@@ -77,6 +79,7 @@ class FitResult:
     peak_memory_bytes: int
     parameters: int
     capture: str = "off"
+    classes: Sequence[dict[str, Any]] = ()
 
 
 def fit(
@@ -275,7 +278,13 @@ def _fit(
         trainer.test(module, datamodule=data, verbose=False)
     if plots and curves is not None and folder is not None:
         title = "" if recipe is None else f"{recipe.name} on {data.dataset.name}"
-        write_plots(folder.path / "plots", curves, module.confusion, steps_per_epoch=steps, title=title)
+        classes = getattr(data.dataset, "class_names", None)
+        write_plots(
+            folder.path / "plots", curves, module.confusion, steps_per_epoch=steps, title=title,
+            classes=classes,
+        )  # fmt: skip
+    if folder is not None and module.class_rows:
+        write_classes(folder.path / "classes.csv", module.class_rows)
     metrics: dict[str, dict[str, float]] = {"train": {}, "val": {}, "test": {}}
     for name, value in trainer.callback_metrics.items():
         part, score = name.split("/")
@@ -291,6 +300,7 @@ def _fit(
         peak_memory_bytes=torch.cuda.max_memory_allocated(device) if on_gpu else resident,
         parameters=sum(p.numel() for p in module.parameters() if p.requires_grad),
         capture=reason or (recorder and recorder.problem) or "on",
+        classes=module.class_rows,
     )
 
 

@@ -8,7 +8,7 @@ how many values differ; the tests hold these functions against them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -23,6 +23,7 @@ __all__ = [
     "SMALLER_IS_BETTER",
     "Score",
     "WeightedLoss",
+    "class_rows",
     "known_items",
     "make_loss",
     "make_scores",
@@ -39,8 +40,9 @@ SMALLER_IS_BETTER = ("mae", "mse")
 def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
     """Return the scores of a data set by name; the first one is the data set's metric.
 
-    Classes are scored by accuracy, and two classes by the area under the ROC curve as well if that is the
-    metric. Several labels an item are scored by the F1 of all pairs of an item and a label, where a label is
+    Classes are scored by accuracy and macro-F1, the mean of the F1 of the classes that items have or are
+    given, and two classes by the area under the ROC curve as well if that is the metric. Several labels an
+    item are scored by macro-F1 and by micro-F1, that of all pairs of an item and a label, where a label is
     predicted if its probability is above one half; and if "mean_roc_auc" is the metric by the area under the
     ROC curve as well, a mean over the labels that have both values among the items (as OGB has it, Hu et al.
     2020), which takes a sort of each column. Numbers are scored by mean absolute error, mean squared error,
@@ -52,13 +54,15 @@ def make_scores(dataset: NodeDataset | GraphDataset) -> dict[str, Score]:
     """
     metric = dataset.metric
     if (
-        (metric in ("micro_f1", "mean_roc_auc")) != dataset.multi_label
+        (metric in ("micro_f1", "mean_roc_auc") and not dataset.multi_label)
+        or (metric in ("accuracy", "roc_auc") and dataset.multi_label)
         or (metric in REGRESSION_METRICS) != dataset.regression
         or (metric == "roc_auc" and dataset.num_classes != 2)
     ):
         bad_value("metric", f"{metric!r} does not go with the labels of {dataset.name}")
-    also = {"roc_auc": ("accuracy",), "mean_roc_auc": ("micro_f1",)}
-    others = REGRESSION_METRICS if dataset.regression else also.get(metric, ())
+    others: tuple[str, ...] = REGRESSION_METRICS
+    if not dataset.regression:
+        others = ("micro_f1" if dataset.multi_label else "accuracy", "macro_f1")
     return {name: _SCORES[name] for name in (metric, *others)}
 
 
@@ -185,6 +189,50 @@ def _micro_f1(logits: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return _fraction(2 * (predicted & true).sum(), predicted.sum() + true.sum())
 
 
+def class_rows(
+    outputs: torch.Tensor, y: torch.Tensor, names: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return a row for each class or label: "class" (its name or number), precision, recall, f1, count.
+
+    Outputs and y are those of a Score; `names` has a text for each class, None: they are numbered. The count
+    is that of the items with the class. A fraction of nothing is 0.
+    """
+    right, given, items = (count.cpu() for count in _class_counts(outputs, y))
+    scores = {
+        "precision": _fraction(right, given), "recall": _fraction(right, items),
+        "f1": _fraction(2 * right, given + items),
+    }  # fmt: skip
+    columns = {name: score.tolist() for name, score in scores.items()} | {"count": items.tolist()}
+    classes = range(len(items)) if names is None else names
+    rows = zip(classes, *columns.values(), strict=True)
+    return [dict(zip(("class", *columns), row, strict=True)) for row in rows]
+
+
+def _class_counts(outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Count by class, int64 [classes] each: items given it and right, items given it, items with it."""
+    if y.dim() == 2:
+        given, true = (outputs > 0) & ~y.isnan(), y == 1
+        return (given & true).sum(0), given.sum(0), true.sum(0)
+    known, predicted = y >= 0, outputs.argmax(dim=1)
+    # Not bincount, which waits for a GPU.
+    none = torch.zeros(outputs.shape[1], dtype=torch.int64, device=y.device)
+    right, given, items = (
+        none.scatter_add(0, of, counted.long())
+        for of, counted in (
+            (predicted, known & (predicted == y)),
+            (predicted, known),
+            (y.clamp(min=0), known),
+        )
+    )
+    return right, given, items
+
+
+def _macro_f1(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    right, given, items = _class_counts(outputs, y)
+    whole = given + items
+    return _fraction(_fraction(2 * right, whole).sum(), (whole > 0).sum())
+
+
 def _errors(outputs: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the errors, 0 for numbers that are missing, and which ones are known, [n, columns] each."""
     y = y.reshape(outputs.shape)
@@ -214,6 +262,6 @@ def _r2(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 
 _SCORES: dict[str, Score] = {
-    "accuracy": _accuracy, "roc_auc": _roc_auc, "micro_f1": _micro_f1, "mean_roc_auc": _mean_roc_auc,
-    "mae": _mae, "mse": _mse, "r2": _r2,
+    "accuracy": _accuracy, "macro_f1": _macro_f1, "roc_auc": _roc_auc, "micro_f1": _micro_f1,
+    "mean_roc_auc": _mean_roc_auc, "mae": _mae, "mse": _mse, "r2": _r2,
 }  # fmt: skip

@@ -15,6 +15,7 @@ from gnnsparse.train.metrics import (
     SMALLER_IS_BETTER,
     Score,
     WeightedLoss,
+    class_rows,
     known_items,
     make_loss,
     make_scores,
@@ -69,6 +70,8 @@ class TaskModule(pl.LightningModule):
         shards_optimizer: whether its state is divided among ranks, which then write checkpoints together.
         confusion: after a test of a classifier int64 [classes, classes] on the CPU: how many items of the
             test part with the class of a row were given the class of a column. None: there is none.
+        class_rows: after a test of a classifier a row for each class of the test part, see
+            `gnnsparse.train.metrics.class_rows`.
 
     Raises:
         ValueError: the weight decay needs a `first_layer`, which the model lacks.
@@ -79,6 +82,7 @@ class TaskModule(pl.LightningModule):
     fused: bool = True
     shards_optimizer: bool = False
     confusion: torch.Tensor | None = None
+    class_rows: Sequence[dict[str, Any]] = ()
 
     def __init__(self, model: torch.nn.Module, optimizer: OptimizerConfig, max_steps: int) -> None:
         super().__init__()
@@ -180,8 +184,9 @@ class TargetModule(ScoredModule):
         self._loss = WeightedLoss(self._dataset, weights)
 
     def score_outputs(self, part: str, outputs: torch.Tensor, y: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return "loss" and the scores of a part; of the test part the confusion matrix is stored too."""
-        if part == "test":
+        """Return "loss" and the scores of a part; of the test part what is known of classes is stored."""
+        if part == "test" and not self._dataset.regression:
+            self.class_rows = class_rows(outputs, y, self._dataset.class_names)
             self.confusion = confusion_matrix(self._dataset, outputs, y)
         return {"loss": self._loss(outputs, y), **{k: score(outputs, y) for k, score in self._scores.items()}}
 

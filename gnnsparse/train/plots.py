@@ -1,10 +1,12 @@
-"""Plots of a run as PNG files: curves of losses and scores, and the confusion matrix of a classifier."""
+"""What a run leaves to look at: plots as PNG files, and the scores of each class as a CSV file."""
 
 from __future__ import annotations
 
+import csv
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Most classes whose counts are written into the cells of a confusion matrix, and named on its axes.
 _MOST_NAMED = 20
+#: Characters of a class's name on an axis.
+_LONGEST = 24
 #: Dots an inch.
 _DPI = 120
 #: What the losses are called in the plot.
@@ -37,9 +41,15 @@ def confusion_matrix(
 
 
 def write_plots(
-    folder: Path, curves: Curves, confusion: torch.Tensor | None, *, steps_per_epoch: int, title: str
+    folder: Path,
+    curves: Curves,
+    confusion: torch.Tensor | None,
+    *,
+    steps_per_epoch: int,
+    title: str,
+    classes: Sequence[str] | None = None,
 ) -> None:
-    """Write curves.png, and confusion.png if there is a matrix, to a new folder."""
+    """Write curves.png, and confusion.png with the names of the classes if there is a matrix, to a folder."""
     # Without matplotlib, and where a file can't be written, a RunFolderWarning says so.
     try:
         from matplotlib.figure import Figure  # not pyplot, which keeps every figure and looks for a display
@@ -51,13 +61,24 @@ def write_plots(
     if confusion is not None and confusion.numel():
         side = min(3 + 0.45 * len(confusion), 12)
         figures["confusion.png"] = Figure(figsize=(side + 0.8, side), layout="constrained")
-        _draw_confusion(figures["confusion.png"], confusion, title)
+        _draw_confusion(figures["confusion.png"], confusion, title, classes)
     for name, figure in figures.items():
         try:
             folder.mkdir(exist_ok=True)
             figure.savefig(folder / name, dpi=_DPI)
         except OSError as error:
             _warn(f"{folder / name} can't be written ({error.strerror or error})")
+
+
+def write_classes(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the rows of `gnnsparse.train.metrics.class_rows` as CSV; a RunFolderWarning says if it fails."""
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    except OSError as error:
+        _warn(f"{path} can't be written ({error.strerror or error})")
 
 
 def _warn(problem: str) -> None:
@@ -82,7 +103,7 @@ def _draw_curves(figure: Figure, curves: Curves, steps_per_epoch: int, title: st
     figure.suptitle(title)
 
 
-def _draw_confusion(figure: Figure, confusion: torch.Tensor, title: str) -> None:
+def _draw_confusion(figure: Figure, confusion: torch.Tensor, title: str, names: Sequence[str] | None) -> None:
     classes = confusion.shape[0]
     axes = figure.subplots()
     fractions = confusion / confusion.sum(dim=1, keepdim=True).clamp(min=1)
@@ -92,8 +113,10 @@ def _draw_confusion(figure: Figure, confusion: torch.Tensor, title: str) -> None
     axes.set_ylabel("class")
     axes.set_title(f"{title}, test part")
     if classes <= _MOST_NAMED:
-        axes.set_xticks(range(classes))
-        axes.set_yticks(range(classes))
+        # A dollar sign would begin a formula.
+        shown = [name[:_LONGEST].replace("$", r"\$") for name in names or map(str, range(classes))]
+        axes.set_xticks(range(classes), shown, rotation=90 if max(map(len, shown)) > 3 else 0)
+        axes.set_yticks(range(classes), shown)
         for row, counts in enumerate(confusion.tolist()):
             for column, count in enumerate(counts):
                 color = "white" if float(fractions[row, column]) > 0.5 else "black"

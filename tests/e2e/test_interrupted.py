@@ -192,10 +192,11 @@ def test_a_sweep_goes_on_past_a_run_that_fails(start: Callable[..., Started], tm
     deviation = abs(scores[0] - scores[1]) / 2**0.5
     assert f"{mean:.4f} ± {deviation:.4f}" in run.output
     rows = [line.split(",") for line in (folder / "summary.csv").read_text().splitlines()]
-    assert rows[0] == ["options", "runs", "failed", "accuracy mean", "accuracy standard deviation"]
+    columns = [f"{score} {of}" for score in ("accuracy", "macro_f1") for of in ("mean", "standard deviation")]
+    assert rows[0] == ["options", "runs", "failed", *columns]
     assert rows[1][:3] == ["optimizer.lr=0.01 model.dropout=0.5", "2", "0"]
-    assert [float(cell) for cell in rows[1][3:]] == pytest.approx([mean, deviation])
-    assert [row[1:] for row in rows[2:]] == [["0", "2", "", ""]] * 3
+    assert [float(cell) for cell in rows[1][3:5]] == pytest.approx([mean, deviation])
+    assert [row[1:] for row in rows[2:]] == [["0", "2", *[""] * 4]] * 3
     failed = [line for line in run.output.splitlines() if line.startswith("failed: ")]
     assert len(failed) == 6
     assert failed[0].startswith("failed: 1 (seed=0 optimizer.lr=0.01 trainer.max_epochs=20 ")

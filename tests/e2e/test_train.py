@@ -27,7 +27,7 @@ SCHEMA: dict[str, type | tuple[type, ...]] = {
     "model": str, "dataset": str, "task": str, "nodes": int, "nonzeros": int, "precision": str, "device": str,
     "device_name": str, "threads": int, "seed": int, "epochs": int, "best_epoch": int, "metrics": dict,
     "epoch_milliseconds": float, "fit_seconds": float, "peak_memory_bytes": int, "parameters": int,
-    "capture": str,
+    "capture": str, "classes": list,
     "preprocess_seconds": float, "cache_hit": bool, "versions": dict, "commit": (str, type(None)),
     "date": str,
 }  # fmt: skip
@@ -54,7 +54,7 @@ def test_the_default_run(default_run: Run) -> None:
     for name, kind in SCHEMA.items():
         assert isinstance(result[name], kind), name
     assert set(result["metrics"]) == {"train", "val", "test"}
-    assert all(set(of) == {"accuracy"} for of in result["metrics"].values())
+    assert all(set(of) == {"accuracy", "macro_f1"} for of in result["metrics"].values())
     assert set(result["versions"]) == {"gnnsparse", "torch", "lightning", "torch-geometric", "python", "cuda"}
     assert result["epochs"] == 100
     assert 1 <= result["best_epoch"] <= 100
@@ -64,13 +64,18 @@ def test_the_default_run(default_run: Run) -> None:
     assert datetime.timedelta(0) <= age < datetime.timedelta(hours=1)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert files == {
-        "README.md", "result.json", "run.lock", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
+        "README.md", "classes.csv", "result.json", "run.lock", "checkpoints/last.ckpt",
+        "checkpoints/best.ckpt",
         "logs/csv/version_0/metrics.csv", ".hydra/config.yaml", ".hydra/hydra.yaml", ".hydra/overrides.yaml",
     }  # fmt: skip
     card = (folder / "README.md").read_text()
     for text in ("# gcn on digits\n", f" {accuracy:.4f} |\n", "* Optimizer: `lr="):
         assert text in card
     assert f"{100 * accuracy:.2f} %" in default_run.output
+    assert [row["class"] for row in result["classes"]] == list(range(10))
+    assert "classes.csv (scores of each class), README.md (model card), checkpoints/best.ckpt (for gnnsp" in (
+        default_run.output
+    )
     assert str(folder / "result.json") in default_run.output
     assert default_run.errors == ""
 
@@ -142,7 +147,7 @@ def test_minesweeper_is_scored_by_roc_auc(train: Callable[..., Run]) -> None:
     root = data_file("heterophilous")
     options = ["dataset=minesweeper", f"dataset.root={root}", "dataset.split=3", "trainer.max_epochs=10"]
     result = train(*options, "trainer.val_every=5", "model.num_layers=2").result
-    assert set(result["metrics"]["test"]) == {"roc_auc", "accuracy"}
+    assert set(result["metrics"]["test"]) == {"roc_auc", "accuracy", "macro_f1"}
     assert 0.4 < result["metrics"]["test"]["roc_auc"] < 1
     assert result["best_epoch"] in (5, 10)
 

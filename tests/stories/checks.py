@@ -84,7 +84,7 @@ prints("The same bits again", "True\n")
 prints("A model of Hugging Face", "torch.Size([2, 128, 32]) True\n", needs=("transformers",))
 prints("My DGL model", "GATConv\n", needs=("dgl",))
 
-_OF_NODES = rf"{NODES} {{'accuracy': (\S+)}}\n"
+_OF_NODES = rf"{NODES} {{'accuracy': (\S+), 'macro_f1': \S+}}\n"
 _LIKELY = (0.6, 1.01)  # a third of the nodes is right by chance, of NetworkX's graph a half
 measures("An archive of NumPy", _OF_NODES, _LIKELY, given=write_npz)
 measures(
@@ -92,7 +92,7 @@ measures(
 )
 measures("A graph of DGL", _OF_NODES, _LIKELY, given=given.dgl_file, needs=("dgl",))
 measures("A graph of NetworkX", r"(\S+) right, of \('Mr. Hi', 'Officer'\)\n", _LIKELY, needs=("networkx",))
-names = rf"{{'accuracy': (\S+)}} {re.escape(str(NAMES))}\n"
+names = rf"{{'accuracy': (\S+), 'macro_f1': \S+}} {re.escape(str(NAMES))}\n"
 measures("The same from Python", names, _LIKELY, given=given.papers, needs=("pandas",))
 measures("Several labels a node", r"{.*'micro_f1': ([\d.]+).*} torch.Size\(\[300, 3\]\)\n", (0.85, 1.01))
 scores = r".*\bmean=([\d.]+).*\bstandard_deviation=([\d.]+).*\n"

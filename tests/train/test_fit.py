@@ -66,7 +66,7 @@ def test_our_layers(task: dict[str, Any]) -> None:
     result = gnnsparse.fit(model, data(), **task)
     assert result.metrics["test"]["accuracy"] > 0.7  # a third by chance
     assert [row["epoch"] for row in result.history] == list(range(1, 61))
-    assert set(result.history[-1]) == {"epoch", "train/loss", "val/loss", "val/accuracy"}
+    assert set(result.history[-1]) == {"epoch", "train/loss", "val/loss", "val/accuracy", "val/macro_f1"}
     assert result.history[-1]["train/loss"] < result.history[0]["train/loss"]
     scores = [row["val/accuracy"] for row in result.history]
     assert result.best_epoch == scores.index(max(scores)) + 1
@@ -147,7 +147,11 @@ def test_models_without_weights_of_edges(name: str, task: dict[str, Any]) -> Non
 
 @pytest.mark.parametrize(
     ("metric", "scores"),
-    [("roc_auc", ["roc_auc", "accuracy"]), ("micro_f1", ["micro_f1"]), ("mae", ["mae", "mse", "r2"])],
+    [
+        ("roc_auc", ["roc_auc", "accuracy", "macro_f1"]),
+        ("micro_f1", ["micro_f1", "macro_f1"]),
+        ("mae", ["mae", "mse", "r2"]),
+    ],
 )
 def test_labels_and_numbers(metric: str, scores: list[str]) -> None:
     outputs = {"roc_auc": 2, "micro_f1": 4, "mae": 1}[metric]

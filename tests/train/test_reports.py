@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import dataclasses
 import io
 import json
 import os
@@ -150,6 +152,26 @@ def test_a_run_draws_its_plots(tmp_path: Path) -> None:
     many_classes = torch.eye(40, dtype=torch.int64)
     write_plots(tmp_path / "many", [], many_classes, steps_per_epoch=1, title="toy")
     assert {file.name for file in (tmp_path / "many").iterdir()} == {"curves.png", "confusion.png"}
+
+
+def test_classes_have_their_names_in_plots_and_in_a_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from matplotlib.figure import Figure
+
+    drawn: list[list[str]] = []
+
+    def look(figure: Figure, path: Path, **_: Any) -> None:
+        drawn.extend([text.get_text() for text in axes.get_yticklabels()] for axes in figure.axes[:1])
+
+    monkeypatch.setattr(Figure, "savefig", look)
+    named = dataclasses.replace(toy_task(), class_names=("law, old", "$art$", "b" * 30))
+    result, _ = train_toy(tmp_path, named, epochs=3, plots=True, logger="none")
+    assert drawn[1] == ["law, old", r"\$art\$", "b" * 24]
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "classes.csv").read_text())))
+    assert rows == [{name: str(value) for name, value in row.items()} for row in result.classes]
+    assert [row["class"] for row in rows] == list(named.class_names or ())
+    assert sum(row["count"] for row in result.classes) == int(named.test_mask.sum())
 
 
 def test_confusion_is_torchmetrics() -> None:

@@ -16,7 +16,7 @@ from scipy import stats
 
 from gnnsparse.data import NodeDataset
 from gnnsparse.runtime.timing import capture
-from gnnsparse.train.metrics import WeightedLoss, known_items, make_loss, make_scores, shown_score
+from gnnsparse.train.metrics import WeightedLoss, class_rows, known_items, make_loss, make_scores, shown_score
 from gnnsparse.train.statistics import (
     LEAST_PAIRS,
     compare_paired,
@@ -51,19 +51,19 @@ def test_scores_are_those_of_torchmetrics() -> None:
     """With ties of the ROC's margins; the accuracy is a mean over nodes, and not over classes."""
     from torchmetrics.functional.classification import binary_auroc, multiclass_accuracy, multilabel_f1_score
 
-    assert list(make_scores(toy_task(12, 3, "accuracy"))) == ["accuracy"]
+    assert list(make_scores(toy_task(12, 3, "accuracy"))) == ["accuracy", "macro_f1"]
     for seed in range(5):
         torch.manual_seed(seed)
         logits, y = torch.randn(200, 2).round(decimals=1), (torch.rand(200) < 0.2).long()
         scores = make_scores(toy_task(12, 2, "roc_auc"))
-        assert list(scores) == ["roc_auc", "accuracy"]
+        assert list(scores) == ["roc_auc", "accuracy", "macro_f1"]
         margin = logits[:, 1] - logits[:, 0]
         torch.testing.assert_close(scores["roc_auc"](logits, y), binary_auroc(margin.double(), y).float())
         accuracy = multiclass_accuracy(logits, y, 2, average="micro")
         torch.testing.assert_close(scores["accuracy"](logits, y), accuracy)
         logits, y = torch.randn(40, 5), (torch.rand(40, 5) < 0.3).long()
         scores = make_scores(toy_task(12, 5, "micro_f1"))
-        assert list(scores) == ["micro_f1"]
+        assert list(scores) == ["micro_f1", "macro_f1"]
         wanted = multilabel_f1_score(logits, y, 5, average="micro")
         torch.testing.assert_close(scores["micro_f1"](logits, y), wanted)
 
@@ -79,7 +79,7 @@ def test_a_fraction_of_nothing_is_zero(label: int) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("metric", ["accuracy", "roc_auc", "micro_f1"])
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "roc_auc", "micro_f1"])
 def test_scores_can_be_captured(metric: str) -> None:
     base = toy_task(300, 2, metric)
     score, y = make_scores(base)[metric], base.y.to("cuda")
@@ -106,13 +106,44 @@ def test_mean_roc_auc_is_scikit_learns_mean(gaps: bool) -> None:
 
     base = dataclasses.replace(toy_task(12, 5, "micro_f1"), metric="mean_roc_auc")
     scores = make_scores(base)
-    assert list(scores) == ["mean_roc_auc", "micro_f1"]
+    assert list(scores) == ["mean_roc_auc", "micro_f1", "macro_f1"]
     logits, y = torch.randn(60, 5).round(decimals=1), (torch.rand(60, 5) < 0.3).float()
     y[:, 4] = 1  # a label without both values does not count
     y = with_gaps(y) if gaps else y
     columns = [(logits[~y[:, c].isnan(), c], y[~y[:, c].isnan(), c]) for c in range(4)]
     want = sum(roc_auc_score(labels.numpy(), margin.double().numpy()) for margin, labels in columns) / 4
     assert float(scores["mean_roc_auc"](logits, y)) == pytest.approx(want, rel=1e-6)
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_scores_of_classes_are_scikit_learns(labels: bool) -> None:
+    """Classes that no item has or is given do not count; one that is only given has an F1 of 0."""
+    from sklearn.metrics import f1_score, precision_recall_fscore_support
+
+    torch.manual_seed(3)
+    logits, y = torch.randn(60, 5), torch.randint(3, (60,))
+    logits[:, 4] = -9  # class 3 is only given, class 4 neither
+    if labels:
+        y = (torch.rand(60, 5) < 0.3).float()
+        y[0] = 1
+    of = {"micro_f1" if labels else "accuracy": None} | {"macro_f1": None}
+    for metric in of:
+        base = dataclasses.replace(toy_task(12, 5, "micro_f1" if labels else "accuracy"), metric=metric)
+        scores = make_scores(base)
+        assert next(iter(scores)) == metric
+        assert set(scores) == set(of)
+    given, true = ((logits > 0).numpy(), y.numpy()) if labels else (logits.argmax(1).numpy(), y.numpy())
+    want = f1_score(true, given, average="macro", zero_division=0)
+    assert float(scores["macro_f1"](logits, y)) == pytest.approx(want, rel=1e-6)
+    missing = torch.full_like(y[:1], torch.nan if labels else -1)
+    logits, y = torch.cat([logits, logits[:1]]), torch.cat([y, missing])
+    assert float(scores["macro_f1"](logits, y)) == pytest.approx(want, rel=1e-6)
+    rows = class_rows(logits, y, "abcde")
+    assert [row.pop("class") for row in rows] == list("abcde")
+    columns = precision_recall_fscore_support(true, given, labels=range(5), zero_division=0)
+    for row, numbers in zip(rows, zip(*columns, strict=True), strict=True):
+        assert list(row.values()) == pytest.approx(numbers, rel=1e-6)
+    assert class_rows(logits, y)[2]["class"] == 2
 
 
 @pytest.mark.parametrize("columns", [1, 3])

@@ -142,7 +142,7 @@ def test_several_labels_with_gaps() -> None:
     y = base.y.clone()
     y[torch.rand(y.shape, generator=torch.Generator().manual_seed(3)) < 0.3] = torch.nan
     result, module = train(replace(base, y=y, metric="mean_roc_auc"), epochs=60)
-    assert set(result.metrics["test"]) == {"mean_roc_auc", "micro_f1"}
+    assert set(result.metrics["test"]) == {"mean_roc_auc", "micro_f1", "macro_f1"}
     assert result.metrics["test"]["mean_roc_auc"] > 0.6
     assert module.confusion is None
 
@@ -212,7 +212,9 @@ def test_an_epoch_is_one_step_on_a_graph_and_a_pass_over_all_graphs(tmp_path: Pa
         logged = column(tmp_path / "node", name)
         assert logged == pytest.approx([row[name] for _, row in curves], abs=0)
     (scores,) = trainer.test(mine, data, verbose=False)
-    assert set(scores) == {"train/accuracy", "val/accuracy", "test/accuracy"}
+    assert set(scores) == {
+        f"{part}/{name}" for part in ("train", "val", "test") for name in ("accuracy", "macro_f1")
+    }
     dataset = graph_dataset()
     graphs = GraphData(dataset, batch_size=8)
     entry = MODELS["gin"].for_task("graph")

@@ -39,7 +39,7 @@ from gnnsparse.sparse.graph import SparseGraph
 PARTS = ("train", "val", "test")
 #: The metrics of each kind of labels, the usual one first.
 _METRICS = {
-    "class": ("accuracy", "roc_auc"), "multilabel": ("micro_f1", "mean_roc_auc"),
+    "class": ("accuracy", "macro_f1", "roc_auc"), "multilabel": ("micro_f1", "macro_f1", "mean_roc_auc"),
     "regression": REGRESSION_METRICS,
 }  # fmt: skip
 #: What `features` and `split` can be; `split` also "given:NUMBER" and "time:COLUMN".

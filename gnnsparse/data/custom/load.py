@@ -118,7 +118,8 @@ def load_custom(
             classes, and a table of 0 and 1 with several columns is multi-label.
         classes: the number of classes or labels, or their names in the order of their numbers; None: those of
             the file. Needed for a file without labels, of which predictions alone can be made.
-        metric: "accuracy", "roc_auc" (two classes) or "micro_f1" (multi-label); None: the usual one.
+        metric: "accuracy", "macro_f1", "roc_auc" (two classes) or "micro_f1" (multi-label); None: the usual
+            one.
         split: "given" (masks, a column `split`), "given:NUMBER" of several, where a mask of one column goes
             with each of them, "random", "stratified" (the same fractions of each class), "time:COLUMN" (the
             earliest nodes for training, the latest for the test), or "auto": given if the file has a split,

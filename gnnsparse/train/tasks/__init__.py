@@ -172,8 +172,7 @@ class Task(Generic[Dataset, Data]):
         """Make the table that is printed at the end of a run, of the content of result.json."""
         from rich.table import Table
 
-        title = "{model} on {dataset}, {precision}, {device_name}, seed {seed}".format(**result)
-        table = Table(title=title, title_justify="left")
+        table = Table()
         table.add_column("best epoch {best_epoch} of {epochs}".format(**result))
         for part in result["metrics"]:
             table.add_column(part, justify="right")
