@@ -237,6 +237,7 @@ class Sweep:
 
         console = make_console(_WIDTH)
         groups = groups_of(self.jobs)
+        console.print("Test scores: mean and standard deviation over the runs of a row", soft_wrap=True)
         console.print(_table(groups, _names(self.jobs)))
         for job in self.jobs:
             if job.reason is not None:
@@ -276,8 +277,7 @@ def _table(groups: Sequence[Group], names: Sequence[str]) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    title = "Test scores: mean and standard deviation over the runs of a row"
-    table = Table(title=title, title_justify="left")
+    table = Table()
     table.add_column("options", overflow="fold")
     for name in ("runs", "failed", *names):
         table.add_column(name, justify="right", no_wrap=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -58,7 +59,15 @@ class Bars:
     line: float | None = None
 
 
-Part = Table | Bars
+@dataclass(frozen=True)
+class Picture:
+    """A drawing as SVG, which is trusted: nothing in it is escaped."""
+
+    title: str
+    svg: str
+
+
+Part = Table | Bars | Picture
 
 
 #: A time of ours beside the best time of others in the same case, by the keys that tables show: "section",
@@ -69,11 +78,15 @@ Comparison = dict[str, Any]
 
 @dataclass(frozen=True)
 class ResultFile:
-    """A file of results, named without the folders above it, and the environments of its parts."""
+    """A file of results, named without the folders above it, and the environments of its parts.
+
+    The result.json of a run is named with its folder, or as many as tell the runs apart.
+    """
 
     name: str
     content: dict[str, Any]
     environments: tuple[dict[str, Any], ...]
+    path: Path | None = None
 
 
 @dataclass
@@ -103,14 +116,17 @@ def read_results(paths: Sequence[Path]) -> tuple[list[ResultFile], list[str]]:
     results, problems = [], []
     for path in paths:
         if path.is_dir():
-            inside = sorted(file for file in path.rglob("*.json") if file.is_file())
+            inside = sorted(file for file in path.rglob("*.json") if file.is_file() and _is_shown(file))
             found |= {file.resolve(): file.relative_to(path).as_posix() for file in inside}
             if not inside:
                 problems.append(f"{path.name}: the folder has no file .json")
         elif path.exists():
             found.setdefault(path.resolve(), path.name)
         else:
-            bad_value("files", f"there is no file or folder {path}")
+            bad_value("RUN", f"there is no file or folder {path}")
+    if runs := [path for path in found if path.name == "result.json"]:
+        base = os.path.commonpath([path.parent.parent for path in runs])
+        found |= {path: path.relative_to(base).as_posix() for path in runs}
     for path, name in found.items():
         try:
             content = read_json(path)
@@ -120,10 +136,15 @@ def read_results(paths: Sequence[Path]) -> tuple[list[ResultFile], list[str]]:
             problems.append(f"{name}: {reason}")
             continue
         if environments := _environments(content):
-            results.append(ResultFile(name, content, environments))
+            results.append(ResultFile(name, content, environments, path))
         else:
             problems.append(f"{name}: is no result of gnnsparse: it lacks {', '.join(_missing(content))}")
     return results, problems
+
+
+def _is_shown(file: Path) -> bool:
+    """Return whether a file is no trace, and no result of a run before it was resumed."""
+    return file.name != "trace.json" and not re.fullmatch(r"result-\d+\.json", file.name)
 
 
 def _missing(content: Any) -> list[str]:
@@ -274,7 +295,7 @@ def files_table(report: Report) -> Table:
 SECTIONS = {
     "kernels": ("Kernels", "Products and attention by themselves, beside the fastest of other libraries."),
     "latency": ("Latency", "Inference: what a call takes."),
-    "training": ("Training", "Steps of training and epochs."),
+    "training": ("Training", "Runs, steps of training and epochs."),
     "precision": ("Precision and accuracy", "How exact results are, and what models score."),
     "preprocessing": ("Preprocessing", "What preparing a graph takes."),
     "other": ("Other results", "What has no view of its own."),
@@ -343,8 +364,10 @@ def _rendered(template: str, report: Report) -> str:
     return page.lstrip()
 
 
-def draw(chart: Bars, width: int | None = None, style: str = "") -> str:
+def draw(chart: Bars | Picture, width: int | None = None, style: str = "") -> str:
     """Return a chart as SVG, or "" if it is empty; `width` and `style` are of a file, None in a page."""
+    if isinstance(chart, Picture):
+        return Markup(chart.svg)
     if not any(_can_be_drawn(bar.value) for bar in chart.bars):
         return ""
     ends = [x for bar in chart.bars for x in (bar.value, bar.low, bar.high) if _can_be_drawn(x)]
@@ -381,7 +404,9 @@ def markdown_table(header: Iterable[str], rows: Iterable[Iterable[str]], right: 
     return "\n".join("| " + " | ".join(line) + " |" for line in (header, rule, *rows))
 
 
-def _markdown_of(part: Table | Bars) -> str:
+def _markdown_of(part: Part) -> str:
+    if isinstance(part, Picture):
+        return "The page in HTML has this picture."
     if isinstance(part, Bars):
         part = Table("", ("", "value"), tuple((bar.label, bar.text) for bar in part.bars))
     rows = (map(_as_text, map(shown_cell, part.header, row)) for row in part.rows)

@@ -34,6 +34,7 @@ from gnnsparse.bench.render import (
     shown_number,
     table_of,
 )
+from gnnsparse.bench.runs import is_run, show_runs
 from gnnsparse.bench.session import Row, printer, progress
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
@@ -280,26 +281,23 @@ _BESIDE = {
     "means": "Means over the matrices",
     LOST: "By the benchmark's own rule, where other kernels of ours count too",
 }
-#: The keys of a run of train.py that are shown.
-_RUN = (
-    "model", "dataset", "precision", "seed", "metrics", "epochs", "best_epoch", "epoch_milliseconds",
-    "fit_seconds", "peak_memory_bytes", "parameters", "preprocess_seconds", "cache_hit",
-)  # fmt: skip
 
 
 def assemble(files: list[ResultFile], problems: list[str], made: str) -> Report:
     """Make the report of files; `problems` are lines about files that are none, `made` says when and how."""
     report = Report(files, list(problems), made)
+    if runs := [file for file in files if is_run(file.content)]:
+        parts = show_runs(runs, report.problems)
+        report.sections["training"] = [("Runs of train.py", part) for part in parts]
     for file in files:
-        _add(report, file)
+        if not is_run(file.content):
+            _add(report, file)
     return report
 
 
 def _add(report: Report, file: ResultFile) -> None:
     content, lists = file.content, dict(row_lists(file.content))
     shown: list[tuple[str, list[Part]]] = []
-    if isinstance(content.get("metrics"), dict) and "fit_seconds" in content:
-        shown.append(("training", [table_of("A run of train.py", [{key: content.get(key) for key in _RUN}])]))
     about = _about(content)
     for place, rows in lists.items():
         try:
@@ -368,8 +366,9 @@ def _as_it_is(place: str, rows: list[Row]) -> Part:
 
 
 DESCRIPTION = """\
-Makes one page of all results: what was measured where, by which versions, how fast, how exact, and where
-others are faster. The page needs no network and no script.
+Makes one page of all results. Runs of train.py stand in one table, with scores, time and memory, and their
+curves in one picture. Benchmarks show what was measured where, by which versions, how fast, how exact, and
+where others are faster. The page needs no network and no script.
 """
 #: The folder that is read if none is named, below the current one.
 DEFAULT_FOLDER = Path("benchmarks/results")
@@ -378,8 +377,9 @@ DEFAULT_FOLDER = Path("benchmarks/results")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse report`."""
     parser.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE",
-        help=f"JSON files of results, and folders, which are searched for them; default: {DEFAULT_FOLDER}",
+        "files", nargs="*", type=Path, metavar="RUN",
+        help="folders of runs and sweeps of train.py, JSON files of results, and folders that are searched "
+        f"for them; default: {DEFAULT_FOLDER}",
     )  # fmt: skip
     parser.add_argument("--out", type=file_option, metavar="FILE.html", help="the page; default: report.html")
     parser.add_argument("--markdown", type=file_option, metavar="FILE.md", help="the report in Markdown too")
@@ -392,10 +392,12 @@ def run(options: argparse.Namespace) -> int:
     """
     tell, say = progress(), printer(Console())
     if not options.files and not DEFAULT_FOLDER.is_dir():
-        bad_value("files", f"none is given, and there is no folder {DEFAULT_FOLDER}")
+        accepted = "folders of runs of train.py, such as outputs, and files of results"
+        bad_value("RUN", f"none is given, and there is no folder {DEFAULT_FOLDER}; accepted: {accepted}")
     files, damaged = read_results(options.files or [DEFAULT_FOLDER])
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(" ", "minutes").removesuffix("+00:00")
-    made = f"Made from {len(files)} files of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
+    count = "1 file" if len(files) == 1 else f"{len(files)} files"
+    made = f"Made from {count} of results by gnnsparse {gnnsparse.__version__}, {now} UTC."
     report = assemble(files, damaged, made)
     for problem in report.problems:
         tell(f"gnnsparse report: {problem}")
@@ -405,9 +407,10 @@ def run(options: argparse.Namespace) -> int:
     out = options.out or (None if options.markdown else Path("report.html"))
     if out is not None:
         write_text(out, as_html(report))
-        say(f"{out}: {out.stat().st_size / 1e6:.1f} MB; open it in a browser")
+        say(f"{out}: {out.stat().st_size / 1e3:,.0f} kB; open it in a browser")
     if options.markdown is not None:
         write_text(options.markdown, as_markdown(report))
         say(f"{options.markdown}")
-    say(losses_text(report.comparisons))
+    if report.comparisons:
+        say(losses_text(report.comparisons))
     return 0
