@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import sys
+import zipfile
 from importlib import metadata
 from pathlib import Path
 
@@ -64,3 +66,16 @@ def test_the_native_module_here_has_what_it_says() -> None:
         pytest.skip("built for the GPU of this machine")
     problems = list(check_wheel.module_problems(Path(_native.__file__), architectures))
     assert [p for p in problems if ".symtab" not in p and ".debug" not in p] == []
+
+
+def test_every_file_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / f"gnnsparse-0-cp{tag}-cp{tag}-linux_aarch64.whl" for tag in (312, 313)]
+    for file in files:
+        with zipfile.ZipFile(file, "w") as wheel:
+            wheel.writestr("gnnsparse-0.dist-info/METADATA", "Classifier: Programming Language :: Python")
+    monkeypatch.setattr(sys, "argv", ["check_wheel.py", *map(str, files)])
+    assert check_wheel.main() == 1
+    problems = capsys.readouterr().err
+    assert all(f"{file.name} has no manylinux tag" in problems for file in files)
