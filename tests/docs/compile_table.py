@@ -63,8 +63,8 @@ def _graph_attention(score: str) -> Case:
     return Case(call, inputs=3)
 
 
-def _layer(layer: torch.nn.Module, values: str | None = "gcn") -> Case:
-    return Case(lambda a, x: layer(x, a), width=False, values=values)
+def _layer(layer: torch.nn.Module, **options: Any) -> Case:
+    return Case(lambda a, x: layer(x, a), width=False, **options)
 
 
 def _encoder() -> Case:
@@ -79,8 +79,7 @@ def _accelerated() -> Case:
 
     from gnnsparse.interop.pyg import accelerate
 
-    model = accelerate(GCNConv(WIDTH, 4), convert="always")
-    return Case(lambda a, x: model(x, a), width=False, edges=True)
+    return _layer(accelerate(GCNConv(WIDTH, 4), convert="always"), edges=True)
 
 
 def _product(**options: Any) -> Case:
@@ -105,9 +104,12 @@ CASES: dict[str, Callable[[], Case]] = {
     '`graph_attention(A, q, k, v, score="cosine")`': lambda: _graph_attention("cosine"),
     "`nn.pool_graphs(x, ptr)`": lambda: Case(lambda a, x: pool_graphs(x, _PTR), graph=False),
     "`nn.GCNConv`": lambda: _layer(nn.GCNConv(WIDTH, 4)),
-    "`nn.SAGEConv`": lambda: _layer(nn.SAGEConv(WIDTH, 4), "mean"),
-    "`nn.GINConv`": lambda: _layer(nn.GINConv(torch.nn.Linear(WIDTH, 4)), None),
+    "`nn.GCNConv`, with an `edge_index`": lambda: _layer(nn.GCNConv(WIDTH, 4), edges=True),
+    "`nn.GraphConv`": lambda: _layer(nn.GraphConv(WIDTH, 4), values=None),
+    "`nn.SAGEConv`": lambda: _layer(nn.SAGEConv(WIDTH, 4), values="mean"),
+    "`nn.GINConv`": lambda: _layer(nn.GINConv(torch.nn.Linear(WIDTH, 4)), values=None),
     "`nn.GATConv`": lambda: _layer(nn.GATConv(WIDTH, 4)),
+    "`nn.GATConv`, with an `edge_index`": lambda: _layer(nn.GATConv(WIDTH, 4), edges=True),
     "`nn.GATv2Conv`": lambda: _layer(nn.GATv2Conv(WIDTH, 4)),
     "`nn.TransformerConv`": lambda: _layer(nn.TransformerConv(WIDTH, 4)),
     "`nn.AGNNConv`": lambda: _layer(nn.AGNNConv()),

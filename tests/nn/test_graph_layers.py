@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import re
-import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -311,23 +310,6 @@ def test_inference_does_not_spoil_training(name: str) -> None:
     y = layer(x, index, *attr)
     y.sum().backward()
     assert_same(y, want, bits=kind.roundings == 16)
-
-
-@OF_KIND
-def test_compiled(kind: Kind) -> None:
-    """The layers without attention are compiled whole; what those with it do with edges is one code."""
-    a, layer = operand(values=kind.values), kind.make(6, 3)
-    x = torch.randn(NODES, 6, requires_grad=True)
-    _ = a.T  # made at the first backward otherwise, which can't be traced
-    attends = kind in ATTENDING.values()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        compiled = torch.compile(layer, backend="aot_eager", fullgraph=not attends)
-        results = [compiled(x, adj) for adj in ((a, edges()) if kind is KINDS["gat"] else (a,))]
-    results[0].sum().backward()
-    assert x.grad is not None
-    for y, adj in zip(results, (a, edges()), strict=False):
-        assert_same(y, layer(x, adj), bits=not attends)
 
 
 @pytest.mark.parametrize("make", ATTENTION.values(), ids=ATTENTION)
