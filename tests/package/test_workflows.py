@@ -86,6 +86,8 @@ def test_a_release_has_a_wheel_for_each_python_and_processor_and_tries_it() -> N
     tags = ["cp" + python.replace(".", "") for python in pythons()]
     assert paths == [f"/opt/python/{tag}-{tag}/bin/python" for tag in tags]
     assert jobs["build"]["env"]["PYTHON"] in paths
+    (minors,) = re.findall(r"for minor in ([\d ]+);", (ROOT / "Makefile").read_text())
+    assert [f"3.{minor}" for minor in minors.split()] == pythons()  # what make wheel looks for
     tried = jobs["try"]["strategy"]["matrix"]
     assert tried["python"] == pythons()
     built = [case["processor"] for case in jobs["build"]["strategy"]["matrix"]["include"]]
