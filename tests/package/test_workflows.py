@@ -44,7 +44,7 @@ def problems(command: str) -> Iterator[str]:
     ("command", "problem"),
     [
         ("make wheel", ""),
-        ("make whell", "no target 'whell'"),
+        ("make nothing", "no target 'nothing'"),
         ("scripts/check_wheel.py dist", "can't be executed"),
         ("scripts/none.sh", "is not there"),
         ("if true; do", "syntax error"),
