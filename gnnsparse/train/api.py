@@ -565,10 +565,10 @@ def _values_of(model: torch.nn.Module) -> str | None:
 
 def _with_used_weights(model: torch.nn.Module, data: Any, dataset: Any, caller: _Caller) -> Any:
     """Return the data set, without weights of edges that the model would ignore, after a warning."""
-    weighted = (data.get("edge_weight") if is_pyg_data(data) else dataset.graph.values) is not None
     if caller.kind == "data":
         return dataset
     found = data[0] if isinstance(data, list) else data
+    weighted = (found.get("edge_weight") if is_pyg_data(found) else dataset.graph.values) is not None
     if is_pyg_data(found) and found.get("edge_attr") is not None and "edge_attr" not in caller.arguments:
         problem = f"data: {type(model).__name__} does not take edge_attr, the attributes of the edges"
         warnings.warn(problem, UserWarning, stacklevel=3)
@@ -630,7 +630,7 @@ def _check_outputs(
     wanted = (rows, dataset.num_classes)
     got = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
     if got != wanted:
-        item = "graph" if isinstance(caller, _GraphsCaller) else "node"
+        item = "graph (pooled by batch)" if isinstance(caller, _GraphsCaller) else "node"
         column = "number" if dataset.regression else "class"
         accepted = f"a tensor {wanted}, a row for each {item}, a column a {column}"
         bad_value("model", f"returns {got}; accepted: {accepted}")

@@ -13,6 +13,8 @@ import pytest
 import torch
 
 from gnnsparse.data import GraphDataset, NodeDataset, dataset_of_graphs, load_custom
+from gnnsparse.data.custom.build import FileOptions
+from gnnsparse.data.custom.graphs import read_graph_tables
 from tests import tu_files
 
 with warnings.catch_warnings():
@@ -201,6 +203,21 @@ def test_tables_of_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert got.graph_ptr.tolist() == [0, 3, 5, 7]
     assert got.graph.to_dense()[:3, :3].tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     assert [ids.tolist() for ids in got.parts.values()] == [[0], [1], [2]]
+
+
+def test_ids_of_nodes_that_begin_anew_in_each_graph(tmp_path: Path) -> None:
+    own = {"id": [0, 1, 0, 1, 2], "mass": [1, 2, 3, 4, 5], "graph": ["u", "u", "v", "v", "v"]}
+    edges = {"graph": ["v", "u", "v"], "source": [0, 0, 2], "target": [1, 1, 0]}
+    table = {"id": ["u", "v"], "y": [0.5, 1.5]}
+    folder = write(tmp_path, edges=edges, nodes=own, graphs=table)
+    content = read_graph_tables(folder, FileOptions())
+    assert content.graph_ptr is not None
+    assert content.graph_ptr.tolist() == [0, 2, 5]
+    assert content.ids == ("u/0", "u/1", "v/0", "v/1", "v/2")
+    assert content.edges.tolist() == [[2, 0, 4], [3, 1, 2]]
+    del edges["graph"]
+    with pytest.raises(ValueError, match=r"'0' has two rows; accepted: one for each node, or graph in the"):
+        load_custom(write(tmp_path, edges=edges, nodes=own, graphs=table))
 
 
 def test_labels_that_are_the_same_in_a_graph_are_its_own(tmp_path: Path) -> None:

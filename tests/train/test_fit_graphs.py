@@ -145,6 +145,23 @@ def test_precisions(precision: str) -> None:
     assert result.predict().classes.shape == (40,)
 
 
+class Flat(ByOrder):
+    def forward(self, x: Any, edge_index: Any, batch: Any) -> torch.Tensor:
+        return super().forward(x, edge_index, batch)[:, 0]
+
+
+def test_one_number_of_a_graph_needs_no_column() -> None:
+    numbers = graphs(y=lambda data: data.num_nodes / 10 + 0.05)
+    results = [gnnsparse.fit(model, numbers, **CPU) for model in (Flat(1), ByOrder(1))]
+    assert results[0].metrics == results[1].metrics
+    assert results[0].predict().values.shape == (40, 1)
+
+
+def test_repeated_edges_are_no_weights() -> None:
+    double = graphs(edge_index=lambda data: data.edge_index.repeat(1, 2))
+    gnnsparse.fit(ByOrder(), double, **CPU)  # warnings are errors
+
+
 def test_kinds_of_targets() -> None:
     numbers = graphs(y=lambda data: torch.tensor([[data.num_nodes / 10, -data.num_nodes / 7]]))
     result = gnnsparse.fit(ByOrder(), numbers, **CPU)

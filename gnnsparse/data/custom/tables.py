@@ -12,7 +12,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
@@ -38,6 +38,8 @@ _IDS = ("id", "node", "node_id")
 _LABELS = ("label", "y")
 #: The usual names of the column of ids of graphs.
 _GRAPHS = ("graph_id", "graph")
+#: What stands between the ids of a graph and of a node where these begin anew in each graph.
+_OF_GRAPH = "/"
 #: Names by which a column of the nodes is no feature, unless the user says so.
 _NO_FEATURES = (*_IDS, *_LABELS, "train_mask", "val_mask", "test_mask")
 #: The name under which pandas writes an index that was made a column.
@@ -244,8 +246,11 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     nodes = _file(path if is_folder else path.parent, "nodes", options.nodes)
     of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes, options.separator), options)
     of_edges = _with_names_of_edges(read_table(edges, options.separator), options, of_nodes)
+    of_edges, of_nodes, graphs = _within_graphs(of_edges, of_nodes, options)
     (source, target, weight), line = _edge_columns(of_edges, options)
     ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
+    if graphs is not None:
+        ends = {name: graphs + _OF_GRAPH + end for name, end in ends.items()}
     weights = None if weight is None else of_edges.numbers("weight", weight)
     uses, known = [line], of_edges.file
     content: dict[str, Any] = {"ids": tuple(sorted_texts({*np.concatenate([*ends.values()]).tolist()}))}
@@ -256,6 +261,28 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     return Content(
         len(content["ids"]), np.stack(numbers), weights, directed=False, uses=tuple(uses), **content
     )
+
+
+def _within_graphs(
+    edges: Table, nodes: Table | None, options: FileOptions
+) -> tuple[Table, Table | None, np.ndarray | None]:
+    """Take the ids of graphs out of a table of edges, which then is like that of one graph.
+
+    Where the ids of nodes begin anew in each graph, they are put behind those of the graphs, and the ids of
+    the edges' graphs are returned too.
+    """
+    column = None if nodes is None else graph_column(nodes.names, options)
+    if nodes is None or column not in edges.names:
+        return edges, nodes, None
+    graphs, at = edges.full_texts("graph", column), edges.names.index(column)
+    names, columns = ((*all_of[:at], *all_of[at + 1 :]) for all_of in (edges.names, edges.columns))
+    edges = replace(edges, names=names, columns=columns)
+    id = _named_id(nodes, options)
+    if id is None or len(set(texts := nodes.texts(id).tolist())) == len(texts):
+        return edges, nodes, None
+    own = nodes.full_texts("graph", column) + _OF_GRAPH + nodes.full_texts("id", id)
+    at = nodes.names.index(id)
+    return edges, replace(nodes, columns=(*nodes.columns[:at], own, *nodes.columns[at + 1 :])), graphs
 
 
 def _file(folder: Path, option: str, name: str | None) -> Any:
@@ -498,7 +525,10 @@ def _nodes(
     ids = tuple(table.full_texts("id", column).tolist())
     if len(set(ids)) != len(ids):
         twice = next(text for text, count in Counter(ids).items() if count > 1)
-        bad_value("id", f"{table.file}: {twice[:80]!r} has two rows; accepted: one for each node")
+        accepted = (
+            "one for each node" if graphs is None else f"one for each node, or {graphs} in the edges too"
+        )
+        bad_value("id", f"{table.file}: {twice[:80]!r} has two rows; accepted: {accepted}")
     y = table.values(labels[0]) if labels and not several else None
     if several and labels:
         y = np.stack([table.numbers("label", name, missing=True) for name in labels], axis=1)
