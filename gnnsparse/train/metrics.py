@@ -195,14 +195,15 @@ def class_rows(
     """Return a row for each class or label: "class" (its name or number), precision, recall, f1, count.
 
     Outputs and y are those of a Score; `names` has a text for each class, None: they are numbered. The count
-    is that of the items with the class. A fraction of nothing is 0.
+    is that of the items with the class. Scores have six decimals, and a fraction of nothing is 0.
     """
     right, given, items = (count.cpu() for count in _class_counts(outputs, y))
     scores = {
         "precision": _fraction(right, given), "recall": _fraction(right, items),
         "f1": _fraction(2 * right, given + items),
     }  # fmt: skip
-    columns = {name: score.tolist() for name, score in scores.items()} | {"count": items.tolist()}
+    columns = {name: [round(value, 6) for value in score.tolist()] for name, score in scores.items()}
+    columns["count"] = items.tolist()
     classes = range(len(items)) if names is None else names
     rows = zip(classes, *columns.values(), strict=True)
     return [dict(zip(("class", *columns), row, strict=True)) for row in rows]
