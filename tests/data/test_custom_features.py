@@ -182,6 +182,7 @@ def cells(content: bytes, separator: str | None = None, tabs: bool = False) -> l
         ("s|t|w\na|b|0.5\nb|c|1.5\n", "pipe"),
         ("s t w\na b 0.5\nb c 1.5\n", "space"),
         ('"s";"t";"w"\n"a";"b";"0,5"\n"b";"c";"1,5"\n', "semicolon"),
+        ("sep=;\r\ns;t;w\r\na;b;0,5\r\nb;c;1,5\r\n", "semicolon"),
         ("# a comment\n# and; another\ns;t;w\na;b;0,5\nb;c;1,5\n", "semicolon"),
         ("# Nodes: 3 Edges: 2\n# s\tt\tw\na\tb\t0.5\nb\tc\t1.5\n", "tab"),
     ],

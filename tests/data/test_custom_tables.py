@@ -48,6 +48,8 @@ def test_tables_are_read_as_they_were_written_or_refused() -> None:
     [
         ("a,b\nb,c\nc,a\n", [1, 1, 1]),  # the nodes have such ids
         ("a,b,\nb,c,\nc,a,\n", [1, 1, 1]),
+        ("a,b,2\nb,c,3.5\nc,a,4\n", [2, 3.5, 4]),
+        ("a;b;0,5\nb;c;3\nc;a;4\n", [0.5, 3, 4]),
         ("source,target\na,b\nb,c\nc,a\n", [1, 1, 1]),
         ("Target,Source\nb,a\nc,b\na,c\n", [1, 1, 1]),
         ("W,dst,src\n2,b,a\n3,c,b\n4,a,c\n", [2, 3, 4]),
@@ -158,7 +160,7 @@ def test_what_pandas_writes_with_its_index(ending: str, tmp_path: Path) -> None:
     ("edges", "options", "message"),
     [
         ("a,b,kind\na,b,c\n", {}, "source: edges.csv: its first row, a,b,kind, may be names of col"),
-        ("a,b,2\nb,c,3\nc,a,4\n", {}, "source: edges.csv: its first row, a,b,2, may be names of columns"),
+        ("z,b,2\nb,c,3\nc,a,4\n", {}, "source: edges.csv: its first row, z,b,2, may be names of columns"),
         ("a,z\nb,c\n", {}, "source: edges.csv: its first row, a,z, may be names of columns or an edge"),
         ({"u": ["a"], "v": ["b"], "w": [2], "kind": ["c"]}, {}, "source: edges.csv has the columns u, v, w"),
         ({**EDGES, "target": ["b", "z", "a"]}, {}, "target: edges.csv: row 2 has 'z'; accepted: the ids of"),

@@ -161,8 +161,8 @@ def _edges(
     if weights is not None:
         columns.append((weight, [str(value) for value in weights]))
     if style == "none":
-        # Two columns of texts are known to be edges if both in the first row are ids of nodes.
-        if not numbered and (weights is not None or not id_is_named):
+        # Columns of texts are known to be edges if two in the first row are ids of nodes.
+        if not numbered and not id_is_named:
             made.refused.append("source")
         return columns, False
     if weights is not None and weight == "strength":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import codecs
 import csv
 import io
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,8 @@ def parse(file: str, content: bytes, separator: str | None, tabs: bool) -> Delim
     """
     pandas = import_optional("pandas", file)
     text, comment = _without_comments(_decode(file, content))
+    if first := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):  # as Excel takes it
+        separator, text = separator or separator_of(first[1]), text[first.end() :]
     sample = text[:_SAMPLE].splitlines(keepends=True)
     sample = (sample[:-1] if len(text) > _SAMPLE else sample)[:_LINES]
     name = separator or _find_separator(sample, tabs)

@@ -313,11 +313,11 @@ def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None
             _warn("source", table, problem)
         return table.headless()
     ids: set[str] | None = None
-    if nodes is not None and (name := _named_id(nodes, options)) is not None and len(cells) == 2:
+    if nodes is not None and (name := _named_id(nodes, options)) is not None and len(cells) in (2, 3):
         ids = set(nodes.texts(name).tolist())
-    if ids is not None and ids.issuperset(cells):
+    if ids is not None and ids.issuperset(cells[:2]) and all(map(is_number, cells[2:])):
         return table.headless()
-    if _differ_from_values(table) or (ids is not None and ids.isdisjoint(cells)):
+    if _differ_from_values(table) or (ids is not None and len(cells) == 2 and ids.isdisjoint(cells)):
         return table.with_names()
     bad_value(
         "source",
@@ -336,7 +336,7 @@ def _with_names_of_nodes(table: Table, options: FileOptions) -> Table:
         bad_value(
             "id",
             f"{table.file}: its first row, {','.join(table.names)[:200]}, may be a node; accepted: a first "
-            "row of names, such as id,a,b,label, or id=COLUMN if it is names",
+            f"row of names, such as id,a,b,label, or id=COLUMN if it is names{table.hint}",
         )
     return table.with_names()
 
@@ -404,13 +404,14 @@ def _headless_columns(table: Table) -> tuple[str, ...]:
         bad_value("source", f"{table.file} has {len(names)} columns without names; accepted: {accepted}")
     ends = list(zip(("source", "target"), names, strict=False))
     ids = [table.full_texts(option, name) for option, name in ends]
-    if all(map(is_number, ids[0].tolist())):
+    numbered = all(map(is_number, ids[0].tolist()))
+    if numbered:
         for option, name in ends:
             wrong = table.numbers(option, name) % 1 != 0
             if wrong.any():
                 table.refuse(option, name, int(wrong.argmax()), f"whole numbers as ids, or {accepted}")
     rows = len(ids[0])
-    if len(names) == 3 and rows > 2:
+    if len(names) == 3 and rows > 2 and numbered:
         first, third = table.numbers("source", names[0]), table.numbers("weight", names[2])
         counts = any(np.array_equal(first, np.arange(start, start + rows)) for start in (0, 1))
         if counts and not (third % 1).any():
@@ -631,7 +632,8 @@ def _described(features: Mapping[str, np.ndarray]) -> list[str]:
     for name, column in features.items():
         texts = column.dtype.kind == "O"
         empty = int((column == "").sum() if texts else np.isnan(column).sum())
-        notes = [f"{len(set(column.tolist()) - {''})} texts"] if texts else []
+        count = len(set(column.tolist()) - {""}) if texts else 0
+        notes = [f"{count} text{'' if count == 1 else 's'}"] if texts else []
         notes += [f"{empty} empty"] if empty else []
         described.append(f"{name} ({', '.join(notes)})" if notes else name)
     return described
