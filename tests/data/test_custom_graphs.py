@@ -203,6 +203,8 @@ def test_tables_of_graphs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> N
     assert got.graph_ptr.tolist() == [0, 3, 5, 7]
     assert got.graph.to_dense()[:3, :3].tolist() == [[0, 1, 1], [1, 0, 0], [1, 0, 0]]
     assert [ids.tolist() for ids in got.parts.values()] == [[0], [1], [2]]
+    scaled = load(tmp_path, standardize=True).x.flatten()  # by the nodes of the graph to train on
+    assert scaled.tolist() == pytest.approx([(x - 4) / (2 / 3) ** 0.5 for x in (3, 4, 5, 6, 7, 1, 2)])
 
 
 def test_ids_of_nodes_that_begin_anew_in_each_graph(tmp_path: Path) -> None:
