@@ -67,8 +67,8 @@ def parse(file: str, content: bytes, separator: str | None, tabs: bool) -> Delim
     """
     pandas = import_optional("pandas", file)
     text, comment = _without_comments(_decode(file, content))
-    if first := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):  # as Excel takes it
-        separator, text = separator or separator_of(first[1]), text[first.end() :]
+    if hint := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):  # as Excel takes it
+        separator, text = separator or separator_of(hint[1]), text[hint.end() :]
     sample = text[:_SAMPLE].splitlines(keepends=True)
     sample = (sample[:-1] if len(text) > _SAMPLE else sample)[:_LINES]
     name = separator or _find_separator(sample, tabs)
