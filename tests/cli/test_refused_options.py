@@ -67,7 +67,7 @@ REFUSED = [
     ("bench accuracy --seed x", "--seed", "got 'x'; accepted: an integer from 0 to 2^63 - 1"),
     ("bench accuracy --part overflow --op spmm", "--op", "goes with --part operations"),
     ("bench accuracy --part scaling --precision fp32", "--precision", "scaling is of fp16 and bf16"),
-    ("report absent.json", "files", "there is no file or folder absent.json"),
+    ("report absent.json", "RUN", "there is no file or folder absent.json"),
     ("report", "files", "there is no folder benchmarks/results"),
     ("doctor --seconds=-1", "--seconds", "accepted: seconds from 0 to 3600"),
     ("doctor --seconds=nan", "--seconds", "accepted: seconds from 0 to 3600"),

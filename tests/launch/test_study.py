@@ -79,7 +79,7 @@ def test_the_short_forms_have_defaults() -> None:
         ("resume=a.ckpt", "resume: a study sets it itself"),
         ("dataset.root=x", "dataset.root: a study sets it itself; accepted: data=DIR"),
         ("data=/no/such/folder", "data: there is no folder /no/such/folder"),
-        ("metric=loss", "metric: got 'loss'; accepted: accuracy, roc_auc, micro_f1"),
+        ("metric=loss", "metric: got 'loss'; accepted: accuracy, macro_f1, roc_auc, micro_f1"),
         ("optimizer.lr=0.1,0.2", "optimizer.lr: got 0.1,0.2; accepted: one value; lists are for dataset"),
         ("dataset=range(1,3)", "dataset: got dataset=range(1,3); accepted: names"),
         ("-m", "-m: a study takes no flags"),
