@@ -125,7 +125,7 @@ package:
 
 # The documentation site, in build/site; index.html is its first page.
 docs: $(VENV)/.dev
-	$(bin)/python scripts/build_docs.py
+	$(bin)/python scripts/build_docs.py $(if $(REPOSITORY),--repository $(REPOSITORY))
 
 # The notebooks in examples/, from the tutorials; a test compares them.
 notebooks:

@@ -1,20 +1,23 @@
 """Builds the documentation site into build/site and checks it.
 
-    python scripts/build_docs.py
+    python scripts/build_docs.py [--repository URL]
 
-Exits with 1 if the build gives a warning, a link inside the site leads nowhere, a page loads something from
-another host, a page of docs/ is not in the navigation, or a public name of the package is missing in the API
-reference.
+Pages link to the repository if its URL is given. Exits with 1 if the build gives a warning, a link inside the
+site leads nowhere, a page loads something from another host, a page of docs/ is not in the navigation, or a
+public name of the package is missing in the API reference.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import json
 import os
 import pkgutil
 import re
 import subprocess
 import sys
+import tempfile
 import types
 import zlib
 from collections.abc import Iterable, Iterator
@@ -106,26 +109,32 @@ def undocumented(modules: Iterable[types.ModuleType], described: set[str]) -> It
                 yield f"{module.__name__}.{name} is not in the API reference"
 
 
-def build() -> Iterator[str]:
-    """Build the site and names the warnings."""
-    command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**os.environ, "NO_COLOR": "1"},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def build(repository: str) -> Iterator[str]:
+    """Build the site and name the warnings; `repository` is the URL that pages link to, or ""."""
+    settings = (ROOT / "zensical.toml").read_text()
+    if repository:
+        settings = settings.replace("[project]\n", f"[project]\nrepo_url = {json.dumps(repository)}\n", 1)
+    # Beside zensical.toml, because folders are named from there.
+    with tempfile.NamedTemporaryFile("w", dir=ROOT, prefix=".zensical-", suffix=".toml") as file:
+        file.write(settings)
+        file.flush()
+        done = subprocess.run(
+            [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", file.name],
+            cwd=ROOT,
+            env={**os.environ, "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
     if done.returncode != 0:
         yield f"zensical failed:\n{done.stdout}"
     # Warnings of what reads the docstrings do not end a strict build.
     yield from re.findall(r"^(?:griffe|mkdocstrings):.*", done.stdout, re.MULTILINE)
 
 
-def problems() -> Iterator[str]:
+def problems(repository: str) -> Iterator[str]:
     failed = False
-    for problem in build():
+    for problem in build(repository):
         failed = True
         yield problem
     if failed:
@@ -140,7 +149,11 @@ def problems() -> Iterator[str]:
 
 
 def main() -> int:
-    found = list(problems())
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repository", metavar="URL", default="", help="where the repository is")
+    found = list(problems(parser.parse_args().repository))
     for problem in found:
         print(problem, file=sys.stderr)
     if found:

@@ -24,7 +24,7 @@ _PRODUCTS, _PUBLISHED, _STEP, _ACCELERATED = (
 _ENCODER, _SCORES, _EPOCHS = "encoder.json", "accuracy_cpu.json", "cpu_epochs.json"
 #: Colours that are read on light and on dark pages.
 _STYLE = (
-    "text{font:12px sans-serif;fill:#24292f}.value{font-weight:600}.ours{fill:#2f7d32}.lost{fill:#b3541e}"
+    "text{font:11px sans-serif;fill:#24292f}.value{font-weight:600}.ours{fill:#2f7d32}.lost{fill:#b3541e}"
     ".mark{stroke:#24292f;stroke-width:1.5}.whisker{stroke:#24292f;stroke-width:1}"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.ours{fill:#58b85c}.lost{fill:#e08a4a}"
     ".mark,.whisker{stroke:#e6edf3}}"

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 import gnnsparse
 from tests import warm
@@ -20,11 +21,18 @@ build_docs, make_notebooks = load_script("build_docs"), load_script("make_notebo
 
 
 @pytest.mark.slow
-def test_the_site_is_built_without_a_problem() -> None:
+def test_the_site_is_built_without_a_problem_and_links_to_the_repository() -> None:
     pytest.importorskip("zensical", reason="zensical is not installed; it needs Python 3.11")
-    done = subprocess.run([warm.python(), FOLDER / "build_docs.py"], capture_output=True, text=True)
+    url = "https://example.org/repository"
+    with FileLock(build_docs.SITE.with_suffix(".lock"), timeout=300):  # see conftest.py
+        command = [warm.python(), FOLDER / "build_docs.py", "--repository", url]
+        done = subprocess.run(command, capture_output=True, text=True)
+        page = (build_docs.SITE / "index.html").read_text()
     assert done.returncode == 0, done.stderr
     assert "no warnings" in done.stdout
+    assert f'href="{url}"' in page
+    for part in ('class="md-tabs"', 'data-md-component="palette"', 'data-md-component="search"'):
+        assert part in page
 
 
 @pytest.mark.parametrize(
