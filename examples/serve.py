@@ -4,9 +4,9 @@
     python examples/serve.py model.pt2 --port 8000
     curl localhost:8000 -d '{"x": [[0.5, 1.0], [2.0, 0.1]], "edge_index": [[0], [1]]}'
 
-A request is JSON with the tensors that the package takes; "nodes" names those that the answer is about. The
-answer has the class and the probabilities of each, or the numbers of a regression. GET says what the package
-takes.
+A request is JSON with the tensors that the package takes; "rows" names the nodes or graphs that the answer is
+about. It has the class and the probabilities of each, or the numbers of a regression. GET says what the
+package takes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,12 @@ from gnnsparse.train.trained import arrays_of
 
 #: The most bytes of a request.
 LARGEST = 2**26
-DTYPES = {"x": torch.float32, "edge_index": torch.int64, "edge_weight": torch.float32}
+DTYPES = {
+    "x": torch.float32,
+    "edge_index": torch.int64,
+    "edge_weight": torch.float32,
+    "graph_ptr": torch.int64,
+}
 
 
 def answer(package: Package, request: Any) -> dict[str, Any]:
@@ -33,11 +38,12 @@ def answer(package: Package, request: Any) -> dict[str, Any]:
         wanted = ", ".join(package.inputs if not isinstance(request, dict) else missing)
         raise ValueError(f"request: lacks {wanted}; accepted: JSON with {', '.join(package.inputs)}")
     tensors = [torch.tensor(request[name], dtype=DTYPES[name]) for name in package.inputs]
-    nodes = torch.tensor(request.get("nodes", range(len(tensors[0]))), dtype=torch.int64)
     found = arrays_of(package.predict(*tensors))
-    if nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < len(tensors[0]):
-        raise ValueError(f"nodes: accepted: 0 to {len(tensors[0]) - 1}")
-    return {name: values[nodes].tolist() for name, values in found.items()}
+    count = len(next(iter(found.values())))
+    rows = torch.tensor(request.get("rows", range(count)), dtype=torch.int64)
+    if rows.numel() and not 0 <= int(rows.min()) <= int(rows.max()) < count:
+        raise ValueError(f"rows: accepted: 0 to {count - 1}")
+    return {name: values[rows].tolist() for name, values in found.items()}
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -125,8 +125,8 @@ def precision_of(adj: SparseOperand | torch.Tensor) -> Precision:
     if isinstance(adj, SparseOperand) and adj.operations is not None:
         bad_value(
             "adj",
-            "is of several devices, and this model attends beyond the edges of the graph; accepted: an "
-            "operand of one process, trainer.devices=1",
+            "is of several devices, or an input of an exported program, and this model attends beyond the "
+            "edges of the graph; accepted: an operand of one process, trainer.devices=1",
         )
     return adj.precision if isinstance(adj, SparseOperand) else Precision.FP32
 

@@ -1,4 +1,4 @@
-"""`gnnsparse export`: a trained model of nodes as a package of AOTInductor, and what runs it in a server.
+"""`gnnsparse export`: a trained model as a package of AOTInductor, and what runs it in a server.
 
 A package is compiled code and weights in one file. It needs neither the model's class nor its recipe; sparse
 operations in it are operators of this package, in Python.
@@ -28,12 +28,14 @@ from gnnsparse.train.trained import ForEdges, LoadedModel, Prediction
 __all__ = ["DESCRIPTION", "Package", "add_arguments", "export_model", "load_package", "run"]
 
 DESCRIPTION = """\
-Compiles a trained model of nodes into one file, a package of AOTInductor, for this kind of machine. In Python
-gnnsparse.inference.load_package runs it. A C++ compiler is needed here, and none where the package runs.
+Compiles a trained model of nodes or graphs into one file, a package of AOTInductor, for this kind of machine.
+gnnsparse.inference.export.load_package runs it. A C++ compiler is needed here, and none where it runs.
 """
 #: The name of the package's description in what AOTInductor stores as metadata.
 _ABOUT = "gnnsparse"
-_FLOAT = (torch.float32,)
+_FLOAT, _INTEGER = (torch.float32,), (torch.int64,)
+#: The least size of `graph_ptr` that a program can take: torch.export treats a single graph apart.
+_LEAST = 3
 #: How far logits of a package may be from those of the model, relative to the largest: compiled code adds in
 #: another order, and in 16 bits it rounds elsewhere.
 _TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2}
@@ -42,7 +44,7 @@ _TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2}
 def export_model(
     model: LoadedModel, path: str | os.PathLike[str], *, graph: Any = None, edge_weight: bool = False
 ) -> float:
-    """Compile a loaded model of nodes into a package, and compare the package with the model.
+    """Compile a loaded model of nodes or graphs into a package, and compare the package with the model.
 
     Args:
         model: what `gnnsparse.load` returned, on the type of device that the package is for.
@@ -56,13 +58,15 @@ def export_model(
         The largest difference of a logit from the model's, on random features, relative to the largest logit.
 
     Raises:
-        ValueError: the name has another ending, the model is not one of nodes or takes features of edges,
-            `edge_weight` is given with a graph, or the model can't be compiled or the package differs.
-        OSError: the file can't be written, or there is no C++ compiler.
+        ValueError: the name has another ending, `for_edges` refuses the model or the graph,
+            `edge_weight` is given with a graph, the model can't be compiled, as without a C++ compiler, or
+            the package differs.
     """
     target = path_of("path", path, "a file to write")
     if target.suffix != ".pt2":
         bad_value("path", f"got {str(target)!r}; accepted: a name that ends in .pt2")
+    if not target.parent.is_dir():
+        bad_value("path", f"there is no folder {str(target.parent)!r}; accepted: a file in one that is there")
     if check_flag("edge_weight", edge_weight) and graph is not None:
         bad_value("edge_weight", "goes without a graph, which has its weights; accepted: False")
     module = model.for_edges(graph)
@@ -70,47 +74,52 @@ def export_model(
     about = {
         "in_channels": model.recipe.in_channels,
         "nodes": module.num_nodes,
-        "inputs": ["x", "edge_index", "edge_weight"][: len(arguments)],
+        "inputs": [*arguments],
         "several_labels": model.recipe.several_labels,
         "regression": model.recipe.regression,
         "device": model.device.type,
     }
     _compile(module, arguments, target, json.dumps(about))
     with torch.no_grad():
-        want = module(*arguments)
-    error = float((load_package(target)(*arguments) - want).abs().max() / want.abs().max().clamp(min=1e-30))
+        want = module(**arguments)
+    error = float(
+        (load_package(target)(*arguments.values()) - want).abs().max() / want.abs().max().clamp(min=1e-30)
+    )
     if not error <= _TOLERANCE.get(model.recipe.precision, 5e-2):
         bad_value("model", f"the compiled package differs from it by {error:.2g} of the largest logit; "
                   "accepted: a model that AOTInductor compiles rightly")  # fmt: skip
     return error
 
 
-def _example(model: LoadedModel, num_nodes: int | None, weighted: bool) -> tuple[torch.Tensor, ...]:
-    """Return random arguments of a module: features, and edges if it has no graph of its own."""
+def _example(model: LoadedModel, num_nodes: int | None, weighted: bool) -> dict[str, torch.Tensor]:
+    """Return random arguments of a module by name: features, and edges if it has no graph of its own."""
     draws = torch.Generator().manual_seed(0)
-    found = [torch.randn(num_nodes or 24, model.recipe.in_channels, generator=draws)]
+    found = {"x": torch.randn(num_nodes or 24, model.recipe.in_channels, generator=draws)}
     if num_nodes is None:
-        found.append(torch.randint(24, (2, 80), generator=draws))
+        found["edge_index"] = torch.randint(24, (2, 80), generator=draws)
         if weighted:
-            found.append(torch.rand(80, generator=draws))
-    return tuple(tensor.to(model.device) for tensor in found)
+            found["edge_weight"] = torch.rand(80, generator=draws)
+    if model.recipe.task == "graph":
+        found["graph_ptr"] = torch.tensor([0, 9, 15, 24])
+    return {name: tensor.to(model.device) for name, tensor in found.items()}
 
 
-def _compile(module: ForEdges, arguments: tuple[torch.Tensor, ...], target: Path, about: str) -> None:
+def _compile(module: ForEdges, arguments: dict[str, torch.Tensor], target: Path, about: str) -> None:
     nodes, edges = torch.export.Dim("nodes"), torch.export.Dim("edges")
-    shapes = None if module.num_nodes is not None else [{0: nodes}, {1: edges}, {0: edges}][: len(arguments)]
-    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
-
+    sizes = {"x": {0: nodes}, "edge_index": {1: edges}, "edge_weight": {0: edges},
+             "graph_ptr": {0: torch.export.Dim("offsets", min=_LEAST)}}  # fmt: skip
+    shapes = None if module.num_nodes is not None else {name: sizes[name] for name in arguments}
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's, of its own insides
-            program = torch.export.export(module, arguments, dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(module, (), arguments, dynamic_shapes=shapes, strict=False)
             torch._inductor.aoti_compile_and_package(
                 program, package_path=str(target), inductor_configs={"aot_inductor.metadata": {_ABOUT: about}}
             )
-    except (CppCompileError, InvalidCxxCompiler) as error:
+    except RuntimeError as error:  # of torch.export, of its compiler, and of the C++ compiler
         reason = " ".join(str(error).split())[:300]
-        raise OSError(f"C++ compiler: {reason}; accepted: g++ or clang++, which CXX may name") from error
+        bad_value("model", f"can't be compiled ({reason}); accepted: one that torch.export takes, and a C++ "
+                  "compiler, which CXX may name")  # fmt: skip
 
 
 class Package:
@@ -121,8 +130,8 @@ class Package:
     Python.
 
     Attributes:
-        inputs: the names of the tensors of a call: "x", and if each call has a graph of its own, "edge_index"
-            and perhaps "edge_weight".
+        inputs: the names of the tensors of a call: "x"; if each call has a graph of its own, "edge_index" and
+            perhaps "edge_weight"; of a model of graphs "graph_ptr".
         device: where it runs.
     """
 
@@ -132,38 +141,54 @@ class Package:
         self.inputs, self.device = tuple(about["inputs"]), torch.device(about["device"])
 
     def __call__(self, *tensors: torch.Tensor) -> torch.Tensor:
-        """Compute the logits of nodes, float32 [nodes, out_channels], on `device`.
+        """Compute the logits, float32 [nodes, out_channels] or [graphs, out_channels], on `device`.
 
         Args:
             tensors: those that `inputs` names, on any device: x, float32 [nodes, in_channels]; edge_index,
-                int64 [2, edges], sources over targets, from 0 to nodes - 1; edge_weight, float32 [edges].
+                int64 [2, edges], sources over targets, from 0 to nodes - 1; edge_weight, float32 [edges];
+                graph_ptr, int64 [graphs + 1], the first node of each graph, and the number of nodes.
 
         Raises:
             TypeError: a tensor is missing, is none or has another dtype.
             ValueError: a shape is wrong, or an edge has a node that is not there.
         """
-        if len(tensors) != len(self.inputs):
+        if len(tensors) != len(self.inputs) or any(tensor is None for tensor in tensors):
             raise TypeError(f"tensors: got {len(tensors)}; accepted: {', '.join(self.inputs)}")
-        x, *edges = tensors
+        given = dict(zip(self.inputs, tensors, strict=True))
+        self._check(**given)
+        given = {name: tensor.detach().to(self.device).contiguous() for name, tensor in given.items()}
+        if (offsets := given.get("graph_ptr")) is not None:  # graphs without nodes, so that there are enough
+            given["graph_ptr"] = torch.cat([offsets, offsets[-1:].expand(_LEAST)])
+        with self._free, torch.no_grad():
+            out: torch.Tensor = self._compiled(**given)
+        return out if offsets is None else out[:-_LEAST]
+
+    def _check(self, x: Any, edge_index: Any = None, edge_weight: Any = None, graph_ptr: Any = None) -> None:
         check_tensor("x", x, dtypes=_FLOAT, shape=(self._about["nodes"], self._about["in_channels"]))
-        if edges:
-            check_tensor("edge_index", edges[0], dtypes=(torch.int64,), shape=(2, None))
-            low, high = edges[0].aminmax() if edges[0].numel() else (0, -1)
+        if edge_index is not None:
+            check_tensor("edge_index", edge_index, dtypes=_INTEGER, shape=(2, None))
+            low, high = edge_index.aminmax() if edge_index.numel() else (0, -1)
             if low < 0 or high >= x.shape[0]:
                 accepted = f"0 to {x.shape[0] - 1}, the rows of x"
                 bad_value("edge_index", f"has nodes from {int(low)} to {int(high)}; accepted: {accepted}")
-        for weight in edges[1:]:
-            check_tensor("edge_weight", weight, dtypes=_FLOAT, shape=(edges[0].shape[1],))
-        given = [tensor.detach().to(self.device).contiguous() for tensor in tensors]
-        with self._free, torch.no_grad():
-            out: torch.Tensor = self._compiled(*given)
-        return out
+        if edge_weight is not None:
+            check_tensor("edge_weight", edge_weight, dtypes=_FLOAT, shape=(edge_index.shape[1],))
+        if graph_ptr is not None:
+            check_tensor("graph_ptr", graph_ptr, dtypes=_INTEGER, shape=(None,))
+            ends = graph_ptr[[0, -1]].tolist() if len(graph_ptr) else []
+            if ends != [0, x.shape[0]] or bool((graph_ptr.diff() < 0).any()):
+                bad_value("graph_ptr", f"does not ascend from 0 to {x.shape[0]}; accepted: offsets that do")
 
     def warm_up(self) -> None:
         """Call the package once, with zeros, so that no request waits for what the first call loads."""
         nodes = self._about["nodes"] or 2
-        zeros = [torch.zeros(nodes, self._about["in_channels"]), torch.zeros(2, 1, dtype=torch.int64)]
-        self(*[*zeros, torch.zeros(1)][: len(self.inputs)])
+        known = {
+            "x": torch.zeros(nodes, self._about["in_channels"]),
+            "edge_index": torch.zeros(2, 1, dtype=torch.int64),
+            "edge_weight": torch.zeros(1),
+            "graph_ptr": torch.tensor([0, nodes]),
+        }
+        self(*(known[name] for name in self.inputs))
 
     def predict(self, *tensors: torch.Tensor) -> Prediction:
         """Compute logits, probabilities and classes; arguments and errors are those of a call."""

@@ -274,13 +274,14 @@ class EdgeModel(torch.nn.Module):
 
 
 class ForEdges(torch.nn.Module):
-    """A trained model of nodes as a module of tensors, which `torch.export` takes with sizes of any kind.
+    """A trained model of nodes or graphs as a module of tensors, which `torch.export` takes with any sizes.
 
     Its weights are those of `model`. Of a `graph`, given before anything is normalised, the edges and weights
     are part of it, and not arguments of `forward`.
 
     Attributes:
         num_nodes: number of nodes of the graph that is part of it; None: there is none.
+        of_graphs: whether the model is one of graphs.
     """
 
     edge_index: torch.Tensor | None
@@ -293,6 +294,7 @@ class ForEdges(torch.nn.Module):
         super().__init__()
         self.model, self.num_nodes = model, None if graph is None else graph.shape[0]
         self.precision, self.values, self._device = Precision.parse(recipe.precision), recipe.values, device
+        self.of_graphs = recipe.task == "graph"
         edges = weights = None
         if graph is not None:
             matrix = graph.to_torch_sparse("coo")
@@ -307,23 +309,31 @@ class ForEdges(torch.nn.Module):
         x: torch.Tensor,
         edge_index: torch.Tensor | None = None,
         edge_weight: torch.Tensor | None = None,
+        graph_ptr: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Compute the logits, float32 [nodes, out_channels].
+        """Compute the logits, float32 [nodes, out_channels], or [graphs, out_channels].
 
         Args:
             x: features, float32 [nodes, in_channels].
             edge_index: int64 [2, edges], sources over targets. Repeated edges count several times in sums and
                 means, and once in attention.
             edge_weight: float32 [edges]; None: 1 each.
+            graph_ptr: of a model of graphs alone: int64 [graphs + 1], the first node of each graph, and the
+                number of nodes.
         """
+        if self.of_graphs == (graph_ptr is None):
+            accepted = "int64 [graphs + 1]" if self.of_graphs else "None, as the model is one of nodes"
+            bad_value("graph_ptr", f"does not go with the model; accepted: {accepted}")
         if self.num_nodes is not None:
             edge_index, edge_weight = self.edge_index, self.edge_weight
         elif edge_index is None:
             bad_value("edge_index", "is missing; accepted: int64 [2, edges]")
         with numerics(self.precision, self._device):
-            return self._logits(x, edge_index, edge_weight).float()
+            return self._logits(x, edge_index, edge_weight, graph_ptr).float()
 
-    def _logits(self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None) -> torch.Tensor:
+    def _logits(
+        self, x: torch.Tensor, edge_index: Any, edge_weight: torch.Tensor | None, graph_ptr: Any
+    ) -> torch.Tensor:
         if self._device.type == "cuda":
             x = x.to(self.precision.storage)
         if isinstance(self.model, EdgeModel):
@@ -332,7 +342,7 @@ class ForEdges(torch.nn.Module):
             return self.model(x, edge_index)
         nodes = x.shape[0] if self.num_nodes is None else self.num_nodes
         graph = graph_of(edge_index, edge_weight, nodes, self.values, self.precision.value)
-        return self.model(x, graph)
+        return self.model(x, graph) if graph_ptr is None else self.model(x, graph, graph_ptr)
 
 
 @dataclass(frozen=True, eq=False)
@@ -402,17 +412,21 @@ class LoadedModel:
     def for_edges(self, graph: Any = None) -> ForEdges:
         """Return a module `module(x, edge_index, edge_weight=None)`, for torch.export and servers.
 
+        One of a model of graphs takes `graph_ptr`, too.
+
         Args:
-            graph: one that `prepare` takes, for all calls; the module is then `module(x)`. None: each call
-                has a graph of its own.
+            graph: one that `prepare` takes, for all calls of a model of nodes; the module is then
+                `module(x)`. None: each call has a graph of its own.
 
         Raises:
-            ValueError: the model is not one of nodes, or takes features of edges.
+            ValueError: the model is one of links or sequences, or takes features of edges; or it is one of
+                graphs, and takes an edge_index or is given a graph.
         """
-        if self.recipe.task != "node":
-            bad_value(
-                "task", f"is {self.recipe.task!r}; accepted: node, as others take more than x and edges"
-            )
+        task = self.recipe.task
+        if task not in ("node", "graph"):
+            bad_value("task", f"is {task!r}; accepted: node, graph, as others take more than x and edges")
+        if task == "graph" and (graph is not None or isinstance(self.module, EdgeModel)):
+            bad_value("graph", "goes with models of nodes; accepted: None, and a model that takes an operand")
         if "edge_attr" in self.recipe.inputs:
             bad_value("inputs", "has edge_attr; accepted: .module.model, called as it was in training")
         if isinstance(graph, SparseOperand):

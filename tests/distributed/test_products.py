@@ -221,7 +221,7 @@ def refusals(group: dist.ProcessGroup) -> None:
         "q: has 4 heads to divide among 3 ranks": [
             lambda: gnnsparse.attention(sliced, by_head, by_head, by_head)
         ],
-        "adj: is of several devices, and this model attends beyond the edges": [
+        "adj: is of several devices, or an input of an exported program, and this model attends": [
             lambda: MODELS["gps"].build(4, out_channels=2, hidden_channels=8)(x, square)
         ],
         "plan: goes with an operand of one process": [

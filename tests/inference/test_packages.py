@@ -25,12 +25,12 @@ CPU = torch.device("cpu")
 SIZES = [(50, 20), (7, 300), (1, 0), (1, 3), (3, 1)]
 
 
-def loaded(name: str, **options: Any) -> LoadedModel:
+def loaded(name: str, task: str = "node") -> LoadedModel:
     """A model of this name with random weights, as `load` returns one."""
-    entry = MODELS[name].for_task("node")
+    entry = MODELS[name].for_task(task)
     torch.manual_seed(0)
-    model = entry.build(6, out_channels=3, hidden_channels=16, **options).eval()
-    recipe = ModelRecipe("models:MODELS", name, {}, 6, 3, values=entry.values)
+    model = entry.build(6, out_channels=3, hidden_channels=16).eval()
+    recipe = ModelRecipe("models:MODELS", name, {}, 6, 3, task, values=entry.values)
     return LoadedModel(recipe, model, CPU)
 
 
@@ -101,12 +101,18 @@ def test_a_model_of_pyg_exports_as_it_is() -> None:
 
 def test_what_for_edges_refuses() -> None:
     model, (x, edges) = loaded("gcn"), given(5, 9)
-    for other, said in (({"task": "graph"}, "task: is 'graph'"),
+    for other, said in (({"task": "link"}, "task: is 'link'"),
                         ({"inputs": ("edge_index", "edge_attr")}, "inputs: has edge_attr")):  # fmt: skip
         with pytest.raises(ValueError, match=said):
             replace(model, recipe=replace(model.recipe, **other)).for_edges()
     with pytest.raises(ValueError, match="graph: is an operand"):
         model.for_edges(model.prepare(edges))
+    with pytest.raises(ValueError, match="graph: goes with models of nodes"):
+        loaded("gcn", "graph").for_edges(edges)
+    with pytest.raises(ValueError, match=r"graph_ptr: .*accepted: int64 \[graphs \+ 1\]"):
+        loaded("gcn", "graph").for_edges()(x, edges)
+    with pytest.raises(ValueError, match=r"graph_ptr: .*accepted: None, as the model is one of nodes"):
+        model.for_edges()(x, edges, graph_ptr=torch.tensor([0, 5]))
     with pytest.raises(ValueError, match="edge_index: is missing"):
         model.for_edges()(x)
     with pytest.raises(TypeError, match="edge_index: got a tensor of dtype"):
@@ -142,6 +148,24 @@ def test_a_package_gives_the_models_predictions(package: tuple[LoadedModel, Pack
         want, got = model.predict(x, graph), compiled.predict(x, edges)
         torch.testing.assert_close(got.logits, want.logits)
         torch.testing.assert_close(got.probabilities, want.probabilities)
+
+
+@pytest.mark.slow
+def test_a_package_of_graphs_takes_one_or_several(tmp_path: Path) -> None:
+    model = loaded("gin", "graph")
+    assert export_model(model, tmp_path / "model.pt2") < 1e-5
+    compiled = load_package(tmp_path / "model.pt2")
+    compiled.warm_up()
+    assert compiled.inputs == ("x", "edge_index", "graph_ptr")
+    x, edges = given(20, 60)
+    graph = gnnsparse.prepare(edges, num_nodes=20, cache=False)
+    for offsets in ([0, 20], [0, 7, 20], [0, 3, 3, 11, 20]):
+        graph_ptr = torch.tensor(offsets)
+        got, want = compiled.predict(x, edges, graph_ptr), model.predict(x, graph, graph_ptr=graph_ptr)
+        torch.testing.assert_close(got.logits, want.logits)
+    for wrong in ([0, 21], [1, 20], [0, 9, 7, 20], []):
+        with pytest.raises(ValueError, match="graph_ptr: does not ascend from 0 to 20"):
+            compiled(x, edges, torch.tensor(wrong, dtype=torch.int64))
 
 
 @pytest.mark.slow
@@ -186,8 +210,19 @@ def test_what_a_package_refuses(package: tuple[LoadedModel, Package], tmp_path: 
         load_package(file)
     refused: dict[str, dict[str, Any]] = {
         "path: got 'model.pt'; accepted: a name that ends in .pt2": {"path": "model.pt"},
+        "path: there is no folder": {"path": tmp_path / "none" / "model.pt2"},
         "edge_weight: goes without a graph": {"edge_weight": True, "graph": edges},
     }
     for said, options in refused.items():
         with pytest.raises(ValueError, match=said):
             export_model(package[0], **{"path": file, **options})
+
+
+@pytest.mark.slow
+def test_a_model_that_cannot_be_compiled_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="an input of an exported program, and this model attends beyond"):
+        export_model(loaded("gps"), tmp_path / "model.pt2")
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", (None, "/nonexistent"))
+    monkeypatch.setattr("torch._inductor.config.force_disable_caches", True)
+    with pytest.raises(ValueError, match=r"model: can't be compiled \(.*No working C\+\+ compiler found"):
+        export_model(loaded("gcn"), tmp_path / "model.pt2")

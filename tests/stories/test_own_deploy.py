@@ -92,7 +92,7 @@ def test_a_server_answers_several_requests_at_once(folder: Path, serve: Any) -> 
         (torch.rand(nodes, 64, generator=draws), torch.randint(nodes, (2, 4 * nodes), generator=draws))
         for nodes in range(20, 52)
     ]
-    requests = [{"x": x.tolist(), "edge_index": edges.tolist(), "nodes": [3, 1]} for x, edges in graphs]
+    requests = [{"x": x.tolist(), "edge_index": edges.tolist(), "rows": [3, 1]} for x, edges in graphs]
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda request: ask(address, request), requests))
     for (status, got), (x, edges) in zip(answers, graphs, strict=True):
@@ -106,7 +106,7 @@ def test_a_server_answers_several_requests_at_once(folder: Path, serve: Any) -> 
         ({"x": requests[0]["x"]}, "request: lacks edge_index; accepted: JSON with x, edge_index"),
         ({**requests[0], "x": [[1.0]]}, "x: has shape (1, 1); accepted: (any, 64)"),
         ({**requests[0], "edge_index": [[0], [20]]}, "edge_index: has nodes from 0 to 20; accepted: 0 to 19"),
-        ({**requests[0], "nodes": [20]}, "nodes: accepted: 0 to 19"),
+        ({**requests[0], "rows": [20]}, "rows: accepted: 0 to 19"),
     ):
         status, got = ask(address, wrong)
         assert status == 400
