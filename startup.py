@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from types import ModuleType
 from typing import Any
 
-__all__ = ["import_task", "importing", "light_torchmetrics"]
+__all__ = ["import_task", "importing", "light_torchmetrics", "what_to_install"]
 
 #: What Lightning takes of torchmetrics, with the modules that define it.
 _TAKEN = {
@@ -20,6 +20,18 @@ _TAKEN = {
     "MetricCollection": "torchmetrics.collections",
     "__version__": "torchmetrics.__about__",
 }
+
+
+#: The packages without which train.py can't train, whose names an import error may have.
+_NEEDED = ("gnnsparse", "gnnsparse_cli", "hydra", "lightning", "omegaconf", "rich", "torch", "torchmetrics")
+
+
+def what_to_install(error: ImportError) -> str | None:
+    """Return what a user has to install after an import error; None if it is not about a missing package."""
+    missing = (error.name or "").partition(".")[0]
+    if missing not in _NEEDED:
+        return None
+    return f"needs {missing}, which is not installed here: pip install 'gnnsparse[train]', or make train"
 
 
 @contextlib.contextmanager
@@ -94,9 +106,15 @@ def import_task(tasks: Mapping[str, Any], name: str) -> Any:
     Args:
         tasks: gnnsparse.train.tasks.TASKS.
         name: name of the task.
+
+    Raises:
+        ImportError: a package is missing; the text says what to install.
     """
-    with importing(last="lightning" not in sys.modules):
-        light_torchmetrics()
-        task = tasks[name]
-        importlib.import_module("gnnsparse.train.fitting")
+    try:
+        with importing(last="lightning" not in sys.modules):
+            light_torchmetrics()
+            task = tasks[name]
+            importlib.import_module("gnnsparse.train.fitting")
+    except ImportError as error:
+        raise ImportError(what_to_install(error) or str(error), name=error.name) from error
     return task

@@ -12,26 +12,44 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.util
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import hydra
-from hydra.core.config_store import ConfigStore
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import MISSING, DictConfig, OmegaConf
+from startup import import_task, importing, what_to_install
 
-from gnnsparse_cli import wait_passively
-from launch.checks import check_quickly, choices, section, to_dict
+try:
+    import hydra
+    from hydra.core.config_store import ConfigStore
+    from hydra.core.hydra_config import HydraConfig
+    from omegaconf import MISSING, DictConfig, OmegaConf
+
+    from gnnsparse_cli import wait_passively
+except ImportError as error:
+    if __name__ != "__main__":
+        raise
+    print(f"train.py: {what_to_install(error) or error}", file=sys.stderr)
+    sys.exit(2)
+
+from launch.checks import check_quickly, section, to_dict
 from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
 from launch.sweeps import Sweep, claimed, resume_of
-from launch.words import SWEEP, check_words, checkpoint_of, go_on, is_sweep, mark_of
-from startup import import_task, importing
+from launch.words import (
+    SWEEP,
+    UnknownWordError,
+    check_words,
+    checkpoint_of,
+    go_on,
+    is_sweep,
+    mark_of,
+    names_experiment,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -41,10 +59,46 @@ if TYPE_CHECKING:
     from gnnsparse.train.trained import ModelRecipe
 
 CONFIGS = Path(__file__).resolve().parent / "configs"
+# Options of a run as a part of a folder's name, whatever characters they have.
+OmegaConf.register_new_resolver(
+    "as_name", lambda *parts: "-".join(re.sub(r"[^\w.]+", "_", str(part)) for part in parts), replace=True
+)
+
+
+def check_line(words: Sequence[str]) -> None:
+    """Refuse words of the command line that name no option and no choice; add registered ones to hydra.
+
+    What configs/ does not declare may be registered all the same. Only where the sources have its name is the
+    library imported, which takes seconds, to look.
+
+    Raises:
+        ValueError: a word is refused.
+    """
+    try:
+        check_words(words, CONFIGS, {})
+        return
+    except UnknownWordError as error:
+        if "gnnsparse.data" not in sys.modules and not is_in_sources(error.name):
+            raise
+    offer_registered()
+    from gnnsparse.data import CATALOG
+    from models import MODELS
+
+    # Words beside `resume` may be options of the run's own model and data set.
+    check_words(words, CONFIGS, {"dataset": CATALOG, "model": MODELS})
+
+
+def is_in_sources(name: str) -> bool:
+    """Return whether a file of those in which models and data sets are registered has a name as a word."""
+    package = importlib.util.find_spec("gnnsparse")
+    places = [CONFIGS.parent / "models"]
+    places += [Path(place, "data") for place in (package and package.submodule_search_locations) or ()]
+    word = re.compile(rf"\b{re.escape(name)}\b")
+    return any(word.search(file.read_text()) for place in places for file in place.rglob("*.py"))
 
 
 def offer_registered() -> None:
-    """Add registered data sets and models without a file in configs/ to hydra, and the names for `--help`.
+    """Add registered data sets and models without a file in configs/ to hydra.
 
     It imports the library, which takes about two seconds, but no module that only training needs.
     """
@@ -57,13 +111,6 @@ def offer_registered() -> None:
             if not (CONFIGS / group / f"{name}.yaml").exists():
                 node = {"name": name, **_defaults(entry.options)}
                 ConfigStore.instance().store(name, node, group, provider="gnnsparse")
-    OmegaConf.register_new_resolver(
-        "accepted", lambda: "\n".join(f"{o}: {', '.join(c)}" for o, c in choices().items()), replace=True
-    )
-    # Options of a run as a part of a folder's name, whatever characters they have.
-    OmegaConf.register_new_resolver(
-        "as_name", lambda *parts: "-".join(re.sub(r"[^\w.]+", "_", str(part)) for part in parts), replace=True
-    )
 
 
 def _defaults(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -437,7 +484,8 @@ def finish(content: dict[str, Any], task: Task[Any, Any], file: Path, write_card
 @hydra.main(version_base="1.3", config_path="configs", config_name="train")
 def main(cfg: DictConfig) -> float:
     """Run with the options of the command line; return the test score, which hydra's sweepers use."""
-    from gnnsparse.runtime.environment import log_shown
+    with importing():
+        from gnnsparse.runtime.environment import log_shown
 
     folder, sweep = Path(HydraConfig.get().runtime.output_dir), Sweep.of_this_run()
     with log_shown("gnnsparse.data", show_line):
@@ -454,20 +502,14 @@ def command() -> int:
         leave(follow())
     try:
         with raising():
-            offer_registered()
-            from launch.study.settings import names_experiment
-
             if names_experiment(sys.argv[1:]):
+                offer_registered()
                 from launch.study.run import run_study
 
                 return run_study(sys.argv[1:])
-            from gnnsparse.data import CATALOG
-            from models import MODELS
-
             try:
                 sys.argv[1:] = go_on(sys.argv[1:])
-                # After it: words beside `resume` may be options of the run's own model and data set.
-                check_words(sys.argv[1:], CONFIGS, {"dataset": CATALOG, "model": MODELS})
+                check_line(sys.argv[1:])
             except ValueError as error:
                 refuse(error)
             main()

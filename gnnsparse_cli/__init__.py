@@ -11,15 +11,20 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
+from pathlib import Path
 from typing import Any, NoReturn
 
 __all__ = [
     "COMMANDS",
+    "PREDICTION_ENDINGS",
     "SUBJECTS",
     "Parser",
     "add_cache_arguments",
+    "add_predict_arguments",
     "check_folder",
+    "file_option",
     "main",
     "make_parser",
     "wait_passively",
@@ -112,6 +117,44 @@ def add_cache_arguments(cache: argparse.ArgumentParser) -> None:
     cache.add_argument("--dir", help="the folder; default: $GNNSPARSE_CACHE_DIR or the user's cache folder")
 
 
+#: Endings of files of predictions.
+PREDICTION_ENDINGS = (".npz", ".csv")
+
+
+def file_option(text: str, endings: tuple[str, ...] = ("",)) -> Path:
+    """Read an option that names a file to write, with one of the endings."""
+    if not text.endswith(endings):
+        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(endings)}")
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
+    return path
+
+
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of `gnnsparse predict`, but for --device, whose check needs torch."""
+    parser.description = (
+        "Writes the predictions of a trained model, which train.py left in the folder of a run. The module "
+        "with the model is looked for in the present folder too, so run it where train.py is."
+    )
+    parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
+    parser.add_argument(
+        "--data", metavar="NAME_OR_FILE",
+        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes; "
+        "default: the data that the model was trained on",
+    )  # fmt: skip
+    parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
+    parser.add_argument(
+        "--out", type=partial(file_option, endings=PREDICTION_ENDINGS), required=True, metavar="FILE",
+        help="FILE.npz: arrays; FILE.csv: a row for each node, graph or sequence; a file there is replaced",
+    )  # fmt: skip
+    parser.epilog = (
+        "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
+        "dataset.label=null takes another column of ids, and no labels."
+    )
+    parser.set_defaults(takes="dataset.")
+
+
 def check_folder(options: argparse.Namespace) -> None:
     """Exit with status 2 if a folder was named that is none: it would look like an empty cache."""
     folder = options.dir
@@ -132,6 +175,10 @@ def wait_passively() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit status, as gnnsparse.cli.main.main does."""
+    if "_ARGCOMPLETE" in os.environ:  # set by the shell function that completes words, with argcomplete there
+        import argcomplete
+
+        argcomplete.autocomplete(make_parser(_add_light_options))
     wait_passively()
     arguments = sys.argv[1:] if arguments is None else arguments
     command = arguments[0] if arguments else ""
@@ -141,6 +188,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # What these say needs nothing but this file. They exit here, unless it is a cache that is there.
         options = make_parser(_add_light_options).parse_args(arguments)
         check_folder(options)
+    if command == "predict":
+        # Help and mistakes; the library reads the options again, with the device and those of the data.
+        options, rest = make_parser(_add_light_options).parse_known_args(arguments)
+        if unknown := [word for word in rest if word.startswith("-")]:
+            options.fail(f"unrecognized arguments: {' '.join(unknown)}")
     from gnnsparse.cli.main import main as run
 
     return run(arguments)
@@ -148,9 +200,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _add_light_options(name: str, parser: Parser) -> None:
     """Add the options that are known without the library."""
+    parser.set_defaults(fail=parser.error)
     if name == "cache":
         add_cache_arguments(parser)
-        parser.set_defaults(fail=parser.error)
+    elif name == "predict":
+        add_predict_arguments(parser)
+        parser.add_argument("--device", default="auto", metavar="NAME", help="auto, cpu, cuda; default: auto")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ from typing import NoReturn
 
 from rich.console import Console
 
-from gnnsparse.runtime.environment import without_pipe
 from launch.words import LAST
 
 __all__ = [
@@ -50,6 +49,8 @@ def refuse(problem: Exception | str) -> NoReturn:
 class _PipeConsole(Console):
     def on_broken_pipe(self) -> None:
         """Print nowhere from now on, in place of ending the process: what is printed is in files as well."""
+        from gnnsparse.runtime.environment import without_pipe
+
         self.quiet = True
         without_pipe()
 

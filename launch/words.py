@@ -17,7 +17,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 __all__ = [
-    "ONCE", "check_words", "checkpoint_of", "go_on", "is_begun", "is_sweep", "key_of", "mark_of", "quoted",
+    "ONCE", "UnknownWordError", "check_words", "checkpoint_of", "go_on", "is_begun", "is_sweep", "key_of",
+    "mark_of", "names_experiment", "quoted",
 ]  # fmt: skip
 
 _WORD = re.compile(r"(?:\+\+|\+|~)?([^=@]+)(?:@[^=]*)?(?:=(.*))?", re.DOTALL)
@@ -27,6 +28,23 @@ _ELSEWHERE = ("--config", "-cp", "-cn", "-cd", "--experimental-rerun")
 _GRAMMAR = re.compile(r"[\[{(\$\\]")
 #: Folders of configs/ that are no groups of options.
 _NO_GROUPS = ("experiment", "tuned")
+
+
+def names_experiment(arguments: Sequence[str]) -> bool:
+    """Return whether a command line asks for a study."""
+    return any(argument.lstrip("+").startswith("experiment=") for argument in arguments)
+
+
+class UnknownWordError(ValueError):
+    """A word of the command line names no declared option, or no choice of a group.
+
+    Attributes:
+        name: the option or the choice.
+    """
+
+    def __init__(self, text: str, name: str) -> None:
+        super().__init__(text)
+        self.name = name
 
 
 def key_of(word: str) -> str:
@@ -45,7 +63,7 @@ def check_words(words: Sequence[str], configs: Path, registered: Mapping[str, Ma
             an attribute `options`.
 
     Raises:
-        ValueError: a word is refused; the message has the nearest name and the accepted ones.
+        UnknownWordError: a word is refused; the message has the nearest name and the accepted ones.
     """
     if any(word.startswith(_ELSEWHERE) for word in words):
         return
@@ -66,9 +84,8 @@ def check_words(words: Sequence[str], configs: Path, registered: Mapping[str, Ma
             chosen[key] = [part.strip().strip("'\"") for part in value.split(",")]
             for name in chosen[key]:
                 if name not in accepted:
-                    raise ValueError(
-                        f"{key}: got {name!r}; {_nearest(name, accepted)}accepted: {_list(accepted)}"
-                    )
+                    nearest = _nearest(name, accepted)
+                    raise UnknownWordError(f"{key}: got {name!r}; {nearest}accepted: {_list(accepted)}", name)
         elif key in groups:
             chosen[key] = _choices(configs / key, registered.get(key, {}))
     declared = _declared(configs, chosen, registered)
@@ -117,7 +134,7 @@ def _flat(content: Mapping[Any, Any]) -> Iterable[str]:
 def _check_key(
     word: str, key: str, top: Sequence[str], declared: Sequence[str], chosen: Mapping[str, Sequence[str]]
 ) -> None:
-    """Raise a ValueError unless a key is one of the declared ones, or a part of one."""
+    """Raise an UnknownWordError unless a key is one of the declared ones, or a part of one."""
     parts = key.split(".")
     if key in top or ".".join(parts[:2]) in declared:
         return
@@ -129,9 +146,10 @@ def _check_key(
             if parts[0] in ("model", "dataset", "pattern")
             else "there is"
         )
-        raise ValueError(f"{key}: {got}{who} no such option; {_nearest(key, mine)}accepted: {_list(mine)}")
+        text = f"{key}: {got}{who} no such option; {_nearest(key, mine)}accepted: {_list(mine)}"
+        raise UnknownWordError(text, parts[-1])
     near = _nearest(key, [*top, *declared])
-    raise ValueError(f"{key}: {got}there is no such option; {near}accepted: {_list(sorted(top))}")
+    raise UnknownWordError(f"{key}: {got}there is no such option; {near}accepted: {_list(sorted(top))}", key)
 
 
 def _nearest(name: str, accepted: Sequence[str]) -> str:

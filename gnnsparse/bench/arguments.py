@@ -20,6 +20,7 @@ from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import DEVICES
 from gnnsparse.sparse.graph import SparseGraph
+from gnnsparse_cli import file_option
 
 #: Endings of the names of figures.
 PLOT_ENDINGS = (".png", ".pdf", ".svg")
@@ -115,16 +116,6 @@ def add_outputs(parser: argparse.ArgumentParser, drawn: str) -> None:
     parser.add_argument(
         "--plot", type=plot_option, metavar="FILE.png", help=f"draw the {drawn} (needs matplotlib)"
     )
-
-
-def file_option(text: str, endings: tuple[str, ...] = ("",)) -> Path:
-    """Read an option that names a file to write, with one of the endings."""
-    if not text.endswith(endings):
-        raise argparse.ArgumentTypeError(f"got {text!r}; accepted: a name in {', '.join(endings)}")
-    path = Path(text)
-    if path.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r} is a folder; accepted: a file to write")
-    return path
 
 
 def folder_option(text: str) -> Path:

@@ -12,7 +12,6 @@ import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ import numpy as np
 import torch
 from rich.console import Console
 
-from gnnsparse.bench.arguments import add_device, file_option
+from gnnsparse.bench.arguments import add_device
 from gnnsparse.data.catalog import (
     CATALOG,
     load_dataset,  # noqa: F401  (registers the data sets)
@@ -32,36 +31,17 @@ from gnnsparse.runtime.environment import log_shown, write_bytes
 from gnnsparse.train.settings import PreprocessConfig
 from gnnsparse.train.tasks import TASKS, RunOptions, Task
 from gnnsparse.train.trained import ModelRecipe
+from gnnsparse_cli import PREDICTION_ENDINGS, add_predict_arguments
 
 __all__ = [
-    "DESCRIPTION", "ENDINGS", "Predictions", "add_arguments", "load_data", "match_features",
+    "Predictions", "add_arguments", "load_data", "match_features",
     "predict_dataset", "predict_run", "run", "write_predictions",
 ]  # fmt: skip
-
-DESCRIPTION = """\
-Writes the predictions of a trained model, which train.py left in the folder of a run. The module in which the
-model is registered is looked for in the present folder too, so run it where train.py is.
-"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
-    parser.add_argument(
-        "--data", metavar="NAME_OR_FILE",
-        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes; "
-        "default: the data that the model was trained on",
-    )  # fmt: skip
-    parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
-    parser.add_argument(
-        "--out", type=partial(file_option, endings=ENDINGS), required=True, metavar="FILE",
-        help="FILE.npz: arrays; FILE.csv: a row for each node, graph or sequence; a file there is replaced",
-    )  # fmt: skip
-    parser.epilog = (
-        "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
-        "dataset.label=null takes another column of ids, and no labels."
-    )
-    parser.set_defaults(takes="dataset.")
+    add_predict_arguments(parser)
     add_device(parser)
 
 
@@ -230,8 +210,6 @@ def _data_of(recipe: ModelRecipe, data: str | None) -> tuple[str, dict[str, Any]
     return _OWN, {**features, **own, "task": recipe.task, _PATH: data}
 
 
-#: The endings of files that predictions can be written to.
-ENDINGS = (".npz", ".csv")
 #: A formula of a spreadsheet begins with one of these, or a full-width form (OWASP's page on CSV injection).
 #: The apostrophe is here so that one that was put in front is told from one of the text.
 _FORMULA = tuple("=+-@\t\r\n'\uff1d\uff0b\uff0d\uff20")
@@ -261,8 +239,8 @@ def write_predictions(
         ValueError: the name has another ending, or the arrays have several lengths in a CSV file.
         OSError: the file can't be written.
     """
-    if path.suffix not in ENDINGS:
-        bad_value("path", f"got {str(path)!r}; accepted: a name in {', '.join(ENDINGS)}")
+    if path.suffix not in PREDICTION_ENDINGS:
+        bad_value("path", f"got {str(path)!r}; accepted: a name in {', '.join(PREDICTION_ENDINGS)}")
     named: dict[str, Any] = {name: array.numpy() for name, array in arrays.items()}
     content = io.BytesIO()
     if path.suffix == ".npz":

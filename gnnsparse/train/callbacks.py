@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import hashlib
 import itertools
 import math
 import os
@@ -22,7 +23,7 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger
+from lightning.pytorch.loggers import CSVLogger, Logger, MLFlowLogger, TensorBoardLogger, WandbLogger
 from lightning.pytorch.loggers.csv_logs import ExperimentWriter
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -33,7 +34,7 @@ from gnnsparse.runtime.profiler import Recorder, print_profile, wide_console
 from gnnsparse.train.checkpoint import IDENTITY, MODEL, SUM, best_sum, checkpoint_sum
 from gnnsparse.train.folders import RunFolder, RunFolderWarning
 from gnnsparse.train.plots import Curves
-from gnnsparse.train.settings import TrainerConfig
+from gnnsparse.train.settings import SERVICES, TrainerConfig
 from gnnsparse.train.trained import ModelRecipe
 
 
@@ -379,20 +380,40 @@ class EpochTimer(Callback):
         )
 
 
-def make_loggers(config: TrainerConfig, folder: RunFolder | None, done: int) -> list[Logger]:
-    """Return a run's loggers, without what was logged after the `done` steps that it goes on from."""
+def make_loggers(
+    config: TrainerConfig, folder: RunFolder | None, done: int, about: Mapping[str, Any]
+) -> list[Logger]:
+    """Return a run's loggers, without what was logged after the `done` steps that it goes on from.
+
+    A service's logger is told what the run is `about`; metrics.csv is written beside it.
+    """
     loggers: list[Logger] = []
     if folder is None:
         return loggers
     where = folder.path / "logs"
-    if config.logger in ("csv", "both"):
+    if config.logger != "none" and config.logger != "tensorboard":
         folder.make("logs/csv")
         loggers.append(logger := _CsvLogger(where, name="csv", version=0))
         logger.done = done
     if config.logger in ("tensorboard", "both"):
         folder.make("logs/tensorboard")  # the logger warns if it is missing
         loggers.append(TensorBoardLogger(where, name="tensorboard", version=0, purge_step=done + 1))
+    if config.logger in SERVICES:
+        loggers.append(_service(config.logger, folder.path))
+        loggers[-1].log_hyperparams(dict(about))
     return loggers
+
+
+def _service(name: str, folder: Path) -> Logger:
+    """Return the logger of a service, which the service's own environment variables set up."""
+    if name == "wandb":
+        # A run that goes on in its folder is the same run there.
+        same = hashlib.sha256(os.fsencode(folder.absolute())).hexdigest()[:16]
+        return WandbLogger(
+            folder.name, save_dir=folder / "logs", project="gnnsparse", id=same, resume="allow"
+        )
+    where = os.environ.get("MLFLOW_TRACKING_URI") or (folder / "logs" / "mlflow").absolute().as_uri()
+    return MLFlowLogger("gnnsparse", run_name=folder.name, tracking_uri=where)
 
 
 class _CsvLogger(CSVLogger):

@@ -242,7 +242,7 @@ def _fit(
             max_epochs=-1,  # one endless epoch, because ends of epochs are slow
             max_steps=end,
             limit_val_batches=0,  # done by the callback Validation
-            logger=make_loggers(config, folder, done) or False,
+            logger=make_loggers(config, folder, done, {} if recipe is None else recipe.to_dict()) or False,
             callbacks=callbacks,
             enable_checkpointing=False,
             enable_progress_bar=False,

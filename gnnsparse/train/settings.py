@@ -6,6 +6,7 @@ What an option accepts is stored in its field, where train.py reads the names (`
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from gnnsparse.sampling.features import PLACEMENTS
 
 #: Values of `trainer.capture` and `trainer.sparse_features`.
 CAPTURES = ("auto", "on", "off")
+#: Services that `trainer.logger` may name, packages that have to be installed.
+SERVICES = ("wandb", "mlflow")
 #: The largest integer that an option accepts, so that products with counts of steps fit into 64 bits.
 _MOST = 2**31 - 1
 
@@ -114,7 +117,8 @@ class TrainerConfig:
             is chosen among the validated ones.
         patience: training stops when the validation score has not improved for this many epochs; None: it
             does not.
-        logger: where losses and metrics are logged: "csv", "tensorboard", "both" or "none".
+        logger: where losses and metrics are logged: "csv", "tensorboard" or "both"; "wandb" or "mlflow",
+            where they are installed, beside "csv"; or "none".
         log_every: steps from one write to the loggers to the next. Until then metrics stay on the device, and
             a loss that is not finite is not noticed.
         checkpoint: whether checkpoints/last.ckpt, to resume from, and checkpoints/best.ckpt, the weights of
@@ -154,7 +158,7 @@ class TrainerConfig:
     batch_size: int = _option(32, least=1)
     val_every: int = _option(1, least=1)
     patience: int | None = _option(None, least=1)
-    logger: str = _option("csv", choices=("csv", "tensorboard", "both", "none"))
+    logger: str = _option("csv", choices=("csv", "tensorboard", "both", *SERVICES, "none"))
     log_every: int = _option(50, least=1)
     checkpoint: bool = True
     checkpoint_seconds: float = _option(5.0, zero=True)
@@ -171,6 +175,9 @@ class TrainerConfig:
 
     def __post_init__(self) -> None:
         _check_fields("trainer", self)
+        if self.logger in SERVICES and importlib.util.find_spec(self.logger) is None:
+            install = f"accepted: csv, tensorboard, both, none, or pip install {self.logger}"
+            bad_value("trainer.logger", f"{self.logger} is not installed; {install}")
 
 
 @dataclass(frozen=True)

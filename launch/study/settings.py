@@ -24,7 +24,7 @@ from gnnsparse.train.folders import RunFolder, RunFolderError
 
 __all__ = [
     "PEERS", "REFERENCE", "Peer", "Run", "Store", "StudyOptions", "check_peers", "experiments",
-    "names_experiment", "peer_problem", "read_options",
+    "peer_problem", "read_options",
 ]  # fmt: skip
 
 
@@ -150,11 +150,6 @@ class StudyOptions:
 def experiments() -> tuple[str, ...]:
     """Return the names of the studies."""
     return tuple(sorted(file.stem for file in EXPERIMENTS.glob("*.yaml")))
-
-
-def names_experiment(arguments: Sequence[str]) -> bool:
-    """Return whether a command line asks for a study."""
-    return any(argument.lstrip("+").startswith("experiment=") for argument in arguments)
 
 
 def _values(override: Any, option: str) -> list[str]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import gc
 import importlib
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import gnnsparse_cli
+from launch.checks import choices
 from startup import import_task, importing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -99,6 +103,67 @@ for module in (None, sys):
     print(sys.modules["torchmetrics"] is module)
 """
     assert python(code) == "True\nTrue\n"
+
+
+#: Ends like the command it runs, after a line that says whether torch was imported.
+WITHOUT_TORCH = """
+import atexit, runpy, sys
+atexit.register(lambda: print("torch" in sys.modules))
+sys.argv = sys.argv[1:]
+sys.path.insert(0, "")
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "said"),
+    [
+        ("train.py --help", 0, "trainer.capture: auto, on, off"),
+        ("train.py model=gnc", 2, "train.py: model: got 'gnc'; nearest: gin, gcn; accepted: agnn"),
+        ("train.py dataset=coraa", 2, "train.py: dataset: got 'coraa'; nearest: cora; accepted: amazon"),
+        ("train.py trainer.max_epoch=3", 2, "there is no such option; nearest: trainer.max_epochs"),
+        ("gnnsparse_cli/__init__.py predict --help", 0, "a checkpoint in it"),
+        ("gnnsparse_cli/__init__.py predict run --out x.csv --devise cpu", 2, "arguments: --devise"),
+        ("gnnsparse_cli/__init__.py predict run", 2, "required: --out"),
+    ],
+)
+def test_help_and_mistakes_do_not_wait_for_torch(words: str, status: int, said: str) -> None:
+    command = [sys.executable, "-c", WITHOUT_TORCH, *words.split()]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (status, "False"), done.stderr
+    assert said in " ".join((done.stdout + done.stderr).split())
+
+
+def test_the_help_has_the_values_that_options_accept() -> None:
+    lines = (ROOT / "configs" / "train.yaml").read_text().splitlines()
+    for option, accepted in choices().items():
+        assert f"      {option}: {', '.join(accepted)}" in lines
+
+
+@pytest.mark.parametrize("package", ["lightning", "hydra", "gnnsparse_cli"])
+def test_without_the_extra_the_command_says_what_to_install(package: str, tmp_path: Path) -> None:
+    code = f"""
+import runpy, sys
+sys.modules[{package!r}] = None
+sys.path.insert(0, "")
+sys.argv = ["train.py", "hydra.run.dir={tmp_path}/run"]
+runpy.run_path("train.py", run_name="__main__")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    text = f"train.py: needs {package}, which is not installed here: "
+    text += "pip install 'gnnsparse[train]', or make train"
+    assert (done.returncode, done.stderr.strip()) == (2, text)
+
+
+def test_words_are_completed_without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By argcomplete, which ends the process: here it is one that takes the parser."""
+    found: list[argparse.ArgumentParser] = []
+    monkeypatch.setitem(sys.modules, "argcomplete", SimpleNamespace(autocomplete=found.append))
+    monkeypatch.setenv("_ARGCOMPLETE", "1")
+    with pytest.raises(SystemExit):
+        gnnsparse_cli.main(["--version"])
+    (parser,) = found
+    assert parser.parse_args(["predict", "run", "--out", "y.csv"]).out == Path("y.csv")
 
 
 def test_the_library_is_imported_without_what_only_several_processes_or_samples_need() -> None:

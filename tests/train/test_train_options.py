@@ -92,7 +92,7 @@ HUGE = 10**400
         ({"trainer.patience": 0}, "trainer.patience: got 0; accepted: an integer, at least 1"),
         ({"trainer.patience": HUGE}, "trainer.patience: got about 10^"),
         ({"trainer.val_every": 0}, "trainer.val_every: got 0"),
-        ({"trainer.logger": "wandb"}, "trainer.logger: got 'wandb'; accepted: csv, tensorboard, both"),
+        ({"trainer.logger": "comet"}, "trainer.logger: got 'comet'; accepted: csv, tensorboard, both, wandb"),
         ({"trainer.class_weights": "even"}, "trainer.class_weights: got 'even'; accepted: none, balanced, o"),
         ({"trainer.class_weights": [1, "2"]}, "trainer.class_weights: got [1, '2']; accepted: none, balan"),
         ({"trainer.class_weights": [1, -2]}, "trainer.class_weights: got [1, -2]; accepted: none, balanced"),

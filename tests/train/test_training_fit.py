@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import os
 import random
 import signal
+import sys
 import threading
 from collections.abc import Iterator
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 from typing import Any
+from unittest.mock import create_autospec
 
 import lightning.pytorch as pl
 import pytest
@@ -26,6 +31,7 @@ from gnnsparse.train import (
     TrainingInterrupted,
 )
 from gnnsparse.train.callbacks import BestEpoch, Checkpoints
+from gnnsparse.train.settings import TrainerConfig
 from models import GCN
 from tests.helpers import PRECISIONS, reference_layers
 from tests.tasks import classifier, prepared, rows_of, toy_task, train_toy
@@ -245,6 +251,34 @@ def test_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.chdir(tmp_path / "here")
     train(toy_task(), 3)
     assert not list((tmp_path / "here").iterdir())
+
+
+@pytest.mark.parametrize(("service", "name"), [("wandb", "WandbLogger"), ("mlflow", "MLFlowLogger")])
+def test_a_service_is_told_of_the_run_beside_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, service: str, name: str
+) -> None:
+    """A recorder stands for Lightning's logger, whose package is not installed for tests."""
+    problem = rf"trainer.logger: {service} is not installed; accepted: csv, .*, or pip install {service}$"
+    monkeypatch.setitem(sys.modules, service, None)
+    with pytest.raises(ValueError, match=problem):
+        TrainerConfig(logger=service)
+    stub = ModuleType(service)
+    stub.__spec__ = ModuleSpec(service, None)
+    monkeypatch.setitem(sys.modules, service, stub)
+    kind = getattr(pl.loggers, name)
+    told, made = create_autospec(kind, instance=True), []
+
+    def make(*args: Any, **options: Any) -> Any:
+        made.append(inspect.signature(kind).bind(*args, **options))
+        return told
+
+    monkeypatch.setattr(f"gnnsparse.train.callbacks.{name}", make)
+    train(toy_task(), 3, tmp_path / "run", logger=service)
+    train(toy_task(), 5, tmp_path / "run", tmp_path / "run" / "checkpoints" / "last.ckpt", logger=service)
+    assert made[0] == made[1]  # the same run of the service
+    assert [call.kwargs["step"] for call in told.log_metrics.call_args_list] == [1, 2, 3, 4, 5]
+    assert told.log_metrics.call_args_list[0].args[0].keys() >= {"epoch", "train/loss", "val/accuracy"}
+    assert len(rows_of(tmp_path / "run")) == 5
 
 
 def test_a_run_that_goes_on_in_its_folder_goes_on_with_the_log(tmp_path: Path) -> None:
