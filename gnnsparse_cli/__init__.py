@@ -189,10 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options = make_parser(_add_light_options).parse_args(arguments)
         check_folder(options)
     if command == "predict":
-        # Help and mistakes; the library reads the options again, with the device and those of the data.
-        options, rest = make_parser(_add_light_options).parse_known_args(arguments)
-        if unknown := [word for word in rest if word.startswith("-")]:
-            options.fail(f"unrecognized arguments: {' '.join(unknown)}")
+        # Help and mistakes; the library reads the options again, with the device.
+        make_parser(_add_light_options).parse_args(arguments)
     from gnnsparse.cli.main import main as run
 
     return run(arguments)

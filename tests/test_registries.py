@@ -28,6 +28,7 @@ from gnnsparse.testing import assert_accurate, assert_all_accurate, random_graph
 from gnnsparse.train import PreprocessConfig
 from gnnsparse.train.tasks import TASKS
 from gnnsparse_cli import Parser
+from launch.checks import choices
 from models import MODELS
 from papers.decode import decode
 from tests.configs import composed
@@ -171,7 +172,7 @@ def test_a_preset() -> None:
         assert torch.equal(found, round_operand(dense.float(), Precision(precision)).double())
         assert_products(a, dense)
     assert PreprocessConfig(format="tall").format == "tall"
-    assert "tall" in train.choices()["preprocess.format"]
+    assert "tall" in choices()["preprocess.format"]
     with pytest.raises(ValueError, match=r"format: got 'ell'; accepted: auto, csr, .*tall"):
         gnnsparse.prepare(graph, format="ell")
     with pytest.raises(ValueError, match=r"panel: got 32 for tall; accepted: .*8 or 16 for tall"):
@@ -223,7 +224,7 @@ def test_a_reordering() -> None:
     assert_products(a, dense_matrix(graph, None))
     assert a.stats()["reorder"]["method"] == "shuffle"
     assert PreprocessConfig(reorder="shuffle").reorder == "shuffle"
-    assert "shuffle" in train.choices()["preprocess.reorder"]
+    assert "shuffle" in choices()["preprocess.reorder"]
     for options, error, message in (
         ({"seed": -1}, ValueError, "seed: got -1; accepted: at least 0"),
         ({"seed": 0.5}, TypeError, "seed: got float; accepted: an integer"),

@@ -34,8 +34,8 @@ from gnnsparse.train.trained import ModelRecipe
 from gnnsparse_cli import PREDICTION_ENDINGS, add_predict_arguments
 
 __all__ = [
-    "Predictions", "add_arguments", "load_data", "match_features",
-    "predict_dataset", "predict_run", "run", "write_predictions",
+    "Predictions", "add_arguments", "load_data", "match_features", "predict_dataset", "predict_run",
+    "run", "write_predictions",
 ]  # fmt: skip
 
 

@@ -23,11 +23,11 @@ from launch.study.settings import (
     Store,
     check_peers,
     experiments,
-    names_experiment,
     peer_problem,
     read_options,
 )
 from launch.study.training import LAYERS, PeerData, find_root, with_dgl_layers
+from launch.words import names_experiment
 from models import AGNN, GAT, GCN
 from tests.data_folder import data_file, requires_data
 

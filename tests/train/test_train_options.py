@@ -23,6 +23,7 @@ from gnnsparse.patterns.masks import PATTERNS
 from gnnsparse.train import OptimizerConfig, PreprocessConfig, TrainerConfig, resolve_device
 from gnnsparse.train.tasks import TASKS
 from gnnsparse.train.tasks.sequence import make_pattern
+from launch import checks
 from launch.checks import section
 from launch.words import check_words
 from models import MODELS
@@ -294,7 +295,7 @@ def test_resolve_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_comments_list_what_the_library_accepts_of_which_defaults_are() -> None:
     """Where the list is open, as that of formats, the comment refers to --help."""
-    choices, listed, cfg = train.choices(), set(), composed()
+    choices, listed, cfg = checks.choices(), set(), composed()
     accepted = {option.rpartition(".")[2]: tuple(names) for option, names in choices.items()}
     accepted |= {"norm": tuple(NORMS), "activation": tuple(ACTIVATIONS), "pool": POOLS}
     accepted |= {"conv": tuple(CONVS), "attention": ATTENTIONS, "metric": CLASS_METRICS}
