@@ -20,7 +20,7 @@ from tests.tu_files import write_text
     [
         (
             "model=gin dataset=proteins dataset.fold=3 dataset.validation=fold model.pool=max",
-            {"graphs", "classes", "probabilities"}, 6,
+            {"graphs", "classes", "probabilities"}, 60,
         ),
         ("model=graphsage dataset=ogbl_ddi", {"pairs", "is_edge", "probabilities"}, 260),
     ],
@@ -30,10 +30,10 @@ def test_predictions_of_graphs_and_links(
     words: str, names: set[str], count: int, train: Callable[..., Run], tmp_path: Path
 ) -> None:
     """Stories of docs/stories.md show that they are learned."""
-    root = write_text(tmp_path, count=60) if count == 6 else write_ddi(tmp_path / "ogbl_ddi.npz").parent
+    root = write_text(tmp_path, count=60) if count == 60 else write_ddi(tmp_path / "ogbl_ddi.npz").parent
     first = train(*words.split(), f"dataset.root={root}", "trainer.max_epochs=2", "device=cpu")
     scores = first.result["metrics"]
-    assert count != 6 or scores["val"] == scores["test"]
+    assert count != 60 or scores["val"] == scores["test"]
     run = train("mode=predict", f"checkpoint={first.folder}", "device=cpu")
     assert run.result["metrics"]["test"] == pytest.approx(scores["test"], abs=0.02)
     with np.load(run.folder / "predictions.npz") as arrays:
