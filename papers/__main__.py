@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from gnnsparse.bench.arguments import add_device, at_least_one, file_option, folder_option
+from gnnsparse.bench.arguments import add_device, at_least_one, folder_option
 from gnnsparse.runtime.environment import describe_environment, write_json
 from gnnsparse.runtime.profiler import wide_console
-from gnnsparse_cli import Parser
+from gnnsparse_cli import Parser, file_option
 from papers import cutespmm, flashsparse, rsh_spmm, sspmm, tiled_csr  # noqa: F401  (each registers itself)
 from papers.figures import PAPERS, Figure, Missing, Outcome, Row
 from papers.session import Session

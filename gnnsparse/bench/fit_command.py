@@ -25,7 +25,7 @@ import torch
 from rich.console import Console
 from scipy.optimize import minimize
 
-from gnnsparse.bench.arguments import MatrixSpec, device_option, file_option, matrices_option, parse_matrix
+from gnnsparse.bench.arguments import MatrixSpec, device_option, matrices_option, parse_matrix
 from gnnsparse.bench.kernels import prepare_subject
 from gnnsparse.bench.session import new_table, printer, progress
 from gnnsparse.bench.workload import make_subject
@@ -45,6 +45,7 @@ from gnnsparse.runtime.safe_io import read_json
 from gnnsparse.runtime.serialization import from_plain, to_plain
 from gnnsparse.runtime.timing import measure
 from gnnsparse.sparse.kernel_cache import Product
+from gnnsparse_cli import file_option
 
 #: The matrices: graphs of different degree, structure and size. The time of small ones is bound by their
 #: longest warp.

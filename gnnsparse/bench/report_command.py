@@ -13,7 +13,6 @@ from typing import Any
 from rich.console import Console
 
 import gnnsparse
-from gnnsparse.bench.arguments import file_option
 from gnnsparse.bench.render import (
     ENVIRONMENT,
     LOST,
@@ -38,6 +37,7 @@ from gnnsparse.bench.runs import is_run, show_runs
 from gnnsparse.bench.session import Row, printer, progress
 from gnnsparse.errors import bad_value
 from gnnsparse.runtime.environment import write_text
+from gnnsparse_cli import file_option
 
 Case = tuple[tuple[str, Any], ...]
 

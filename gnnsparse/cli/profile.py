@@ -19,13 +19,14 @@ import torch.nn.functional as F  # noqa: N812
 
 import gnnsparse
 from gnnsparse import nn
-from gnnsparse.bench.arguments import MatrixSpec, add_device, at_least_one, file_option, matrices_option
+from gnnsparse.bench.arguments import MatrixSpec, add_device, at_least_one, matrices_option
 from gnnsparse.bench.latency_tasks import GraphStack
 from gnnsparse.errors import bad_value
 from gnnsparse.precision import Precision
 from gnnsparse.runtime.nvtx import ranges_are_on
 from gnnsparse.runtime.profiler import print_profile, profile_steps, wide_console
 from gnnsparse.train.device import matmul_precision
+from gnnsparse_cli import file_option
 
 DESCRIPTION = """\
 Profiles a training step with torch.profiler: writes a trace, which https://ui.perfetto.dev and

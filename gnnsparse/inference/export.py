@@ -19,11 +19,12 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from gnnsparse.bench.arguments import add_device, file_option
+from gnnsparse.bench.arguments import add_device
 from gnnsparse.errors import bad_value, check_flag, check_integer, check_tensor, path_of
 from gnnsparse.inference.loading import LoadError, load
 from gnnsparse.inference.predict import load_data
 from gnnsparse.train.trained import ForEdges, LoadedModel, Prediction
+from gnnsparse_cli import file_option
 
 __all__ = ["DESCRIPTION", "Package", "add_arguments", "export_model", "load_package", "run"]
 
