@@ -22,8 +22,8 @@ __all__ = [
 ]  # fmt: skip
 
 _WORD = re.compile(r"(?:\+\+|\+|~)?([^=@]+)(?:@[^=]*)?(?:=(.*))?", re.DOTALL)
-#: Options of hydra that name other configurations than ours, in which other options are declared.
-_ELSEWHERE = ("--config", "-cp", "-cn", "-cd", "--experimental-rerun")
+#: Options of hydra that name other configurations than ours, and of completion, which has its own words.
+_ELSEWHERE = ("--config", "-cp", "-cn", "-cd", "--experimental-rerun", "-sc", "--shell-completion")
 #: Values that only hydra's grammar can read: functions, lists, references.
 _GRAMMAR = re.compile(r"[\[{(\$\\]")
 #: Folders of configs/ that are no groups of options.

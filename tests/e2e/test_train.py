@@ -142,6 +142,11 @@ def test_refusals_and_help_come_before_slow_imports(train: Callable[..., Run], o
         assert all(word in run.output for word in ("dataset: ", "cora", "precision: fp32", "max_epochs: 100"))
 
 
+def test_the_tab_key_completes_options(train: Callable[..., Run]) -> None:
+    run = train("-sc", "query=bash", fresh=True, COMP_LINE="python train.py model=gc", COMP_POINT="24")
+    assert (run.status, run.output.strip()) == (0, "model=gcn")
+
+
 @requires_data
 def test_minesweeper_is_scored_by_roc_auc(train: Callable[..., Run]) -> None:
     root = data_file("heterophilous")
