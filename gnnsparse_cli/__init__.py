@@ -68,10 +68,18 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}\n")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse the words of a command, of which those that begin with its `takes` go to `rest`."""
+        """Parse the words of a command, of which those that begin with its `takes` go to `rest`.
+
+        The first other word is the option `second` if that was not given. Argparse does not find a word that
+        may be missing behind other options.
+        """
         options, rest = self.parse_known_args(args, namespace)
-        takes = getattr(options, "takes", None)
-        if wrong := [word for word in rest if takes is None or not word.startswith(takes)]:
+        takes, second = getattr(options, "takes", None), getattr(options, "second", None)
+        plain = [word for word in rest if takes is None or not word.startswith(takes)]
+        if second and plain and not plain[0].startswith("-") and getattr(options, second) is None:
+            setattr(options, second, plain[0])
+            rest.remove(plain.pop(0))
+        if wrong := plain:
             self.error(f"unrecognized arguments: {' '.join(wrong)}")
         options.rest = rest
         return options
@@ -140,8 +148,8 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
     parser.add_argument(
         "--data", metavar="NAME_OR_FILE",
-        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes; "
-        "default: the data that the model was trained on",
+        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes, which may "
+        "also stand behind RUN; default: the data that the model was trained on",
     )  # fmt: skip
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
     parser.add_argument(
@@ -152,7 +160,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
         "Options of the data set are written as in the training, after it or anywhere: dataset.id=name "
         "dataset.label=null takes another column of ids, and no labels."
     )
-    parser.set_defaults(takes="dataset.")
+    parser.set_defaults(takes="dataset.", second="data")
 
 
 def check_folder(options: argparse.Namespace) -> None:

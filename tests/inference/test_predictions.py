@@ -188,6 +188,8 @@ def test_a_runs_predictions(toy: None, run: Path, tmp_path: Path, capsys: pytest
     ("words", "said"),
     [
         (["--data", "nowhere"], r"data: got 'nowhere'; accepted: digits, .*cora, .*, a file or a folder"),
+        (["nowhere"], r"data: got 'nowhere'; accepted"),
+        (["--data", "nowhere", "digits"], r"unrecognized arguments: digits"),
         (["--data", "digits"], r"dataset: digits has 64 inputs and 10 outputs; accepted by the checkpoint: "),
         (["--out", "p.txt"], r"argument --out: got 'p\.txt'; accepted: a name in \.npz, \.csv"),
         (["--out", "."], r"argument --out: got '\.'; accepted"),
@@ -317,7 +319,7 @@ def test_the_command_says_what_columns_are_used_for_and_names_a_missing_one(
 ) -> None:
     folder, out = tables(tmp_path / "new", ORDER, "comment"), tmp_path / "found.csv"
     with pytest.warns(UserWarning, match=_UNUSED):
-        assert main(["predict", str(named), "--data", str(folder), "--out", str(out)]) == 0
+        assert main(["predict", str(named), "--out", str(out), str(folder)]) == 0
     assert capsys.readouterr().out.splitlines()[:2] == [
         "edges.csv: source, target = ends; weight = weights",
         "nodes.csv: id = ids; f0, f1, f2 = features; label = labels; split = split; not used: comment",
