@@ -148,8 +148,8 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("source", metavar="RUN", help="the folder of a run, or a checkpoint in it")
     parser.add_argument(
         "--data", metavar="NAME_OR_FILE",
-        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes, which may "
-        "also stand behind RUN; default: the data that the model was trained on",
+        help="a data set of train.py, or a file or folder as dataset=custom dataset.path=... takes, which "
+        "may also stand behind RUN; default: the data that the model was trained on",
     )  # fmt: skip
     parser.add_argument("--root", metavar="DIR", help="the folder with the files of a published data set")
     parser.add_argument(

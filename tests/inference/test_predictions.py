@@ -189,7 +189,6 @@ def test_a_runs_predictions(toy: None, run: Path, tmp_path: Path, capsys: pytest
     [
         (["--data", "nowhere"], r"data: got 'nowhere'; accepted: digits, .*cora, .*, a file or a folder"),
         (["nowhere"], r"data: got 'nowhere'; accepted"),
-        (["--data", "nowhere", "digits"], r"unrecognized arguments: digits"),
         (["--data", "digits"], r"dataset: digits has 64 inputs and 10 outputs; accepted by the checkpoint: "),
         (["--out", "p.txt"], r"argument --out: got 'p\.txt'; accepted: a name in \.npz, \.csv"),
         (["--out", "."], r"argument --out: got '\.'; accepted"),
