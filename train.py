@@ -17,7 +17,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -36,7 +36,7 @@ except ImportError as error:
     print(f"train.py: {what_to_install(error) or error}", file=sys.stderr)
     sys.exit(2)
 
-from launch.checks import check_quickly, section, to_dict
+from launch.checks import check_quickly, choices, section, to_dict
 from launch.console import PROBLEMS, StoppedError, command_to_resume, exit_status, line_of, raising, refuse
 from launch.ranks import Leader, follow, is_follower, leave, ranks_of
 from launch.sweeps import Sweep, claimed, resume_of
@@ -65,6 +65,14 @@ OmegaConf.register_new_resolver(
 )
 
 
+def accepted(option: str, usual: str) -> str:
+    """Return the names that an option accepts, for --help: those that the library has, if it is imported."""
+    return ", ".join(choices()[option]) if "gnnsparse.data" in sys.modules else usual
+
+
+OmegaConf.register_new_resolver("accepted", accepted, replace=True)
+
+
 def check_line(words: Sequence[str]) -> None:
     """Refuse words of the command line that name no option and no choice; add registered ones to hydra.
 
@@ -88,13 +96,31 @@ def check_line(words: Sequence[str]) -> None:
     check_words(words, CONFIGS, {"dataset": CATALOG, "model": MODELS})
 
 
-def is_in_sources(name: str) -> bool:
-    """Return whether a file of those in which models and data sets are registered has a name as a word."""
+def sources() -> Iterator[str]:
+    """Yield the content of each file in which something is registered that options name."""
     package = importlib.util.find_spec("gnnsparse")
     places = [CONFIGS.parent / "models"]
-    places += [Path(place, "data") for place in (package and package.submodule_search_locations) or ()]
+    for place in (package and package.submodule_search_locations) or ():
+        places += [Path(place, folder) for folder in ("data", "formats", "preprocess")]
+    return (file.read_text() for place in places for file in place.rglob("*.py"))
+
+
+def is_in_sources(name: str) -> bool:
+    """Return whether one of the files has a name as a word."""
     word = re.compile(rf"\b{re.escape(name)}\b")
-    return any(word.search(file.read_text()) for place in places for file in place.rglob("*.py"))
+    return any(map(word.search, sources()))
+
+
+def registers_more() -> bool:
+    """Return whether something is registered that --help can list after an import of the library alone."""
+    if "gnnsparse.data" in sys.modules:
+        return True
+    known = {file.stem for file in CONFIGS.rglob("*.yaml")}
+    known |= {*re.findall(r"[\w-]+", (CONFIGS / "train.yaml").read_text())}
+    call = re.compile(r"^@?register_(?:dataset|model|reordering|preset)\((.+?)\)(?:  #.*)?$", re.MULTILINE | re.DOTALL)
+    calls = [found for text in sources() for found in call.findall(text) if "public=False" not in found]
+    names = [re.search(r"[\"']([\w-]+)", found) for found in calls]
+    return not {name[1] for name in names if name} <= known
 
 
 def offer_registered() -> None:
@@ -510,6 +536,8 @@ def command() -> int:
             try:
                 sys.argv[1:] = go_on(sys.argv[1:])
                 check_line(sys.argv[1:])
+                if {"-h", "--help"} & {*sys.argv[1:]} and registers_more():
+                    offer_registered()
             except ValueError as error:
                 refuse(error)
             main()

@@ -35,6 +35,7 @@ gnnsparse.inference.export.load_package runs it. A C++ compiler is needed here, 
 #: The name of the package's description in what AOTInductor stores as metadata.
 _ABOUT = "gnnsparse"
 _FLOAT, _INTEGER = (torch.float32,), (torch.int64,)
+_FLOATS: dict[str, Any] = {"dtype": torch.float32}  # whatever torch's default dtype is
 #: The least size of `graph_ptr` that a program can take: torch.export treats a single graph apart.
 _LEAST = 3
 #: How far logits of a package may be from those of the model, relative to the largest: compiled code adds in
@@ -94,14 +95,14 @@ def export_model(
 
 def _example(model: LoadedModel, num_nodes: int | None, weighted: bool) -> dict[str, torch.Tensor]:
     """Return random arguments of a module by name: features, and edges if it has no graph of its own."""
-    draws = torch.Generator().manual_seed(0)
-    found = {"x": torch.randn(num_nodes or 24, model.recipe.in_channels, generator=draws)}
+    draws: dict[str, Any] = {"device": "cpu", "generator": torch.Generator("cpu").manual_seed(0)}
+    found = {"x": torch.randn(num_nodes or 24, model.recipe.in_channels, **_FLOATS, **draws)}
     if num_nodes is None:
-        found["edge_index"] = torch.randint(24, (2, 80), generator=draws)
+        found["edge_index"] = torch.randint(24, (2, 80), **draws)
         if weighted:
-            found["edge_weight"] = torch.rand(80, generator=draws)
+            found["edge_weight"] = torch.rand(80, **_FLOATS, **draws)
     if model.recipe.task == "graph":
-        found["graph_ptr"] = torch.tensor([0, 9, 15, 24])
+        found["graph_ptr"] = torch.tensor([0, 9, 15, 24], device="cpu")
     return {name: tensor.to(model.device) for name, tensor in found.items()}
 
 
@@ -184,10 +185,10 @@ class Package:
         """Call the package once, with zeros, so that no request waits for what the first call loads."""
         nodes = self._about["nodes"] or 2
         known = {
-            "x": torch.zeros(nodes, self._about["in_channels"]),
-            "edge_index": torch.zeros(2, 1, dtype=torch.int64),
-            "edge_weight": torch.zeros(1),
-            "graph_ptr": torch.tensor([0, nodes]),
+            "x": torch.zeros(nodes, self._about["in_channels"], device="cpu", **_FLOATS),
+            "edge_index": torch.zeros(2, 1, dtype=torch.int64, device="cpu"),
+            "edge_weight": torch.zeros(1, device="cpu", **_FLOATS),
+            "graph_ptr": torch.tensor([0, nodes], device="cpu"),
         }
         self(*(known[name] for name in self.inputs))
 

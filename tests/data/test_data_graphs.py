@@ -43,7 +43,7 @@ def test_sizes() -> None:
         ({"y": torch.full((8,), torch.inf), "metric": "mae", "num_classes": 1}, ValueError, "y: holds"),
         ({"val_mask": torch.ones(8, dtype=torch.bool)}, ValueError, "train_mask: has a graph of another"),
         ({"test_mask": torch.ones(8)}, TypeError, "test_mask: got a tensor of dtype"),
-        ({"metric": "f1"}, ValueError, "metric: got 'f1'; accepted: accuracy, roc_auc"),
+        ({"metric": "f1"}, ValueError, "metric: got 'f1'; accepted: accuracy, macro_f1, roc_auc"),
     ],
 )  # fmt: skip
 def test_what_is_refused(change: dict[str, Any], error: type[Exception], message: str) -> None:

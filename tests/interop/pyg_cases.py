@@ -253,13 +253,13 @@ def left(model: Any) -> str:
 def judge(theirs: Any, ours: Any, x: torch.Tensor, graph: Any, call: Any = None, calls: int = 1) -> None:
     """Compares results of calls of a layer and of its accelerated copy, float64 judging."""
     exactly = copy.deepcopy(theirs)
-    with in_float64(exactly):
-        inputs = (
-            x.double(),
-            graph.double() if isinstance(graph, Graph) or graph.is_floating_point() else graph,
-        )
-        exact = [_results(exactly, *inputs, call) for _ in range(calls)]
-    for right in exact:
+    inputs = x.double(), graph.double() if isinstance(graph, Graph) or graph.is_floating_point() else graph
+
+    def compute() -> list[torch.Tensor]:
+        with in_float64(exactly):
+            return _results(exactly, *inputs, call)
+
+    for right in [compute] if calls == 1 else [compute() for _ in range(calls)]:
         expected, got = _results(theirs, x, graph, call), _results(ours, x, graph, call)
         assert [t.dtype for t in got] == [t.dtype for t in expected]
         # A layer rounds about 16 times from its input to a gradient, and a model of two twice as often.

@@ -11,8 +11,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from omegaconf import OmegaConf
 
 import gnnsparse_cli
+import train
 from launch.checks import choices
 from startup import import_task, importing
 
@@ -134,10 +136,16 @@ def test_help_and_mistakes_do_not_wait_for_torch(words: str, status: int, said: 
     assert said in " ".join((done.stdout + done.stderr).split())
 
 
-def test_the_help_has_the_values_that_options_accept() -> None:
-    lines = (ROOT / "configs" / "train.yaml").read_text().splitlines()
-    for option, accepted in choices().items():
-        assert f"      {option}: {', '.join(accepted)}" in lines
+def test_the_help_has_the_values_that_options_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the library is imported, too, for what is in the tree."""
+    content = OmegaConf.load(ROOT / "configs" / "train.yaml")
+    for imported in (True, False):
+        if not imported:
+            monkeypatch.delitem(sys.modules, "gnnsparse.data")
+        lines = content.hydra.help.footer.splitlines()
+        for option, accepted in choices().items():
+            assert f"{option}: {', '.join(accepted)}" in lines
+    assert not train.registers_more()
 
 
 @pytest.mark.parametrize("package", ["lightning", "hydra", "gnnsparse_cli"])
