@@ -117,7 +117,8 @@ def registers_more() -> bool:
         return True
     known = {file.stem for file in CONFIGS.rglob("*.yaml")}
     known |= {*re.findall(r"[\w-]+", (CONFIGS / "train.yaml").read_text())}
-    call = re.compile(r"^@?register_(?:dataset|model|reordering|preset)\((.+?)\)(?:  #.*)?$", re.MULTILINE | re.DOTALL)
+    kinds = "dataset|model|preset|reordering"
+    call = re.compile(rf"^@?register_(?:{kinds})\((.+?)\)(?:  #.*)?$", re.MULTILINE | re.DOTALL)
     calls = [found for text in sources() for found in call.findall(text) if "public=False" not in found]
     names = [re.search(r"[\"']([\w-]+)", found) for found in calls]
     return not {name[1] for name in names if name} <= known
