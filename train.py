@@ -184,13 +184,14 @@ def load_dataset(group: str) -> Any:
 
 def task_of(dataset: Any) -> str:
     """Return the task that a data set is of."""
-    from gnnsparse.data import GraphDataset
+    from gnnsparse.data import EdgeDataset, GraphDataset
 
-    return "graph" if isinstance(dataset, GraphDataset) else "node"
+    kinds = {GraphDataset: "graph", EdgeDataset: "edge"}
+    return next((task for kind, task in kinds.items() if isinstance(dataset, kind)), "node")
 
 
-def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.nn.Module:
-    """Build the model that the options describe."""
+def build_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: Any) -> torch.nn.Module:
+    """Build the model that the options describe, with more options that the data set decides."""
     from gnnsparse.errors import bad_value, naming
     from models import MODELS
 
@@ -201,10 +202,10 @@ def build_model(cfg: DictConfig, in_channels: int, out_channels: int) -> torch.n
                 f"model.{name}", f"{cfg.model.name} has no such option; accepted: {', '.join(model.options)}"
             )
     with naming("model"):
-        return model.build(in_channels, out_channels=out_channels, **options)
+        return model.build(in_channels, out_channels=out_channels, **{**options, **more})
 
 
-def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
+def check_model(cfg: DictConfig, in_channels: int, out_channels: int, **more: Any) -> None:
     """Refuse wrong options of the model, and a model that does not fit into memory, without making it.
 
     Raises:
@@ -218,7 +219,7 @@ def check_model(cfg: DictConfig, in_channels: int, out_channels: int) -> None:
 
     try:
         with torch.device("meta"):  # tensors without memory
-            model = build_model(cfg, in_channels, out_channels)
+            model = build_model(cfg, in_channels, out_channels, **more)
     except NotImplementedError:
         model = build_model(cfg, 1, 1)  # one that computes while it is made
     except (RuntimeError, OverflowError) as error:
@@ -269,17 +270,19 @@ def recipe_of(cfg: DictConfig, task: Task[Any, Any], run: RunOptions, dataset: A
     data = to_dict(cfg.dataset)
     data |= {name: value for name, value in task.found_options(dataset).items() if name in data}
     groups = {name: to_dict(cfg[name]) for name in ("preprocess", *task.groups)}
-    own: dict[str, Any] = {"name": cfg.model.name, "options": options_of(cfg.model)}
+    options = options_of(cfg.model) | task.model_options(dataset)
+    own: dict[str, Any] = {"name": cfg.model.name, "options": options}
     own["run"] = {"dataset": data, **groups, "seed": run.seed}
     return task.recipe(dataset, run, registry=REGISTRY, **own)
 
 
 def without_unused_weights(cfg: DictConfig, dataset: Any) -> Any:
     """Return the data set without weights of edges that the model ignores, after a line that says so."""
-    from gnnsparse.data import GraphDataset, NodeDataset
+    from gnnsparse.data import EdgeDataset, GraphDataset, NodeDataset
     from models import MODELS
 
-    ignored = isinstance(dataset, (NodeDataset, GraphDataset)) and not MODELS[cfg.model.name].edge_weights
+    kinds = (NodeDataset, GraphDataset, EdgeDataset)
+    ignored = isinstance(dataset, kinds) and not MODELS[cfg.model.name].edge_weights
     if not ignored or dataset.graph.values is None:
         return dataset
     problem = f"model: {cfg.model.name} does not use the weights of the edges, or counts of repeated ones"
@@ -306,10 +309,11 @@ def set_up(
         else:
             dataset = task.load(cfg.dataset.name, options_of(cfg.dataset))
     dataset = without_unused_weights(cfg, dataset)
-    check_model(cfg, *task.model_sizes(dataset))
+    more = task.model_options(dataset)
+    check_model(cfg, *task.model_sizes(dataset), **more)
     data = task.make_data(dataset, run)
     lightning.seed_everything(cfg.seed, verbose=False)
-    model = build_model(cfg, *task.model_sizes(dataset))
+    model = build_model(cfg, *task.model_sizes(dataset), **more)
     return task.make_module(model, data, run), data
 
 

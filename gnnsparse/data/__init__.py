@@ -15,7 +15,14 @@ from gnnsparse.data.catalog import (
     register_dataset,
 )
 from gnnsparse.data.custom.load import CUSTOM_FORMATS, dataset_of_graphs, dataset_of_pyg, load_custom
-from gnnsparse.data.datasets import GraphDataset, LinkDataset, NodeDataset, SequenceDataset, SequencePart
+from gnnsparse.data.datasets import (
+    EdgeDataset,
+    GraphDataset,
+    LinkDataset,
+    NodeDataset,
+    SequenceDataset,
+    SequencePart,
+)
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.data.large.build import EdgeStream, build_graph, edges_like, generate_graph
@@ -38,6 +45,7 @@ __all__ = [
     "DamagedGraphError",
     "DatasetEntry",
     "DatasetUnavailableError",
+    "EdgeDataset",
     "EdgeStream",
     "GraphDataset",
     "LinkDataset",

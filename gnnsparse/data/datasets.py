@@ -309,6 +309,62 @@ def check_graph_ptr(graph_ptr: torch.Tensor, nodes: int) -> None:
         bad_value("graph_ptr", f"graph {at} has no nodes; accepted: graphs of one node or more")
 
 
+@dataclass(frozen=True, eq=False)
+class EdgeDataset(_WithTargets):
+    """Classification or regression of k edges of one graph, with N nodes and F features.
+
+    Attributes:
+        name: name of the data set.
+        graph: A[target, source], N x N, over which messages pass, whether labels of its edges are known or
+            not.
+        x: features of the nodes, float32 [N, F], finite.
+        edge_index: int64 [2, k], sources over targets. An edge may be there several times, with other labels.
+        y, train_mask, val_mask, test_mask: those of a NodeDataset, with a row for each edge.
+        num_classes: number of classes, labels or numbers to predict.
+        metric: one of METRICS.
+        edge_attr: features of the edges, float32 [k, D], finite; None: they have none.
+        node_ids: the names of the nodes in the user's files, N different texts; None: they are numbered.
+        class_names: the names of the classes or labels, num_classes texts; None: they are numbered.
+        feature_names, feature_transform: those of a NodeDataset.
+        edge_transform: how the features of the edges were made, as feature_transform.
+
+    Raises:
+        TypeError: an attribute is of another type or dtype.
+        ValueError: shapes do not agree, an end is no node, a feature is not finite, an edge is in two masks,
+            or a target, a number of names or the metric is not accepted.
+    """
+
+    name: str
+    graph: SparseGraph
+    x: torch.Tensor
+    edge_index: torch.Tensor
+    y: torch.Tensor
+    train_mask: torch.Tensor
+    val_mask: torch.Tensor
+    test_mask: torch.Tensor
+    num_classes: int
+    metric: str = "accuracy"
+    edge_attr: torch.Tensor | None = None
+    node_ids: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+    feature_names: tuple[str, ...] | None = None
+    feature_transform: Mapping[str, Any] | None = None
+    edge_transform: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        nodes = _check_square(self.graph)
+        check_tensor("edge_index", self.edge_index, dtypes=(torch.int64,), shape=(2, None))
+        check_range("edge_index", self.edge_index.reshape(-1), nodes, "the number of nodes")
+        edges = self.edge_index.shape[1]
+        masks = self._check_items(edges)
+        if edges and int(torch.stack(list(masks.values())).sum(dim=0).max()) > 1:
+            bad_value("test_mask", "an edge is in two of the masks; accepted: masks without overlap")
+        self._check_names("node_ids", nodes)
+        if self.edge_attr is not None:
+            check_tensor("edge_attr", self.edge_attr, dtypes=(torch.float32,), shape=(edges, None))
+            check_finite("edge_attr", self.edge_attr)
+
+
 _PAIRS = ("train_edges", "val_edges", "val_negatives", "test_edges", "test_negatives")
 
 

@@ -232,8 +232,8 @@ def write_predictions(
         path: a file that ends in .npz or .csv; an existing one is replaced.
         arrays: tensors [N] or [N, C] by name, on the CPU, all of the same N for a CSV file.
         names: arrays of texts by name, which say what numbers in `arrays` are called: "ids", a text for each
-            row, which stands before what was predicted in a CSV file, and "class_names", a text for each
-            class.
+            row, which stands before what was predicted in a CSV file, "class_names", a text for each class,
+            and for an array of one dimension its name, whose place the texts take.
 
     Raises:
         ValueError: the name has another ending, or the arrays have several lengths in a CSV file.
@@ -255,7 +255,7 @@ def _as_csv(arrays: dict[str, Any], names: Mapping[str, np.ndarray]) -> str:
     ids, classes = names.get("ids"), names.get("class_names")
     for name, array in arrays.items():
         if array.ndim == 1:
-            columns[name] = array
+            columns[name] = names.get(name, array)
             if name == "classes" and classes is not None:
                 columns["class_name"] = classes[array]
             if len(columns) == 1 and ids is not None and len(ids) == len(array):

@@ -198,7 +198,8 @@ def _check_classes(dataset: Any) -> None:
     found = dataset.y[known_items(dataset.train_mask.nonzero().flatten(), dataset.y)].unique()
     if found.numel() == 1:
         names = getattr(dataset, "class_names", None)
-        items = "graphs" if hasattr(dataset, "graph_ptr") else "nodes"
+        kinds = {"graph_ptr": "graphs", "edge_index": "edges"}
+        items = next((of for name, of in kinds.items() if hasattr(dataset, name)), "nodes")
         name = int(found) if names is None else repr(names[int(found)][:80])
         bad_value(
             "dataset",

@@ -131,10 +131,10 @@ def test_registry() -> None:
     assert MODELS["gps"].values_with({"conv": "gin"}) is None
     assert MODELS["graphsage"].values_with({"conv": "gin"}) == "mean"
     gin, gcn = MODELS["gin"], MODELS["gcn"]
-    assert gin.tasks == ("node", "graph")
+    assert gin.tasks == ("node", "graph", "edge")
     assert gin.for_task("node") is gin
     assert ("pool" in gcn.options, "pool" in gcn.for_task("graph").options) == (False, True)
-    with pytest.raises(ValueError, match="task: got 'sequence'; accepted: node, graph"):
+    with pytest.raises(ValueError, match="task: got 'sequence'; accepted: node, graph, edge"):
         gin.for_task("sequence")
     assert list(MODELS)[:4] == ["gcn", "agnn", "graph_transformer", "transformer"]
 

@@ -458,7 +458,7 @@ def test_what_goes_with_nodes_or_the_whole_graph_alone() -> None:
         ("sequence", {}, "pattern: got nothing; accepted: "),
         ("graph", {"split": "random"}, "split: got 'random' for a GraphDataset, which has its split"),
         ("graph", {"class_weights": [1]}, r"trainer.class_weights: got \[1\]; accepted: \d numbers, one a"),
-        ("link", {"class_weights": [1]}, "trainer.class_weights: goes with nodes and graphs; accepted for a"),
+        ("link", {"class_weights": [1]}, "class_weights: goes with nodes, graphs and edges; accepted for a"),
     ):
         dataset = CASES[name][0]()
         with pytest.raises(ValueError, match=message):

@@ -17,6 +17,7 @@ from gnnsparse.data.custom.features import FeatureTransform
 from gnnsparse.data.datasets import (
     METRICS,
     REGRESSION_METRICS,
+    EdgeDataset,
     GraphDataset,
     NodeDataset,
     check_seed,
@@ -48,7 +49,7 @@ _SPLITS = ("auto", "given", "random", "stratified")
 #: Columns of the features that are made of degrees, one for each power of two of 32 bits.
 _DEGREES = 32
 #: The tasks that a user's own data can be for.
-CUSTOM_TASKS = ("node", "graph")
+CUSTOM_TASKS = ("node", "graph", "edge")
 #: What means that there is no label among numbers of classes, and may be the name of a class elsewhere.
 _NO_CLASS = "-1"
 #: Nodes whose labels are names and no classes if all of them differ.
@@ -80,6 +81,8 @@ class Content:
     #: Of many graphs what they have themselves (labels, split, names), and the first node of each, and N.
     graphs: Content | None = None
     graph_ptr: np.ndarray | None = None
+    #: Of the edges to learn, which are its `edges`, their labels, split and features.
+    of_edges: Content | None = None
     reason: str = "there is one graph"  # what the task is taken from
     item: str = "node"  # what errors call that of which there are `nodes`
     class_names: tuple[str, ...] | None = None  # those of `y`, if there is no doubt
@@ -338,6 +341,7 @@ class BuildOptions:
     normalize_features: bool = False
     standardize: bool = False
     transform: Any = None  # a FeatureTransform, given as what its to_dict returns; or None
+    edge_transform: Any = None  # that of the features of edges, likewise
 
     def __post_init__(self) -> None:
         check_choice("features", self.features, _FEATURES)
@@ -358,8 +362,9 @@ class BuildOptions:
             check_flag("directed", self.directed)
         for flag in ("normalize_features", "standardize"):
             check_flag(flag, getattr(self, flag))
-        if self.transform is not None:
-            object.__setattr__(self, "transform", FeatureTransform.read(self.transform))
+        for name in ("transform", "edge_transform"):
+            if (made := getattr(self, name)) is not None:
+                object.__setattr__(self, name, FeatureTransform.read(made, name))
 
     @property
     def of_model(self) -> FeatureTransform | None:
@@ -401,6 +406,8 @@ class FileOptions(BuildOptions):
     separator: str | None = None
     task: str = "auto"
     graph: str | None = None
+    edge_label: str | Sequence[str] | None = None
+    edge_features: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -412,13 +419,14 @@ class FileOptions(BuildOptions):
             if value is not None and not isinstance(value, str):
                 bad_type(name, value, f"the name of a {'file' if name in files else 'column'}")
         accepted = "a list of names of columns"
-        for name in ("label", "feature_columns"):
+        for name in ("label", "feature_columns", "edge_label", "edge_features"):
             value = getattr(self, name)
-            if value is None or (name == "label" and isinstance(value, str)):
+            if value is None or (name in ("label", "edge_label") and isinstance(value, str)):
                 continue
             if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
                 bad_type(name, value, accepted)
-            if not value or not all(isinstance(item, str) for item in value):
+            empty = not value and name != "edge_features"
+            if empty or not all(isinstance(item, str) for item in value):
                 bad_value(name, f"got {str(list(value))[:100]}; accepted: {accepted}")
             if len(set(value)) != len(value):
                 bad_value(name, f"got {str(list(value))[:100]}; accepted: each column once")
@@ -428,10 +436,17 @@ class FileOptions(BuildOptions):
         """The columns of labels that are given."""
         return [self.label] if isinstance(self.label, str) else list(self.label or ())
 
+    @property
+    def edge_labels(self) -> list[str]:
+        """The columns of labels of edges that are given."""
+        return [self.edge_label] if isinstance(self.edge_label, str) else list(self.edge_label or ())
 
-def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDataset | GraphDataset:
-    """Make a data set of a file's content: of nodes, or of graphs if the content has several."""
-    items = content.graphs or content  # what has labels and a split
+
+def build_dataset(
+    name: str, content: Content, options: BuildOptions
+) -> NodeDataset | GraphDataset | EdgeDataset:
+    """Make a data set of a file's content: of nodes, of graphs if it has several, or of edges to learn."""
+    items = content.graphs or content.of_edges or content  # what has labels and a split
     classes: Any = options.classes
     if classes is None and options.label_kind in ("auto", "class"):
         classes = items.class_names
@@ -441,6 +456,8 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
     train = masks[0]
     if content.graph_ptr is not None:  # the nodes of the graphs to train on
         train = train.repeat_interleave(torch.from_numpy(np.diff(content.graph_ptr)))
+    if content.of_edges is not None:
+        train = torch.ones(content.nodes, dtype=torch.bool, device="cpu")
     x, transform = _features(content, graph, options, train)
     if options.normalize_features:
         normalize_rows(x)
@@ -467,6 +484,13 @@ def build_dataset(name: str, content: Content, options: BuildOptions) -> NodeDat
             names,
             made_of,
         )
+    if content.of_edges is not None:
+        attr, how = _edge_features(items, options, masks[0])
+        pairs = torch.from_numpy(np.ascontiguousarray(items.edges))
+        return EdgeDataset(
+            name, graph, x, pairs, labels.y, *masks, labels.count, metric, attr, content.ids, labels.names,
+            names, made_of, how,
+        )  # fmt: skip
     return NodeDataset(
         name, graph, x, labels.y, *masks, labels.count, metric, content.ids, labels.names, names, made_of
     )
@@ -490,11 +514,31 @@ def _graph(content: Content, directed: bool | None) -> SparseGraph:
     return SparseGraph(made.csr, made.values if directed or weights is not None else None)
 
 
+def _edge_features(
+    items: Content, options: BuildOptions, train: torch.Tensor
+) -> tuple[torch.Tensor | None, dict[str, Any]]:
+    """Return features of edges [k, D], None if there are none, and what made them."""
+    columns = items.features or {}
+    if items.x is not None:
+        columns = {str(at): items.x[:, at].astype(np.float64) for at in range(items.x.shape[1])}
+    transform: FeatureTransform | None = options.edge_transform
+    if transform is None:
+        rows = train.numpy() if train.any() else np.ones(len(train), bool)
+        transform = FeatureTransform.fit(columns, rows, options.standardize)
+    if missing := [name for name in transform.columns if name not in columns]:
+        accepted = f"the columns of the training, {', '.join(transform.columns)[:200]}"
+        bad_value("edge_features", f"lack {', '.join(missing)[:200]}; accepted: {accepted}")
+    attr = torch.from_numpy(transform(columns)) if transform.names else None
+    return attr, transform.to_dict()
+
+
 def _features(
     content: Content, graph: SparseGraph, options: BuildOptions, train: torch.Tensor
 ) -> tuple[torch.Tensor, FeatureTransform | None]:
     """Return features [N, F], and what made them of columns if columns have names or are scaled."""
     nodes, kind = content.nodes, options.features
+    if content.of_edges is not None and kind == "file" and content.x is None and content.features is None:
+        kind = "degree"
     if kind == "file":
         return features_of(content.x, content.features, options, train)
     if kind == "identity" and content.graphs is not None:

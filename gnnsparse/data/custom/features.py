@@ -62,7 +62,7 @@ class FeatureTransform:
         return {key: value for key, value in {**plain, **lists}.items() if value}
 
     @classmethod
-    def read(cls, content: Any) -> FeatureTransform:
+    def read(cls, content: Any, option: str = "transform") -> FeatureTransform:
         """Make a transform of what `to_dict` returned; raise ValueError if it is something else."""
         try:
             given = dict(content)
@@ -81,8 +81,8 @@ class FeatureTransform:
         except (TypeError, ValueError, AttributeError):
             fits = False
         if not fits:
-            accepted = "what a data set has as feature_transform, or null"
-            bad_value("transform", f"got {str(content)[:100]}; accepted: {accepted}")
+            accepted = f"what a data set has as {'feature_' * (option == 'transform')}{option}, or null"
+            bad_value(option, f"got {str(content)[:100]}; accepted: {accepted}")
         return made
 
     @classmethod

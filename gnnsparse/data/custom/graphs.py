@@ -197,9 +197,11 @@ def read_graph_tables(path: Path, options: FileOptions) -> Content:
     """Read tables as one graph or as many, by the task that is chosen or by what the tables have."""
     files = [] if not path.is_dir() else [path / f"graphs{ending}" for ending in ENDINGS]
     file = next((file for file in files if file.is_file()), None)
-    if options.task == "node":
+    if options.task in ("node", "edge"):
         return read_tables(path, options)
-    content = read_tables(path, options if file is None else replace(options, label=None))
+    content = read_tables(path, options if file is None else replace(options, label=None, task="graph"))
+    if content.of_edges is not None:
+        return content
     column = graph_column(content.columns, options)
     if column is None:
         if options.task == "graph" or file is not None:

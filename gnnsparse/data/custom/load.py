@@ -31,7 +31,7 @@ from gnnsparse.data.custom.readers import (
     read_ogb_folder,
 )
 from gnnsparse.data.custom.tables import ENDINGS
-from gnnsparse.data.datasets import GraphDataset, NodeDataset
+from gnnsparse.data.datasets import EdgeDataset, GraphDataset, NodeDataset
 from gnnsparse.errors import bad_type, bad_value, check_choice, path_of
 from gnnsparse.preprocess.source import is_pyg_data
 
@@ -79,8 +79,11 @@ def load_custom(
     transform: Mapping[str, Any] | None = None,
     task: str = "auto",
     graph: str | None = None,
-) -> NodeDataset | GraphDataset:
-    """Make a data set of nodes, or of graphs, of your own file or folder.
+    edge_label: str | Sequence[str] | None = None,
+    edge_features: Sequence[str] | None = None,
+    edge_transform: Mapping[str, Any] | None = None,
+) -> NodeDataset | GraphDataset | EdgeDataset:
+    """Make a data set of nodes, of graphs or of edges, of your own file or folder.
 
     Nothing in a file can run code. Every array is checked before it is used, and every error says which file,
     array or column is wrong and what is accepted. A node whose label is missing (an empty cell of a table, -1
@@ -136,13 +139,21 @@ def load_custom(
             None: found by their content.
         transform: the `feature_transform` of the data set a model was trained on, by which columns of its
             names become its features. Labels may be missing.
-        task: "node", "graph", or "auto": graph if there are several graphs. A message says which it is.
+        task: "node", "graph", "edge", or "auto": graph if there are several graphs; edge if `edge_label` is
+            given, or the table of edges has a column label (PyG's Data an attribute edge_label) and nodes
+            have no labels. A message says which it is. Options of labels and of the split are then those of
+            graphs or edges.
         graph: column of the table of nodes with the ids of their graphs; None: graph_id or graph.
+        edge_label: column of the table of edges with their labels, or a list of columns of several labels or
+            numbers; None: label or y.
+        edge_features: columns of the table of edges that are features of the edges to learn, as
+            feature_columns are of nodes; None: all others.
+        edge_transform: the `edge_transform` of the data set a model was trained on, as `transform`.
 
     Returns:
-        The data set, on the CPU: a GraphDataset if the task is "graph", else a NodeDataset; with the names of
-        nodes or graphs, features and classes if the file has such. Repeated edges are merged and their
-        weights summed; self-loops stay.
+        The data set, on the CPU: a GraphDataset if the task is "graph", an EdgeDataset if it is "edge", else
+        a NodeDataset; with the names of nodes or graphs, features and classes if the file has such. Repeated
+        edges are merged in the graph and their weights summed; self-loops stay.
 
     Raises:
         TypeError: an argument is of another type.
@@ -154,14 +165,17 @@ def load_custom(
     """
     options = FileOptions(
         features, label_kind, classes, metric, split, train_fraction, val_fraction, seed, directed,
-        normalize_features, standardize, transform, edges, nodes, labels, source, target, weight, id, label,
-        feature_columns, separator, task, graph,
+        normalize_features, standardize, transform, edge_transform, edges, nodes, labels, source, target,
+        weight, id, label, feature_columns, separator, task, graph, edge_label, edge_features,
     )  # fmt: skip
     place, format = _find(path, check_choice("format", format, CUSTOM_FORMATS))
     try:
         content = _READERS[format](place, options)
         if task == "graph" and content.graphs is None:
             bad_value("task", f"got 'graph', and {place.name} has one graph; accepted: auto, node")
+        if task == "edge" and content.of_edges is None:
+            accepted = "tables of one graph, or PyG's Data with edge_label"
+            bad_value("task", f"got 'edge', and {place.name} has no labels of edges; accepted: {accepted}")
         dataset = build_dataset(place.name, content, options)
     except (ValueError, TypeError) as error:
         text = str(error)
@@ -175,9 +189,10 @@ def load_custom(
     return dataset
 
 
-def _task_line(content: Content, dataset: NodeDataset | GraphDataset) -> str:
+def _task_line(content: Content, dataset: NodeDataset | GraphDataset | EdgeDataset) -> str:
     """Say which task was taken, and why."""
-    name, of = ("node", "nodes") if content.graphs is None else ("graph", "graphs")
+    name = "edge" if content.of_edges else "graph" if content.graphs else "node"
+    of = f"{name}s"
     what = "numbers" if dataset.regression else "labels" if dataset.multi_label else "classes"
     return f"task = {name}, {what} of {of} ({dataset.num_classes}): {content.reason}"
 

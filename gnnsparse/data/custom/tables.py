@@ -247,20 +247,94 @@ def read_tables(path: Path, options: FileOptions) -> Content:
     of_nodes = None if nodes is None else _with_names_of_nodes(read_table(nodes, options.separator), options)
     of_edges = _with_names_of_edges(read_table(edges, options.separator), options, of_nodes)
     of_edges, of_nodes, graphs = _within_graphs(of_edges, of_nodes, options)
-    (source, target, weight), line = _edge_columns(of_edges, options)
+    labels = _edge_labels(of_edges, options, of_nodes)
+    (source, target, weight), row_numbers, unused = _edge_columns(of_edges, options, labels or [])
     ends = {"source": of_edges.full_texts("source", source), "target": of_edges.full_texts("target", target)}
     if graphs is not None:
         ends = {name: graphs + _OF_GRAPH + end for name, end in ends.items()}
     weights = None if weight is None else of_edges.numbers("weight", weight)
-    uses, known = [line], of_edges.file
+    uses: dict[str, Sequence[str]] = {"ends": [source, target], "weights": [weight] if weight else []}
+    items: Content | None = None
+    if labels is not None:
+        items, more, unused = _edge_items(of_edges, options, labels, unused)
+        uses |= more
+    if unused:
+        hint = "" if weight or items else "; weight=COLUMN if one of them has the weights of the edges"
+        _warn("weight", of_edges, f"columns that are not used: {_listed(unused)}{hint}")
+    lines, known = [_line(of_edges, uses, row_numbers, unused)], of_edges.file
     content: dict[str, Any] = {"ids": tuple(sorted_texts({*np.concatenate([*ends.values()]).tolist()}))}
     if of_nodes is not None:
         content, id, line = _nodes(of_nodes, options, ends)
-        uses, known = [*uses, line], f"{of_nodes.file}, column {id!r}"
+        lines, known = [*lines, line], f"{of_nodes.file}, column {id!r}"
+        if items is not None and content.pop("y") is not None:
+            _warn("task", of_nodes, "labels of nodes are not used, as the labels of edges are learned")
     numbers = [_numbers(option, of_edges.file, end, content["ids"], known) for option, end in ends.items()]
-    return Content(
-        len(content["ids"]), np.stack(numbers), weights, directed=False, uses=tuple(uses), **content
-    )
+    ends_of = np.stack(numbers)
+    if items is not None:
+        why = f"{of_edges.file} has a column {labels[0]!r}" if labels else "task=edge"
+        content |= {"of_edges": replace(items, edges=ends_of), "reason": why}
+    return Content(len(content["ids"]), ends_of, weights, directed=False, uses=tuple(lines), **content)
+
+
+def _edge_labels(table: Table, options: FileOptions, nodes: Table | None) -> list[str] | None:
+    """Return the columns of labels of edges; None: the task is not one of edges."""
+    given = options.edge_labels
+    if options.task not in ("auto", "edge"):
+        if given:
+            accepted = "task=edge, or no edge_label"
+            bad_value("edge_label", f"got {given[0]!r} for task={options.task}; accepted: {accepted}")
+        return None
+    if given and options.edge_transform is not None and not set(given) & set(table.names):
+        return []  # a model predicts for edges without labels too
+    usual = table.called(_LABELS if options.task == "edge" else _LABELS[:1])
+    found = [table.choose("edge_label", name) for name in given] or usual
+    if options.task == "edge":
+        if not found and options.classes is None:
+            there = f"{table.file} has {_listed(table.names)}{table.hint}"
+            accepted = "a column label, edge_label=COLUMN, or classes= for predictions alone"
+            bad_value("edge_label", f"no column has the labels of the edges; {there}; accepted: {accepted}")
+        if not given and len(found) > 1:
+            accepted = "edge_label=COLUMN"
+            bad_value("edge_label", f"{table.file} has {' and '.join(found)}; accepted: {accepted}")
+        return found
+    has_others = options.label is not None or (nodes is not None and bool(nodes.called(_LABELS)))
+    return found if options.edge_labels or (found and not has_others) else None
+
+
+def _edge_items(
+    table: Table, options: FileOptions, labels: list[str], unused: Sequence[str]
+) -> tuple[Content, dict[str, Sequence[str]], list[str]]:
+    """Return the labels, split and features of edges, what columns are used for, and those that are not."""
+    several = bool(labels) and not isinstance(options.edge_label, str) and options.edge_label is not None
+    y = table.values(labels[0]) if labels and not several else None
+    if several:
+        y = np.stack([table.numbers("edge_label", name, missing=True) for name in labels], axis=1)
+    split = table.called((_SPLIT,))[:1]
+    times = {name: table.values(name) for name in table.names if name == options.time}
+    features, chosen = {}, options.edge_features
+    of_model = options.edge_transform
+    if of_model is not None:
+        chosen = of_model.columns
+    left = [name for name in unused if name not in {*labels, *split, *times}]
+    for name in left if chosen is None else [table.choose("edge_features", name) for name in chosen]:
+        try:
+            column = table.feature(name, None if of_model is None else name in of_model.categories)
+        except ValueError as error:
+            if chosen is None:
+                continue  # it is named as one that is not used
+            raise ValueError(str(error).replace("feature_columns", "edge_features")) from None
+        if of_model is not None or column.dtype.kind == "O" or not np.isnan(column).all():
+            features[name] = column
+    rows = len(table.columns[0])
+    items = Content(
+        rows, np.empty((2, rows), np.int64), y=y, masks=_split(table, split[0]) if split else {},
+        columns=times, label_columns=tuple(labels) if several else None, named=bool(labels) and not several,
+        features=features or None, item="edge",
+    )  # fmt: skip
+    uses: dict[str, Sequence[str]] = {
+        "labels": labels, "split": split, "times": list(times), "features of edges": _described(features),
+    }  # fmt: skip
+    return items, uses, [name for name in left if name not in features]
 
 
 def _within_graphs(
@@ -301,7 +375,8 @@ def _file(folder: Path, option: str, name: str | None) -> Any:
 def _with_names_of_edges(table: Table, options: FileOptions, nodes: Table | None) -> Table:
     """Return the table of edges, after deciding whether its first row has names or is an edge."""
     usual = all(table.called(names) for names in zip(*_ENDS, strict=True))
-    if usual or len(table.names) < 2 or _are_names(table, (options.source, options.target, options.weight)):
+    given = (options.source, options.target, options.weight, *options.edge_labels)
+    if usual or len(table.names) < 2 or _are_names(table, given):
         return table.with_names()
     cells = [name for name in table.names if name]
     if all(map(is_number, cells)):
@@ -365,9 +440,11 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(shown) if len(shown) <= 8 else f"{', '.join(shown[:3])}, ... {shown[-1]} ({len(shown)})"
 
 
-def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, str | None], str]:
-    """Decide which columns of a table of edges are sources, targets and weights; return a line to log."""
-    given = {name for name in (options.source, options.target, options.weight) if name is not None}
+def _edge_columns(
+    table: Table, options: FileOptions, labels: Sequence[str]
+) -> tuple[tuple[str, str, str | None], list[str], list[str]]:
+    """Decide which columns of a table of edges are sources, targets and weights, row numbers, and others."""
+    given = {name for name in (options.source, options.target, options.weight, *labels) if name is not None}
     numbers = table.row_numbers("edges", given)
     unused: list[str] = []
     if table.nameless and not given:
@@ -380,16 +457,13 @@ def _edge_columns(table: Table, options: FileOptions) -> tuple[tuple[str, str, s
             if len(weights) > 1:
                 bad_value("weight", f"{table.file} has {' and '.join(weights)}; accepted: weight=COLUMN")
             weight = weights[0] if weights else None
-        left = [name for name in table.names if name not in {*numbers, weight}]
+        others = {*labels, *(table.called((_SPLIT,)) if labels else []), options.time}
+        left = [name for name in table.names if name not in {*numbers, weight, *others}]
         if _INDEX in left and len(left) > 2 and _INDEX not in given and table.counts_rows(_INDEX):
             left.remove(_INDEX)
         source, target = _ends(table, options, left)
         unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
-    if unused:
-        hint = "" if weight else "; weight=COLUMN if one of them has the weights of the edges"
-        _warn("weight", table, f"columns that are not used: {_listed(unused)}{hint}")
-    uses = {"ends": [source, target], "weights": [weight] if weight else []}
-    return (source, target, weight), _line(table, uses, numbers, unused)
+    return (source, target, weight), numbers, unused
 
 
 def _warn(option: str, table: Table, problem: str) -> None:

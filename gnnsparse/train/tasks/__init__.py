@@ -106,9 +106,8 @@ class Task(Generic[Dataset, Data]):
         if run.trainer.sparse_features == "on" and not self.sparse_features:
             bad_value("trainer.sparse_features", f"got 'on' for a {self.name} task; accepted: auto, off")
         if run.trainer.class_weights != "none" and not self.weighs_classes:
-            bad_value(
-                "trainer.class_weights", f"goes with nodes and graphs; accepted for a {self.name}: none"
-            )
+            problem = "goes with nodes, graphs and edges"
+            bad_value("trainer.class_weights", f"{problem}; accepted for a {self.name}: none")
 
     def known_steps(self, run: RunOptions) -> int | None:
         """Return the optimiser steps of an epoch of a run if they do not depend on the data, else None."""
@@ -126,6 +125,10 @@ class Task(Generic[Dataset, Data]):
         """Return the arguments `in_channels` and `out_channels` of the model."""
         of: Any = dataset
         return of.num_features, of.num_classes
+
+    def model_options(self, dataset: Dataset) -> dict[str, Any]:
+        """Return options of the model that the data set decides, beside its sizes."""
+        return {}
 
     def make_data(self, dataset: Dataset, run: RunOptions) -> Data:
         """Make the data module, with everything that the steps need, prepared and on the run's device."""
