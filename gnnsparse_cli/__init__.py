@@ -53,7 +53,7 @@ SUBJECTS = {
         "accuracy": "errors of each precision, against float64",
     },
     "graph": {
-        "build": "a graph of edges in a .npy file",
+        "build": "a graph of edges in tables or in a .npy file",
         "generate": "a random graph like a well-known one",
         "info": "what a folder has, and whether its files are whole",
     },

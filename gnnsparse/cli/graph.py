@@ -14,13 +14,26 @@ from rich.table import Table
 from rich.text import Text
 
 from gnnsparse.bench.arguments import number_option, scale_option, seed_option
-from gnnsparse.data import DamagedGraphError, StoredGraph, build_graph, generate_graph, graph_info, open_graph
+from gnnsparse.data import (
+    DamagedGraphError,
+    StoredGraph,
+    build_graph,
+    build_graph_of_tables,
+    generate_graph,
+    graph_ids,
+    graph_info,
+    open_graph,
+)
+from gnnsparse.data.custom.tables import ENDINGS
 from gnnsparse.data.generators import BLOCK_MODELS
 from gnnsparse.data.large.build import Progress as Tell
-from gnnsparse.data.large.folder import map_arrays
+from gnnsparse.data.large.folder import IDS, VALUES, map_arrays
+from gnnsparse.errors import bad_value
+from gnnsparse.runtime.environment import log_shown
 
 _BUILD = """\
-Sorts edges into a graph in bounded memory. A weight of an edge is not kept; repeated edges are merged.
+Sorts edges into a graph in bounded memory: those of one or more tables, or of an array in a .npy file. An
+edge leads from its source to its target; repeated edges are merged, and weights in tables are summed.
 """
 _GENERATE = """\
 Generates a random graph with the size and degrees of a well-known one, part by part.
@@ -45,10 +58,23 @@ def _add_writing(parser: argparse.ArgumentParser) -> None:
 def add_build(parser: argparse.ArgumentParser) -> None:
     """Declare the options of `gnnsparse graph build`."""
     parser.description = _BUILD
-    parser.add_argument("edges", metavar="EDGES.npy", help="an array (2, edges), int32 or int64")
+    parser.add_argument(
+        "edges", nargs="+", metavar="EDGES",
+        help=f"tables of edges ({', '.join(ENDINGS)}), or a .npy file (2, edges) of int32 or int64",
+    )  # fmt: skip
     _add_writing(parser)
-    parser.add_argument("--nodes", type=_nodes, required=True, metavar="N", help="number of nodes")
+    parser.add_argument(
+        "--nodes", type=_nodes, metavar="N",
+        help="number of nodes, with ids 0 to N - 1; tables need it only if many of these have no edge",
+    )  # fmt: skip
     parser.add_argument("--symmetric", action="store_true", help="add the reverse of each edge")
+    for name, usual in (
+        ("source", "source, src or from"),
+        ("target", "target, dst or to"),
+        ("weight", "weight"),
+    ):
+        parser.add_argument(f"--{name}", metavar="COLUMN", help=f"of tables; default: {usual}")
+    parser.add_argument("--separator", metavar="NAME", help="of tables; default: found by their content")
     parser.add_argument("--about", default="", metavar="TEXT", help="what the graph is, for `info`")
 
 
@@ -73,7 +99,12 @@ def add_info(parser: argparse.ArgumentParser) -> None:
 
 #: Offsets that are looked at at a time.
 _OFFSETS = 1 << 22
-_WORDS = {"count": "counting edges", "distribute": "distributing edges", "sort": "sorting edges"}
+_WORDS = {
+    "read": "reading tables",
+    "count": "counting edges",
+    "distribute": "distributing edges",
+    "sort": "sorting edges",
+}
 
 
 def run(options: argparse.Namespace) -> int:
@@ -81,15 +112,27 @@ def run(options: argparse.Namespace) -> int:
     if options.subject == "info":
         return _info(options.folder, verify=options.verify)
     how: Any = {"memory": int(options.memory * 1e9), "overwrite": options.overwrite}
-    with _bar() as tell:
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    with _bar() as tell, log_shown("gnnsparse.data", console.print):
         if options.subject == "build":
-            how |= {"symmetric": options.symmetric, "about": options.about}
-            made = build_graph(options.edges, options.folder, options.nodes, progress=tell, **how)
+            made = _build(options, progress=tell, **how)
         else:
             given = options.name, options.folder, options.scale, options.seed
             made = generate_graph(*given, progress=tell, **how)
     Console().print(_table(made))
     return 0
+
+
+def _build(options: argparse.Namespace, **how: Any) -> StoredGraph:
+    how |= {"symmetric": options.symmetric, "about": options.about}
+    if not options.edges[0].endswith(".npy"):
+        how |= {name: getattr(options, name) for name in ("source", "target", "weight", "separator")}
+        return build_graph_of_tables(options.edges, options.folder, options.nodes, **how)
+    if len(options.edges) > 1:
+        bad_value("edges", f"got {len(options.edges)} files; accepted: one .npy file, or tables")
+    if options.nodes is None:
+        bad_value("--nodes", "is missing; accepted: the number of nodes, beside edges in a .npy file")
+    return build_graph(options.edges[0], options.folder, options.nodes, **how)
 
 
 @contextlib.contextmanager
@@ -117,6 +160,7 @@ def _info(folder: str, *, verify: bool) -> int:
         console.print(_table(made, _degrees(made)))
         if verify:
             open_graph(folder)
+            graph_ids(folder)
             console.print("all files are as they were written", highlight=False)
     except DamagedGraphError as error:
         if not verify:
@@ -144,6 +188,8 @@ def _table(made: StoredGraph, degrees: tuple[int, int] | None = None) -> Table:
         ("nonzeros", str(made.nnz)),
         ("edges read", str(made.num_edges)),
         ("symmetric", "yes" if made.symmetric else "not known"),
+        ("weights", "yes" if VALUES in made.files else "no"),
+        ("names of nodes", "in ids.txt" if IDS in made.files else "their numbers"),
         ("mean degree", f"{made.nnz / max(made.num_nodes, 1):.2f}"),
     ]
     if degrees is not None:

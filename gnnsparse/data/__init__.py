@@ -26,7 +26,15 @@ from gnnsparse.data.datasets import (
 from gnnsparse.data.generators import GENERATED_GRAPHS, BlockModel, graph_like, sample_graph
 from gnnsparse.data.graph_batches import BlockBatch, BlockBatches, block_diagonal
 from gnnsparse.data.large.build import EdgeStream, build_graph, edges_like, generate_graph
-from gnnsparse.data.large.folder import DamagedGraphError, NoSpaceError, StoredGraph, graph_info, open_graph
+from gnnsparse.data.large.folder import (
+    DamagedGraphError,
+    NoSpaceError,
+    StoredGraph,
+    graph_ids,
+    graph_info,
+    open_graph,
+)
+from gnnsparse.data.large.tables import build_graph_of_tables
 from gnnsparse.data.long_range_arena import LISTOPS_TOKENS, load_listops, load_text_bytes
 from gnnsparse.data.matrix_files import load_matrix
 from gnnsparse.data.sources import DatasetUnavailableError, data_folder
@@ -56,11 +64,13 @@ __all__ = [
     "StoredGraph",
     "block_diagonal",
     "build_graph",
+    "build_graph_of_tables",
     "data_folder",
     "dataset_of_graphs",
     "dataset_of_pyg",
     "edges_like",
     "generate_graph",
+    "graph_ids",
     "graph_info",
     "graph_like",
     "load_custom",

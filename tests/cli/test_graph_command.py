@@ -51,6 +51,25 @@ def test_a_graph_is_built_and_described(edges: Path, capsys: pytest.CaptureFixtu
     assert "all files are as they were written" in told
 
 
+def test_a_graph_is_built_of_tables(edges: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("a.csv").write_text("Von;nach;Gewicht\nx;y;1,5\n")
+    Path("b.csv").write_text("Von;nach;Gewicht\ny;z;2\n")
+    words = ["--symmetric", "--source", "von", "--target", "nach", "--weight", "gewicht"]
+    assert main(["graph", "build", "a.csv", "b.csv", "g", *words]) == 0
+    printed = capsys.readouterr()
+    assert printed.out.splitlines()[:3] == [
+        "a.csv: Von, nach = ends; Gewicht = weights",
+        "b.csv: Von, nach = ends; Gewicht = weights",
+        "nodes: 3 ids, from 'x' to 'z', are numbered in this order (ids.txt)",
+    ]
+    table = rows_of(printed.out)
+    assert (table["weights"], table["names of nodes"]) == ("yes", "in ids.txt")
+    assert open_graph("g").to_dense().tolist() == [[0, 1.5, 0], [1.5, 0, 2], [0, 2, 0]]
+    Path("g/ids.txt").write_text("x\ny\nw\n")
+    assert main(["graph", "info", "g", "--verify"]) == 1
+    assert "g/ids.txt: is damaged (it does not match its checksum)" in capsys.readouterr().out
+
+
 def test_degrees_are_counted_over_parts(
     edges: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +114,9 @@ def test_damage_has_an_exit_status(edges: Path, refused: Refused, capsys: pytest
 
 #: Words of the command, and what the line says of them.
 REFUSED = [
-    ("build edges.npy g", "the following arguments are required: --nodes"),
+    ("build edges.npy g", "--nodes: is missing; accepted: the number of nodes, beside edges in a .npy"),
+    ("build edges.npy more.npy g --nodes 3", "edges: got 2 files; accepted: one .npy file, or tables"),
+    ("build edges.dat g", "edges: got 'edges.dat'; accepted: a file .csv, .csv.gz"),
     ("build edges.npy g --nodes -1", "got '-1'; accepted: an integer from 0 to 2^31 - 1"),
     ("build edges.npy g --nodes 2147483648", "accepted: an integer from 0 to 2^31 - 1"),
     ("build edges.npy g --nodes 10", "edges: element [0, "),

@@ -190,6 +190,7 @@ def test_other_things_are_never_replaced(tmp_path: Path, overwrite: bool) -> Non
     (tmp_path / "new").mkdir()
     names = ("file", "full", "mixed", "link")
     refused = {tmp_path / name: f"{name} is there and is no folder of a graph" for name in names}
+    refused[mixed] = "mixed has a graph and beside it features.npy, which would be lost"
     refused[tmp_path / "ours"] = "ours.part is there and was not left by a build"
     refused[tmp_path / "above" / "g"] = "there is no folder .*above for g; accepted"
     for name in (Path("."), Path("/"), Path("new/.."), tmp_path / "new" / ".."):

@@ -127,18 +127,18 @@ def test_every_form_of_edges(tmp_path: Path) -> None:
         assert_same(open_graph(made.folder), expected(edges[:, :0], 3_000_000))
 
 
-WEIGHTED = "int32 or int64, without weights of edges"
+KINDS = "int32 or int64"
 #: Wrong in a part that is not the first one.
 LATE = np.where(np.arange(5000) == 4321, [[7], [0]], 0)
 WRONG_EDGES: list[tuple[Any, type[Exception], str]] = [
-    (None, TypeError, rf"^edges: got NoneType; accepted: .*{WEIGHTED}: a tensor, an array, the path"),
+    (None, TypeError, rf"^edges: got NoneType; accepted: .*{KINDS}: a tensor, an array, the path"),
     (b"edges.npy", TypeError, "^edges: got bytes; accepted"),
-    ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{WEIGHTED}"),
-    (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{WEIGHTED}"),
+    ([[0, 1], [1, 2]], TypeError, rf"^edges\[0\]: got list; accepted: .*{KINDS}"),
+    (np.zeros((2, 3)), TypeError, rf"^edges: got dtype float64; accepted: .*{KINDS}"),
     (np.zeros((2, 3), ">i8"), TypeError, "^edges: got dtype >i8; accepted"),
     (torch.zeros(2, 3), TypeError, "^edges: got a tensor of dtype torch.float32; accepted"),
     (torch.zeros(2, 3, dtype=torch.int64).to_sparse(), TypeError, "^edges: got a tensor .*layout"),
-    (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{WEIGHTED}"),
+    (np.zeros((3, 2), np.int64), ValueError, rf"^edges: has shape \(3, 2\); accepted: .*{KINDS}"),
     (LATE, ValueError, r"^edges: element \[0, 4321\] is 7; accepted: 0 to 6"),
     (torch.tensor([[0], [7]]), ValueError, r"^edges: element \[1, 0\] is 7; accepted: 0 to 6, as num_n"),
     (np.array([[0, -1], [1, 1]]), ValueError, r"^edges: element \[0, 1\] is -1; accepted: 0 to 6"),

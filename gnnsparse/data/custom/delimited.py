@@ -36,6 +36,7 @@ class Delimited:
     columns: tuple[np.ndarray, ...]
     separator: str  # its name
     named: bool  # whether the first row has the names of columns for certain: it stood in a comment
+    skipped: int = 0  # lines before the table: comments and what says the separator
 
 
 def is_number(text: str) -> bool:
@@ -65,8 +66,13 @@ def parse(file: str, content: bytes, separator: str | None, tabs: bool) -> Delim
         content: its bytes.
         separator: a name in SEPARATORS; None: it is found, and `tabs` says which of several is likely.
     """
+    return parse_text(file, decode(file, content)[0], separator, tabs)
+
+
+def parse_text(file: str, whole: str, separator: str | None, tabs: bool) -> Delimited:
+    """Parse a text that was decoded, or the lines that it begins with; see `parse`."""
     pandas = import_optional("pandas", file)
-    text, comment = _without_comments(_decode(file, content))
+    text, comment = _without_comments(whole)
     if hint := re.match(r"sep=(.)\r?\n", text, re.IGNORECASE):  # as Excel takes it
         separator, text = separator or separator_of(hint[1]), text[hint.end() :]
     sample = text[:_SAMPLE].splitlines(keepends=True)
@@ -93,27 +99,36 @@ def parse(file: str, content: bytes, separator: str | None, tabs: bool) -> Delim
     if name != "comma" and "," in text:
         first = tuple(str(with_points(np.array([cell], dtype=object))[0]) for cell in first)
         columns = [with_points(column) for column in columns]
-    return Delimited(tuple(cell.strip() for cell in first), tuple(columns), name, named)
+    skipped = whole[: len(whole) - len(text)].count("\n")
+    return Delimited(tuple(cell.strip() for cell in first), tuple(columns), name, named, skipped)
 
 
-def _decode(file: str, content: bytes) -> str:
-    """Decode UTF-8, UTF-16 with its mark, and with a warning what Windows writes in western Europe."""
+def decode(file: str, content: bytes, *, whole: bool = True) -> tuple[str, str]:
+    """Decode UTF-8, UTF-16 with its mark, and with a warning what Windows writes in western Europe.
+
+    Without `whole` the content is the begin of a file, which may end within a character. Returns the text and
+    the name of its encoding.
+    """
+
+    def decoded(encoding: str) -> str:
+        return codecs.getincrementaldecoder(encoding)().decode(content, final=whole)
+
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        text = content.decode("utf-16")
+        text, encoding = decoded("utf-16"), "utf-16"
     else:
         try:
-            text = content.decode("utf-8-sig")
+            text, encoding = decoded("utf-8-sig"), "utf-8-sig"
         except UnicodeDecodeError:
             try:
-                text, encoding = content.decode("cp1252"), "cp1252"
+                text, encoding = decoded("cp1252"), "cp1252"
             except UnicodeDecodeError:
-                text, encoding = content.decode("latin-1"), "latin-1"
+                text, encoding = decoded("latin-1"), "latin-1"
             problem = f"{file} is not in UTF-8, and was read as {encoding}"
             hint = "save it as UTF-8 if names look wrong"
             warnings.warn(f"{problem}; {hint}", UserWarning, stacklevel=2)
     if "\0" in text:
         raise ValueError("has null characters, and is no text")
-    return text
+    return text, encoding
 
 
 def _without_comments(text: str) -> tuple[str, list[str]]:

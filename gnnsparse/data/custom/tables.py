@@ -221,20 +221,24 @@ def read_table(path: Path, separator: str | None = None) -> Table:
 
 def _parquet(name: str, file: BinaryIO) -> Table:
     """Read a Parquet file: numbers, and everything else as texts."""
-    types = import_optional("pyarrow", name).types
     described = import_optional("pyarrow.parquet", name).ParquetFile(file)
     groups = range(described.metadata.num_row_groups)
     size = sum(described.metadata.row_group(i).total_byte_size for i in groups)
     check_memory("table", _FACTOR * size, f"a table of {size} bytes")
-    table, columns = described.read(), []
-    for column in table.columns:
-        is_real = types.is_floating(column.type) or types.is_boolean(column.type)
-        if is_real or (types.is_integer(column.type) and not column.null_count):
-            columns.append(column.to_numpy())
-        else:
-            texts = column.cast("string").to_pylist()
-            columns.append(np.array(["" if text is None else text for text in texts], dtype=object))
-    return Table(name, tuple(table.column_names), tuple(columns))
+    table = described.read()
+    return Table(name, tuple(table.column_names), tuple(map(array_of_arrow, table.columns)))
+
+
+def array_of_arrow(column: Any) -> np.ndarray:
+    """Return a column of pyarrow as numbers, or as texts, an array of objects with "" for missing ones."""
+    types = import_optional("pyarrow", "a table").types
+    is_real = types.is_floating(column.type) or types.is_boolean(column.type)
+    if is_real or (types.is_integer(column.type) and not column.null_count):
+        numbers: np.ndarray = np.asarray(column)
+        return numbers
+    return np.array(
+        ["" if text is None else text for text in column.cast("string").to_pylist()], dtype=object
+    )
 
 
 def read_tables(path: Path, options: FileOptions) -> Content:
@@ -464,6 +468,12 @@ def _edge_columns(
         source, target = _ends(table, options, left)
         unused = [name for name in table.names if name not in {source, target, weight, *numbers}]
     return (source, target, weight), numbers, unused
+
+
+def columns_of_edges(table: Table, options: FileOptions) -> tuple[Table, tuple[str, str, str | None], str]:
+    """Return a table of edges with names of columns, those of its ends and weights, and a line to log."""
+    named = _with_names_of_edges(table, options, None)
+    return named, *_edge_columns(named, options)
 
 
 def _warn(option: str, table: Table, problem: str) -> None:

@@ -8,7 +8,7 @@ import io
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,6 +24,8 @@ from gnnsparse.data.generators import BLOCK_MODELS, Sampler, check_scale_of
 from gnnsparse.data.large.folder import (
     FILES,
     HEADER,
+    IDS,
+    VALUES,
     Header,
     StoredFile,
     StoredGraph,
@@ -31,13 +33,14 @@ from gnnsparse.data.large.folder import (
     folder_of,
     write_all,
     write_header,
+    write_ids,
     writing,
 )
 from gnnsparse.errors import bad_type, bad_value, check_device, check_flag, check_integer, check_memory
 from gnnsparse.runtime.hashing import fingerprint
 from gnnsparse.sparse.graph import node_count
 
-_ACCEPTED = "integers (2, edges), int32 or int64, without weights of edges"
+_ACCEPTED = "integers (2, edges), int32 or int64"
 _FORMS = f"{_ACCEPTED}: a tensor, an array, the path of a .npy file, or an iterable of tensors and arrays"
 
 _END = object()
@@ -53,7 +56,7 @@ class Edges:
         repeatable: whether `parts` can be called more than once.
     """
 
-    def __init__(self, edges: Any, num_nodes: int) -> None:
+    def __init__(self, edges: Any, num_nodes: int, weights: Any = None) -> None:
         if isinstance(edges, (str, os.PathLike)):
             edges = map_npy(Path(edges), (np.int32, np.int64), (None, None))
         self._whole, self._nodes = isinstance(edges, (torch.Tensor, np.ndarray)), num_nodes
@@ -62,6 +65,21 @@ class Edges:
         self._chunks = [edges] if self._whole else edges
         self.repeatable = isinstance(self._chunks, (list, tuple))
         self.count = sum(chunk.shape[1] for _, chunk in self._named()) if self.repeatable else None
+        self._weights = None if weights is None else self._check_weights(weights)
+
+    def _check_weights(self, weights: Any) -> np.ndarray[Any, Any]:
+        if not self._whole:
+            bad_value("weights", "are given for edges in chunks; accepted: for edges in one array or file")
+        if isinstance(weights, (str, os.PathLike)):
+            weights = map_npy(Path(weights), (np.float32, np.float64), (None,))
+        if isinstance(weights, torch.Tensor):
+            weights = check_device("weights", weights.detach()).cpu().numpy()
+        accepted = f"real numbers [{self.count}], one for each edge"
+        if not isinstance(weights, np.ndarray) or weights.dtype.kind not in "fiu":
+            bad_type("weights", weights, accepted)
+        if weights.shape != (self.count,):
+            bad_value("weights", f"has shape {weights.shape}; accepted: {accepted}")
+        return weights
 
     def _named(self) -> Iterator[tuple[str, Any]]:
         """Yield the chunks with their names, none of which is held while the next one is made."""
@@ -83,8 +101,8 @@ class Edges:
             del chunk
             number += 1
 
-    def parts(self, size: int) -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        """Yield the sources and targets of all edges in parts of at most `size`, whatever the chunks."""
+    def parts(self, size: int) -> Iterator[tuple[np.ndarray[Any, Any], ...]]:
+        """Yield sources, targets and, if there are such, weights in parts of at most `size` edges."""
         for name, chunk in self._named():
             for first in range(0, chunk.shape[1], size):
                 part = chunk[:, first : first + size]
@@ -94,9 +112,19 @@ class Edges:
                     got = f"element [{row}, {first + at}] is {part[row, at]}"
                     accepted = f"0 to {self._nodes - 1}" if self._nodes else "nothing"
                     bad_value(name, f"{got}; accepted: {accepted}, as num_nodes is {self._nodes}")
-                yield part[0], part[1]
+                weights = () if self._weights is None else (self._weight_part(first, part.shape[1]),)
+                yield (part[0], part[1], *weights)
                 del part
             del chunk
+
+    def _weight_part(self, first: int, count: int) -> np.ndarray[Any, Any]:
+        assert self._weights is not None
+        with np.errstate(over="ignore"):
+            part: np.ndarray[Any, Any] = self._weights[first : first + count].astype(np.float32)
+        if not (finite := np.isfinite(part)).all():
+            at = first + int(finite.argmin())
+            bad_value("weights", f"element [{at}] is {self._weights[at]}; accepted: finite float32 numbers")
+        return part
 
 
 #: Offsets that are computed at a time.
@@ -142,22 +170,34 @@ class NpyWriter:
 
 
 class CsrWriter:
-    """Writes the offsets and columns of a matrix from its nonzeros in the order of rows and columns."""
+    """Writes offsets, columns and weights of a matrix from its nonzeros in the order of rows and columns."""
 
-    def __init__(self, folder: Path, rows: int, cols: int) -> None:
+    def __init__(self, folder: Path, rows: int, cols: int, *, weighted: bool = False) -> None:
         self._rows, self._cols, self._row = rows, cols, 0
+        self._values = NpyWriter(folder / VALUES, np.float32) if weighted else None
         self._indptr = NpyWriter(folder / FILES[0], np.int64)
         self.indices = NpyWriter(folder / FILES[1], np.int32)
         self._indptr.append(np.zeros(1))
 
     def close(self) -> None:
-        """Close both files, complete or not."""
+        """Close the files, complete or not."""
         self._indptr.close()
         self.indices.close()
+        if self._values is not None:
+            self._values.close()
 
-    def append(self, keys: np.ndarray[Any, Any]) -> None:
+    def append(self, records: np.ndarray[Any, Any]) -> None:
         """Write nonzeros: row * columns + column, ascending and above those that were written before."""
+        keys = keys_of(records)
         if len(keys):
+            if self._values is not None:
+                with np.errstate(over="ignore"):
+                    sums = records["weight"].astype(np.float32)
+                if not np.isfinite(sums).all():
+                    bad_value(
+                        "weights", "those of a repeated edge have no finite sum; accepted: smaller ones"
+                    )
+                self._values.append(sums)
             rows = keys // self._cols
             self._end_rows(rows, int(rows[-1]))
             self.indices.append(keys - rows * self._cols)
@@ -171,12 +211,24 @@ class CsrWriter:
             self._row = end
 
     def finish(self) -> dict[str, StoredFile]:
-        """Complete both files; return the size and the checksum of each by its name."""
+        """Complete the files; return the size and the checksum of each by its name."""
         self._end_rows(np.empty(0, np.int64), self._rows)
-        return dict(zip(FILES, (self._indptr.finish(), self.indices.finish()), strict=True))
+        files = dict(zip(FILES, (self._indptr.finish(), self.indices.finish()), strict=True))
+        return files if self._values is None else {**files, VALUES: self._values.finish()}
 
 
-Keys = np.ndarray[Any, np.dtype[np.int64]]
+#: Keys of edges, int64; or keys with weights, of the type _WEIGHTED while they are distributed.
+Keys = np.ndarray[Any, Any]
+_WEIGHTED = np.dtype([("key", np.int64), ("weight", np.float32)])
+#: The same with sums of weights, and bytes of memory that one takes while it is sorted.
+_SUMMED = np.dtype([("key", np.int64), ("weight", np.float64)])
+_SORTING = 64
+
+
+def keys_of(records: Keys) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the keys of records, which have weights beside them or not."""
+    return records["key"] if records.dtype.names else records
+
 
 #: Equal ranges whose keys are counted, to choose the ranges of buckets.
 _CELLS = 1 << 16
@@ -196,24 +248,25 @@ class Bucket:
     low: int
     high: int
     count: int
+    dtype: np.dtype[Any]
 
     def parts(self, size: int) -> Iterator[Keys]:
         """Yield the keys as they are in the file, at most `size` at a time."""
         if self.count:
             with open(self.file, "rb") as file:
-                while len(keys := np.fromfile(file, np.int64, size)):
+                while len(keys := np.fromfile(file, self.dtype, size)):
                     yield keys
 
 
 class Spiller:
     """Distributes keys to buckets, whose files it makes in a folder, and splits those that are too large."""
 
-    def __init__(self, folder: Path, memory: int) -> None:
-        self._folder, self._files = folder, 0
+    def __init__(self, folder: Path, memory: int, dtype: Any = np.int64) -> None:
+        self._folder, self._files, self._dtype = folder, 0, np.dtype(dtype)
         #: Edges that are read at a time, of which each takes up to 96 bytes of keys and sorting.
         self.part = min(memory // 288, 1 << 20)
         # A bucket that is sorted takes two thirds, and what is computed of a part of it the rest.
-        self._most = memory * 2 // 3 // _KEY
+        self._most = memory * 2 // 3 // (_SORTING if self._dtype.names else _KEY)
 
     def distribute(
         self, parts: Callable[[], Iterable[Keys]], low: int, high: int, *, count_first: bool, step: int = 1
@@ -231,7 +284,7 @@ class Spiller:
         if count_first:
             counts = np.zeros(cells, np.int64)
             for keys in parts():
-                counts += np.bincount((keys - low) // width, minlength=cells)
+                counts += np.bincount((keys_of(keys) - low) // width, minlength=cells)
             used, bucket_of_cell = np.flatnonzero(counts), _group(counts, self._most)
         if not len(used):
             return []
@@ -240,7 +293,7 @@ class Spiller:
         firsts, lasts = used[begins], used[[*(begins[1:] - 1), len(used) - 1]]
         found = self._write(parts(), low, width, bucket_of_cell, len(firsts))
         return [
-            Bucket(file, low + width * first, min(low + width * (last + 1), high), count)
+            Bucket(file, low + width * first, min(low + width * (last + 1), high), count, self._dtype)
             for (file, count), first, last in zip(found, firsts.tolist(), lasts.tolist(), strict=True)
         ]
 
@@ -253,7 +306,7 @@ class Spiller:
         with contextlib.ExitStack() as stack:
             files: dict[int, Any] = {}
             for keys in parts:
-                bucket = bucket_of_cell[(keys - low) // width]
+                bucket = bucket_of_cell[(keys_of(keys) - low) // width]
                 counts = np.bincount(bucket, minlength=buckets)
                 # A stable sort of 8 bits is a counting sort.
                 ordered, end = keys[np.argsort(bucket, kind="stable")], 0
@@ -275,7 +328,9 @@ class Spiller:
                 pending.extend(self._split(bucket)[::-1])
                 continue
             if bucket.count > self._most:  # repeats of one edge
-                yield np.array([bucket.low]), bucket.count
+                yield _merged(bucket, self.part), bucket.count
+            elif bucket.count and self._dtype.names:
+                yield _summed(np.fromfile(bucket.file, self._dtype, bucket.count)), bucket.count
             elif bucket.count:
                 keys = np.fromfile(bucket.file, np.int64, bucket.count)
                 keys.sort()
@@ -284,7 +339,7 @@ class Spiller:
             bucket.file.unlink(missing_ok=True)
 
     def _split(self, bucket: Bucket) -> list[Bucket]:
-        check_space(self._folder, _KEY * bucket.count, "splitting a bucket of edges")
+        check_space(self._folder, self._dtype.itemsize * bucket.count, "splitting a bucket of edges")
         found = self.distribute(lambda: bucket.parts(self.part), bucket.low, bucket.high, count_first=True)
         bucket.file.unlink()
         return found
@@ -297,6 +352,25 @@ def _distinct(keys: Keys, size: int) -> Iterator[tuple[Keys, int]]:
         part = keys[first : first + size]
         yield part[np.diff(part, prepend=before) != 0], len(part)
         before = int(part[-1])
+
+
+def _summed(records: Keys) -> Keys:
+    """Return the distinct keys of records in ascending order, with the sums of their weights."""
+    order = np.argsort(records["key"], kind="stable")
+    keys = records["key"][order]
+    begins = np.flatnonzero(np.diff(keys, prepend=-1) != 0)
+    found = np.empty(len(begins), _SUMMED)
+    found["key"] = keys[begins]
+    found["weight"] = np.add.reduceat(records["weight"][order], begins, dtype=np.float64)
+    return found
+
+
+def _merged(bucket: Bucket, size: int) -> Keys:
+    """Return the one edge of a bucket, whose repeats are read some at a time."""
+    if not bucket.dtype.names:
+        return np.array([bucket.low])
+    total = sum(float(part["weight"].sum(dtype=np.float64)) for part in bucket.parts(size))
+    return np.array([(bucket.low, total)], _SUMMED)
 
 
 def _group(counts: np.ndarray[Any, Any], most: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
@@ -324,25 +398,28 @@ def build_graph(
     folder: str | os.PathLike[str],
     num_nodes: int,
     *,
+    weights: Any = None,
+    ids: Sequence[str] | None = None,
     symmetric: bool = False,
     memory: int = 2**30,
     overwrite: bool = False,
     about: str = "",
     progress: Progress | None = None,
 ) -> StoredGraph:
-    """Build a graph of edges that need not fit into memory, and writes it to a folder.
+    """Build a graph of edges that need not fit into memory, and write it to a folder.
 
-    The graph is that of `SparseGraph.from_edge_index(edges, num_nodes)`: edge e goes from node [0, e] to node
-    [1, e], columns ascend in each row, repeated edges are merged, and self-loops are kept. Weights of edges
-    are not supported. `open_graph` opens it.
+    The graph is that of `SparseGraph.from_edge_index(edges, num_nodes, weights)`: edge e goes from node
+    [0, e] to node [1, e], columns ascend in each row, repeated edges are merged and their weights summed, and
+    self-loops are kept. `open_graph` opens it, and `build_graph_of_tables` builds one of tables.
 
     Edges are distributed to files by ranges of (row, column), so that each file fits into `memory`; then the
     files are sorted one after another. Arrays, files and lists are read twice, to choose the ranges by the
     degrees; other iterables once, and files that become too large are distributed again.
 
-    While it is built, a graph takes 8 bytes of disk for each edge, 16 with `symmetric`, 8 for each node and
-    half of `memory`, in the folder FOLDER.part beside its own, and more where a file has to be distributed
-    again. In the end it takes 4 bytes for each nonzero and 8 for each node. It appears when it is complete:
+    While it is built, a graph takes 8 bytes of disk for each edge (12 with a weight), twice that with
+    `symmetric`, 8 for each node and half of `memory`, in the folder FOLDER.part beside its own, and more
+    where a file has to be distributed again. In the end it takes 4 bytes for each nonzero, 8 with weights,
+    and 8 for each node. It appears when it is complete:
     after an error or an interrupt nothing is left, and what a process that was killed has left is removed by
     the next one that builds the same folder.
 
@@ -351,7 +428,11 @@ def build_graph(
             path of a .npy file; or an iterable of such tensors and arrays, of any lengths.
         folder: the folder to make. The one above it must exist.
         num_nodes: the number of nodes.
-        symmetric: whether the reverse of each edge is added.
+        weights: real numbers [edges], if `edges` are one array or file: a tensor, an array, or the path of a
+            .npy file of floats; None: edges have no weights.
+        ids: the names of the nodes, `num_nodes` different texts, which are stored as ids.txt; None: they have
+            none.
+        symmetric: whether the reverse of each edge is added, with its weight; a self-loop has none.
         memory: bytes that are used at a time, 65,536 or more, beside the chunk that an iterable has made and
             some MB whatever the number of edges and nodes.
         overwrite: whether a graph that is in the folder is replaced. Who has it open keeps the old one.
@@ -371,7 +452,9 @@ def build_graph(
     """
     nodes = node_count("num_nodes", num_nodes)
     check_flag("symmetric", symmetric)
-    given, path = Edges(edges, nodes), folder_of(folder)
+    given, path = Edges(edges, nodes, weights), folder_of(folder)
+    if ids is not None and (len(ids) != nodes or len(set(ids)) != nodes):
+        bad_value("ids", f"has {len(set(ids))} different names; accepted: one for each of {nodes} nodes")
     check_flag("overwrite", overwrite)
     if not isinstance(about, str):
         bad_type("about", about, "a text")
@@ -379,39 +462,45 @@ def build_graph(
     expected = edges.num_edges if isinstance(edges, EdgeStream) else given.count
     tell = progress or (lambda *_: None)
     read, passes = 0, itertools.count()
+    dtype = np.dtype(np.int64) if weights is None else _WEIGHTED
 
     def keys() -> Iterator[Keys]:
         nonlocal read
         read, what = 0, "count" if given.repeatable and next(passes) == 0 else "distribute"
-        for sources, targets in given.parts(spiller.part):
-            yield targets.astype(np.int64) * nodes + sources
+        for sources, targets, *more in given.parts(spiller.part):
+            yield _records(targets, sources, nodes, *more)
             if symmetric:
-                yield sources.astype(np.int64) * nodes + targets
+                beside = sources != targets if more else slice(None)
+                yield _records(sources[beside], targets[beside], nodes, *(part[beside] for part in more))
             read += len(sources)
-            del sources, targets  # views of a chunk that the caller may have made, or a part of a file
+            del sources, targets, more  # views of a chunk that the caller may have made, or a part of a file
             tell(what, read, expected)
 
     with _building(path, overwrite=overwrite) as part:
-        needed = _OFFSET * (nodes + 1) + _KEY * (1 + symmetric) * (expected or 0)
+        needed = _OFFSET * (nodes + 1) + dtype.itemsize * (1 + symmetric) * (expected or 0)
         check_space(part, needed, f"building a graph of {nodes} nodes")
         made, spilled = part / _MADE, part / _BUCKETS
         made.mkdir()
         spilled.mkdir()
-        spiller, buckets = Spiller(spilled, memory), []
+        spiller, buckets = Spiller(spilled, memory, dtype), []
         if nodes:
             buckets = spiller.distribute(keys, 0, nodes**2, count_first=given.repeatable, step=nodes)
         else:
             read = sum(1 for _ in given.parts(1))  # there can't be any, which `parts` checks
         # A bucket is removed when it was written, in half of its bytes or less.
         largest = max((bucket.count for bucket in buckets), default=0)
-        check_space(made, _OFFSET * (nodes + 1) + _COLUMN * largest, "writing the graph")
+        wide = _COLUMN if weights is None else 2 * _COLUMN
+        check_space(made, _OFFSET * (nodes + 1) + wide * largest, "writing the graph")
         total, done = sum(bucket.count for bucket in buckets), 0
-        with contextlib.closing(CsrWriter(made, nodes, nodes)) as writer:
+        weighted = weights is not None
+        with contextlib.closing(CsrWriter(made, nodes, nodes, weighted=weighted)) as writer:
             for found, count in spiller.sorted(buckets):
                 writer.append(found)
                 done += count
                 tell("sort", done, total)
             files = writer.finish()
+        if ids is not None:
+            files[IDS] = write_ids(made, ids)
         date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
         header = Header(nodes, writer.indices.count, read, symmetric, about, date, files)
         write_header(made, header)
@@ -423,6 +512,16 @@ def build_graph(
     return StoredGraph(**vars(header), folder=path)
 
 
+def _records(rows: Any, cols: Any, nodes: int, weights: Any = None) -> Keys:
+    """Return the keys of nonzeros, with their weights if they have some."""
+    keys: Keys = rows.astype(np.int64) * nodes + cols
+    if weights is None:
+        return keys
+    found = np.empty(len(keys), _WEIGHTED)
+    found["key"], found["weight"] = keys, weights
+    return found
+
+
 def _check_target(path: Path, *, overwrite: bool) -> None:
     if path.name in ("", ".."):
         bad_value("folder", f"got {str(path)!r}; accepted: a folder with a name of its own")
@@ -431,7 +530,10 @@ def _check_target(path: Path, *, overwrite: bool) -> None:
     names = set(os.listdir(path)) if path.is_dir() and not path.is_symlink() else None
     if not names and (names is not None or not os.path.lexists(path)):
         return
-    if names is None or not names <= {HEADER, *FILES} or HEADER not in names:
+    if names is not None and HEADER in names and (more := names - {HEADER, *FILES, VALUES, IDS}):
+        problem = f"{path} has a graph and beside it {', '.join(sorted(more))[:200]}, which would be lost"
+        bad_value("folder", f"{problem}; accepted: a new folder")
+    if names is None or HEADER not in names:
         bad_value("folder", f"{path} is there and is no folder of a graph; accepted: a new folder")
     if not overwrite:
         bad_value(

@@ -1,8 +1,10 @@
-"""Folders of graphs: a matrix in CSR form in two .npy files, which are memory-mapped, and a header.
+"""Folders of graphs: a matrix in CSR form in .npy files, which are memory-mapped, and a header.
 
 graph.json    numbers, and the size and checksum of each array; with a checksum of its own
 indptr.npy    int64 [nodes + 1]
 indices.npy   int32 [nonzeros], ascending in each row, without repeats
+values.npy    float32 [nonzeros], if edges have weights
+ids.txt       names of nodes, if they have some: one in each line, in UTF-8
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import json
 import os
 import shutil
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -78,6 +80,8 @@ def _size(nbytes: int) -> str:
 
 
 HEADER, FILES = "graph.json", ("indptr.npy", "indices.npy")
+#: Files that only some graphs have.
+VALUES, IDS = "values.npy", "ids.txt"
 _MARK, _VERSION = "gnnsparse-graph", 1
 #: Rows and nonzeros that are looked at at a time.
 _ROWS, _NONZEROS = 1 << 20, 1 << 22
@@ -181,7 +185,7 @@ def _read_header(folder: Path) -> Header:
         header: Header = from_plain(Header, facts, "graph")
     except PlainError as error:
         _damaged(path, str(error))
-    if set(header.files) != set(FILES):
+    if set(header.files) - {VALUES, IDS} != set(FILES):
         _damaged(path, f"it names the files {', '.join(header.files)}; accepted: {', '.join(FILES)}")
     if header.num_nodes > _MOST_NODES or header.nnz > header.num_nodes**2:
         _damaged(path, f"it says {header.num_nodes} nodes and {header.nnz} nonzeros")
@@ -219,21 +223,24 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
         folder: a folder that `build_graph` or `generate_graph` made.
 
     Returns:
-        The graph on the CPU: int64 offsets [nodes + 1], int32 columns [nnz], values None. Its arrays are for
-        reading: the operating system ends a process that writes to them.
+        The graph on the CPU: int64 offsets [nodes + 1], int32 columns [nnz], float32 values [nnz] if edges
+        have weights. Its arrays are for reading: the operating system ends a process that writes to them.
 
     Raises:
         TypeError, DamagedGraphError, ValueError, OSError: as `graph_info`.
     """
     path = folder_of(folder)
     header = _read_header(path)
-    indptr, indices = map_arrays(path, header)
+    indptr, indices, values = map_arrays(path, header)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", ".*not writable", UserWarning)  # nothing writes to them
         csr = Csr(torch.from_numpy(indptr), torch.from_numpy(indices), header.num_nodes)
+        weights = None if values is None else torch.from_numpy(values)
     _check_offsets(path, csr, header)
     _check_indices(path, csr, header)
-    graph = SparseGraph(csr)
+    if values is not None:
+        _check_values(path / VALUES, values, header)
+    graph = SparseGraph(csr, weights)
     if header.symmetric:
         _check_symmetric(path / FILES[1], csr)
         # Known, so that nobody transposes the whole matrix to find out.
@@ -241,10 +248,9 @@ def open_graph(folder: str | os.PathLike[str]) -> SparseGraph:
     return graph
 
 
-def map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
-    """Map the offsets, int64 [nodes + 1], and the columns, int32 [nnz], of which nothing is checked."""
-    arrays, counts = [], (header.num_nodes + 1, header.nnz)
-    for name, dtype, count in zip(FILES, (np.int64, np.int32), counts, strict=True):
+def map_arrays(folder: Path, header: Header) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
+    """Map offsets, int64 [nodes + 1], columns, int32 [nnz], and weights, float32 [nnz], unchecked."""
+    for name in header.files:
         path, expected = folder / name, header.files[name].nbytes
         try:
             size = path.stat().st_size
@@ -252,11 +258,54 @@ def map_arrays(folder: Path, header: Header) -> tuple[np.ndarray[Any, Any], np.n
             raise DamagedGraphError(f"{path}: is missing; accepted: all files of a graph") from None
         if size != expected:
             _damaged(path, f"it has {size} bytes of {expected}")
+
+    def mapped(name: str, dtype: Any, count: int) -> np.ndarray:
         try:
-            arrays.append(map_npy(path, (dtype,), (count,)))
+            return map_npy(folder / name, (dtype,), (count,))
         except ValueError as error:
             raise DamagedGraphError(str(error)) from error
-    return arrays[0], arrays[1]
+
+    has_values = VALUES in header.files
+    return (
+        mapped(FILES[0], np.int64, header.num_nodes + 1),
+        mapped(FILES[1], np.int32, header.nnz),
+        mapped(VALUES, np.float32, header.nnz) if has_values else None,
+    )
+
+
+def graph_ids(folder: str | os.PathLike[str]) -> tuple[str, ...] | None:
+    """Read the names of the nodes of a graph in a folder, in the order of their numbers; None: it has none.
+
+    Raises:
+        TypeError, DamagedGraphError, ValueError, OSError: as `graph_info`.
+    """
+    made = graph_info(folder)
+    if IDS not in made.files:
+        return None
+    path = made.folder / IDS
+    content = path.read_bytes()
+    if xxhash.xxh3_128(content).hexdigest() != made.files[IDS].checksum:
+        _damaged(path, "it does not match its checksum")
+    names = tuple(content.decode().split("\n")[:-1])
+    if len(names) != made.num_nodes:
+        _damaged(path, f"it has {len(names)} names of {made.num_nodes} nodes")
+    return names
+
+
+def write_ids(folder: Path, ids: Sequence[str]) -> StoredFile:
+    """Write the names of nodes; raise ValueError for one with a line break, which the file can't hold."""
+    path, found, nbytes = folder / IDS, xxhash.xxh3_128(), 0
+    with writing(path), open(path, "xb") as file:
+        for first in range(0, len(ids), _ROWS):
+            part = ids[first : first + _ROWS]
+            if wrong := next((name for name in part if "\n" in name), None):
+                bad_value("ids", f"has {wrong[:80]!r}; accepted: names without a line break")
+            content = "".join(f"{name}\n" for name in part).encode()
+            found.update(content)
+            nbytes += file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    return StoredFile(nbytes, found.hexdigest())
 
 
 def row_parts(csr: Csr, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, int, int, int]]:
@@ -297,6 +346,17 @@ def _check_indices(folder: Path, csr: Csr, header: Header) -> None:
         if not _native.is_canonical(csr.indptr[first : last + 1] - begin, columns, threads):
             _damaged(path, f"columns do not ascend in a row from {first} to {last - 1}")
     if found.hexdigest() != header.files[FILES[1]].checksum:
+        _damaged(path, "its elements do not match their checksum")
+
+
+def _check_values(path: Path, values: np.ndarray, header: Header) -> None:
+    found = xxhash.xxh3_128()
+    for first in range(0, len(values), _NONZEROS):
+        part = values[first : first + _NONZEROS]
+        found.update(bytes_of(part))
+        if not np.isfinite(part).all():
+            _damaged(path, "a weight is not finite")
+    if found.hexdigest() != header.files[VALUES].checksum:
         _damaged(path, "its elements do not match their checksum")
 
 
